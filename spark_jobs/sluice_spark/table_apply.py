@@ -184,10 +184,17 @@ class TableApply:
         )
         if not versions and newest == snapshot.schema_version:
             return Applied(self._lake.place, window.last_seq, committed=False, seconds=self._seconds)
+        # Those of versions before that of the snapshot are in it.
+        numbers = {one.version for one in versions} | {window.schema_version}
+        numbers = {number for number in numbers if number >= snapshot.schema_version}
+        identity = evolution.identity(self._state.schemas, numbers) if numbers else newest
         if newest != self._lake_version:
             with self._seconds.phase("schema"):
                 # An earlier attempt may have had more of the changes before it.
                 newest = self._evolve(newest, since=snapshot.schema_version)
+        if identity < evolution.identity(self._state.schemas, {newest}):
+            # The lake comes to other ones only behind these changes: they cancelled out, and left no marker.
+            versions = []
         if not versions:
             return Applied(
                 self._lake.place, window.last_seq, schema_version=newest, committed=False, seconds=self._seconds

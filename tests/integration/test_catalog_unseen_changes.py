@@ -131,10 +131,6 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*PLAIN[:2], "CREATE PUBLICATION {p} FOR TABLES IN SCHEMA public"),
         ("ALTER TABLE t SET UNLOGGED", "DELETE FROM t", "ALTER TABLE t SET LOGGED"),
     ),
-    "primary_key_dropped_with_identity_nothing": (
-        (*PLAIN[:2], "ALTER TABLE t REPLICA IDENTITY NOTHING", PLAIN[2]),
-        ("ALTER TABLE t DROP CONSTRAINT t_pkey", "INSERT INTO t VALUES (1, 'second row of id 1')"),
-    ),
     "composite_born_and_altered": (
         PLAIN,
         (

@@ -25,7 +25,8 @@ STOP: dict[str, Any] = {"tables": (), "policies": Policies(TablePolicy(contract=
 STORIES = {
     "rewrite": (*CHANGES["values_rewritten_under_the_same_type"][:2], ("snapshot", "rewrite", 13)),
     "partition": (*CHANGES["leaf_truncated"][:2], ("snapshot", "partition", 13)),
-    "key": (*KEY_STORIES["replaced"][:2], ("snapshot", "key", 13)),
+    "key": (*KEY_STORIES["replaced"][:2], ("followed", None, 0)),
+    "key under full": (*KEY_STORIES["primary_key_replaced_under_full"][:2], ("snapshot", "key", 13)),
     "identity": (*KEY_STORIES["full_given_to_a_table_with_a_key"][:2], ("followed", None, 0)),
     "renamed": (TWO, RENAMES["renamed_in_silence"][0], ("followed", None, 0)),
     "column": (PLAIN, ("ALTER TABLE t ADD COLUMN w int DEFAULT 3",), ("followed", None, 0)),
@@ -137,7 +138,7 @@ TRIED = {
     "ALTER TABLE t ADD COLUMN w int DEFAULT 3": [("public.t", "followed", "")],
     "/* a; comment */ -- and another\n alter table t rename to later": [("public.later", "followed", "")],
     "ALTER TABLE t ALTER v TYPE int USING length(v)": [("public.t", "snapshot", "rewrite")],
-    "ALTER TABLE t DROP CONSTRAINT t_pkey": [("public.t", "snapshot", "key")],
+    "ALTER TABLE t DROP CONSTRAINT t_pkey": [("public.t", "followed", "")],
     "DROP TABLE t": [("public.t", "stop", "")],
     "ALTER TABLE t SET (fillfactor = 50)": [],
 }

@@ -54,11 +54,13 @@ STORIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, int]]] = {
         ),
         {"publication": 1},
     ),
-    "key_composed_differently": (
+    "key_composed_differently_between_rows": (
         PLAIN,
         (
-            "INSERT INTO t VALUES (5, 'e')",
-            "BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (id, v); COMMIT",
+            (
+                "BEGIN; INSERT INTO t VALUES (5, 'e'); ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, v); "
+                "UPDATE t SET v = 'y' WHERE id = 5; COMMIT"
+            ),
             "UPDATE t SET v = 'z' WHERE id = 5",
         ),
         {"key": 1},

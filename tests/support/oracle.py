@@ -191,6 +191,7 @@ class Spool:
             previous = end_lsn
         bodies = {commit["end_lsn"]: commit for commit in body["bodies"]}
         aborted = {end_lsn: _spelled_out(commit["aborted_xids"]) for end_lsn, commit in bodies.items()}
+        self._require_one_identity(body["segments"], number)
         for segment in body["segments"]:
             end_lsn = segment["body"]
             commit = None if end_lsn is None else bodies[end_lsn]
@@ -201,6 +202,20 @@ class Spool:
                 self.tables[segment["table_id"]].changes.append(
                     Part(path, segment["schema_version"], commit, frozenset(gone))
                 )
+
+    def _require_one_identity(self, segments: list[dict[str, Any]], number: int) -> None:
+        """All rows that an entry has of a table behind its snapshot are identified by the same columns."""
+        found: dict[str, tuple[list[int], bool]] = {}
+        for segment in segments:
+            table = self.tables[segment["table_id"]]
+            if segment["last_lsn"] <= table.snapshot_lsns.get(table.generation, segment["last_lsn"]):
+                continue  # a snapshot has them
+            schema = table.schemas[segment["schema_version"]]
+            keys = [column["attnum"] for column in schema["columns"] if column["key"]]
+            identity = (keys, not keys and schema["replica_identity"] == "f")
+            assert found.setdefault(segment["table_id"], identity) == identity, (
+                f"entry {number} has rows of {self._tables[segment['table_id']]} from both sides of a change of its key"
+            )
 
     def _object(self, segment: dict[str, Any], number: int) -> Path:
         path: Path = self._folder / segment["key"]

@@ -105,7 +105,7 @@ class _Rows:
 
     def shape(self, version: int) -> None:
         """Brings the rows into a newer shape: a column that was added has its constant default in
-        older rows.
+        older rows, and other columns may be the key.
         """
         if version <= self._version:
             return
@@ -120,7 +120,11 @@ class _Rows:
                 for row in self:
                     row[place] = cast_text(row.get(place), known[place]["lake"]["sql"], column["lake"]["sql"])
         keys = [place_of(column) for column in self._table.schemas[version]["columns"] if column["key"]]
-        self._by_key = {tuple(row.get(place) for place in keys): row for row in self._by_key.values()}
+        rows = list(self)
+        self._by_key = {tuple(row.get(place) for place in keys): row for row in rows} if keys else {}
+        self._bag = [] if keys else rows
+        if keys and (len(self._by_key) < len(rows) or any(None in key for key in self._by_key)):
+            raise TornRows("rows share a value of the key that they have from here on")
         self._version = version
 
     def take(self, change: _Change, version: int, *, joins: bool = False) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sluice.store.base import ObjectStore
 
 _MEBI = 1024**2
+CHANGELOG = "changelog"
 POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract"}
 """Settings of a table that decide what ingest does when it changes."""
 
@@ -124,9 +125,10 @@ def policies(settings: Settings) -> "Policies":
     """What is to become of tables that change."""
     from sluice.ingest.tables.policies import Policies, TablePolicy
 
-    default = TablePolicy(**settings.lake.model_dump(include=POLICY_KEYS))
+    default = TablePolicy(**settings.lake.model_dump(include=POLICY_KEYS), changelog=settings.lake.mode == CHANGELOG)
     own = {name: table.model_dump(include=POLICY_KEYS, exclude_none=True) for name, table in settings.tables.items()}
-    return Policies(default, {name: replace(default, **chosen) for name, chosen in own.items()})
+    modes = {name: (table.mode or settings.lake.mode) == CHANGELOG for name, table in settings.tables.items()}
+    return Policies(default, {name: replace(default, changelog=modes[name], **own[name]) for name in own})
 
 
 def apply_options(

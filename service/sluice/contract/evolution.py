@@ -3,12 +3,14 @@ writes in a new version and by the applier before it applies one. Pure.
 
 Invariant: columns are matched by attnum and by nothing else. `steps` names every difference that
 the lake can follow exactly, and refuses any other by name: then rows already in the lake would no
-longer mean what the source means. What happened to old rows without an event shows in the catalog
-only: `unsent` says so. (PostgreSQL: ALTER TABLE. Delta: Update table schema, Type widening.)
+longer mean what the source means. Changes of two versions that are not `identified_alike` are never
+folded together: those of the older one are all in the lake before the first of the newer one. What
+happened to old rows without an event shows in the catalog only: `unsent` says so. (PostgreSQL: ALTER
+TABLE. Delta: Update table schema, Type widening.)
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sluice.contract import envelope
@@ -60,13 +62,21 @@ class Identified:
     columns: tuple[ColumnSchema, ...]
 
 
-Step = Added | Dropped | Renamed | Retyped | Identified
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """Rows are identified by the `columns` from here on, without any by all of their values."""
+
+    columns: tuple[ColumnSchema, ...]
+
+
+Step = Added | Dropped | Renamed | Retyped | Identified | Keyed
 KINDS: dict[type[Step], str] = {
     Added: "added_columns",
     Dropped: "dropped_columns",
     Renamed: "renamed_columns",
     Retyped: "changed_types",
     Identified: "identity",
+    Keyed: "key",
 }
 """What metrics call the steps."""
 IGNORED = "ignored_columns"
@@ -80,7 +90,7 @@ def steps(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
     where = f"{new.qualified_name} in schema version {new.version}"
     refuse_alike(new)
     before, after = _by_attnum(old, where), _by_attnum(new, where)
-    _refuse_other_rows(old, new, where)
+    _refuse_values_not_held(old, new, where)
     found: list[Step] = [Dropped(column) for attnum, column in before.items() if attnum not in after]
     for attnum, column in after.items():
         earlier = before.get(attnum)
@@ -102,6 +112,8 @@ def steps(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
             found.append(Retyped(column, earlier))
     if _identity(old, after) != _identity(new, after):
         found.append(Identified(new.replica_identity, new.columns))
+    if keys_of(old) != keys_of(new):
+        found.append(Keyed(new.key_columns))
     return tuple(found)
 
 
@@ -116,6 +128,9 @@ def follow(old: TableSchema, found: Iterable[Step]) -> TableSchema:
             case Identified():
                 identity = step.replica_identity
                 columns |= {column.attnum: column for column in step.columns}
+            case Keyed():
+                key = {column.attnum for column in step.columns}
+                columns = {attnum: replace(column, key=attnum in key) for attnum, column in columns.items()}
             case Added() | Renamed() | Retyped():
                 columns[step.column.attnum] = step.column
     ordered = tuple(columns[attnum] for attnum in sorted(columns))
@@ -142,19 +157,48 @@ def _by_attnum(schema: TableSchema, where: str) -> dict[int, ColumnSchema]:
     return columns
 
 
-def _refuse_other_rows(old: TableSchema, new: TableSchema, where: str) -> None:
-    """Rows must be identified after the step as they were before it."""
-    if keys_of(old) != keys_of(new):
-        raise UnsupportedChange(f"{where}: the key changed: rows are identified by other columns than before")
-    if (old.replica_identity == "f") != (new.replica_identity == "f") and not new.key_columns:
-        raise UnsupportedChange(f"{where}: the replica identity of a table without a key changed")
+def sent_identity(schema: TableSchema) -> tuple[str, list[int]]:
+    """What the wire says of old rows: the replica identity, and by attnum what they have (of whole rows nothing)."""
+    if schema.replica_identity == "f":
+        return "f", []
+    return schema.replica_identity, [column.attnum for column in schema.identity_columns]
+
+
+def identified_alike(old: TableSchema, new: TableSchema) -> bool:
+    """Whether changes of both versions name their rows in one way, so that they can be folded together."""
+    whole = (old.replica_identity == "f", new.replica_identity == "f")
+    return keys_of(old) == keys_of(new) and (bool(new.key_columns) or whole[0] == whole[1])
+
+
+def identified_since(schemas: Mapping[int, TableSchema], version: int) -> int:
+    """The first of the versions up to `version` from which on all are `identified_alike`."""
+    while version - 1 in schemas and identified_alike(schemas[version - 1], schemas[version]):
+        version -= 1
+    return version
+
+
+def drops_old_values(old: TableSchema, new: TableSchema) -> bool:
+    """Whether another key takes columns from the old rows that a changelog keeps."""
+    sent = {column.attnum for column in new.identity_columns}
+    return keys_of(old) != keys_of(new) and any(column.attnum not in sent for column in old.identity_columns)
+
+
+def _refuse_values_not_held(old: TableSchema, new: TableSchema, where: str) -> None:
+    """Rows of the lake must have the values by which they are identified after the step."""
+    held = {column.attnum for column in old.columns if not column.transient}
+    if keys_of(old) == keys_of(new):
+        return
+    for column in new.key_columns:
+        if column.attnum not in held:
+            raise UnsupportedChange(
+                f"{where}: the key changed: older rows hold values of its column {column.name} that were not sent"
+            )
 
 
 def _identity(schema: TableSchema, kept: dict[int, ColumnSchema]) -> tuple[str, list[int]]:
     """Without columns that go: those say nothing of how old rows are sent."""
-    if schema.replica_identity == "f":
-        return "f", []
-    return schema.replica_identity, [column.attnum for column in schema.identity_columns if column.attnum in kept]
+    replica_identity, attnums = sent_identity(schema)
+    return replica_identity, [attnum for attnum in attnums if attnum in kept]
 
 
 def _type(column: ColumnSchema) -> tuple[int, int, object]:

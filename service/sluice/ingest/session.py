@@ -276,7 +276,16 @@ class Session:
         self.counts.decode_cpu_s += time.thread_time() - began
 
     def _take_in(self, batch: RawBatch) -> None:
-        assembly = self._assembler.feed(frames.join(batch.take(), emptied=True))
+        self.counts.decoder_beat = time.time()
+        self.counts.received_bytes += batch.nbytes
+        for number, part in enumerate(self._assembler.parts(frames.join(batch.take(), emptied=True))):
+            if number and self._builder.pending:
+                self._publish("shape")
+            if number == 0 or len(part):
+                self._feed(part)
+
+    def _feed(self, table: frames.FrameTable) -> None:
+        assembly = self._assembler.feed(table)
         faults.point("build.before")
         self._builder.add(assembly)
         self.unflushed.decoded(
@@ -285,7 +294,7 @@ class Session:
             pending=self._builder.pending,
             now_us=time.time_ns() // 1000,
         )
-        self._count(batch, assembly)
+        self._count(assembly)
 
     def _flush_if_due(self) -> None:
         self.counts.decoder_beat = time.time()
@@ -324,10 +333,8 @@ class Session:
         if future.exception() is None:
             self.counts.flush_seconds.add(time.monotonic() - began)
 
-    def _count(self, batch: RawBatch, assembly: Assembly) -> None:
+    def _count(self, assembly: Assembly) -> None:
         counts = self.counts
-        counts.decoder_beat = time.time()
-        counts.received_bytes += batch.nbytes
         counts.transactions += len(assembly.commits)
         counts.aborted += assembly.counts.get("aborted", 0)
         counts.skipped += assembly.counts.get("skipped", 0)

@@ -5,18 +5,35 @@ Two commits, each with a marker of its own that says which schema version it lea
 attempt goes on where the one before ended. The first changes metadata alone: a column keeps its field in
 the data files under any name, a column that comes again gets a new one. The second is made only where
 older rows need it: defaults of columns that came, names of marked values, types of which Delta has to
-write the values anew. (Delta: Update table schema; Delta protocol: Column Mapping.)
+write the values anew.
+
+Also owns that other columns identify the rows only where they tell them apart: before the commit that leads
+to such a version every key of the table is looked at, and one that is there twice or has no value refuses
+the step. (Delta: Update table schema; Delta protocol: Column Mapping.)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sluice import faults
 from sluice.contract import envelope
-from sluice.contract.evolution import Added, Dropped, Renamed, Retyped, Step, steps
+from sluice.contract.evolution import (
+    Added,
+    Dropped,
+    Keyed,
+    Renamed,
+    Retyped,
+    Step,
+    drops_old_values,
+    identified_alike,
+    identified_since,
+    steps,
+)
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
+from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.handover import struct
 from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.sql import binary_literal, literal, quote
@@ -40,7 +57,7 @@ class Shape:
         return dict(self.columns)
 
 
-def reshaped(fields: Sequence[Field], old: Shape, new: Shape) -> list[Field]:
+def reshaped(fields: Sequence[Field], *, old: Shape, new: Shape) -> list[Field]:
     """The columns of a lake table that has `fields` and the shape `old`, in the shape `new`. A column
     whose type changes keeps the one that it has. Raises UnsupportedChange.
     """
@@ -204,16 +221,77 @@ def evolve(lake: LakeTable, shapes: Mapping[int, Shape], number: int, *, since: 
     columns_id, values_id = f"{lake.app_id}/schema", f"{lake.app_id}/values"
     stands, valued = max(lake.marker(columns_id) or 0, since), max(lake.marker(values_id) or 0, since)
     target = max(stands, number)
-    todo = _steps(shapes, valued, target)
-    wanted = values(todo, shapes[target], with_defaults=not is_changelog)
-    if stands < target:
-        _steps(shapes, stands, target)
-        markers = {columns_id: target} | ({} if wanted else {values_id: target})
-        lake.change_columns(markers, lambda fields: reshaped(fields, shapes[stands], shapes[target]))
-        faults.point("apply.schema.altered")
-    if wanted:
-        _commit_values(lake, values_id, target, wanted)
+    for stop in _stops(shapes, valued, stands, target):
+        todo = _steps(shapes, valued, stop)
+        wanted = values(todo, shapes[stop], with_defaults=not is_changelog)
+        if stands < stop:
+            _require_same_rows(lake, shapes[stands], shapes[stop], is_changelog=is_changelog)
+            markers = {columns_id: stop} | ({} if wanted else {values_id: stop})
+            lake.change_columns(markers, partial(reshaped, old=shapes[stands], new=shapes[stop]))
+            faults.point("apply.schema.altered")
+        if wanted:
+            _commit_values(lake, values_id, stop, wanted)
+        stands = valued = stop
     return target
+
+
+def identity(schemas: Mapping[int, TableSchema], numbers: Iterable[int]) -> int:
+    """From which schema version on rows are identified as those of the versions `numbers` are. Raises
+    UnsupportedChange when they lie on both sides of a change.
+    """
+    found = {identified_since(schemas, number) for number in numbers}
+    if len(found) > 1:
+        raise UnsupportedChange(
+            "one entry has changes from before and from behind a change of the key, and cannot be applied",
+            hint="resync the table",
+        )
+    return found.pop()
+
+
+def _stops(shapes: Mapping[int, Shape], valued: int, stands: int, target: int) -> list[int]:
+    """The versions to come to, one after the other: none lies between what identifies rows before and after
+    a step.
+    """
+    stops = {stands, target}
+    for number in range(valued + 1, target + 1):
+        if not identified_alike(shapes[number - 1].schema, shapes[number].schema):
+            stops |= {number - 1, number}
+    return sorted(stop for stop in stops if stop > valued)
+
+
+def _require_same_rows(lake: LakeTable, old: Shape, new: Shape, *, is_changelog: bool) -> None:
+    """Raises UnsupportedChange when rows that `new` identifies by other columns cannot be followed."""
+    key = next((step for step in steps(old.schema, new.schema) if isinstance(step, Keyed)), None)
+    what = ""
+    if key is not None and is_changelog and drops_old_values(old.schema, new.schema):
+        what = "its changelog would lose what identified old rows before"
+    elif key is not None and key.columns and not is_changelog and not _has_own_keys(lake, old, key):
+        what = "rows of the lake table share a value of it"
+    if what:
+        name, version = new.schema.qualified_name, new.schema.version
+        raise UnsupportedChange(
+            f"{name} has another key since schema version {version}, and {what}", hint="resync the table"
+        )
+
+
+def _has_own_keys(lake: LakeTable, shape: Shape, key: Keyed) -> bool:
+    """Whether each row of a lake table that has the shape has a key that no other one has."""
+    names = {column.attnum: column.name for column in shape.schema.columns}
+    terms: list[str] = []
+    absent: list[str] = []
+    for column in key.columns:
+        name = names[column.attnum]
+        texts = [quote(name)]
+        if envelope.SPECIAL in shape.types:
+            texts.append(f"element_at({quote(envelope.SPECIAL)}, {literal(name)})")
+        terms += texts
+        absent.append("(" + " AND ".join(f"{text} IS NULL" for text in texts) + ")")
+    text = (
+        f"SELECT 1 FROM {lake.expression} GROUP BY {', '.join(terms)} "
+        f"HAVING count(*) > 1 OR {' OR '.join(absent)} LIMIT 1"
+    )
+    with translated_errors():
+        return not lake.session.sql(text).take(1)
 
 
 def _steps(shapes: Mapping[int, Shape], old: int, new: int) -> tuple[Step, ...]:

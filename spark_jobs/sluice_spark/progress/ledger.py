@@ -121,6 +121,7 @@ class Ledger:
                 origins=origins,
                 since=since,
                 gap=self._gap(table_id, entry),
+                schemas=self.state.tables[table_id].schemas,
             )
         self._reshaped = {table_id for table_id in ids if self.tables[table_id].pending.coming}
         self._active |= ids
@@ -163,7 +164,12 @@ class Ledger:
         """Notes an entry that was read before, for one table that was not given it then."""
         origins = entry.body.commits.origins_by_lsn() if isinstance(entry.body, Changes) else NO_ORIGINS
         self.tables[table_id].pending.take_again(
-            entry, table_id, newest_seq=self.read_seq, origins=origins, gap=self._gap(table_id, entry)
+            entry,
+            table_id,
+            newest_seq=self.read_seq,
+            origins=origins,
+            gap=self._gap(table_id, entry),
+            schemas=self.state.tables[table_id].schemas,
         )
         self._moved.add(table_id)
         if self.tables[table_id].pending.coming:

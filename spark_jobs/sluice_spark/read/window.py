@@ -2,7 +2,8 @@
 are cut from them.
 
 Owns: windows are gap-free and in manifest order, no change is taken before the snapshot of its
-generation is complete, and a snapshot is one window of its own. The changes of a table that is
+generation is complete, and a snapshot is one window of its own. No window has changes that name their
+rows in two ways (`identified_alike`): ingest ends an entry where the way changes. The changes of a table that is
 stopped can be forgotten: what remains says from which entry on to read again, and reports no more
 progress than was made. Pure: entries in, windows out.
 """
@@ -10,12 +11,16 @@ progress than was made. Pure: entries in, windows out.
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sluice.contract.entries import Changes, Entry, Opened, Repair, Segment, Snapshot, Table
+from sluice.contract.evolution import identified_since
+from sluice.contract.schema import TableSchema
 from sluice.manifest.gaps import Gap
 
 NO_ORIGINS: Mapping[int, tuple[str, int]] = {}
+NO_SCHEMAS: Mapping[int, TableSchema] = MappingProxyType({})
 BEFORE = float("-inf")
 """When something could first be read that was there before the clock was looked at."""
 
@@ -27,7 +32,7 @@ class Window:
 
     `origins` has (name, LSN there) of transactions that replication brought to the source, by
     commit end LSN. `schema_version` is the newest one that began within the window (0: none): the
-    lake table gets its shape even when no row came in it.
+    lake table gets its shape even when no row came in it. `identity` is that of its changes, see Waiting.
     """
 
     segments: tuple[Segment, ...]
@@ -35,6 +40,7 @@ class Window:
     is_snapshot: bool = False
     origins: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     schema_version: int = 0
+    identity: int = 0
 
     @property
     def bytes(self) -> int:
@@ -44,7 +50,9 @@ class Window:
 class Waiting(NamedTuple):
     """What one entry holds for a table. `through_lsn` is where the entry before it ended, `since` is
     when the entry could first be read, on the loop's clock. `alone`: it is a window of its own. The table
-    is that of `as_of_lsn` afterwards, where that is not 0.
+    is that of `as_of_lsn` afterwards, where that is not 0. `schema_version` is the newest one that begins here
+    (0: none), `identity` the version from which on rows are identified as they are here (0: not said). Of one
+    entry there can be two: its changes, and a version behind them that identifies rows otherwise.
     """
 
     seq: int
@@ -54,6 +62,8 @@ class Waiting(NamedTuple):
     since: float
     alone: bool = False
     as_of_lsn: int = 0
+    schema_version: int = 0
+    identity: int = 0
 
 
 @dataclass(slots=True)
@@ -78,12 +88,12 @@ class PendingChanges:
     """Of the segments in `changes`."""
     origins: dict[int, Mapping[int, tuple[str, int]]] = field(default_factory=dict)
     """By seq, of entries that have any."""
-    versions: dict[int, int] = field(default_factory=dict)
-    """By seq, the newest schema version in force behind that entry."""
     coming: list[tuple[int, int]] = field(default_factory=list)
     """(start of the commit record, schema version) of schema versions that begin after the last
     entry taken in: rows of older ones may still come.
     """
+    identities: dict[int, int] = field(default_factory=dict)
+    """By schema version, see Waiting; as far as it was asked for."""
     reported_lsn: int = 0
     """Through which LSN an earlier process reported the table to be complete."""
     halted_seq: int = 0
@@ -102,9 +112,11 @@ class PendingChanges:
         origins: Mapping[int, tuple[str, int]] = NO_ORIGINS,
         since: float = BEFORE,
         gap: Gap | None = None,
+        schemas: Mapping[int, TableSchema] = NO_SCHEMAS,
     ) -> None:
         """Notes the changes that `entry` holds for the table. Entries come in order, each once; the
-        one before went through `through_lsn`. `gap` is the table's that begins with this entry.
+        one before went through `through_lsn`. `gap` is the table's that begins with this entry, and `schemas`
+        are all its schema versions.
 
         `origins` are the entry's, by commit end LSN; they are shared by all tables. `since` is when
         the entry could first be read.
@@ -122,7 +134,7 @@ class PendingChanges:
             if isinstance(body, Opened):
                 self._pass(gap, empty)
             else:
-                self._note(entry, table_id, empty, origins)
+                self._note(entry, table_id, empty, origins, schemas)
 
     def _pass(self, gap: Gap | None, empty: Waiting) -> None:
         """At the beginning of a gap: what closed it comes before everything behind it, and until there is
@@ -148,7 +160,14 @@ class PendingChanges:
             and (self.skipped[0] == self.halted_seq)
         )
 
-    def _note(self, entry: Entry, table_id: str, empty: Waiting, origins: Mapping[int, tuple[str, int]]) -> None:
+    def _note(
+        self,
+        entry: Entry,
+        table_id: str,
+        empty: Waiting,
+        origins: Mapping[int, tuple[str, int]],
+        schemas: Mapping[int, TableSchema],
+    ) -> None:
         body = entry.body
         if isinstance(body, Table) and body.table_id == table_id and body.schema is not None:
             self.coming.append((body.lsn, body.schema.version))
@@ -157,33 +176,43 @@ class PendingChanges:
             if segments:
                 size = sum(segment.bytes for segment in segments)
                 # Rows that were read again tell nothing of those before them: a fold takes one or the other.
-                self.changes.append(empty._replace(segments=segments, bytes=size, alone=isinstance(body, Repair)))
+                identity = max(self._identity(segment.schema_version, schemas) for segment in segments)
+                alone = isinstance(body, Repair)
+                self.changes.append(empty._replace(segments=segments, bytes=size, alone=alone, identity=identity))
                 self.waiting_bytes += size
                 if origins:
                     self.origins[entry.seq] = origins
-        self._begin_shapes(entry, empty)
+        self._begin_shapes(entry, empty, schemas)
 
-    def _begin_shapes(self, entry: Entry, empty: Waiting) -> None:
+    def _identity(self, version: int, schemas: Mapping[int, TableSchema]) -> int:
+        if version not in self.identities and version in schemas:
+            self.identities[version] = identified_since(schemas, version)
+        return self.identities.get(version, 0)
+
+    def _begin_shapes(self, entry: Entry, empty: Waiting, schemas: Mapping[int, TableSchema]) -> None:
         """A schema version that `entry` reaches is followed there, with rows of it or without."""
         begun = [version for position, version in self.coming if position < entry.through_lsn]
         if not begun:
             return
         self.coming = [(position, version) for position, version in self.coming if position >= entry.through_lsn]
-        self.versions[entry.seq] = max(begun)
-        if not self.changes or self.changes[-1].seq != entry.seq:
-            self.changes.append(empty)
+        last = self.changes[-1] if self.changes and self.changes[-1].seq == entry.seq else None
+        version, identity = max(begun), self._identity(max(begun), schemas)
+        if last is not None and last.identity in (0, identity):
+            self.changes[-1] = last._replace(schema_version=version, identity=identity)
+        else:
+            self.changes.append(empty._replace(schema_version=version, identity=identity))
 
     def keep(self, count: int) -> None:
         """Forgets all but the `count` oldest entries with changes. What is forgotten can be taken
         in again, see `take_again`.
         """
         while len(self.changes) > count:
-            seq, lsn, _, size, *_ = self.changes.pop()
-            self.waiting_bytes -= size
-            self.origins.pop(seq, None)
-            if (version := self.versions.pop(seq, None)) is not None:
-                self.coming.append((lsn, version))
-            self.skipped = seq, lsn
+            last = self.changes.pop()
+            self.waiting_bytes -= last.bytes
+            self.origins.pop(last.seq, None)
+            if last.schema_version:
+                self.coming.append((last.through_lsn, last.schema_version))
+            self.skipped = last.seq, last.through_lsn
 
     def stop(self) -> None:
         """From now on no changes are taken in for this table, before they are taken again. Only its
@@ -199,6 +228,7 @@ class PendingChanges:
         newest_seq: int,
         origins: Mapping[int, tuple[str, int]] = NO_ORIGINS,
         gap: Gap | None = None,
+        schemas: Mapping[int, TableSchema] = NO_SCHEMAS,
     ) -> None:
         """Takes in the entry that `skipped` names; up to `newest_seq` more of them follow, unless it
         begins a gap that is open.
@@ -206,7 +236,7 @@ class PendingChanges:
         assert self.skipped is not None
         assert self.skipped[0] == entry.seq
         self.skipped = None
-        self.take_in(entry, table_id, through_lsn=entry.from_lsn, origins=origins, gap=gap)
+        self.take_in(entry, table_id, through_lsn=entry.from_lsn, origins=origins, gap=gap, schemas=schemas)
         if entry.seq < newest_seq and self.skipped is None:
             self.skipped = entry.seq + 1, entry.through_lsn
 
@@ -228,20 +258,24 @@ class PendingChanges:
             return Window(tuple(self.snapshot_segments), self.generation_seq, is_snapshot=True)
         taken: list[Segment] = []
         origins: dict[int, tuple[str, int]] = {}
-        last_seq = schema_version = size = 0
-        for seq, _, segments, nbytes, _, alone, _ in self.changes:
-            if seq <= after_seq:
+        last_seq = schema_version = size = identity = 0
+        for item in self.changes:
+            if item.seq <= after_seq:
                 continue
-            size += nbytes
-            if seq > until_seq or (last_seq and alone) or (taken and size > max_bytes):
+            size += item.bytes
+            otherwise = item.identity not in (0, identity) and identity > 0
+            if item.seq > until_seq or (last_seq and (item.alone or otherwise)) or (taken and size > max_bytes):
                 break
-            taken.extend(segments)
-            schema_version = self.versions.get(seq, schema_version)
-            origins.update(self.origins.get(seq, NO_ORIGINS))
-            last_seq = seq
-            if alone:
+            taken.extend(item.segments)
+            schema_version = item.schema_version or schema_version
+            identity = item.identity or identity
+            origins.update(self.origins.get(item.seq, NO_ORIGINS))
+            last_seq = item.seq
+            if item.alone:
                 break
-        return Window(tuple(taken), last_seq, origins=origins, schema_version=schema_version) if last_seq else None
+        if not last_seq:
+            return None
+        return Window(tuple(taken), last_seq, origins=origins, schema_version=schema_version, identity=identity)
 
     def done(self, window: Window) -> None:
         """`window` is in the lake."""
@@ -250,16 +284,20 @@ class PendingChanges:
             self.snapshot_segments.clear()
             return
         self.applied_seq = max(self.applied_seq, window.last_seq)
-        while self.changes and self.changes[0].seq <= window.last_seq:
-            seq, _, _, size, _, _, as_of_lsn = self.changes.popleft()
-            self.waiting_bytes -= size
-            self.snapshot_lsn = max(self.snapshot_lsn, as_of_lsn)
-            self.origins.pop(seq, None)
-            self.versions.pop(seq, None)
+        while self.changes and self._is_in(window, self.changes[0]):
+            item = self.changes.popleft()
+            self.waiting_bytes -= item.bytes
+            self.snapshot_lsn = max(self.snapshot_lsn, item.as_of_lsn)
+            self.origins.pop(item.seq, None)
         # A schema version that was forgotten with its entry, and was in the window all the same.
         self.coming = [(position, version) for position, version in self.coming if version > window.schema_version]
         if self.skipped is not None and self.skipped[0] <= window.last_seq:
             self.skipped = window.last_seq + 1, self.skipped[1]
+
+    @staticmethod
+    def _is_in(window: Window, item: Waiting) -> bool:
+        behind = window.identity > 0 and item.identity not in (0, window.identity)
+        return item.seq < window.last_seq or (item.seq == window.last_seq and not behind)
 
     def _next(self) -> tuple[int, int] | None:
         """(seq, through_lsn of the entry before) of the first entry that is still to be applied, if

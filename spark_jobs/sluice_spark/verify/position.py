@@ -8,6 +8,7 @@ from pyspark.sql import functions as sql
 
 from sluice.contract import envelope
 from sluice.contract.applied import AppliedTable
+from sluice.contract.evolution import identified_alike
 from sluice.contract.row_form import LakeQuestion
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError
@@ -76,6 +77,11 @@ class Positions:
         if any(schema.version > question.schema_version for _, schema in changes):
             raise ApplyError("its columns changed meanwhile")
         target = state.schemas[question.schema_version].carried
+        if not all(identified_alike(schema, target) for _, schema in changes):
+            raise ApplyError(
+                "its key changed, and changes from before are not in the lake yet",
+                hint="try again when the applier has caught up",
+            )
         projections = [(rows, Projection(schema, target)) for rows, schema in changes]
         return Position(version, [(one.of(rows), one.schema) for rows, one in projections])
 

@@ -13,10 +13,13 @@ from sluice.contract.evolution import (
     Added,
     Dropped,
     Identified,
+    Keyed,
     Renamed,
     Retyped,
     Step,
+    drops_old_values,
     follow,
+    identified_since,
     steps,
     text_after,
     unsent,
@@ -171,8 +174,7 @@ def test_a_type_whose_values_may_read_otherwise_is_refused(old: tuple[int, int],
 @pytest.mark.parametrize(
     ("what", "after"),
     [
-        ("the key changed", replace(schema(made("a", 2)), columns=(KEY, made("a", 2, key=True)))),
-        ("the key changed", replace(schema(), columns=(made("a", 2, key=True),))),
+        ("the key changed", schema(made("a", 2), made("b", 4, key=True))),
         ("case only", schema(made("a", 2), made("A", 3))),
         ("could not be matched|cannot be matched", schema(made("a", 0))),
         ("before it was published", schema(made("a", 2), made("hidden", 3))),
@@ -183,10 +185,36 @@ def test_any_other_change_is_refused_by_name(what: str, after: TableSchema) -> N
         steps(schema(made("a", 2), attributes=3), after)
 
 
-def test_a_table_without_a_key_keeps_its_identity() -> None:
-    bare = replace(schema(), columns=(replace(KEY, key=False, identity=False),), replica_identity="n")
-    with pytest.raises(UnsupportedChange, match="replica identity"):
-        steps(bare, replace(bare, replica_identity="f"))
+def keyed(*names: str, version: int = 1, identity: str = "d") -> TableSchema:
+    columns = tuple(
+        replace(made(name, attnum), key=name in names, identity=identity == "f" or name in names)
+        for attnum, name in enumerate(("id", "a", "b"), start=1)
+    )
+    return replace(schema(version=version, identity=identity, attributes=3), columns=columns)
+
+
+def test_other_columns_that_identify_rows_are_a_step_when_older_rows_have_them() -> None:
+    for old, new in ((("id",), ("a",)), (("id",), ("id", "b")), ((), ("b",)), (("a", "b"), ())):
+        found = steps(keyed(*old), keyed(*new, version=2))
+        assert [column.name for step in found if isinstance(step, Keyed) for column in step.columns] == list(new)
+        assert kinds(found) == [Identified, Keyed]
+        assert follow(keyed(*old), found).columns == keyed(*new).columns
+    passing = replace(keyed("id"), columns=(*keyed("id").columns[:2], replace(made("b", 3), transient=True)))
+    with pytest.raises(UnsupportedChange, match="the key changed: older rows hold values of its column b"):
+        steps(passing, keyed("b"))
+
+
+def test_changes_are_folded_together_only_while_they_name_their_rows_in_one_way() -> None:
+    versions = [keyed("id"), keyed("id", identity="f"), keyed("a"), keyed(), keyed(identity="n"), keyed(identity="f")]
+    schemas = {number: replace(one, version=number) for number, one in enumerate(versions, start=1)}
+    assert [identified_since(schemas, number) for number in schemas] == [1, 1, 3, 4, 4, 6]
+
+
+def test_a_changelog_keeps_the_columns_by_which_its_old_rows_are_known() -> None:
+    assert drops_old_values(keyed("id"), keyed("a"))
+    assert drops_old_values(keyed("id", "a"), keyed("a"))
+    assert not drops_old_values(keyed("a"), keyed("id", "a"))
+    assert not drops_old_values(keyed(), keyed("a"))
 
 
 # What the catalog shows and the stream does not.

@@ -27,6 +27,7 @@ from sluice.ingest.assemble.assembly import (
 )
 from sluice.ingest.assemble.draft import DROPPED_LSN, NO_BODY, NO_FRAGMENT, Draft, OpenTransaction
 from sluice.ingest.assemble.runs import message_runs, row_runs, truncate_runs
+from sluice.ingest.assemble.shape_cuts import ShapeCuts
 from sluice.ingest.assemble.sizes import SizeBook
 from sluice.ingest.assemble.transitions import TRANSITIONS, MessageKind, State, kind_of, refusal
 from sluice.lsn import show
@@ -108,9 +109,14 @@ class Assembler:
         self._fragment = NO_FRAGMENT
         self._bodies = 0
         self._sizes = SizeBook()
+        self._cuts = ShapeCuts()
         self._draft = Draft()
         self._position = 0
         """The frame whose message is acted on."""
+
+    def parts(self, table: FrameTable) -> list[FrameTable]:
+        """What to feed, part by part: a unit ends before each but the first, which may be empty."""
+        return self._cuts.parts(table)
 
     def feed(self, table: FrameTable) -> Assembly:
         """Takes the next frames. Raises DecodeError, ProtocolViolation or LimitReached, after which

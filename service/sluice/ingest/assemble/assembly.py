@@ -44,6 +44,11 @@ class RowRun:
     undecided: bool
     position_lsn: int
 
+    @property
+    def reaches_lsn(self) -> int:
+        """A position within the record of the last commit concerned."""
+        return self.position_lsn + 1 if self.lsn is None else int(self.lsn[-1])
+
 
 @dataclass(frozen=True, slots=True)
 class TruncateRun:
@@ -60,6 +65,11 @@ class TruncateRun:
     body: int | None
     undecided: bool
     position_lsn: int
+
+    @property
+    def reaches_lsn(self) -> int:
+        """See RowRun."""
+        return self.position_lsn + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,7 +317,7 @@ class Builder:
     def _add_decided(self, assembly: Assembly, run: RowRun | TruncateRun) -> None:
         """Takes changes that have committed."""
         xid = _transaction(run, assembly.commits)
-        schema = self._book.resolve(run.relation, position_lsn=run.position_lsn, xid=xid)
+        schema = self._book.resolve(run.relation, position_lsn=run.position_lsn, reaches_lsn=run.reaches_lsn, xid=xid)
         for encoded in self._encoded(assembly, run, schema) if schema is not None else ():
             if run.body is None:
                 self._write(encoded)
@@ -464,7 +464,9 @@ class Builder:
         nothing is ever recorded.
         """
         sent = sent.without(commit.aborted_xids)
-        schema = self._book.resolve(relation, position_lsn=position_lsn, xid=commit.xid) if len(sent) else None
+        if not len(sent):
+            return
+        schema = self._book.resolve(relation, position_lsn=position_lsn, reaches_lsn=commit.end_lsn, xid=commit.xid)
         if schema is None:
             return
         try:

@@ -93,7 +93,9 @@ class TableBook:
         with self._lock:
             return self._places.moves(state)
 
-    def resolve(self, relation: RelationVersion, *, position_lsn: int, xid: int) -> TableSchema | None:
+    def resolve(
+        self, relation: RelationVersion, *, position_lsn: int, reaches_lsn: int, xid: int
+    ) -> TableSchema | None:
         """The schema version in which rows of `relation` are spooled, or None when the table is not
         carried.
 
@@ -101,13 +103,14 @@ class TableBook:
         stale. `position_lsn` is where the first commit record of the rows concerned begins, `xid`
         the transaction of the first of them, not its savepoint. The position must be that for every way in which
         a transaction can come: one recorded for one of its rows is compared with those of its
-        others, and with those of the same rows when they come again. `relation` is the same object
-        until the server announces the relation again.
+        others, and with those of the same rows when they come again. `reaches_lsn` is a position within the
+        last of these commit records. `relation` is the same object until the server announces the relation again.
         """
         if relation == messagetable.RELATION:
             return messagetable.SCHEMA
         with self._lock:
             again = self._history.announced(relation, position_lsn)
+            self._history.passed(relation.oid, reaches_lsn)
             if not again and relation in self._resolved:
                 return self._resolved[relation]
             schema = self._resolve(relation, position_lsn, xid)
@@ -115,8 +118,7 @@ class TableBook:
             if (schema is None and (state is None or not state.state.is_followed)) or (
                 schema and state and schema.version == state.schema_version
             ):
-                # An older version is right for one place in the log only: the same shape further on
-                # is a column that was dropped again.
+                # An older version is right for one place in the log only: further on it is a column dropped again.
                 self._resolved[relation] = schema
             return schema
 
@@ -141,7 +143,7 @@ class TableBook:
         """Whether rows that were written in `schema` while their transaction was open may be
         published so, now that it has committed.
         """
-        now = self.resolve(relation, position_lsn=position_lsn, xid=xid)
+        now = self.resolve(relation, position_lsn=position_lsn, reaches_lsn=position_lsn + 1, xid=xid)
         if now is None or now.version == schema.version:
             return now is not None
         what = (
@@ -153,10 +155,8 @@ class TableBook:
 
     def look(self, facts: TableFacts, known: TableState | None, *, wal_end: int) -> None:
         """Takes one look's facts of a published table into account; what was committed when they
-        were read ended at or before `wal_end`.
-
-        `known` is the table's state from before the look. One that has changed since is left for
-        the next look: the facts may be older than its state.
+        were read ended at or before `wal_end`. `known` is the table's state from before the look. One that has
+        changed since is left for the next look: the facts may be older than its state.
         """
         with self._lock:
             self._history.doubt(facts.oid)
@@ -213,7 +213,7 @@ class TableBook:
                 return None
             latest = latest_schema(state)
             if latest is not None and not refusal(facts):
-                now = build_schema(relation_of(facts), facts, latest, latest.version)
+                now = build_schema(relation_of(facts), facts, latest, latest.version, begins=True)
                 same = contracted(now, latest, self._policy(state)) == latest
                 return latest if same else self._begin(facts, state, None)
             return self._begin(facts, state, None)
@@ -329,21 +329,21 @@ class TableBook:
         if refused:
             self._quarantine(facts, known, refused)
         elif known.state != State.SNAPSHOT:  # what a snapshot was taken under, its own end compares
-            unseen = unseen_of(known, facts, self._policy(known))
+            through_lsn = self._register.through_lsn
+            key_lsn = self._history.key_lsn(known, facts, wal_end=wal_end)
+            unseen = unseen_of(known, facts, self._policy(known), key_lsn=key_lsn)
             if unseen is not None:
-                self._lose(facts, unseen, lsn=self._register.through_lsn)
+                self._lose(facts, unseen, lsn=through_lsn)
                 return
-            if differs(known, facts):
+            if differs(known, facts) and self._history.knows_key(facts.oid, through_lsn=through_lsn):
                 self._register.change(known, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
             self._follow_catalog(facts, self.states()[known.table_id], wal_end)
 
     def _follow_catalog(self, facts: TableFacts, state: TableState, wal_end: int) -> None:
         """A shape that no row announces is followed once the stream has passed the position at
-        which the catalog was seen to have it.
-
-        Every row that was sent by then is of an older shape, or would have announced this one; and
-        none of an older shape can follow, since whoever wrote one held a lock that kept the shape
-        from changing until its transaction had ended.
+        which the catalog was seen to have it. Every row that was sent by then is of an older shape, or
+        would have announced this one; and none of an older shape can follow, since whoever wrote one
+        held a lock that kept the shape from changing until its transaction had ended.
         """
         latest = latest_schema(state)
         relation = relation_of(facts)
@@ -352,9 +352,8 @@ class TableBook:
             self._awaited.pop(facts.oid, None)
             self._history.settle(facts.oid)
             # What the wire does not say of the same shape: the primary key under another identity.
-            same = self._follow(
-                facts.oid, state, self._register.through_lsn, partial(require_same, state, facts, policy)
-            )
+            unchanged = partial(require_same, state, facts, policy)
+            same = self._follow(facts.oid, state, self._register.through_lsn, unchanged)
             if same is not None and state.state == State.PENDING:
                 self._register.change(state, state=State.LIVE, reason="")
             return
@@ -403,7 +402,8 @@ class TableBook:
             return None
         version = max(state.schemas, default=0) + 1
         latest = latest_schema(state)
-        schema = contracted(build_schema(relation_of(facts), facts, latest, version), latest, self._policy(state))
+        schema = build_schema(relation_of(facts), facts, latest, version, begins=True)
+        schema = contracted(schema, latest, self._policy(state))
         if latest is not None and replace(schema, version=latest.version) == latest:
             schema = latest
         self._forget(facts.oid)

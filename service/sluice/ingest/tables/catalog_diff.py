@@ -27,6 +27,7 @@ from sluice.ingest.tables.policies import TablePolicy
 
 _FORMAT = 5
 _DOUBT = TablePolicy()
+_OTHER_KEY = "the primary key is not the one that it was: rows from in between may not have been identified by it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,15 @@ def compare(
     policy: TablePolicy | None = None,
     *,
     ignored: Collection[int] = (),
-    sent_whole: bool = False,
+    key_unsent: bool = True,
 ) -> Unseen | None:
     """Why the lake table may no longer equal the table; None when every change since then is in the
     stream or changes no row.
 
     Without an earlier fingerprint there is nothing to compare, and no reason. The
     `policy` says what nobody sees: that a rewrite which gave columns wider types computed no other values
-    for them. Columns in `ignored` (attnums) are left out. `sent_whole`: old rows may
-    have been sent whole for a while; without a key rows could then go that it cannot tell apart.
+    for them. Columns in `ignored` (attnums) are left out. `key_unsent`: rows may have been identified by the
+    catalog's primary key, and not by what the server sent of old rows.
     """
     policy = policy or _DOUBT
     if not old_fingerprint:
@@ -97,7 +98,7 @@ def compare(
         return Unseen(Cause.REWRITE, reason)
     found = (
         (Cause.PUBLICATION, _membership(old, facts)),
-        (Cause.KEY, _primary_key(old, facts, casts_only=policy.casts_only and not sent_whole)),
+        (Cause.KEY, _OTHER_KEY if key_unsent and other_primary_key(old_fingerprint, facts) else None),
         (Cause.REWRITE, _storage(old, old_relfilenode, facts, policy, ignored)),
         (Cause.TYPE, _types(old, facts)),
         (Cause.PARTITION, _leaves(old, facts)),
@@ -122,13 +123,9 @@ def _membership(old: dict[str, Any], facts: TableFacts) -> str | None:
     return None
 
 
-def _primary_key(old: dict[str, Any], facts: TableFacts, *, casts_only: bool) -> str | None:
-    """A change of type makes the key of its column anew."""
-    if casts_only and any(column.in_primary_key and _is_wider(old, column) for column in facts.columns):
-        return None
-    if old["primary key"] and facts.primary_key and old["primary key"] != facts.primary_key:
-        return "the primary key was dropped and added again: rows from in between may not have been identified by it"
-    return None
+def other_primary_key(old_fingerprint: str, facts: TableFacts) -> bool:
+    """Whether the primary key came, went or was made anew since."""
+    return bool(old_fingerprint) and json.loads(old_fingerprint)["primary key"] != facts.primary_key
 
 
 def _storage(

@@ -10,6 +10,7 @@ from typing import Literal
 from sluice.contract import keys
 from sluice.contract.carrying import refusal
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.evolution import keys_of
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -100,4 +101,7 @@ def _shape(state: TableState, facts: TableFacts, now: TableSchema) -> str:
         for column in known
         if types.get(column.attnum, column.type_name) != column.type_name
     ]
+    if keys_of(state.schemas[state.schema_version]) != keys_of(now):
+        names = ", ".join(column.name for column in now.key_columns)
+        changes.append(f"rows identified by {names or 'all of their values'} from then on, without a new snapshot")
     return ", ".join(changes) or "its columns or identity changed"

@@ -7,7 +7,9 @@ newest version is taken for it only where a look at the catalog that began later
 catalog is asked: columns that were dropped and added again look the same on the wire.
 """
 
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
+from sluice.ingest.tables.catalog_diff import other_primary_key
 from sluice.ingest.tables.schemas import same_shape
 from sluice.manifest.state import TableState
 from sluice.protocol.messages import RelationVersion
@@ -21,7 +23,13 @@ class ShapeHistory:
         """By oid: the last announcement, and where the commit record of the first rows under it begins."""
         self._reached: dict[int, tuple[int, int]] = {}
         """By oid: (position, schema version) of the rows that were resolved last."""
+        self._ends: dict[int, tuple[int, int]] = {}
+        """By oid: how far the rows before the present ones reach, and these. See `reaches_lsn` of a run."""
         self._confirmed_lsn = 0
+        self._keys: dict[int, tuple[int, int, int]] = {}
+        """By oid, of a primary key that is another one than a look knew: up to where it was that one, the new
+        one, and where the server was when that was seen.
+        """
         self._bounds: dict[int, int] = {}
         """By oid, up to where the newest shape was confirmed of a table that a look found otherwise."""
 
@@ -35,6 +43,14 @@ class ShapeHistory:
         self._announced[relation.oid] = (relation, position_lsn)
         return True
 
+    def passed(self, oid: int, reaches_lsn: int) -> None:
+        """Notes rows whose last transaction reaches to `reaches_lsn`."""
+        self._ends[oid] = self._ends.get(oid, (0, 0))[1], reaches_lsn
+
+    def continues(self, oid: int, position_lsn: int) -> bool:
+        """Whether the present rows, of the transaction at `position_lsn`, are not its first ones."""
+        return self._ends.get(oid, (0, 0))[0] > position_lsn
+
     def is_doubtful(self, oid: int) -> bool:
         """Whether the last announcement came after what a look at the catalog has confirmed."""
         last = self._announced.get(oid)
@@ -47,6 +63,18 @@ class ShapeHistory:
     def settle(self, oid: int) -> None:
         """A look found the table in its newest shape."""
         self._bounds.pop(oid, None)
+
+    def key_lsn(self, state: TableState, facts: TableFacts, *, wal_end: int) -> int:
+        """Up to where the primary key was the one that `state` knows; the server is at `wal_end` now."""
+        before = self._keys.pop(facts.oid, (self._confirmed_lsn, 0, 0))
+        if other_primary_key(state.fingerprint, facts):
+            at = before[2] if before[1:2] == (facts.primary_key,) and before[2] else wal_end
+            self._keys[facts.oid] = before[0], facts.primary_key, at
+        return before[0]
+
+    def knows_key(self, oid: int, *, through_lsn: int) -> bool:
+        """Whether the stream has come to where the primary key was seen to be what it is."""
+        return oid not in self._keys or self._keys[oid][2] <= through_lsn
 
     def confirm(self, lsn: int) -> None:
         """A look that began when the server was at `lsn` found every table in its newest shape, but

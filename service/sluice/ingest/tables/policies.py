@@ -17,12 +17,14 @@ class TablePolicy:
     a wider type is taken for a cast that changed no value. `on_rename`: whether the lake table of one that was
     renamed keeps its path, or is made anew at that of the new name. `contract`: whether the lake table
     follows the columns of the source, leaves out those that are added, or stops at any change of them.
+    `changelog`: the lake table keeps every change, with its old row.
     """
 
     on_change: OnChange = "resync"
     on_widen: OnWiden = "resync"
     on_rename: OnRename = "keep"
     contract: Contract = "evolve"
+    changelog: bool = False
 
     @property
     def casts_only(self) -> bool:

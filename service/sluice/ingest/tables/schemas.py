@@ -22,9 +22,10 @@ def build_schema(
     version: int,
     *,
     matched: Matched | None = None,
+    begins: bool = False,
 ) -> TableSchema:
     """The schema of a relation version. `facts` is None when the table is gone from the catalog,
-    `previous` when this is its first schema.
+    `previous` when this is its first schema. With it the table `begins` a generation, or goes on.
 
     `matched` are its columns; None when it is `relation_of` the same facts, whose columns have their
     names, or when nothing is known of them.
@@ -43,7 +44,8 @@ def build_schema(
         _column(column, attnum, now.get(attnum), known.get(attnum), transient=attnum in passing)
         for column, attnum in zip(relation.columns, attnums, strict=True)
     )
-    keys = _key_attnums(relation, attnums, facts, previous)
+    flagged = {attnum for column, attnum in zip(relation.columns, attnums, strict=True) if column.identity}
+    keys = flagged if relation.replica_identity != "f" else _key_of_whole_rows(attnums, facts, previous, begins=begins)
     return TableSchema(
         table_id=previous.table_id if previous else str(relation.oid),
         version=version,
@@ -134,20 +136,25 @@ def _still_missing(before: ColumnSchema, sent: ColumnSchema) -> str | None:
     return text_after(Retyped(sent, before), text) if text is not None and widens(before, sent) else text
 
 
-def _key_attnums(
-    relation: RelationVersion, attnums: tuple[int, ...], facts: TableFacts | None, previous: TableSchema | None
+def _key_of_whole_rows(
+    attnums: tuple[int, ...], facts: TableFacts | None, previous: TableSchema | None, *, begins: bool
 ) -> set[int]:
-    """The columns by which old rows are found. Deletes send the identity's columns and no others,
-    so an identity index comes before the primary key.
+    """The key of a table whose old rows are sent whole, which the wire does not say. Of any other it does:
+    those columns of the old row, which the server keeps unique and not null as long as it sends them.
+
+    The catalog's primary key is that of today and not that of the rows. So it is taken where a
+    generation begins, and otherwise where it is the key that the table had; else the rows have no key,
+    and are identified by all of their values. One that went on without a key stays without it.
     """
-    flagged = {attnum for column, attnum in zip(relation.columns, attnums, strict=True) if column.identity}
-    if relation.replica_identity == "i" or (relation.replica_identity == "d" and flagged):
-        return flagged
-    if facts is not None:
-        primary = {column.attnum for column in facts.columns if column.in_primary_key}
-        return primary if primary <= set(attnums) else set()
     before = {column.attnum for column in previous.key_columns} if previous else set()
-    return before if before <= set(attnums) else set()
+    if facts is None:
+        return before if before <= set(attnums) else set()
+    primary = {column.attnum for column in facts.columns if column.in_primary_key}
+    primary = primary if primary <= set(attnums) else set()
+    if previous is None or begins or primary == before:
+        return primary
+    # A key that the catalog no longer has was lost somewhere between rows that say nothing of it.
+    return primary if before and previous.replica_identity == "f" else set()
 
 
 def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:

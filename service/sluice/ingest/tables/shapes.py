@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from sluice.contract.carrying import refusal, refusal_of
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Table
-from sluice.contract.evolution import IGNORED, KINDS, keys_of, steps, unsent
+from sluice.contract.evolution import (
+    IGNORED,
+    KINDS,
+    drops_old_values,
+    identified_alike,
+    keys_of,
+    sent_identity,
+    steps,
+    unsent,
+)
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -21,7 +30,7 @@ from sluice.ingest.tables.history import ShapeHistory
 from sluice.ingest.tables.matching import Matched, match, match_again
 from sluice.ingest.tables.policies import TablePolicy
 from sluice.ingest.tables.register import TableRegister, latest_schema
-from sluice.ingest.tables.schemas import build_schema, relation_of, same_columns, same_shape
+from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
 from sluice.manifest.state import TableState
 from sluice.protocol.messages import RelationVersion
 
@@ -82,12 +91,12 @@ def _step(
     schema = contracted(schema, latest, policy)
     if back := _wanted_again(latest, schema):
         return Step(schema, ("other",), Unseen(Cause.SCHEMA, back))
+    if lost := _unplaced_key(latest, schema, facts) or _lost_old_rows(latest, schema, policy):
+        return Step(schema, ("other",), Unseen(Cause.KEY, lost))
     try:
         found = steps(latest.asked_for, schema.asked_for)
     except UnsupportedChange as error:
-        alike = keys_of(latest) == keys_of(schema) and (
-            schema.key_columns or latest.replica_identity == schema.replica_identity
-        )
+        alike = keys_of(latest) == keys_of(schema)
         return Step(schema, ("other",), Unseen(Cause.SCHEMA if alike else Cause.KEY, str(error)))
     kinds = tuple(KINDS[type(one)] for one in found)
     if latest.ignored_columns != schema.ignored_columns:
@@ -99,6 +108,27 @@ def _step(
         return Step(schema, kinds, Unseen(Cause.KEY, "old rows were sent whole for a while, perhaps without a key"))
     reason = unsent(found, facts, old_relfilenode=state.relfilenode, casts_only=casts_only) or refusal_of(schema)
     return Step(schema, kinds, Unseen(Cause.SCHEMA, reason) if reason else None)
+
+
+def _unplaced_key(latest: TableSchema, schema: TableSchema, facts: TableFacts | None) -> str:
+    """Why it cannot be said from which row on other columns identify the rows, empty when it can: by what
+    the wire says of old rows.
+    """
+    if identified_alike(latest, schema):
+        return ""
+    if sent_identity(latest) == sent_identity(schema):
+        return "the key changed: old rows are sent whole, so no row says from where on it was another one"
+    if same_shape(latest, relation_sent_as(schema)):
+        return "the key changed, and rows look as they did before: another column has its name"
+    if (facts is None or facts.relkind == "p") and (latest.replica_identity, schema.replica_identity) != ("d", "d"):
+        return "the key changed: partitions get another replica identity one by one, and rows do not say from where on"
+    return ""
+
+
+def _lost_old_rows(latest: TableSchema, schema: TableSchema, policy: TablePolicy | None) -> str:
+    if policy is None or not policy.changelog or not drops_old_values(latest, schema):
+        return ""
+    return "the key changed: its changelog would lose what identified old rows before"
 
 
 def contracted(schema: TableSchema, latest: TableSchema | None, policy: TablePolicy | None) -> TableSchema:
@@ -116,9 +146,10 @@ def contracted(schema: TableSchema, latest: TableSchema | None, policy: TablePol
     return replace(schema, columns=columns)
 
 
-def unseen_of(state: TableState, facts: TableFacts, policy: TablePolicy) -> Unseen | None:
+def unseen_of(state: TableState, facts: TableFacts, policy: TablePolicy, *, key_lsn: int = 0) -> Unseen | None:
     """Why the lake table of `state` may no longer equal the table that `facts` describe, although the stream
-    says nothing. Behind a gap also columns that changed since, for the lake has those from in front of it.
+    says nothing. Behind a gap also columns that changed since, for the lake has those from in front of it. At
+    `key_lsn` the primary key was still the one that the state knows.
     """
     if state.gap is not None:
         held = state.schemas[state.gap.schema_version]
@@ -129,8 +160,18 @@ def unseen_of(state: TableState, facts: TableFacts, policy: TablePolicy) -> Unse
     # One that the lake has goes on being followed, whenever the catalog was looked at last.
     leaves_out = latest is not None and policy.contract == "ignore_new"
     ignored = {column.attnum for column in facts.sent_columns if known.get(column.attnum, leaves_out)}
-    sent_whole = facts.replica_identity == "f" or any(one.replica_identity == "f" for one in state.schemas.values())
-    return compare(state.relfilenode, state.fingerprint, facts, policy, ignored=ignored, sent_whole=sent_whole)
+    key_unsent = _took_key_from_catalog(state, key_lsn)
+    return compare(state.relfilenode, state.fingerprint, facts, policy, ignored=ignored, key_unsent=key_unsent)
+
+
+def _took_key_from_catalog(state: TableState, after_lsn: int) -> bool:
+    """Whether rows that committed after `after_lsn` may have a key that the wire does not say."""
+    versions = sorted(state.schema_lsns)
+    ends = [state.schema_lsns[version] for version in versions[1:]] + [after_lsn + 1]
+    return any(
+        state.schemas[version].replica_identity == "f" and state.schemas[version].key_columns and end > after_lsn
+        for version, end in zip(versions, ends, strict=True)
+    )
 
 
 def _wanted_again(before: TableSchema, after: TableSchema) -> str:
@@ -229,8 +270,12 @@ class Shapes:
         found = step(state, relation, facts, policy, matched=matched)
         if found.lost is not None:
             raise CannotFollow(found.lost, facts)
-        if not found.kinds:
-            return latest_schema(state)
+        latest = latest_schema(state)
+        if latest is None or not found.kinds:
+            return latest
+        if not identified_alike(latest, found.schema) and self.history.continues(relation.oid, position_lsn):
+            what = "the key changed between rows of one transaction, which the lake gets at once"
+            raise CannotFollow(Unseen(Cause.KEY, what), facts)
         for kind in found.kinds:
             self._register.note_schema_change(kind, "followed")
         self._register.follow(state, found.schema, lsn=position_lsn)

@@ -10,6 +10,7 @@ from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.register import differs
 from sluice.ingest.tables.requests import Requests
 from sluice.manifest.state import TableState
 from sluice.source.catalog import Catalog
@@ -69,6 +70,7 @@ class CatalogWatch:
             for oid, facts in published.items()
             if (state := states.get(str(oid))) is not None
             and state.state in SETTLED
+            and (state.state == State.SNAPSHOT or not differs(state, facts))
             and self._book.states().get(str(oid)) is state
             and not self._book.wants_to_move(state)
         }

@@ -81,13 +81,13 @@ class FileKeys:
             raise UnsupportedChange("a data file of the lake table has no key column")
         if key.integer:
             column = rows[key.fields[0].name]
-            if column.null_count:
-                raise NotDirect("a key is NULL")
-            values = _numbers(column)
+            values = _numbers(column.drop_null())
             columns = {VALUE: values}
-            if len(values) > 1 and not bool((values[1:] >= values[:-1]).all()):
+            if len(values) < len(rows) or (len(values) > 1 and not bool((values[1:] >= values[:-1]).all())):
+                # A removed row may be from before its column became the key, and have no value.
+                known = np.flatnonzero(column.is_valid().to_numpy())
                 order = np.argsort(values, kind="stable")
-                columns = {VALUE: values[order], PLACE: order.astype(np.int32)}
+                columns = {VALUE: values[order], PLACE: known[order].astype(np.int32)}
             return FileKeys(pa.table(columns))
         arrays = [whole(rows[field.name]).cast(field.type) for field in key.fields]
         if key.special is not None:

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from sluice.contract import envelope
 from sluice.contract.entries import Changes, Commits, Entry, Lost, Repair, Segment, Snapshot, Table
+from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.manifest.gaps import Gap
 from sluice_spark.modes.changelog import with_origins
@@ -119,7 +120,7 @@ def test_a_schema_version_without_rows_is_a_window_where_the_stream_has_passed_i
     assert (window.segments, window.last_seq, window.schema_version) == ((), 2, 2)
     assert pending.through_seq(2) == 1
     pending.done(window)
-    assert (pending.through_seq(2), pending.coming, pending.versions) == (2, [], {})
+    assert (pending.through_seq(2), pending.coming) == (2, [])
 
 
 def test_a_schema_version_ahead_of_the_entries_waits_for_the_rows_before_it() -> None:
@@ -134,6 +135,44 @@ def test_a_schema_version_ahead_of_the_entries_waits_for_the_rows_before_it() ->
     both = pending.next_window(max_bytes=1000, until_seq=9)
     assert both is not None
     assert both.schema_version == 2
+
+
+def _keyed(version: int, *names: str) -> TableSchema:
+    known = schema("t", version)
+    return replace(known, columns=tuple(replace(one, key=one.name in names) for one in known.columns))
+
+
+def _windows(pending: PendingChanges) -> list[tuple[int, list[str], int]]:
+    taken = []
+    while (window := pending.next_window(max_bytes=999, until_seq=99)) is not None:
+        taken.append((window.last_seq, [segment.key for segment in window.segments], window.schema_version))
+        pending.done(window)
+    return taken
+
+
+def test_a_window_ends_where_other_columns_identify_the_rows() -> None:
+    name = schema("t", 1).columns[0].name
+    schemas = {1: _keyed(1, name), 2: _keyed(2, name), 3: _keyed(3), 4: _keyed(4, name)}
+    pending = PendingChanges(1, 1, 1, has_snapshot=True)
+    for seq, version in ((2, 1), (3, 2), (4, 3), (5, 3), (6, 4)):
+        segment = replace(_segment(seq), schema_version=version)
+        entry = Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((segment,), Commits()))
+        pending.take_in(entry, "t", through_lsn=(seq - 1) * 10, schemas=schemas)
+    assert [window[:2] for window in _windows(pending)] == [
+        (3, ["data/t/2", "data/t/3"]),
+        (5, ["data/t/4", "data/t/5"]),
+        (6, ["data/t/6"]),
+    ]
+
+
+def test_a_version_that_identifies_rows_otherwise_begins_behind_the_changes_of_its_entry() -> None:
+    schemas = {1: _keyed(1, schema("t", 1).columns[0].name), 2: _keyed(2)}
+    pending = PendingChanges(1, 1, 1, has_snapshot=True, coming=[(29, 2)])
+    for seq in (2, 3):
+        entry = Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq),), Commits()))
+        pending.take_in(entry, "t", through_lsn=(seq - 1) * 10, schemas=schemas)
+    assert _windows(pending) == [(3, ["data/t/2", "data/t/3"], 0), (3, [], 2)]
+    assert (pending.through_seq(3), pending.waiting_bytes) == (3, 0)
 
 
 def test_a_repair_is_a_window_of_its_own_between_those_around_it() -> None:

@@ -33,6 +33,25 @@ def test_a_table_with_no_key_has_none_although_full_flags_every_column() -> None
     assert keys(table(replace(bare, in_identity=False), BODY, replica_identity="n")) == []
 
 
+def test_old_rows_that_are_not_sent_have_no_key_although_the_catalog_has_one() -> None:
+    assert keys(table(replace(ID, in_identity=False), BODY, replica_identity="n")) == []
+    assert keys(table(replace(ID, in_identity=False), BODY, replica_identity="d")) == []
+
+
+def test_whole_old_rows_get_a_key_that_the_table_did_not_have_with_a_generation_only() -> None:
+    whole = table(ID, replace(BODY, in_identity=True), replica_identity="f")
+    bare = schema(table(replace(ID, in_primary_key=False, in_identity=False), BODY))
+    full = replace(bare, replica_identity="f")
+
+    def key(previous: TableSchema, facts: TableFacts = whole, *, begins: bool = False) -> list[str]:
+        return [one.name for one in build_schema(relation_of(facts), facts, previous, 2, begins=begins).key_columns]
+
+    assert [key(bare), key(full), key(schema(BEFORE))] == [[], [], ["id"]]
+    assert [key(bare, begins=True), key(full, begins=True)] == [["id"], ["id"]]
+    gone = table(replace(ID, in_primary_key=False), replace(BODY, in_identity=True), replica_identity="f")
+    assert key(schema(BEFORE), gone) == []
+
+
 def test_a_primary_key_that_is_not_wholly_published_is_no_key() -> None:
     facts = table(ID, BODY, replica_identity="f", published_columns=("body",))
     assert keys(facts) == []

@@ -132,9 +132,12 @@ def test_a_file_without_a_key_column_is_refused() -> None:
         FileKeys.read(pa.table({"other": [1]}), _one(pa.int64()))
 
 
-def test_a_key_of_null_is_left_to_spark() -> None:
-    with pytest.raises(NotDirect, match="NULL"):
-        FileKeys.read(pa.table({"col-0": pa.array([1, None], pa.int64())}), _one(pa.int64()))
+def test_removed_rows_from_before_their_column_was_the_key_may_have_no_value_in_it() -> None:
+    key = _one(pa.int64())
+    keys = FileKeys.read(pa.table({"col-0": pa.array([None, 7, None, 3, 9], pa.int64())}), key)
+    assert sorted(_pairs(_keys(pa.int64(), [3, 7, 0]), keys)) == [(1, 1), (3, 0)]
+    none = FileKeys.read(pa.table({"col-0": pa.array([None, None], pa.int64())}), key)
+    assert _pairs(_keys(pa.int64(), [0, 3]), none) == []
 
 
 def test_a_file_older_than_the_column_of_marks_holds_none() -> None:
