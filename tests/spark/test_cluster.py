@@ -254,8 +254,9 @@ def test_a_table_whose_tasks_always_die_is_quarantined_by_name_and_others_go_on(
     ("python", "said"),
     [
         ("bare", "Spark's executors cannot load Sluice: No module named 'sluice_spark'"),
-        ("missing", "Spark's executors cannot run /nowhere/python"),
+        ("missing", "Spark's executors cannot run their Python: spark.pyspark.python in apply.conf"),
     ],
+    ids=["no Sluice", "no Python"],
 )
 @slow
 def test_what_executors_lack_is_named(cluster: SparkCluster, tmp_path: Path, python: str, said: str) -> None:

@@ -20,6 +20,7 @@ _SECONDS = 30.0
 _CANCELLED = "SPARK_JOB_CANCELLED"
 _NO_PYTHON = "Cannot run program"
 _OTHER_PYTHON = "PYTHON_VERSION_MISMATCH"
+_CHOSEN = "spark.pyspark.python in apply.conf or PYSPARK_PYTHON says which, else it is python3"
 
 cloudpickle.register_pickle_by_value(probe)  # type: ignore[no-untyped-call]
 
@@ -48,7 +49,7 @@ def _lacking(context: SparkContext) -> str:
     try:
         found = context.parallelize(range(tasks), tasks).map(probe.packages_or_error).collect()
     except (PySparkException, Py4JJavaError) as error:
-        return _no_python(str(error), python=str(context.pythonExec))
+        return _no_python(str(error))
     finally:
         timer.cancel()
         context.removeJobTag(tag)
@@ -60,8 +61,8 @@ def _lacking(context: SparkContext) -> str:
     return ""
 
 
-def _no_python(said: str, *, python: str) -> str:
+def _no_python(said: str) -> str:
     """`said` is Spark's message about the probe, which saw no row."""
     if _OTHER_PYTHON in said:
-        return f"Spark's executors run another version of Python as {python} than the driver"
-    return f"Spark's executors cannot run {python}" if _NO_PYTHON in said else ""
+        return f"Spark's executors run another version of Python than the driver: {_CHOSEN}"
+    return f"Spark's executors cannot run their Python: {_CHOSEN}" if _NO_PYTHON in said else ""
