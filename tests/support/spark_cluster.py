@@ -37,7 +37,7 @@ class SparkCluster:
     folder: Path
 
     def conf(self, **changed: str) -> dict[str, str]:
-        """What a driver must be told, and small processes."""
+        """What a driver must be given, and small processes."""
         return {
             "spark.pyspark.python": str(self.python),
             "spark.driver.host": "127.0.0.1",

@@ -151,9 +151,9 @@ class Distribution:
 
 def tasks_at_once(master: str, *, cores: str, parallelism: int) -> int:
     """How many tasks share one executor's memory, as far as Spark's settings say it: `cores` is what an
-    executor is told (empty: nothing), `parallelism` the number of tasks that run at a time.
+    executor may use (empty: not set), `parallelism` the number of tasks that run at a time.
     """
-    # A standalone cluster gives an executor all cores of its machine, unless it is told how many.
+    # A standalone cluster gives an executor all cores of its machine, unless the settings say how many.
     if master.startswith("local[") or (not cores and master.startswith("spark:")):
         return parallelism
     return int(cores or 1)
