@@ -4,8 +4,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
-
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError
@@ -128,6 +126,11 @@ class Distribution:
         origins: Mapping[int, tuple[str, int]] = NO_ORIGINS,
     ) -> WindowTask:
         options, session = self.options, self.lake.session
+        at_once = tasks_at_once(
+            str(session.sparkContext.master),
+            cores=session.conf.get("spark.executor.cores", "") or "",
+            parallelism=int(session.sparkContext.defaultParallelism),
+        )
         return WindowTask(
             spool=self._spool,
             lake=Place(options.lake_uri, "", tuple(sorted(options.lake_options.items()))),
@@ -137,7 +140,7 @@ class Distribution:
             after_lsn=after_lsn,
             schemas=self.state.schemas,
             schema=schema,
-            limit=max(1, options.max_memory_bytes // _tasks_at_once(session)),
+            limit=max(1, options.max_memory_bytes // at_once),
             is_changelog=choice.mode_of(options, schema) == CHANGELOG,
             removals_sent=self.removals_sent,
             metadata=options.metadata_columns,
@@ -146,9 +149,11 @@ class Distribution:
         )
 
 
-def _tasks_at_once(session: SparkSession) -> int:
-    """How many tasks share one executor's memory, as far as Spark's settings say it."""
-    context = session.sparkContext
-    if str(context.master).startswith("local["):
-        return int(context.defaultParallelism)
-    return int(session.conf.get("spark.executor.cores", "1") or "1")
+def tasks_at_once(master: str, *, cores: str, parallelism: int) -> int:
+    """How many tasks share one executor's memory, as far as Spark's settings say it: `cores` is what an
+    executor may use (empty: not set), `parallelism` the number of tasks that run at a time.
+    """
+    # A standalone cluster gives an executor all cores of its machine, unless the settings say how many.
+    if master.startswith("local[") or (not cores and master.startswith("spark:")):
+        return parallelism
+    return int(cores or 1)

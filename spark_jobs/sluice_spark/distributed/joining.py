@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from sluice import faults
 from sluice.contract import envelope
 from sluice.contract.entries import Changes, Segment, Snapshot
 from sluice.errors import UnsupportedChange
@@ -135,6 +136,7 @@ def folded_rows(task: JoinTask, pieces: Iterator[Piece]) -> Iterator[pa.RecordBa
         folded = fold(rows, window.schema, keyed=True, removals_sent=False, from_nothing=True).rows
         refuse_unplaced(folded, window.schema)
         yield from _as_inserted(folded, task.schema).to_batches(max_chunksize=_rows_a_batch(folded))
+        faults.point("apply.distributed.joined")
 
 
 def check_joined(task: JoinTask, pieces: Iterator[Piece]) -> Iterator[Piece]:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from sluice import faults
 from sluice.contract import envelope
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
@@ -59,6 +60,7 @@ def _rows(task: SnapshotTask, numbers: Iterator[int]) -> Iterator[pa.RecordBatch
                 table = _as_declared(carried.of(rows), task.schema)
                 size = max(1, len(table) * _BATCH_BYTES // max(table.nbytes, _BATCH_BYTES))
                 yield from table.to_batches(max_chunksize=size)
+        faults.point("apply.distributed.snapshot")
 
 
 def _as_declared(rows: pa.Table, schema: pa.Schema) -> pa.Table:

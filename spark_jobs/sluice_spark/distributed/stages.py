@@ -3,11 +3,11 @@ pickled result, which Spark moves without looking at a row.
 
 Owns that our own errors cross the border whole: an executor returns them as a piece, so that Spark
 neither retries what cannot succeed nor writes their text anywhere, and the driver raises them. Any
-other exception fails the task, and Spark's rules for retries hold.
+other exception fails the task, and Spark's rules for retries hold. What executors lack is named.
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -20,6 +20,9 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from sluice.errors import ApplyError, ServiceError
+from sluice_spark.distributed.executors import explained
+from sluice_spark.distributed.packages import packages
+from sluice_spark.distributed.packages import require as require_packages
 
 SCHEMA = "kind string, part int, payload binary"
 _ARROW = pa.schema([("kind", pa.string()), ("part", pa.int32()), ("payload", pa.binary())])
@@ -73,17 +76,21 @@ RowWork = Callable[[Any, Iterator[Any]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class _Task:
-    """Runs in the executors' Python. `given` is what all tasks of the stage are given."""
+    """Runs in the executors' Python. `given` is what all tasks of the stage are given, `packages`
+    what the driver runs.
+    """
 
     work: Work
     given: "Broadcast[Any]"
     read: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
+    packages: Mapping[str, str]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _batched(self._pieces(batches))
 
     def _pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
         try:
+            require_packages(self.packages)
             yield from self.work(self.given.value, self.read(batches))
         except ServiceError as error:
             error.__cause__ = error.__context__ = None
@@ -97,8 +104,10 @@ class _RowTask:
     work: RowWork
     given: "Broadcast[Any]"
     read: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
+    packages: Mapping[str, str]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        require_packages(self.packages)
         return self.work(self.given.value, self.read(batches))
 
 
@@ -160,14 +169,14 @@ class Stages:
 
     def first_rows(self, work: RowWork, given: object, *, tasks: int, schema: StructType) -> DataFrame:
         """Rows instead of pieces. An error of ours fails the job like any other."""
-        task = _RowTask(work, self._shared(given), _numbers)
+        task = _RowTask(work, self._shared(given), _numbers, packages())
         return _mapped(self.session.range(0, tasks, 1, tasks), task, work.__name__, schema)
 
     def then_rows(
         self, pieces: DataFrame, work: RowWork, given: object, *, tasks: int, schema: StructType
     ) -> DataFrame:
         """Rows of those for part 0, of those for part 1, and so on. An error fails the job."""
-        task = _RowTask(work, self._shared(given), _read_pieces)
+        task = _RowTask(work, self._shared(given), _read_pieces, packages())
         return _mapped(pieces.repartitionById(tasks, "part"), task, work.__name__, schema)
 
     def then(self, pieces: DataFrame, work: Work, given: object, *, tasks: int) -> DataFrame:
@@ -180,7 +189,7 @@ class Stages:
 
     def collected(self, pieces: DataFrame) -> list[Piece]:
         """Runs the job; its results only. An error is the last one of them."""
-        with settings(self.session, _SETTINGS):
+        with settings(self.session, _SETTINGS), explained(self.session.sparkContext):
             found = [Piece(row[0], row[1], bytes(row[2])) for row in pieces.collect()]
         return sorted(found, key=lambda piece: piece.kind == ERROR)
 
@@ -193,7 +202,7 @@ class Stages:
     def _pieces(
         self, frame: DataFrame, work: Work, given: object, read: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
     ) -> DataFrame:
-        return _mapped(frame, _Task(work, self._shared(given), read), work.__name__, SCHEMA)
+        return _mapped(frame, _Task(work, self._shared(given), read, packages()), work.__name__, SCHEMA)
 
     def _shared(self, given: object) -> "Broadcast[Any]":
         shared = self.session.sparkContext.broadcast(given)

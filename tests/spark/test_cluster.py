@@ -1,0 +1,283 @@
+"""The applier with a Spark standalone cluster: executors are other processes with another environment, and
+they die, are slow, or lack something.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from sluice.contract.chunks import ENDLESS, BlockRange
+from sluice.contract.entries import Snapshot
+from sluice.contract.schema import TableSchema
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice_spark.options import AUTO, DISTRIBUTED, ApplyOptions
+from tests.chaos import nemesis
+from tests.spark.changes import Change, Manifest
+from tests.spark.model import SCHEMA
+from tests.spark.processes import Run, run_applier
+from tests.support.extent import slow
+from tests.support.spark_cluster import SparkCluster, executor_of, spark_cluster
+from tools.local.s3 import running_s3
+
+pytestmark = pytest.mark.timeout(600)
+CHUNKED = replace(SCHEMA, table_id="16386", table_name="chunked")
+KEYS = 60
+POINTS = ("snapshot", "joined", "cut", "folded", "marked", "finished", "appended")
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.task.duration.threshold": "3s",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with spark_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+def _row(key: int, v: int = 0, big: str = "B") -> dict[str, Any]:
+    return {"id": key, "v": v, "big": f"{big}{key}", "at": None}
+
+
+@dataclass(frozen=True)
+class Shared:
+    """All that the applier and the executors have in common."""
+
+    cluster: SparkCluster
+    uri: str
+    secrets: dict[str, str]
+
+    @property
+    def store(self) -> ObjectStore:
+        return open_store(f"{self.uri}/spool", prefix="shop/", options=self.secrets)
+
+    def options(self, conf: dict[str, str], **changed: Any) -> ApplyOptions:
+        values: dict[str, Any] = {
+            "spool_options": self.secrets,
+            "lake_options": self.secrets,
+            "spark_master": self.cluster.url,
+            "spark_conf": self.cluster.conf(**conf),
+            "driver_memory": "1g",
+            "once": True,
+            "workers": 1,
+            "poll_seconds": 0.05,
+            "freshness_seconds": 0.0,
+            "max_window_bytes": 1,
+            "way": DISTRIBUTED,
+            **changed,
+        }
+        return ApplyOptions("shop", f"{self.uri}/spool", f"{self.uri}/lake", **values)
+
+    def table(self, name: str = "items") -> DeltaTable:
+        return DeltaTable(f"{self.uri}/lake/public/{name}", storage_options=self.secrets)
+
+    def rows(self, name: str = "items") -> dict[int, dict[str, Any]]:
+        """By key. It scans, as an engine of its own."""
+        found = pa.table(QueryBuilder().register("lake", self.table(name)).execute("select * from lake").read_all())
+        rows = [{column: row[column] for column in ("id", "v", "big", "at")} for row in found.to_pylist()]
+        by_key = {row["id"]: row for row in rows}
+        assert len(by_key) == len(rows), "a row is there twice"
+        return by_key
+
+
+def _begin(manifest: Manifest, schema: TableSchema = SCHEMA) -> None:
+    manifest.table(schema)
+    manifest.snapshot([_row(key) for key in range(KEYS)], schema)
+    manifest.table(schema, state="live", new=False)
+
+
+def _changes(manifest: Manifest, schema: TableSchema = SCHEMA) -> dict[int, dict[str, Any]]:
+    """Two windows: one that keeps values of the lake, moves and removes rows, and one of new rows. Returns
+    the table after them.
+    """
+    kept = [Change("u", {"id": key, "v": 1}, unchanged=("big", "at")) for key in range(20)]
+    moved = [Change("u", {"id": key + 100, "v": 2}, old={"id": key}, unchanged=("big", "at")) for key in range(20, 30)]
+    gone = [Change("d", old={"id": key}) for key in range(30, 40)]
+    manifest.transaction([*kept, *moved, *gone], schema)
+    manifest.transaction([Change("i", _row(key, 3, "new")) for key in range(200, 240)], schema)
+    expected = {key: _row(key) for key in range(40, KEYS)}
+    expected.update((key, _row(key, 1)) for key in range(20))
+    expected.update((key + 100, {**_row(key, 2), "id": key + 100}) for key in range(20, 30))
+    expected.update((key, _row(key, 3, "new")) for key in range(200, 240))
+    return expected
+
+
+def _chunks(manifest: Manifest) -> dict[int, dict[str, Any]]:
+    """A table whose snapshot was read at two moments, with changes between them. Returns the table."""
+    manifest.table(CHUNKED)
+    facts = '{"publishes": "iudt"}'
+    for keys, blocks in ((range(30), (0, 8)), (range(30, KEYS), (8, ENDLESS))):
+        rows = [Change("i", _row(key), lsn=manifest.lsn, ordinal=place) for place, key in enumerate(keys)]
+        chunk = Snapshot(CHUNKED.table_id, 1, 1, manifest.lsn, (manifest.segment(rows, CHUNKED),), final=False)
+        relations = ("1",) if blocks[0] == 0 else ()
+        manifest.append(
+            replace(chunk, relfilenode=1, fingerprint=facts, relations=relations, ranges=(BlockRange("1", *blocks),))
+        )
+        moment = manifest.lsn
+        if blocks[0] == 0:
+            manifest.transaction([Change("u", _row(key, 1)) for key in range(10)], CHUNKED)
+    manifest.append(Snapshot(CHUNKED.table_id, 1, 1, moment, (), final=True, relfilenode=1, fingerprint=facts))
+    manifest.table(CHUNKED, state="live", new=False)
+    return {key: _row(key, 1 if key < 10 else 0) for key in range(KEYS)}
+
+
+def test_executors_that_share_only_a_store_make_an_equal_table(cluster: SparkCluster) -> None:
+    with running_s3(buckets=("shared",)) as s3:
+        shared = Shared(cluster, "s3://shared", s3.options())
+        manifest = Manifest(shared.store)
+        _begin(manifest)
+        expected = _changes(manifest)
+        run = run_applier(shared.options({}))
+        assert run.code == 0, run.output
+        assert run.output.count("way=distributed") == 2
+        assert shared.rows() == expected
+
+
+def _faults(folder: Path, action: str) -> str:
+    return ",".join(f"apply.distributed.{point}={action.format(folder / point)}" for point in POINTS)
+
+
+def _run_and_strike(options: ApplyOptions, folder: Path, strike: Callable[[int], None]) -> Run:
+    """Runs the applier. What passes a point first is stricken there, and goes on if it still can."""
+    waiting = [folder / point for point in POINTS]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_applier, options)
+        while not running.done():
+            for said in [path for path in waiting if path.exists() and path.read_bytes()]:
+                strike(int(said.read_bytes()))
+                waiting.remove(said)
+                said.with_suffix(".gate").touch()
+            time.sleep(0.02)
+    for point in POINTS:
+        (folder / f"{point}.gate").touch()
+    assert not waiting, f"never passed: {waiting}"
+    return running.result()
+
+
+def _kill_executor(python: int) -> None:
+    os.kill(executor_of(python), signal.SIGKILL)
+
+
+def _kill_python(python: int) -> None:
+    os.kill(python, signal.SIGKILL)
+
+
+def _assert_each_row_once(shared: Shared, run: Run, expected: dict[str, dict[int, dict[str, Any]]]) -> None:
+    assert run.code == 0, run.output
+    assert {name: shared.rows(name) for name in expected} == expected
+    # The accounts are those of the attempts that were committed.
+    assert all(f"rows={count} " in run.output for count in (KEYS, 40)), run.output
+    table = shared.table()
+    history = {item["version"]: item["operationMetrics"] for item in table.history()}
+    assert int(history[1]["numTargetRowsInserted"]) - int(history[1]["numTargetRowsDeleted"]) == -10
+    # What no version names is what another engine would collect.
+    folder = Path(shared.uri.removeprefix("file://")) / "lake/public/items"
+    named = {Path(path).name for path in table.file_uris()}
+    left = {path.name for path in folder.rglob("part-*.parquet")}
+    assert named <= left
+    unused = table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True, full=True)
+    assert left - named <= {Path(path).name for path in unused}
+    assert list(shared.store.list("apply/scratch/")) == []
+
+
+def test_every_point_of_the_executors_is_one_where_they_are_killed() -> None:
+    found = nemesis.points("spark_jobs/sluice_spark")
+    assert sorted(point for point in found if point.startswith("apply.distributed.")) == sorted(
+        f"apply.distributed.{point}" for point in POINTS
+    )
+
+
+@pytest.mark.parametrize("strike", [_kill_python, _kill_executor], ids=["python", "executor"])
+@slow
+def test_executors_killed_in_every_phase_lose_and_double_nothing(
+    cluster: SparkCluster, tmp_path: Path, strike: Callable[[int], None]
+) -> None:
+    shared = Shared(cluster, f"file://{tmp_path}", {})
+    manifest = Manifest(shared.store)
+    _begin(manifest)
+    expected = {"chunked": _chunks(manifest), "items": _changes(manifest)}
+    armed = _faults(tmp_path, "first:{0}+hold:{0}.gate")
+    run = _run_and_strike(shared.options({"spark.executorEnv.SLUICE_FAULTS": armed}), tmp_path, strike)
+    assert "window failed" not in run.output, "Spark tries a task again, and the window need not be"
+    _assert_each_row_once(shared, run, expected)
+
+
+@slow
+def test_an_attempt_that_is_overtaken_in_every_phase_leaves_nothing_in_the_table(
+    cluster: SparkCluster, tmp_path: Path
+) -> None:
+    shared = Shared(cluster, f"file://{tmp_path}", {})
+    manifest = Manifest(shared.store)
+    _begin(manifest)
+    expected = {"chunked": _chunks(manifest), "items": _changes(manifest)}
+    armed = _faults(tmp_path, "first:{0}+hold:{0}.never")
+    run = _run_and_strike(
+        shared.options({**SPECULATION, "spark.executorEnv.SLUICE_FAULTS": armed}), tmp_path, lambda _: None
+    )
+    assert "window failed" not in run.output
+    _assert_each_row_once(shared, run, expected)
+
+
+@slow
+def test_a_table_whose_tasks_always_die_is_quarantined_by_name_and_others_go_on(
+    cluster: SparkCluster, tmp_path: Path
+) -> None:
+    shared = Shared(cluster, f"file://{tmp_path}", {})
+    manifest = Manifest(shared.store)
+    other = replace(SCHEMA, table_id="16387", table_name="other")
+    _begin(manifest)
+    _begin(manifest, other)
+    before = {key: _row(key) for key in range(KEYS)}
+    expected = _changes(manifest, other)
+    _changes(manifest)
+    conf = {"spark.executorEnv.SLUICE_FAULTS": "apply.distributed.folded=crash"}
+    run = run_applier(shared.options(conf, way=AUTO, tables={"public.items": {"way": DISTRIBUTED}}))
+    assert run.code == 75, run.output
+    assert "1 of 2 tables are quarantined: public.items" in run.output
+    assert (shared.rows(), shared.rows("other")) == (before, expected)
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("bare", "Spark's executors cannot load Sluice: No module named 'sluice_spark'"),
+        ("missing", "Spark's executors cannot run their Python: spark.pyspark.python in apply.conf"),
+    ],
+    ids=["no Sluice", "no Python"],
+)
+@slow
+def test_what_executors_lack_is_named(cluster: SparkCluster, tmp_path: Path, python: str, said: str) -> None:
+    shared = Shared(cluster, f"file://{tmp_path}", {})
+    _begin(Manifest(shared.store))
+    path = str(cluster.bare_python) if python == "bare" else "/nowhere/python"
+    run = run_applier(shared.options({"spark.pyspark.python": path}))
+    assert run.code == 75, run.output
+    assert said in run.output
+
+
+@slow
+def test_executors_with_other_code_than_the_driver_apply_nothing(cluster: SparkCluster, tmp_path: Path) -> None:
+    shared = Shared(cluster, f"file://{tmp_path}", {})
+    _begin(Manifest(shared.store))
+    (fold,) = cluster.python.parents[1].glob("lib/*/site-packages/sluice_spark/fold/fold.py")
+    whole = fold.read_text(encoding="utf-8")
+    fold.write_text(f"{whole}# another version\n", encoding="utf-8")
+    try:
+        run = run_applier(shared.options({}))
+    finally:
+        fold.write_text(whole, encoding="utf-8")
+    assert run.code == 75, run.output
+    assert "Spark's executors have Sluice " in run.output
