@@ -31,4 +31,4 @@ def test_columns_that_are_left_out_are_in_no_row_of_the_lake(mirror: Mirror) -> 
     mirror.follow(**narrow)
     marks = {key + 10: value for key, value in marks.items()}
     assert_narrow()
-    assert mirror.pipeline.table("public.narrow").resyncs.counts == {"key": 1}
+    assert mirror.pipeline.table("public.narrow").resyncs.counts == {"rewrite": 1}
