@@ -172,7 +172,6 @@ PUBLISHED = (
             UPDATE t SET code = 11 WHERE id = 1
             DELETE FROM t WHERE code = 20
         """,
-        stopped={"t": ("stale", "the key changed")},
         publish=("t (id, code)",),
     ),
     Scenario(
