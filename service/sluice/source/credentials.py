@@ -7,11 +7,12 @@ refusal after a connection that worked may be a rotation under way, and is tried
 """
 
 import os
+import selectors
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,7 @@ def parsed(dsn: str) -> dict[str, Any]:
 
 def require_same_place(before: dict[str, Any], after: dict[str, Any]) -> None:
     """Raises UsageError when the two differ in more than credentials, and names in what."""
+    before, after = _with_database(before), _with_database(after)
     differing = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
     others = sorted(set(differing) - MAY_CHANGE)
     if others:
@@ -128,6 +130,12 @@ def require_same_place(before: dict[str, Any], after: dict[str, Any]) -> None:
             f"source.dsn was changed while the process runs, in {', '.join(others)}: only credentials may change",
             hint="restart the process, or set it back",
         )
+
+
+def _with_database(given: dict[str, Any]) -> dict[str, Any]:
+    """`given` with the database that is meant where none is named: libpq takes the user's name."""
+    default = os.environ.get("PGDATABASE") or given.get("user")
+    return {**given, "dbname": given.get("dbname") or default} if "service" not in given else given
 
 
 def _answer(command: Sequence[str], *, check: Callable[[], None]) -> str:
@@ -159,21 +167,43 @@ _BY_HAND = "run the command by hand, as the same user and in the same environmen
 
 def _written(child: "subprocess.Popen[bytes]", name: str, *, check: Callable[[], None]) -> bytes:
     deadline = time.monotonic() + COMMAND_SECONDS
+
+    def wait() -> None:
+        check()
+        if time.monotonic() >= deadline:
+            raise SourceUnavailable(
+                f"{name} did not end within {COMMAND_SECONDS:.0f} s", hint=_BY_HAND, reason="connect_failed"
+            )
+
     try:
-        while True:
-            try:
-                return child.communicate(timeout=_POLL_SECONDS)[0]
-            except subprocess.TimeoutExpired:
-                check()
-                if time.monotonic() >= deadline:
-                    raise SourceUnavailable(
-                        f"{name} did not end within {COMMAND_SECONDS:.0f} s", hint=_BY_HAND, reason="connect_failed"
-                    ) from None
+        written = b"".join(_printed(child, name, wait=wait))
+        while child.poll() is None:
+            wait()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_POLL_SECONDS)
     except BaseException:
         # What it started in turn may hold its stdout, and ends with it.
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         raise
+    return written
+
+
+def _printed(child: "subprocess.Popen[bytes]", name: str, *, wait: Callable[[], None]) -> Iterator[bytes]:
+    """What it prints, in parts, as long as it can be a password: a program that prints for ever fills no memory."""
+    assert child.stdout is not None
+    length = 0
+    with selectors.DefaultSelector() as ready:
+        ready.register(child.stdout, selectors.EVENT_READ)
+        while length <= _LONGEST_PASSWORD:
+            wait()
+            if ready.select(_POLL_SECONDS):
+                part = os.read(child.stdout.fileno(), _LONGEST_PASSWORD)
+                if not part:
+                    return
+                length += len(part)
+                yield part
+    raise _no_password(name)
 
 
 def _password(written: bytes, name: str) -> str:
@@ -181,9 +211,13 @@ def _password(written: bytes, name: str) -> str:
         password = written.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
         password = ""
-    if not password or len(written) > _LONGEST_PASSWORD or any(sign in password for sign in "\r\n\0"):
-        raise SourceUnavailable(
-            f"{name} did not print one line of text, which is the password", hint=_BY_HAND, reason="connect_failed"
-        )
+    if not password or any(sign in password for sign in "\r\n\0"):
+        raise _no_password(name)
     logs.hide(password)
     return password
+
+
+def _no_password(name: str) -> SourceUnavailable:
+    return SourceUnavailable(
+        f"{name} did not print one line of text, which is the password", hint=_BY_HAND, reason="connect_failed"
+    )

@@ -73,8 +73,6 @@ def _typed(text: str, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(bytes.fromhex(text[2:]) if text.startswith("\\x") else _refuse(), kind)
     if pa.types.is_decimal(kind):
         return pa.scalar(Decimal(text), kind)
-    if pa.types.is_floating(kind):
-        return pa.scalar(float(text), kind)
     if pa.types.is_list(kind):
         items = [None if item is None else _typed(item, kind.value_type).as_py() for item in elements(text)]
         return pa.scalar(items, kind)

@@ -33,6 +33,15 @@ def test_what_is_read_again_must_mean_the_same_server_protected_in_the_same_way(
     assert canary.SECRET not in str(caught.value)
 
 
+def test_another_user_may_not_mean_another_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PGDATABASE", raising=False)
+    kept = Credentials(reread=lambda: "host=db.invalid user=sluice_2")
+    with pytest.raises(UsageError, match="in dbname: only credentials may change"):
+        kept.parameters("host=db.invalid user=sluice", check=lambda: None)
+    monkeypatch.setenv("PGDATABASE", "shop")
+    assert kept.parameters("host=db.invalid user=sluice", check=lambda: None)["user"] == "sluice_2"
+
+
 def test_credentials_of_every_kind_are_taken_anew() -> None:
     fresh = DSN.replace("user=sluice", "user=sluice_2") + " password=new sslcert=/new.crt sslkey=/new.key"
     given = Credentials(reread=lambda: fresh).parameters(f"{DSN} password=old", check=lambda: None)
@@ -94,6 +103,13 @@ def test_a_command_that_takes_too_long_is_ended_with_what_it_started(
         answer(*program(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"))
     assert time.monotonic() - began < 4
     assert not note.exists()
+
+
+def test_a_command_that_prints_without_end_is_ended_before_it_fills_memory() -> None:
+    began = time.monotonic()
+    with pytest.raises(SourceUnavailable, match="did not print one line"):
+        answer("cat", "/dev/zero")
+    assert time.monotonic() - began < credentials.COMMAND_SECONDS / 2
 
 
 def test_a_command_ends_when_nobody_waits_for_it() -> None:

@@ -1,6 +1,7 @@
 """A constant default as the rows have it that are older than the column: typed exactly, or marked whole."""
 
 import math
+import struct
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,6 +18,7 @@ from sluice_spark.read.column_defaults import elements, missing_value
 from tools.local.rendering import array_text
 
 INTS, TEXTS, FLOATS, DATES, TIMESTAMPS, BOOLS, BYTES, NUMERICS = 1007, 1009, 1021, 1182, 1115, 1000, 1001, 1231
+REAL = 700
 NUMERIC_6_2 = (6 << 16 | 2) + 4
 
 
@@ -57,6 +59,16 @@ def test_an_array_is_typed(type_oid: int, text: str, value: list[Any]) -> None:
     assert [math.copysign(1, item) for item in found.as_py() if isinstance(item, float)] == [
         math.copysign(1, item) for item in value if isinstance(item, float)
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [("7.038531e-26", "15ae43fd"), ("1e-45", "00000001"), ("-0", "80000000"), ("-Infinity", "ff800000")],
+)
+def test_a_real_is_rounded_once_as_the_server_does(text: str, sent: str) -> None:
+    (element,) = missing_value(column(FLOATS, f"{{{text}}}"))[0].as_py()
+    assert struct.pack(">f", missing_value(column(REAL, text))[0].as_py()).hex() == sent
+    assert struct.pack(">f", element).hex() == sent
 
 
 def test_an_array_of_numerics_has_the_scale_of_its_column() -> None:
