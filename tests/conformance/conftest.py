@@ -9,7 +9,9 @@ import pytest
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.support import azurite
-from tests.support.extent import slow
+from tests.support.extent import FULL
+
+AZURE = pytest.param("azure", marks=pytest.mark.skipif(not FULL, reason="on Azurite: make clouds runs it"))
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +23,7 @@ def azure_server() -> Iterator[azurite.AzureServer]:
         yield server
 
 
-@pytest.fixture(params=["memory", "local", "s3", pytest.param("azure", marks=slow)])
+@pytest.fixture(params=["memory", "local", "s3", AZURE])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     """An empty store of each kind, below a pipeline's prefix."""
     if request.param == "azure":
