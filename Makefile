@@ -27,12 +27,14 @@ TESTS       := tests/unit tests/conformance tests/ops tests/integration tests/dr
 CHAOTIC     := $(shell grep -rl tests.support.extent tests --include='test_*.py' | grep -v ^tests/chaos/)
 # The validators of the Prometheus operator's objects; tests that need them say so and skip where there is no npm.
 CRDS        := build/crds/.done
+# The emulator of Azure Blob Storage, 180 MB; `make clouds` alone fetches it.
+AZURITE     := build/azurite/.done
 CONTAINERS  ?= docker
 VERSION     := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo up status load query logs down reset soak check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds test-ops images test test-matrix test-drills fuzz bench docs lock wheel clean distclean
+.PHONY: help setup prerequisites jars demo up status load query logs down reset soak check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds clouds test-ops images test test-matrix test-drills fuzz bench docs lock wheel clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,6 +119,13 @@ crds: $(CRDS) ## Fetch the validators of the Prometheus operator's objects, wher
 $(CRDS): tests/ops/crds/package-lock.json
 	@mkdir -p $(@D) && cp tests/ops/crds/package.json tests/ops/crds/package-lock.json $(@D)
 	@if npm ci --silent --no-audit --no-fund --prefix $(@D); then touch $@; else echo "npm is missing or failed: the tests that need these validators will be skipped"; fi
+
+clouds: setup $(AZURITE) ## Test store and manifest on an emulator of Azure Blob Storage, where npm is installed
+	CHAOS=full $(BIN)/python -m pytest tests/conformance -k azure -rs $(PYTEST_ARGS)
+
+$(AZURITE): tests/conformance/azurite/package-lock.json
+	@mkdir -p $(@D) && cp tests/conformance/azurite/package.json tests/conformance/azurite/package-lock.json $(@D)
+	@if npm ci --silent --no-audit --no-fund --prefix $(@D); then touch $@; else echo "npm is missing or failed: the tests on Azure will be skipped"; fi
 
 images: ## Build the images with a container engine; CONTAINERS=podman names another than docker
 	for name in ingest applier; do \

@@ -1,17 +1,34 @@
 """One parameter for the whole folder: the kinds of object store that must all behave alike."""
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
+from tests.support import azurite
+from tests.support.extent import FULL
+
+AZURE = pytest.param("azure", marks=pytest.mark.skipif(not FULL, reason="on Azurite: make clouds runs it"))
 
 
-@pytest.fixture(params=["memory", "local", "s3"])
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[azurite.AzureServer]:
+    """Shared by the whole run. Skips where the emulator was not fetched."""
+    if reason := azurite.missing():
+        pytest.skip(reason)
+    with azurite.running_azure() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "local", "s3", AZURE])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     """An empty store of each kind, below a pipeline's prefix."""
+    if request.param == "azure":
+        server = request.getfixturevalue("azure_server")
+        return open_store(f"{server.create_container()}/spool", prefix="shop/", options=server.options())
     if request.param == "s3":
         bucket = request.getfixturevalue("moto")
         return open_store(f"{bucket.uri}/spool", prefix="shop/", options=bucket.options)

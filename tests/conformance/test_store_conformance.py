@@ -149,3 +149,11 @@ def test_an_object_that_was_there_before_is_not_touched(store: ObjectStore) -> N
     assert store.get("manifest/1.json") == b"1"
     with pytest.raises(ObjectExists):
         store.create("manifest/1.json", b"2")
+
+
+def test_a_store_that_ignores_where_a_listing_begins_is_still_listed_from_there() -> None:
+    backend: Any = Broken("list", lambda good, prefix, *, offset, **named: good.list(prefix, **named))
+    store = RemoteStore(backend, uri="az://container/prefix")
+    for key in ("m/1", "m/2", "m/3"):
+        store.put(key, b"")
+    assert list(store.list("m/", after="m/2")) == ["m/3"]

@@ -20,7 +20,15 @@ REMOVED = (
     "|law [0-9]+|failures[.]md|design[.]md"
 )
 """Words that the glossary replaced, alone or as part of a name: snapshot, problem, fix, prune."""
-NOT_OURS = ("LICENSE", "CHANGELOG.md", "requirements", "tests/golden", "tests/ops/crds", "tests/unit/test_layout.py")
+NOT_OURS = (
+    "LICENSE",
+    "CHANGELOG.md",
+    "requirements",
+    "tests/golden",
+    "tests/ops/crds",
+    "tests/conformance/azurite",
+    "tests/unit/test_layout.py",
+)
 
 
 def _modules(folder: Path) -> dict[str, Path]:

@@ -112,7 +112,7 @@ class RemoteStore:
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         pages = self._backend.list(checked_prefix(prefix) or None, offset=after or None, chunk_size=PAGE_KEYS)
-        last = after
+        last = ""
         while True:
             with self._translated("list", prefix):
                 page = next(pages, None)
@@ -126,7 +126,9 @@ class RemoteStore:
                         hint="use a general purpose bucket, not a directory bucket",
                     )
                 last = key
-                yield key
+                # A store may begin with `after` itself, or before it: Azurite knows no start.
+                if key > after:
+                    yield key
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(ObjectMissing), self._translated("delete", key):
