@@ -83,3 +83,27 @@ def test_drain_ends_at_once_when_the_slot_is_lost(database: Database, tmp_path: 
     assert lost.returncode == 7
     assert "MISSING" in lost.stderr
     assert pipe("drain", "--timeout", "soon").returncode == 2
+
+
+def test_drain_waits_for_what_only_the_catalog_shows(database: Database, tmp_path: Path) -> None:
+    """A table that joins, and a column without a row: no row comes, and no position says that they are missing."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    pipe = Pipe(database, tmp_path)
+    assert pipe("run", "--until-caught-up").returncode == 0
+    through = load_state(pipe.store).through_lsn
+    target = ("--to-lsn", lsn.show(through), "--timeout", "1s")
+    applier_says(pipe, 1, through)
+    assert pipe("drain", *target).returncode == 0
+    database.execute("ALTER TABLE t ADD n int DEFAULT 7")
+    added = pipe("drain", *target)
+    assert (added.returncode, "what the manifest has not: public.t" in added.stderr) == (75, True), added.stderr
+    assert pipe("run", "--until-caught-up").returncode == 0
+    stale = pipe("drain", *target)
+    assert (stale.returncode, "has not stated all tables" in stale.stderr) == (75, True), stale.stderr
+    applier_says(pipe, 2, load_state(pipe.store).through_lsn)
+    assert pipe("drain", *target).returncode == 0
+    database.execute(
+        "CREATE TABLE joins (id int PRIMARY KEY)", f"ALTER PUBLICATION {database.publication} ADD TABLE joins"
+    )
+    joining = pipe("drain", *target)
+    assert (joining.returncode, "has not: public.joins" in joining.stderr) == (75, True), joining.stderr

@@ -3,7 +3,7 @@
 import click
 
 from sluice import lsn
-from sluice.cli import looking, output, wiring
+from sluice.cli import looking, output, plan, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.errors import UsageError
 from sluice.lsn import show
@@ -35,11 +35,19 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
     wiring.require(*looking.PACKAGES)
     target = lsn.parse(to_lsn) if to_lsn else None
     settings = invocation.settings().settings
+    from sluice.manifest.reader import load_state
+    from sluice.operate.drain import CatalogSeen
     from sluice.operate.drain import drain as wait
 
-    reporter = wiring.reporter(settings)
+    reporter, store = wiring.reporter(settings), wiring.open_spool(settings)
+
+    def look_at_catalog() -> CatalogSeen:
+        unfollowed = [one.table for one in plan.look(settings) if one.foreseen.effect != "nothing"]
+        return CatalogSeen(tuple(unfollowed), load_state(store).seq)
+
     done = wait(
         lambda: looking.take(reporter),
+        look_at_catalog,
         target=target,
         timeout_s=_seconds(timeout),
         said=lambda words: click.echo(one_line(words), err=True),

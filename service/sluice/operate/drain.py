@@ -1,8 +1,9 @@
 """Waiting until the lake has everything through one position: what a planned move of the source needs.
 
 Invariant: it ends well only after one look that saw the position published, acknowledged and stated
-as complete for every table that the pipeline carries. A table that is left out is named. Must not
-change anything: ingest and applier do the work, or nobody does.
+as complete for every table that the pipeline carries, and the catalog as the manifest has it: what no
+row announces (a table that joins, a column) is seen there alone. A table that is left out is named. Must
+not change anything: ingest and applier do the work, or nobody does.
 """
 
 import time
@@ -21,6 +22,16 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
+class CatalogSeen:
+    """A look at the catalog: the tables that the manifest does not have as they are there, and the newest
+    entry of the manifest behind it.
+    """
+
+    unfollowed: tuple[str, ...]
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drained:
     """The lake is complete through `complete_lsn`, which is not before `target`."""
 
@@ -30,6 +41,7 @@ class Drained:
 
 def drain(
     look: Callable[[], Report],
+    look_at_catalog: Callable[[], CatalogSeen],
     *,
     target: int | None,
     timeout_s: float,
@@ -44,16 +56,27 @@ def drain(
     cannot go on, and what a look raises and cannot pass.
     """
     deadline, last = clock() + timeout_s, ""
+    followed_seq: int | None = None
     while True:
         try:
             report = look()
             if report.lost is not None:
                 raise report.lost
             target = target if target is not None else _end_of_wal(report)
-            waiting = tuple(awaited(report, target))
-            if not waiting:
-                assert report.complete is not None
-                return Drained(target, report.complete.lsn)
+            waiting = list(awaited(report, target))
+            if followed_seq is not None:
+                waiting += _not_stated(report, followed_seq)
+                if not waiting:
+                    assert report.complete is not None
+                    return Drained(target, report.complete.lsn)
+            else:
+                # Only now: it is a look from behind the target.
+                seen = look_at_catalog()
+                if seen.unfollowed:
+                    waiting.append(f"the catalog has what the manifest has not: {_listed(list(seen.unfollowed))}")
+                else:
+                    followed_seq = seen.seq
+                    continue
             words = f"waiting for {show(target)}: {'; '.join(waiting)}"
         except ServiceError as error:
             if not may_pass(error):
@@ -96,6 +119,14 @@ def awaited(report: Report, target: int) -> Iterator[str]:
     elif report.complete.left_out and all(table.state is State.LIVE for table in carried):
         # They have come back since; the next statement has them.
         yield f"the applier has left out {_listed(sorted(report.complete.left_out))} so far"
+
+
+def _not_stated(report: Report, followed_seq: int) -> Iterator[str]:
+    """What the applier's statement lacks of the tables and columns that the manifest had at `followed_seq`."""
+    carried = sum(table.state is not State.DETACHED for table in report.tables)
+    complete = report.complete
+    if complete is not None and (complete.seq < followed_seq or len(complete.versions) < carried):
+        yield "the applier has not stated all tables yet as they are now"
 
 
 def _not_live(tables: list[TableReport]) -> Iterator[str]:
