@@ -296,7 +296,8 @@ class PendingChanges:
 
     @staticmethod
     def _is_in(window: Window, item: Waiting) -> bool:
-        behind = window.identity > 0 and item.identity not in (0, window.identity)
+        # The marker does not tell whether a version behind the changes of its entry was followed: only its window does.
+        behind = not item.segments and item.schema_version > window.schema_version
         return item.seq < window.last_seq or (item.seq == window.last_seq and not behind)
 
     def _next(self) -> tuple[int, int] | None:

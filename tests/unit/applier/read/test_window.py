@@ -10,7 +10,7 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.manifest.gaps import Gap
 from sluice_spark.modes.changelog import with_origins
-from sluice_spark.read.window import PendingChanges
+from sluice_spark.read.window import PendingChanges, Window
 from tests.support.manifests import opened, schema
 
 
@@ -173,6 +173,16 @@ def test_a_version_that_identifies_rows_otherwise_begins_behind_the_changes_of_i
         pending.take_in(entry, "t", through_lsn=(seq - 1) * 10, schemas=schemas)
     assert _windows(pending) == [(3, ["data/t/2", "data/t/3"], 0), (3, [], 2)]
     assert (pending.through_seq(3), pending.waiting_bytes) == (3, 0)
+
+
+def test_a_lake_that_is_further_than_its_window_still_gets_the_key_behind_the_changes() -> None:
+    schemas = {1: _keyed(1, schema("t", 1).columns[0].name), 2: _keyed(2)}
+    pending = PendingChanges(1, 1, 1, has_snapshot=True, coming=[(29, 2)])
+    for seq in (2, 3):
+        entry = Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq),), Commits()))
+        pending.take_in(entry, "t", through_lsn=(seq - 1) * 10, schemas=schemas)
+    pending.done(Window((), 3))
+    assert _windows(pending) == [(3, [], 2)]
 
 
 def test_a_repair_is_a_window_of_its_own_between_those_around_it() -> None:
