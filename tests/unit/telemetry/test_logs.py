@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -17,15 +16,7 @@ SECRET = 'pa"ss\\wörd/1'
 ROW_VALUE = "row-value-canary"
 
 
-@pytest.fixture(autouse=True)
-def unconfigured_afterwards() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("logs_as_before_afterwards")
 
 
 def lines(log_format: str, level: str = "info") -> io.StringIO:
