@@ -77,7 +77,14 @@ class Mirror:
         """Until everything in the spool is applied, by an applier that has just started. `ways` are those of
         tables, by qualified name.
         """
-        options = ApplyOptions(
+        options = self.options(lake, workers=workers, ways=ways)
+        Applier(options, self.store(lake), self._spark, stop=threading.Event()).run()
+
+    def options(
+        self, lake: str = FOLLOWED, *, workers: int = 2, ways: Mapping[str, str] | None = None, **more: Any
+    ) -> ApplyOptions:
+        """Of an applier that applies what there is and ends."""
+        return ApplyOptions(
             "test",
             self._spool_uri(lake),
             self.lake_uri(lake),
@@ -88,8 +95,8 @@ class Mirror:
                 **{name: {"mode": "changelog"} for name in CHANGELOGS},
                 **{name: {"way": way} for name, way in (ways or {}).items()},
             },
+            **more,
         )
-        Applier(options, self.store(lake), self._spark, stop=threading.Event()).run()
 
     def lake_path(self, lake: str = FOLLOWED) -> Path:
         return self._folder / f"{lake}-lake"
