@@ -36,7 +36,7 @@ PROMISED = {
     "tables --state snapshot": ["carried"],
     "tables --state quarantined": ["reason"],
     "spool ls --last 3": ["entry", "through", "1 prepared"],
-    "tables --json": ['"maintenance"', '"verified"', "stale_one"],
+    "tables --json": ['"maintenance"', '"verified_at"', "stale_one"],
     "check": ["stale_one", "ALTER SYSTEM SET max_slot_wal_keep_size", "ingest does not run"],
 }
 """What the comments on the pages say that a command shows."""
