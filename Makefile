@@ -166,7 +166,7 @@ test-matrix: setup ## Test against every major of PostgreSQL, or those in MAJORS
 	$(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(MATRIX) $(PYTEST_ARGS)
 
 test-drills: setup ## Fail over between real servers of every major of PostgreSQL, or those in MAJORS
-	$(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(DRILLS) $(PYTEST_ARGS)
+	CHAOS=full $(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(DRILLS) $(PYTEST_ARGS)
 
 bench: jars ## Measure against the references; ONLY=P1 or ONLY="P1 P5"
 	$(BIN)/python -m tests.bench $(ONLY)

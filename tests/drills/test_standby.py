@@ -18,6 +18,7 @@ from sluice_spark.session import private
 from sluice_spark.verify.lake_side import LakeSide
 from tests.drills.standbys import SNAPSHOTS, catch_up, promote, standby_of
 from tests.e2e.mirror import FOLLOWED, Mirror
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
 from tests.support.pipeline import wait_until
@@ -101,6 +102,7 @@ def test_a_standby_is_a_source_and_its_promotion_is_followed_without_a_gap(tmp_p
     assert "the command begins again" in (pipeline.directory / "run.log").read_text()
 
 
+@slow
 def test_rows_of_a_standby_are_compared_with_the_lake(tmp_path: Path, spark: SparkSession) -> None:
     with temporary_server() as primary, standby_of(primary, "one", keeps_slots=False) as standby:
         there = Database(primary, "postgres", slot="sluice_drill", publication="sluice_drill")

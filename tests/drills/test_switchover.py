@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from tests.drills.standbys import catch_up, hand_over_slot, promote, standby_of
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
@@ -27,6 +28,7 @@ def insert(server: PostgresServer, first: int, count: int = 20) -> None:
             connection.execute("INSERT INTO a VALUES (%s, 'row')", (key,))
 
 
+@slow
 def test_a_planned_switch_over_loses_nothing_and_the_lake_is_equal_on_both_sides(
     primary: PostgresServer, tmp_path: Path
 ) -> None:

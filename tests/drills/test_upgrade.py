@@ -68,7 +68,8 @@ def upgraded(old: PostgresServer) -> Iterator[PostgresServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.parametrize("major", [OLD, pytest.param(OLD - 1, marks=slow)])
+@slow
+@pytest.mark.parametrize("major", [OLD, OLD - 1])
 def test_a_pipeline_goes_on_after_pg_upgrade_by_a_comparison_and_never_by_itself(
     tmp_path: Path, spark: SparkSession, major: int
 ) -> None:

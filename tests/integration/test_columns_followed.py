@@ -16,6 +16,7 @@ from sluice.ingest.encode.builder import BuilderLimits
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.integration.test_ingest_shapes import RefusesFiles
+from tests.support.extent import slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.oracle import Spool
 from tests.support.source_setup import since
@@ -203,6 +204,7 @@ def test_a_change_that_a_savepoint_rolls_back_leaves_no_trace(story: Story) -> N
     assert {story.pipeline.table(f"public.{name}").schema_version for name in story.kinds} == {1}
 
 
+@slow
 def test_a_change_that_no_row_follows_arrives_within_the_watch_interval(story: Story) -> None:
     story.kinds |= SILENTLY_ALIKE
     story.begin()

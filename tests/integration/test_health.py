@@ -20,7 +20,7 @@ from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.integration.test_cli_pipeline import Run, environment, running, sluice
-from tests.support.extent import cases
+from tests.support.extent import cases, slow
 from tests.support.sources import Database
 
 __all__ = ["environment", "running", "sluice"]
@@ -203,6 +203,7 @@ def test_a_table_that_nobody_publishes_is_not_read_and_the_nearest_is_named(
     assert len(tuple(store.list(keys.CONTROL))) == 1
 
 
+@slow
 def test_a_request_that_ingest_refuses_is_a_problem_until_it_is_carried_out(
     sluice: Run, running: object, database: Database, store: ObjectStore
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from sluice.manifest.state import TableState
 from sluice.operate.membership import Membership, Proposal
 from sluice.source.sessions import open_query
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.looks import Pipe
@@ -39,6 +40,7 @@ def named(pipe: Pipe, name: str) -> TableState | None:
     return max(found, key=lambda table: table.generation_seq, default=None)
 
 
+@slow
 def test_tables_join_leave_and_join_again_while_the_pipeline_runs_as_a_role_without_rights(
     database: Database, tmp_path: Path
 ) -> None:
