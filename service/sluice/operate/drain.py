@@ -64,19 +64,18 @@ def drain(
                 raise report.lost
             target = target if target is not None else _end_of_wal(report)
             waiting = list(awaited(report, target))
-            if followed_seq is not None:
-                waiting += _not_stated(report, followed_seq)
-                if not waiting:
-                    assert report.complete is not None
-                    return Drained(target, report.complete.lsn)
-            else:
-                # Only now: it is a look from behind the target.
+            if not waiting and followed_seq is None:
+                # Only now: the server is past the target, wherever that was when it was given.
                 seen = look_at_catalog()
                 if seen.unfollowed:
                     waiting.append(f"the catalog has what the manifest has not: {_listed(list(seen.unfollowed))}")
                 else:
                     followed_seq = seen.seq
-                    continue
+            if not waiting and followed_seq is not None:
+                waiting += _not_stated(report, followed_seq)
+                if not waiting:
+                    assert report.complete is not None
+                    return Drained(target, report.complete.lsn)
             words = f"waiting for {show(target)}: {'; '.join(waiting)}"
         except ServiceError as error:
             if not may_pass(error):
