@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from sluice.contract import keys
+from sluice.contract.applied import time_of
 from sluice.contract.verified import DIFFERENT, Verified, VerifiedTable
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, StoreRefused
 from sluice.health.facts import ComparisonSeen
@@ -63,4 +63,4 @@ class Comparisons:
 
 
 def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp() if text else 0.0
+    return time_of(text) if text else 0.0

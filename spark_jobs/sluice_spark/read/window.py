@@ -32,7 +32,7 @@ class Window:
 
     `origins` has (name, LSN there) of transactions that replication brought to the source, by
     commit end LSN. `schema_version` is the newest one that began within the window (0: none): the
-    lake table gets its shape even when no row came in it. `identity` is that of its changes, see Waiting.
+    lake table gets its shape even when no row came in it.
     """
 
     segments: tuple[Segment, ...]
@@ -40,7 +40,6 @@ class Window:
     is_snapshot: bool = False
     origins: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     schema_version: int = 0
-    identity: int = 0
 
     @property
     def bytes(self) -> int:
@@ -275,7 +274,7 @@ class PendingChanges:
                 break
         if not last_seq:
             return None
-        return Window(tuple(taken), last_seq, origins=origins, schema_version=schema_version, identity=identity)
+        return Window(tuple(taken), last_seq, origins=origins, schema_version=schema_version)
 
     def done(self, window: Window) -> None:
         """`window` is in the lake."""
