@@ -19,6 +19,7 @@ from sluice.store.base import ObjectStore
 from sluice_spark.ahead import Ahead, Planned
 from sluice_spark.distributed.entry import Distribution
 from sluice_spark.lake import evolution
+from sluice_spark.lake.direct.data_files import FILE_BYTES
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.handover import Handover
 from sluice_spark.lake.layout import NotDirect
@@ -26,8 +27,9 @@ from sluice_spark.lake.place import Place, Way
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
 from sluice_spark.modes.planning import Planner
-from sluice_spark.options import AUTO, CHANGELOG, DISTRIBUTED, MERGE, ApplyOptions
+from sluice_spark.options import AUTO, CHANGELOG, DIRECT, DISTRIBUTED, MERGE, ApplyOptions
 from sluice_spark.read.changes import Count, Taken, WindowChanges, only_inserts, versions_in
+from sluice_spark.read.snapshot import SnapshotRows
 from sluice_spark.read.window import Window, visible
 
 _log = structlog.get_logger("sluice.apply")
@@ -154,12 +156,12 @@ class TableApply:
         columns = choice.snapshot_columns(self._options, schema.carried)
         faults.point("apply.read.after")
         with self._seconds.phase("merge"):
-            if snapshot.first_lsn in (0, snapshot.snapshot_lsn):
+            if snapshot.first_lsn not in (0, snapshot.snapshot_lsn):
+                self._distribution.snapshot_in_chunks(window.segments, columns, marker=window.last_seq)
+            elif not self._small_snapshot(window, schema, columns, lsn=snapshot.snapshot_lsn):
                 self._distribution.snapshot(
                     window.segments, schema, columns, lsn=snapshot.snapshot_lsn, marker=window.last_seq
                 )
-            else:
-                self._distribution.snapshot_in_chunks(window.segments, columns, marker=window.last_seq)
         rows = sum(segment.rows for segment in window.segments)
         return Applied(
             self._lake.place,
@@ -169,6 +171,22 @@ class TableApply:
             ops={"snapshot": rows},
             seconds=self._seconds,
         )
+
+    def _small_snapshot(
+        self, window: Window, schema: TableSchema, columns: Sequence[tuple[str, str]], *, lsn: int
+    ) -> bool:
+        """Makes the lake table of a few rows without a Spark job, where there is none and the way allows it."""
+        if self._lake.place.version >= 0 or self._way not in (AUTO, DIRECT):
+            return False
+        limit = min(self._options.max_memory_bytes, FILE_BYTES)
+        rows = SnapshotRows(self._store, window.segments, schema, lsn).within(limit)
+        if rows is None:
+            return False
+        try:
+            self._lake.create(window.last_seq, columns=tuple(columns), rows=rows)
+        except NotDirect:
+            return False
+        return True
 
     def _changes(self, window: Window) -> Applied:
         snapshot = self._state.snapshot

@@ -22,7 +22,7 @@ from sluice_spark.distributed.stages import Piece, Stages
 from sluice_spark.distributed.task import Place
 from sluice_spark.lake.handover import struct
 from sluice_spark.read.changes import read_rows
-from sluice_spark.read.projection import Projection
+from sluice_spark.read.snapshot import snapshot_tables
 
 _BATCH_BYTES = 8 * 1024 * 1024
 _NO_COLUMNS = pa.schema([])
@@ -53,13 +53,11 @@ def snapshot_frame(stages: Stages, task: SnapshotTask, columns: Sequence[tuple[s
 
 
 def _rows(task: SnapshotTask, numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
-    carried = Projection(task.version, task.version.carried)
     for number in numbers:
-        for segment in task.bins[number]:
-            for rows in read_rows(task.spool.open(), segment):
-                table = _as_declared(carried.of(rows), task.schema)
-                size = max(1, len(table) * _BATCH_BYTES // max(table.nbytes, _BATCH_BYTES))
-                yield from table.to_batches(max_chunksize=size)
+        for rows in snapshot_tables(task.spool.open(), task.bins[number], task.version):
+            table = _as_declared(rows, task.schema)
+            size = max(1, len(table) * _BATCH_BYTES // max(table.nbytes, _BATCH_BYTES))
+            yield from table.to_batches(max_chunksize=size)
         faults.point("apply.distributed.snapshot")
 
 

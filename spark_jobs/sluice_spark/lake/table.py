@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice import faults
@@ -28,13 +29,13 @@ from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import CommitConflict, translated_errors
-from sluice_spark.lake.handover import Held, Pieces
+from sluice_spark.lake.handover import Held, Pieces, struct
 from sluice_spark.lake.history import AFTER, Commit, changes_data, tag
 from sluice_spark.lake.layout import NotDirect
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.place import Place, Way, contradiction, gone, shown
-from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
+from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.sql import quote
 from sluice_spark.options import DIRECT, MERGE
 from sluice_spark.phases import Phases
@@ -312,6 +313,18 @@ class LakeTable:
             prepared = self._prepared(join, transaction)
             if prepared is not None:
                 self._commit_attempt(f"{self.app_id}/files", transaction.version + 1, join, prepared, transaction)
+
+    def create(self, version: int, *, columns: Columns, rows: pa.Table) -> None:
+        """Makes the table with `columns` and `rows` (a column that they lack is NULL) without a Spark job, with the
+        marker `version`. Raises NotDirect before anything is committed.
+        """
+        direct = self._direct
+        if direct is None or self.place.version >= 0:
+            raise NotDirect("the table is there, or direct commits are off")
+        with translated_errors():
+            schema = struct(columns).json()
+        make = partial(direct.prepare_table, schema=schema, rows=rows, properties=TABLE_PROPERTIES)
+        self.commit_prepared(version, DirectCommit(direct, make))
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
         """Commits a table of the rows and columns of `frame` in place of the one that is there, or

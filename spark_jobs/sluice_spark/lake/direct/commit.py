@@ -23,7 +23,7 @@ from sluice_spark.fold.fold import DELETED, MATCH
 from sluice_spark.fold.row_identity import Claims
 from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
 from sluice_spark.lake.direct.compaction import PACKED, ROUND_BYTES, FileSize, is_sparse, worth_joining
-from sluice_spark.lake.direct.data_files import as_stored, data_file, in_files, physical
+from sluice_spark.lake.direct.data_files import as_stored, data_file, in_files, physical, with_all_columns
 from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.kept_values import with_kept_values
 from sluice_spark.lake.direct.key_cache import KeyCache
@@ -85,6 +85,28 @@ class DirectTable:
         except BaseException:
             self.abandon(prepared)
             raise
+        return prepared
+
+    def prepare_table(
+        self, transaction: DeltaTransaction, schema: str, rows: pa.Table, *, properties: Mapping[str, str]
+    ) -> Prepared:
+        """Makes the table with the columns of `schema` (a struct in Spark's JSON), the properties and `rows`; a
+        column that these lack is NULL. Raises NotDirect before anything is written, StoreError; nothing is
+        left then.
+        """
+        if transaction.version >= 0:
+            raise NotDirect("there is a table already")
+        transaction.make_table(schema, properties=properties)
+        layout = self._live.begin(transaction)
+        prepared, counts = Prepared("overwrite", reads=False), _counts()
+        try:
+            with prepared.seconds.phase("write"):
+                self._write(prepared, with_all_columns(rows, layout), layout, counts)
+            faults.point("apply.direct.data_written")
+        except BaseException:
+            self.abandon(prepared)
+            raise
+        prepared.metrics = metrics(prepared, counts, vectors=0)
         return prepared
 
     def has_small_files(self, version: int) -> bool:

@@ -31,6 +31,14 @@ def in_files(rows: pa.Table) -> Iterator[pa.Table]:
         yield rows.slice(start, size)
 
 
+def with_all_columns(rows: pa.Table, layout: TableLayout) -> pa.Table:
+    """`rows` with NULL in each column of the table that they lack."""
+    for column in layout.columns:
+        if column.name not in rows.column_names:
+            rows = rows.append_column(pa.field(column.name, column.field.type), pa.nulls(len(rows), column.field.type))
+    return rows
+
+
 def physical(rows: pa.Table, layout: TableLayout) -> pa.Table:
     """`rows`, which have the table's columns by name, as the data files have them."""
     arrays = [_physical(rows[column.name], column.field.type) for column in layout.columns]

@@ -96,6 +96,12 @@ class LiveFiles:
             self.version, self.table_id = transaction.version, transaction.table_id
         return self.layout
 
+    def begin(self, transaction: DeltaTransaction) -> TableLayout:
+        """`transaction` makes the table, which has no file yet. Raises NotDirect."""
+        self.version, self.table_id, self.by_path = -1, transaction.table_id, {}
+        self.layout = transaction.layout()
+        return self.layout
+
     def landed(self, version: int, *, gone: Iterable[str], files: Iterable[LiveFile]) -> None:
         """Our commit made `version`: `gone` are paths, `files` new ones or old ones with another
         vector.

@@ -83,8 +83,8 @@ class DeltaTransaction:
         self.table_id = str(self._snapshot.metadata().id())
 
     def layout(self) -> TableLayout:
-        """Columns and properties. Raises NotDirect."""
-        metadata, protocol = self._snapshot.metadata(), self._snapshot.protocol()
+        """Columns and properties, of a table that is made those that it will have. Raises NotDirect."""
+        metadata, protocol = self._transaction.metadata(), self._transaction.protocol()
         named = int(protocol.minWriterVersion()) >= _FEATURES_NAMED
         return read_layout(
             str(metadata.schemaString()),
@@ -149,6 +149,18 @@ class DeltaTransaction:
             kept = (before.partitionColumns(), before.configuration(), before.createdTime())
             self._transaction.updateMetadata(*(before.copy(*copied, *kept), False))
         return int(self._transaction.commit(names.seq(made), names.operations.UpdateSchema(before.schema(), schema)))
+
+    def make_table(self, schema: str, *, properties: Mapping[str, str]) -> None:
+        """From now on the commit makes the table, with the columns of `schema` (a struct in Spark's JSON), to
+        which Delta gives names and ids of the column mapping. Only where there is none.
+        """
+        names, before = self._names, self._transaction.metadata()
+        configuration = names.map(names.convert(before.configuration()))
+        for name, value in properties.items():
+            configuration.put(name, value)
+        copied = (before.id(), before.name(), before.description(), before.format(), schema)
+        kept = (before.partitionColumns(), names.utils.toScalaMap(configuration), before.createdTime())
+        self._transaction.updateMetadataForNewTable(before.copy(*copied, *kept))
 
     def _operation(self, name: str) -> Any:
         none, operations = self._names.none, self._names.operations

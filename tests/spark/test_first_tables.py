@@ -1,0 +1,150 @@
+"""A lake table that a small snapshot makes without a Spark job: the one that Spark would make, and nothing in place
+of what somebody else put there.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sluice import faults
+from sluice.contract.schema import TableSchema
+from sluice.errors import ManifestCorrupt
+from sluice_spark.options import DIRECT, DISTRIBUTED
+from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, table_schema
+from tests.spark.conftest import Pipeline, running
+from tests.spark.model import SCHEMA
+from tests.spark.processes import SMALL_JVM, run_applier
+from tests.spark.protocol_reader import DeltaFolder, State
+from tests.spark.replays import by_delta_rs
+from tests.spark.table_audit import check_checksum, check_files, live_files
+from tests.spark.windows import Windows
+from tests.support.extent import slow
+from tests.support.pipeline import wait_until
+
+WIDE = table_schema(
+    column("id", 1, INT8, key=True), column("a `b` ${c}", 2, TEXT), column("n", 3, NUMERIC, typmod=(12 << 16 | 3) + 4),
+    column("at", 4, TIMESTAMP), column("f", 6, FLOAT8), column("l", 7, INT4_ARRAY), column("v", 8, INT4),
+)  # fmt: skip
+ROWS: list[dict[str, object]] = [{"id": 1, "a `b` ${c}": "ü\n", "f": -0.0, "l": [1, None], "v": 7}, {"id": 2}]
+NO_KEY = table_schema(column("v", 1, INT4), column("s", 2, TEXT), identity="n")
+CASES: dict[str, tuple[TableSchema, list[dict[str, object]], dict[str, object]]] = {
+    "mirror": (WIDE, ROWS, {}),
+    "changelog": (WIDE, ROWS, {"tables": {"public.items": {"mode": "changelog"}}}),
+    "no rows": (WIDE, [], {}),
+    "no key": (NO_KEY, [{"v": 1, "s": "x"}, {"v": 1, "s": "x"}], {}),
+    "no metadata columns": (SCHEMA, [{"id": 1, "v": 2, "big": "b", "at": None}], {"metadata_columns": False}),
+}
+
+
+def _made(spark: SparkSession, folder: Path, case: str, way: str) -> Pipeline:
+    schema, rows, options = CASES[case]
+    folder.mkdir()
+    pipeline = Pipeline(spark, folder)
+    pipeline.begin(schema, *rows)
+    assert pipeline.apply(way=way, **options).tables["16385"].state == "live"
+    return pipeline
+
+
+def _columns(state: State) -> list[dict[str, Any]]:
+    """Without the names that Delta draws."""
+    return [
+        {**one, "metadata": {name: value for name, value in one["metadata"].items() if "physicalName" not in name}}
+        for one in json.loads(json.dumps(state.fields))
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_table_made_without_a_job_is_the_one_that_spark_makes(spark: SparkSession, tmp_path: Path, case: str) -> None:
+    made = [_made(spark, tmp_path / way, case, way) for way in (DIRECT, DISTRIBUTED)]
+    ours, sparks = (DeltaFolder(pipeline.path()).state() for pipeline in made)
+    check_files(ours)
+    check_checksum(DeltaFolder(made[0].path()), ours.version)
+    assert ours.protocol == sparks.protocol
+    assert ours.metadata["configuration"] == sparks.metadata["configuration"]
+    assert ours.metadata["partitionColumns"] == sparks.metadata["partitionColumns"]
+    assert ours.metadata["format"] == sparks.metadata["format"]
+    assert [one["name"] for one in ours.fields] == [one["name"] for one in sparks.fields]
+    assert _columns(ours)[0] == _columns(sparks)[0] or case == "changelog"
+    assert [{**one, "type": str(one["type"])[:9]} for one in _columns(ours)] == [
+        {**one, "type": str(one["type"])[:9]} for one in _columns(sparks)
+    ]
+    assert sorted(map(str, ours.rows())) == sorted(map(str, sparks.rows()))
+    assert sorted(map(str, by_delta_rs(made[0].path(), None))) == sorted(map(str, by_delta_rs(made[1].path(), None)))
+    assert len(ours.files) == (1 if CASES[case][1] else 0)
+
+
+def test_neither_a_small_snapshot_nor_the_first_window_runs_a_task(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA, {"id": 1, "v": 0, "big": "b", "at": None})
+    windows = Windows(pipeline)
+    tracker = pipeline.spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    windows.apply()
+    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 5}, unchanged=("big", "at"))], SCHEMA)
+    assert windows.apply().way.name == DIRECT
+    infos = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup()) - before]
+    # Delta asks for the files of the table that is not there yet: a job without a stage.
+    assert all(info is not None and not list(info.stageIds) for info in infos)
+    assert pipeline.rows() == [{"id": 1, "v": 5, "big": "b", "at": None}]
+
+
+def test_a_small_snapshot_with_a_changed_segment_makes_no_table(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA, {"id": 1, "v": 0, "big": "b", "at": None})
+    (segment,) = pipeline.store.list("data/")
+    content = bytearray(pipeline.store.get(segment))
+    content[len(content) // 2] ^= 1
+    pipeline.store.put(segment, bytes(content))
+    with pytest.raises(ManifestCorrupt):
+        Windows(pipeline).apply()
+    assert not pipeline.path().exists()
+
+
+def test_a_table_that_appears_before_the_first_commit_is_not_replaced(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA, {"id": 1, "v": 0, "big": "b", "at": None})
+    path = pipeline.path()
+
+    gate = pipeline.folder / "gate"
+    faults.arm(f"apply.direct.data_written=hold:{gate}@1")
+    try:
+        with running(pipeline) as work:
+            wait_until(
+                lambda: bool(work.ended) or faults.passages("apply.direct.data_written") > 0, what="it is written"
+            )
+            session = pipeline.spark.newSession()
+            session.sql("SELECT 9 AS theirs").write.format("delta").save(str(path))
+            gate.touch()
+            wait_until(lambda: bool(work.ended) or bool(pipeline.reported()), what="the table is reported")
+    finally:
+        faults.arm("")
+    (reported,) = pipeline.reported().values()
+    assert reported.state == "stale"
+    assert "somebody else changed the lake table" in reported.reason
+    assert by_delta_rs(path, None) == [{"theirs": 9}]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("point", "is_there"),
+    [
+        ("apply.direct.data_written", False),
+        pytest.param("apply.commit.before", False, marks=slow),
+        pytest.param("apply.commit.after", True, marks=slow),
+    ],
+)
+def test_a_kill_while_a_table_is_made_leaves_no_table_or_the_whole_one(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, point: str, *, is_there: bool
+) -> None:
+    rows: list[dict[str, object]] = [{"id": number, "v": number, "big": "b", "at": None} for number in range(50)]
+    pipeline.begin(SCHEMA, *rows)
+    monkeypatch.setenv("SLUICE_FAULTS", f"{point}=crash")
+    run = run_applier(pipeline.options(**SMALL_JVM))
+    assert run.code == faults.CRASHED, run.output
+    assert (pipeline.path() / "_delta_log" / f"{0:020d}.json").exists() == is_there
+    monkeypatch.delenv("SLUICE_FAULTS")
+    assert pipeline.apply().tables["16385"].state == "live"
+    state = DeltaFolder(pipeline.path()).state()
+    assert len(live_files(state)) == 1
+    check_files(state)
+    assert sorted(row["id"] for row in state.rows()) == list(range(50))
