@@ -21,6 +21,7 @@ from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
 from sluice.source.start import Started, identify, start_command, start_replication
 from sluice.store.memory import MemoryStore
+from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
 from tests.support.streaming import opened
@@ -291,6 +292,13 @@ def _opened(system_identifier: str, database_oid: int, database: str) -> Opened:
     )
 
 
+def _wait_for_walsender(database: Database) -> None:
+    """A connection that was closed keeps its place until the server has seen that."""
+    busy = "SELECT FROM pg_stat_activity WHERE backend_type = 'walsender'"
+    with database.connect() as connection:
+        wait_until(lambda: not connection.execute(busy).rowcount, what="a walsender is free")
+
+
 def test_a_promoted_server_without_a_free_walsender_is_still_known_and_its_slot_examined() -> None:
     """Only a walsender tells the history of a timeline; the stream of the pipeline itself may have the
     last one.
@@ -305,6 +313,7 @@ def test_a_promoted_server_without_a_free_walsender_is_still_known_and_its_slot_
         ensure_slot(options)
         with closing(open_query(options)) as conn:
             known = server_facts(conn, options)
+            _wait_for_walsender(database)
             with psycopg.connect(server.dsn(), replication="database", autocommit=True):
                 facts = server_facts(conn, options)
                 assert (facts.timeline, facts.forks) == (2, None)
@@ -313,6 +322,7 @@ def test_a_promoted_server_without_a_free_walsender_is_still_known_and_its_slot_
                     server_facts(conn, options, whole=True)
                 assert examine(options, MemoryStore("t"), two_phase=False).problem == ""
                 assert server_facts(conn, options, before=known).forks == known.forks
+            _wait_for_walsender(database)
             assert known.forks is not None
             assert [fork.timeline for fork in known.forks] == [1]
             assert server_facts(conn, options, before=facts).forks == known.forks
