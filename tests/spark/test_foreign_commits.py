@@ -150,6 +150,26 @@ def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not
     assert not pipeline.path().exists()
 
 
+def test_a_table_whose_folder_was_removed_is_made_anew_by_a_resync_in_the_same_process(pipeline: Pipeline) -> None:
+    """Spark still has the removed table's log in its memory."""
+    pipeline.begin(SCHEMA, _row(1))
+    with running(pipeline) as work:
+        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the snapshot is applied")
+        shutil.rmtree(pipeline.path())
+        seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
+        assert _taken_or_refused(pipeline, work, seq).state == "stale"
+        pipeline.begin(SCHEMA, _row(3), generation=2)
+        seq = pipeline.manifest.transaction([Change("i", _row(4))], SCHEMA)
+
+        def is_there() -> bool:
+            row = pipeline.reported()["16385"]
+            return row.state == "live" and row.through_seq >= seq
+
+        wait_until(lambda: bool(work.ended) or is_there(), what="the new generation is in the lake")
+    assert work.ended == []
+    assert sorted(pipeline.rows(), key=str) == sorted([_row(3), _row(4)], key=str)
+
+
 def test_another_table_put_in_the_place_of_ours_is_recognised_by_the_marker_alone(pipeline: Pipeline) -> None:
     """It is ahead of ours, and its commits since then changed no row: only our marker is missing."""
     pipeline.begin(SCHEMA, _row(1))

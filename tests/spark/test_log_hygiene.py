@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from sluice.errors import WriterFenced
 from sluice_spark.lake.hygiene import EVERY_VERSIONS, LogHygiene
-from sluice_spark.lake.table import TABLE_PROPERTIES
+from sluice_spark.lake.layout import TABLE_PROPERTIES
 from tests.spark import lake
 from tests.support.extent import slow
 

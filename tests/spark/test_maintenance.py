@@ -16,8 +16,9 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedTable, Complete
 from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
 from sluice.manifest.newest import newest_log
+from sluice_spark.lake.layout import TABLE_PROPERTIES
 from sluice_spark.lake.place import Place
-from sluice_spark.lake.table import TABLE_PROPERTIES, LakeTable
+from sluice_spark.lake.table import LakeTable
 from sluice_spark.maintenance import planner, scheduler
 from sluice_spark.maintenance.planner import Turn
 from sluice_spark.maintenance.tasks import SETTINGS, Call, Interrupted, Outcome, TableTurn

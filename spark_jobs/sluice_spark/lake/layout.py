@@ -14,6 +14,15 @@ from typing import Any
 import pyarrow as pa
 
 FIELD_ID = b"PARQUET:field_id"
+TABLE_PROPERTIES = {
+    # Any name that PostgreSQL allows works as a column name.
+    "delta.columnMapping.mode": "name",
+    "delta.enableDeletionVectors": "true",
+    "delta.checkpointInterval": "50",
+    # A timestamp column may be added later, and Delta then asks for the feature to be there already.
+    "delta.feature.timestampNtz": "supported",
+}
+"""Of the tables that the applier makes."""
 _PRIMITIVE: dict[str, pa.DataType] = {
     "byte": pa.int8(),
     "short": pa.int16(),

@@ -31,7 +31,7 @@ from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.handover import Held, Pieces, struct
 from sluice_spark.lake.history import AFTER, Commit, changes_data, tag
-from sluice_spark.lake.layout import NotDirect
+from sluice_spark.lake.layout import TABLE_PROPERTIES, NotDirect
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.place import Place, Way, contradiction, gone, shown
@@ -48,15 +48,6 @@ VIEW = "sluice_window"
 CHOSEN = "the configuration asks for it"
 FRESH_LOOKS = 5
 """How often a direct commit that met another one is prepared again, at once."""
-
-TABLE_PROPERTIES = {
-    # Any name that PostgreSQL allows works as a column name.
-    "delta.columnMapping.mode": "name",
-    "delta.enableDeletionVectors": "true",
-    "delta.checkpointInterval": "50",
-    # A timestamp column may be added later, and Delta then asks for the feature to be there already.
-    "delta.feature.timestampNtz": "supported",
-}
 
 
 class Preparation(Protocol):
@@ -111,6 +102,10 @@ class LakeTable:
         self._before_commit = before_commit
         self._direct = direct
         self._log = log or LakeLog(session, path)
+
+    @property
+    def _is_local(self) -> bool:
+        return self.path.startswith("/")
 
     @property
     def expression(self) -> str:
@@ -321,6 +316,10 @@ class LakeTable:
         direct = self._direct
         if direct is None or self.place.version >= 0:
             raise NotDirect("the table is there, or direct commits are off")
+        if self._is_local:
+            # Somebody may have removed a folder that the store has made once. The write says what is wrong.
+            with suppress(OSError):
+                Path(self.path).mkdir(parents=True, exist_ok=True)
         with translated_errors():
             schema = struct(columns).json()
         make = partial(direct.prepare_table, schema=schema, rows=rows, properties=TABLE_PROPERTIES)
@@ -465,7 +464,7 @@ class LakeTable:
         return self.place
 
     def _sync(self, commits: Sequence[Commit]) -> None:
-        if self.path.startswith("/"):
+        if self._is_local:
             sync_commits(Path(self.path), commits)
 
     def _refuse_change(self, commit: Commit) -> None:

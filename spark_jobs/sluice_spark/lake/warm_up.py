@@ -3,7 +3,7 @@
 from pyspark.sql import SparkSession
 
 from sluice_spark.lake.direct.transaction import DeltaTransaction
-from sluice_spark.lake.table import TABLE_PROPERTIES
+from sluice_spark.lake.layout import TABLE_PROPERTIES
 
 _COMMITS = 3
 
