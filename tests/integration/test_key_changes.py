@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.ingest.options import FlushPolicy
 from tests.support.catalog_stories import (
     RESYNC,
     assert_equal,
@@ -16,8 +17,9 @@ from tests.support.catalog_stories import (
     verdicts,
 )
 from tests.support.extent import slow
-from tests.support.ingesting import IngestPipeline
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.key_stories import MADE, history, play
+from tests.support.source_setup import since
 
 KEYED = (
     "CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL UNIQUE, v text)",
@@ -213,3 +215,48 @@ def test_any_history_of_keys_and_rows_is_equal_or_named(pipeline: IngestPipeline
     (found,) = verdicts(pipeline, tmp_path)
     assert not found.is_silent_difference, found
     assert found.state in ("live", "stale", "snapshot", "pending"), found
+
+
+REPLACED, SENT = "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (code)", "all of it is sent"
+UNDONE = {
+    "savepoint": ("BEGIN", *CHANGES[:1], "SAVEPOINT s", REPLACED, *CHANGES[1:2], SENT, "ROLLBACK TO s", "COMMIT"),
+    "prepared": ("BEGIN", *CHANGES[:1], "PREPARE TRANSACTION 'g'", SENT, "ROLLBACK PREPARED 'g'", *CHANGES[:1]),
+}
+
+
+def wait_for_all(running: Running) -> None:
+    """Returns when ingest was sent all that is in the log now."""
+    database, end = running.pipeline.database, running.pipeline.wal_end()
+
+    def is_sent() -> bool:
+        with database.connect() as connection:
+            found = connection.execute(
+                "SELECT FROM pg_stat_replication WHERE application_name = %s AND sent_lsn >= %s::pg_lsn",
+                (database.slot, end),
+            )
+            return found.fetchone() is not None
+
+    running.wait_until(is_sent)
+
+
+@pytest.mark.parametrize("undone", UNDONE.values(), ids=UNDONE)
+def test_what_was_rolled_back_hides_no_change_of_the_key(
+    pipeline: IngestPipeline, tmp_path: Path, undone: tuple[str, ...]
+) -> None:
+    """An entry had rows of both keys where a savepoint that was rolled back had announced the second one, or a
+    prepared transaction that was had been the first to announce the first one.
+    """
+    since(pipeline.database, 16, "streaming at once")
+    options = {**RESYNC, "two_phase": True, "flush": FlushPolicy(max_delay_s=60), "watch_interval_s": 60}
+    set_up(pipeline, KEYED)
+    pipeline.run(**options)
+    if "SAVEPOINT s" in undone:
+        pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
+    with pipeline.running(streaming="on", **options) as running, pipeline.database.connect() as connection:
+        for statement in (SENT, *undone, "; ".join(("BEGIN", REPLACED, *CHANGES, "COMMIT")), SENT):
+            if statement == SENT:
+                wait_for_all(running)
+            else:
+                connection.execute(statement.encode())
+    pipeline.run(**options)
+    assert_equal(pipeline, tmp_path, {})

@@ -58,8 +58,10 @@ class ShapeCuts:
     """For one connection, from its first frame on."""
 
     def __init__(self) -> None:
-        self._last: dict[int, _Shape] = {}
-        """By oid, as announced for the rows that came last in commit order."""
+        self._last: dict[int, _Shape | None] = {}
+        """By oid, as announced for the rows that came last in commit order. None where that is not known: of
+        a transaction's shapes some may be rolled back, and what was announced in one that did is not said again.
+        """
         self._streams: dict[int, _Announced] = {}
         self._prepared: dict[str, _Announced] = {}
         self._open: _Announced | None = None
@@ -117,7 +119,8 @@ class ShapeCuts:
             case StreamAbort() if message.xid == message.subxid:
                 self._streams.pop(message.xid, None)
             case RollbackPrepared():
-                self._prepared.pop(message.gid, None)
+                for oid in self._prepared.pop(message.gid, {}):
+                    self._last.setdefault(oid, None)
 
     def _changes(self, announced: _Announced) -> bool:
         """Takes what was announced for the rows that come next. Whether it is another shape than that of
@@ -126,7 +129,7 @@ class ShapeCuts:
         changed = False
         for oid, shapes in announced.items():
             changed = changed or any(shape != self._last.get(oid, shape) for shape in shapes)
-            self._last[oid] = shapes[-1]
+            self._last[oid] = shapes[0] if len(set(shapes)) == 1 else None
         return changed
 
 

@@ -19,6 +19,8 @@ def announced(*flags: int, identity: bytes = b"d", oid: int = 16400, xid: int | 
 
 
 FIRST, OTHER = announced(1, 0), announced(0, 1)
+FIRST_OF_9, OTHER_OF_9 = announced(1, 0, xid=9), announced(0, 1, xid=9)
+SAVEPOINT_UNDONE, UNDONE = wire.stream_abort(9, 10), wire.rollback_prepared(0x320, 0x360, 0, 0, 9, "g")
 
 
 def parts(cuts: ShapeCuts, *messages: bytes) -> list[int]:
@@ -36,11 +38,15 @@ def parts(cuts: ShapeCuts, *messages: bytes) -> list[int]:
         ((BEGIN, FIRST, ROW, COMMIT, BEGIN, announced(1, 0, identity=b"i"), ROW, COMMIT), [4, 4]),
         ((BEGIN, FIRST, COMMIT, BEGIN, announced(0, 1, oid=16500), COMMIT), [6]),
         ((BEGIN, FIRST, COMMIT, BEGIN, announced(1), COMMIT), [3, 3]),
-        ((BEGIN, FIRST, COMMIT, START, announced(0, 1, xid=9), STOP, BEGIN, FIRST, COMMIT, STREAMED), [9, 1]),
-        ((BEGIN, FIRST, COMMIT, START, announced(0, 1, xid=9), STOP, wire.stream_abort(9, 9), BEGIN, OTHER), [7, 2]),
-        ((BEGIN, FIRST, COMMIT, START, announced(1, 0, xid=9), STOP, STREAMED), [7]),
+        ((BEGIN, FIRST, COMMIT, START, OTHER_OF_9, STOP, BEGIN, FIRST, COMMIT, STREAMED), [9, 1]),
+        ((BEGIN, FIRST, COMMIT, START, OTHER_OF_9, STOP, wire.stream_abort(9, 9), BEGIN, OTHER), [7, 2]),
+        ((BEGIN, FIRST, COMMIT, START, FIRST_OF_9, STOP, STREAMED), [7]),
         ((BEGIN, FIRST, COMMIT, PREPARED, OTHER, ROW, PREPARE, BEGIN, FIRST, COMMIT, ENDED), [10, 1]),
         ((BEGIN, FIRST, COMMIT, ENDED, BEGIN, FIRST, COMMIT), [3, 1, 3]),
+        # What a savepoint announced and took back was never in force.
+        ((START, FIRST_OF_9, OTHER_OF_9, STOP, SAVEPOINT_UNDONE, STREAMED, BEGIN, OTHER, ROW, COMMIT), [6, 4]),
+        # A relation that a transaction announced before it rolled back is not announced again.
+        ((PREPARED, FIRST, PREPARE, UNDONE, BEGIN, ROW, COMMIT, BEGIN, OTHER, ROW, COMMIT), [7, 4]),
     ],
 )
 def test_a_part_begins_where_rows_of_another_shape_are_published(
