@@ -25,6 +25,14 @@ def stalled(database: Database, folder: Path, *, stop: str) -> Pipe:
     return pipe
 
 
+def test_a_process_whose_event_loop_never_goes_round_is_not_alive(database: Database, tmp_path: Path) -> None:
+    orders(database)
+    (tmp_path / "stall").touch()
+    with Pipe(database, tmp_path).start(program=(str(PROGRAM),), STALL=str(tmp_path / "stall")) as pipe:
+        pipe.wait(lambda: (tmp_path / "stalled").exists())
+        pipe.wait(lambda: pipe.get("/livez")[0] == 503, 30)
+
+
 def test_the_metrics_agree_with_livez_while_the_event_loop_stands_still(database: Database, tmp_path: Path) -> None:
     with stalled(database, tmp_path, stop="20s") as pipe:
         pipe.wait(lambda: pipe.get("/livez")[0] == 503, 120)

@@ -32,8 +32,10 @@ from sluice.telemetry.metered_store import MeteredStore
 from sluice.telemetry.metrics import Metrics, identify
 from sluice.telemetry.recent_errors import RecentErrors
 
+_EVENTS = "events"
+"""What the event loop is called where it shows that it goes round."""
 TICK_SECONDS = 0.5
-"""How often the event loop shows that it goes round; counters are brought up to date as often."""
+"""How often it does; counters are brought up to date as often."""
 _KILL_SECONDS = 1.0
 """Before the end of a stop, a child that has not ended by itself is killed."""
 REPORT_SECONDS = 15.0
@@ -177,6 +179,8 @@ class Process:
         self._loop = asyncio.get_running_loop()
         if self.stopping.asked:
             self.ingest.stop()
+        # A loop that never goes round is stuck as well.
+        self.health.beat(_EVENTS)
         watching = [
             asyncio.create_task(task)
             for task in (self._tick(), self._repeat(self.observer.look), self._repeat(self.observer.look_at_source))
@@ -280,7 +284,7 @@ class Process:
             due = time.monotonic() + TICK_SECONDS
             await asyncio.sleep(TICK_SECONDS)
             self._metrics.observe(EVENT_LOOP_LAG, max(0.0, time.monotonic() - due))
-            self.health.beat("events")
+            self.health.beat(_EVENTS)
             try:
                 self.count()
             except Exception as error:
