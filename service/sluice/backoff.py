@@ -45,6 +45,10 @@ class RetryTime:
         """It failed (once more): it is due after the next delay."""
         self._at = now + self._backoff.next()
 
+    def left(self, now: float) -> float:
+        """Seconds until it is due, 0 when it is."""
+        return max(0.0, self._at - now)
+
     def due(self, now: float) -> bool:
         return now >= self._at
 

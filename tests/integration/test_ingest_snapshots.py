@@ -152,7 +152,12 @@ def test_a_table_that_is_locked_is_read_after_the_others_and_says_what_it_waits_
             running.wait_until(lambda: pipeline.table("public.c").state == "live")
             waits = pipeline.table("public.b")
             assert (waits.state, "locked by another session" in waits.reason) == ("snapshot", True), waits.reason
+            assert running.ingest is not None
+            said = running.ingest.status.snapshots.waits
+            running.wait_until(lambda: [one.reason for one in said.now()] == ["locks of other sessions on public.b"])
+            assert all(one.retry_at for one in said.now())
         running.wait_until(lambda: pipeline.table("public.b").state == "live")
+        running.wait_until(lambda: not said.now())
         assert pipeline.table("public.b").reason == ""
     assert pipeline.snapshot_rows("public.b") == {("1",)}
 
@@ -200,6 +205,10 @@ def test_snapshots_that_the_server_has_no_slot_for_are_failing_for_who_looks_fro
                 lambda: any("max_replication_slots" in table.reason for table in pipeline.state().tables.values())
             )
             assert "table.failing" in {problem.code for problem in reporter.take().verdict.problems}
+            assert running.ingest is not None
+            said = running.ingest.status.snapshots.waits
+            running.wait_until(lambda: any(one.retry_at and "slot" in one.reason for one in said.now()))
             database.execute("SELECT pg_drop_replication_slot('other')")
             running.wait_until(lambda: pipeline.table("public.a").state == "live")
+            running.wait_until(lambda: not said.now())
         assert pipeline.table("public.a").reason == ""

@@ -26,7 +26,7 @@ from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.table_state import State
 from sluice.lsn import parse
 from sluice.manifest.reader import load_state
-from sluice.process.pipeline import Process
+from sluice.process.pipeline import Process, TelemetryOptions
 from sluice.settings import Settings, load
 from sluice.store.base import ObjectStore
 from sluice.telemetry import catalogue
@@ -196,6 +196,7 @@ def watch(database: Database, folder: Path, scenario: Callable[[Watched], Awaita
         reporter=wiring.reporter(settings),
         metrics=metrics,
         applier=None,
+        telemetry=TelemetryOptions(listen="", max_tables=10),
     )
 
     async def run() -> None:

@@ -57,6 +57,8 @@ def start(
                 max_tables=settings.telemetry.max_tables,
                 token_path=settings.telemetry.token_path,
                 config_hash=fingerprint(settings),
+                runbook_url=settings.telemetry.runbook_url,
+                pipelines=settings.telemetry.pipelines,
             ),
             rereading=pipeline.Rereading(
                 FileWatch(*rereading.files(invocation), seen=seen),

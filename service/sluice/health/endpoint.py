@@ -9,13 +9,14 @@ that changes anything. Nothing served holds row values or secrets.
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
 from socketserver import TCPServer
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import parse_qs
 
 from sluice.errors import ServiceError, UsageError
 from sluice.health import status_page
@@ -111,7 +112,8 @@ class Health:
 
 class HealthServer:
     """Serves /metrics, /livez, /readyz, /startupz and, given `status`, /status and the page from
-    construction until `close`. Given `verdict`, /readyz answers with it, and not with what
+    construction until `close`; given `history`, /history with the tables that are asked for as
+    `?table=NAME`, once for each. Given `verdict`, /readyz answers with it, and not with what
     `health` was given. `address` is where it listens; port 0 takes a free one. `setting` is where
     `listen` comes from, for people. `access` says who may read more than whether the probes pass.
     """
@@ -124,6 +126,7 @@ class HealthServer:
         health: Health,
         status: Callable[[], dict[str, Any]] | None = None,
         verdict: Callable[[], Verdict] | None = None,
+        history: Callable[[Sequence[str]], dict[str, Any]] | None = None,
         setting: str = "telemetry.listen",
         access: Access | None = None,
     ) -> None:
@@ -136,6 +139,7 @@ class HealthServer:
                 health=health,
                 status=status,
                 verdict=verdict,
+                history=history,
                 access=access or Access(),
             )
         except (OSError, ValueError, OverflowError) as error:
@@ -167,9 +171,11 @@ class _Server(ThreadingHTTPServer):
         health: Health,
         status: Callable[[], dict[str, Any]] | None,
         verdict: Callable[[], Verdict] | None,
+        history: Callable[[Sequence[str]], dict[str, Any]] | None,
         access: Access,
     ) -> None:
         self.verdict = verdict
+        self.history = history
         self.access = access
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         self.metrics = metrics
@@ -197,7 +203,7 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         health = self.server.health
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
         if path not in _PROBES and not self.server.access.allows(self.headers["Authorization"]):
             self._answer(401, b"a token is needed\n", _TEXT, headers={"WWW-Authenticate": CHALLENGE})
         elif path == "/" and self.server.status is not None:
@@ -214,12 +220,15 @@ class _Request(BaseHTTPRequestHandler):
             self._probe(health.start_problems())
         elif path == "/status" and self.server.status is not None:
             self._status(self.server.status)
+        elif path == "/history" and self.server.history is not None:
+            tables = parse_qs(query, errors="replace").get("table", [])
+            self._answer(200, json.dumps(self.server.history(tables)).encode() + b"\n", "application/json")
         else:
             self._answer(
                 404,
                 b"/metrics /livez /readyz /startupz\n"
                 if self.server.status is None
-                else b"/ /metrics /livez /readyz /startupz /status\n",
+                else b"/ /metrics /livez /readyz /startupz /status /history\n",
                 _TEXT,
             )
 

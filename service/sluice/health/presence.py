@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 from sluice.health.facts import ChildSeen, ProcessSeen
+from sluice.health.neighbours import Neighbour
 from sluice.health.process_facts import ProcessFacts
 from sluice.health.snapshots import SnapshotReport, SnapshotRound, under_way
 from sluice.health.tables import TableReport
 from sluice.health.throughput import Throughput
 from sluice.ingest.status import IngestStatus
 from sluice.telemetry.recent_errors import RecentErrors
+from sluice.telemetry.waits import Wait
 
 QUANTITIES = ("transactions", "rows", "bytes", "snapshot_rows", "applied_rows")
 """Counted by minute: transactions and bytes as received, rows as they became durable, rows of
@@ -24,15 +26,27 @@ snapshots, change rows applied to the lake.
 """
 STUCK_SECONDS = 300.0
 """A stage that works and finished nothing for this long; an upload or a batch takes seconds."""
+UNREAD_SECONDS = 2.0
+"""Shorter pauses in reading the stream are how it works, and no news."""
 
 
 class Presence:
     """Watches one ingest, and the applier beside it in `up`. May be asked from any thread."""
 
-    def __init__(self, status: IngestStatus, errors: RecentErrors, applier: Callable[[], ChildSeen] | None) -> None:
+    def __init__(
+        self,
+        status: IngestStatus,
+        errors: RecentErrors,
+        applier: Callable[[], ChildSeen] | None,
+        *,
+        neighbours: Callable[[], tuple[Neighbour, ...]] = tuple,
+        runbook_url: str = "",
+    ) -> None:
         self._status = status
         self._errors = errors
         self._applier = applier
+        self._neighbours = neighbours
+        self._runbook_url = runbook_url
         self._started_at = datetime.now(UTC)
         self._throughput = Throughput(QUANTITIES)
         self._applied: dict[tuple[str, str], tuple[int, int]] = {}
@@ -109,7 +123,22 @@ class Presence:
             snapshot=self._snapshot(),
             throughput=tuple(self._throughput.to_json(now=time.time())),
             configured_at=datetime.fromtimestamp(status.configured_at, UTC) if status.configured_at else None,
+            waits=tuple(self._waits()),
+            errors=self._errors.kept(),
+            neighbours=self._neighbours(),
+            runbook_url=self._runbook_url,
         )
+
+    def _waits(self) -> Iterator[Wait]:
+        """What the stages say, and what their counters show."""
+        status, now = self._status, time.time()
+        yield from (*status.waits.now(), *status.snapshots.waits.now())
+        if status.backpressure_cause is not None and status.unread_s > UNREAD_SECONDS:
+            busy = "the upload to the spool" if status.backpressure_cause == "upload" else "the decoder"
+            yield Wait("reading the stream", f"{busy} to catch up (backpressure)", now - status.unread_s)
+        most = status.snapshots.most_rows_per_second
+        if most and status.snapshots.progress.tables:
+            yield Wait("snapshots", f"source.snapshot_rows_per_second lets them read {most:,} rows/s", None)
 
     def _snapshot(self) -> SnapshotRound | None:
         progress, now = self._status.snapshots.progress, time.monotonic()

@@ -16,20 +16,21 @@ Part = Literal["server", "slot", "ingest", "spool", "applier", "lake", "tables"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One code. `part` is the part of the pipeline that it belongs to. Only `info` leaves a
-    pipeline healthy.
+    """One code. `part` is the part of the pipeline that it belongs to, `runbook` the page of
+    docs/runbooks that goes through its causes. Only `info` leaves a pipeline healthy.
     """
 
     code: str
     part: Part
     severities: tuple[Severity, ...]
+    runbook: str
     meaning: str
     remedy: str
 
 
-def _kind(code: str, part: Part, severities: str, meaning: str, remedy: str) -> Kind:
+def _kind(code: str, part: Part, severities: str, runbook: str, meaning: str, remedy: str) -> Kind:
     letters: dict[str, Severity] = {"c": "critical", "w": "warning", "i": "info"}
-    return Kind(code, part, tuple(letters[letter] for letter in severities), meaning, remedy)
+    return Kind(code, part, tuple(letters[letter] for letter in severities), runbook, meaning, remedy)
 
 
 KINDS: tuple[Kind, ...] = (
@@ -37,6 +38,7 @@ KINDS: tuple[Kind, ...] = (
         "slot.lost",
         "slot",
         "c",
+        "SluiceSlotLost",
         "The pipeline cannot go on from its slot: the slot is missing, invalidated, ahead of the "
         "manifest, or on another server.",
         "Do not retry. `sluice slot show` names the case; the tables need a new snapshot under a new slot.",
@@ -45,6 +47,7 @@ KINDS: tuple[Kind, ...] = (
         "slot.unreserved",
         "slot",
         "c",
+        "SluiceSlotEndangered",
         "The server no longer promises to keep the WAL that the slot needs.",
         "Get ingest going at once, or raise `max_slot_wal_keep_size`.",
     ),
@@ -52,6 +55,7 @@ KINDS: tuple[Kind, ...] = (
         "slot.headroom",
         "slot",
         "cw",
+        "SluiceSlotEndangered",
         "The slot has used most of `max_slot_wal_keep_size`, or will have within hours.",
         "Get ingest going, or raise `max_slot_wal_keep_size`.",
     ),
@@ -59,6 +63,7 @@ KINDS: tuple[Kind, ...] = (
         "slot.inactive",
         "slot",
         "c",
+        "SluiceIngestDown",
         "Ingest says that it streams, and the server has no walsender on the slot.",
         "Restart ingest. If it comes back, look for a proxy that keeps dead connections open.",
     ),
@@ -66,6 +71,7 @@ KINDS: tuple[Kind, ...] = (
         "slot.foreign",
         "slot",
         "c",
+        "SluiceSlotEndangered",
         "The slot is in use by a client that is not this pipeline. What that client confirms is lost to the pipeline.",
         "Stop the client that is named, then look at `sluice slot show`.",
     ),
@@ -73,6 +79,7 @@ KINDS: tuple[Kind, ...] = (
         "server.unreachable",
         "server",
         "c",
+        "SluiceIngestDown",
         "The source does not answer, or refuses.",
         "Check the server, the network, `source.dsn` and the role.",
     ),
@@ -80,6 +87,7 @@ KINDS: tuple[Kind, ...] = (
         "ingest.stopped",
         "ingest",
         "cw",
+        "SluiceIngestDown",
         "Ingest does not stream: it does not run, or it is starting, reconnecting, draining or failed.",
         "Start `sluice run` or `sluice up`; if it runs, its log says why it does not stream.",
     ),
@@ -87,6 +95,7 @@ KINDS: tuple[Kind, ...] = (
         "ingest.stuck",
         "ingest",
         "c",
+        "SluiceIngestDown",
         "A stage of ingest has not moved for minutes.",
         "Restart ingest: nothing is lost. Report its log.",
     ),
@@ -94,6 +103,7 @@ KINDS: tuple[Kind, ...] = (
         "ingest.behind",
         "ingest",
         "cw",
+        "SluiceLagHigh",
         "Changes that were committed long ago are not in the spool yet.",
         "Look at the object store and at the load of the source; docs/runbooks/SluiceLagHigh.md goes "
         "through the causes.",
@@ -102,6 +112,7 @@ KINDS: tuple[Kind, ...] = (
         "ingest.error",
         "ingest",
         "wi",
+        "SluiceErrors",
         "Ingest met this error within the last hour. A warning while it keeps coming, else "
         "information. Known to the running "
         "process alone: `sluice status` and `sluice check` cannot show it, and may call a pipeline "
@@ -112,6 +123,7 @@ KINDS: tuple[Kind, ...] = (
         "spool.away",
         "spool",
         "c",
+        "SluiceObjectStoreFailing",
         "The object store does not answer. Nothing is lost: what is not stored is not acknowledged.",
         "Check the store and the network; ingest and applier go on by themselves.",
     ),
@@ -119,6 +131,7 @@ KINDS: tuple[Kind, ...] = (
         "spool.unreadable",
         "spool",
         "c",
+        "SluiceUnwatched",
         "The object store refuses, or what it holds is damaged.",
         "The message says which; `sluice spool verify` looks at every object.",
     ),
@@ -126,6 +139,7 @@ KINDS: tuple[Kind, ...] = (
         "spool.gone",
         "spool",
         "c",
+        "SluiceIngestDown",
         "The slot has served a pipeline, and the spool has no manifest: it was deleted, is not "
         "mounted, or is elsewhere.",
         "Bring the spool back or correct `spool.uri`, before anything is started: `sluice run` on an "
@@ -135,6 +149,7 @@ KINDS: tuple[Kind, ...] = (
         "spool.upkeep",
         "spool",
         "w",
+        "SluiceProblemStays",
         "The applier cannot archive entries of the manifest, or delete what every table has in the lake: the spool "
         "grows, and starts read more and more entries. Nothing is lost.",
         "The message says why, the applier's log has more. Refused: give its identity the rights of "
@@ -144,6 +159,7 @@ KINDS: tuple[Kind, ...] = (
         "request.refused",
         "tables",
         "w",
+        "SluiceErrors",
         "Ingest could not carry out a request of an operator within the last day.",
         "Correct what the reason says and ask again.",
     ),
@@ -151,6 +167,7 @@ KINDS: tuple[Kind, ...] = (
         "prepared.open",
         "ingest",
         "w",
+        "SluiceTransactionOpen",
         "A prepared transaction has been open for long. It holds locks, WAL and new snapshots.",
         "`COMMIT PREPARED` or `ROLLBACK PREPARED` at the source.",
     ),
@@ -158,6 +175,7 @@ KINDS: tuple[Kind, ...] = (
         "applier.never",
         "applier",
         "cw",
+        "SluiceApplierDown",
         "No applier has ever worked on this pipeline.",
         "Start `sluice apply` or `sluice up`.",
     ),
@@ -165,6 +183,7 @@ KINDS: tuple[Kind, ...] = (
         "applier.dead",
         "applier",
         "c",
+        "SluiceApplierDown",
         "The applier has stopped reporting, which it does at least every 20 s: it does not run, or it hangs.",
         "Start `sluice apply`; if it runs, restart it. Replay is safe.",
     ),
@@ -172,6 +191,7 @@ KINDS: tuple[Kind, ...] = (
         "applier.other",
         "applier",
         "c",
+        "SluiceApplierDown",
         "The records come from another applier than the one that `sluice up` started.",
         "Stop one of the two: one applier per pipeline.",
     ),
@@ -179,6 +199,7 @@ KINDS: tuple[Kind, ...] = (
         "applier.failing",
         "applier",
         "cw",
+        "SluiceApplyFailing",
         "The applier reports, and has neither committed a window nor found nothing to do for long.",
         "Its log says which table fails and why.",
     ),
@@ -186,6 +207,7 @@ KINDS: tuple[Kind, ...] = (
         "applier.clock",
         "applier",
         "w",
+        "SluiceApplierDown",
         "The applier's newest record is from the future by our clock, by more than a minute. One "
         "look cannot "
         "tell whether such an applier lives; the running ingest can, by when the record last changed.",
@@ -195,6 +217,7 @@ KINDS: tuple[Kind, ...] = (
         "lake.behind",
         "lake",
         "cw",
+        "SluiceLakeBehind",
         "The lake lacks changes that have long been in the spool.",
         "Look at the applier's log and its resources; docs/runbooks/SluiceLakeBehind.md goes through the causes.",
     ),
@@ -202,6 +225,7 @@ KINDS: tuple[Kind, ...] = (
         "configuration.refused",
         "ingest",
         "w",
+        "SluiceProblemStays",
         "The configuration file was edited while the pipeline runs, and what it says now is not in force: all "
         "settings are as they were.",
         "The message names what cannot change while a process runs: restart it, or set that back.",
@@ -210,6 +234,7 @@ KINDS: tuple[Kind, ...] = (
         "table.stale",
         "tables",
         "c",
+        "SluiceTableUnequal",
         "A lake table is known not to equal its source.",
         "Its reason says when it is read again by itself; `sluice resync` with the table's name takes a "
         "new snapshot of it at once.",
@@ -218,6 +243,7 @@ KINDS: tuple[Kind, ...] = (
         "table.gap",
         "tables",
         "c",
+        "SluiceTableUnequal",
         "Changes of a table were lost with the slot. Its lake table stands still in front of them, and its later "
         "changes wait in the spool.",
         "`sluice verify --repair` compares it with the source, reads again the rows that differ, and makes it live.",
@@ -226,6 +252,7 @@ KINDS: tuple[Kind, ...] = (
         "verify.different",
         "tables",
         "c",
+        "SluiceTableUnequal",
         "`sluice verify` found rows of a lake table that differ from the source, and has not found it equal since.",
         "`sluice verify` with the table's name names the keys of the rows; `sluice verify --repair` reads them again. "
         "Find out first how they came to differ.",
@@ -234,6 +261,7 @@ KINDS: tuple[Kind, ...] = (
         "verify.late",
         "tables",
         "w",
+        "SluiceTableNotFollowed",
         "Tables are compared continuously, and some were not found equal for three intervals.",
         "See whether `sluice verify --continuous` runs, and what its log says. If nobody is to compare continuously "
         "any more, `sluice verify --continuous-ended` says so.",
@@ -242,6 +270,7 @@ KINDS: tuple[Kind, ...] = (
         "verify.unreadable",
         "tables",
         "c",
+        "SluiceProblemStays",
         "It cannot be read what comparisons found: whether a table differs from the source is not known. What a "
         "running ingest read before is still shown.",
         "Refused: give ingest and whoever asks for the status the right to read below `verify/`. Damaged: remove the "
@@ -251,6 +280,7 @@ KINDS: tuple[Kind, ...] = (
         "table.quarantined",
         "tables",
         "w",
+        "SluiceTableNotFollowed",
         "A table cannot be carried, and is left out.",
         "Correct what the reason says: its snapshot is then taken by itself. Where the catalog does "
         "not show it, `sluice resync` with the table's name.",
@@ -259,6 +289,7 @@ KINDS: tuple[Kind, ...] = (
         "table.failing",
         "tables",
         "w",
+        "SluiceTableNotFollowed",
         "The applier fails on a table, or its snapshot cannot be taken, and it is tried again.",
         "The reason names the error; the log of the applier, or of ingest, has more.",
     ),
@@ -266,6 +297,7 @@ KINDS: tuple[Kind, ...] = (
         "table.maintenance",
         "tables",
         "w",
+        "SluiceProblemStays",
         "The maintenance of a lake table fails: its files pile up, or files that no version needs stay. Its rows are right.",
         "The message names the task and the error, the applier's log has more; it is tried again by itself. "
         "docs/applier.md tells what each task does.",
@@ -274,6 +306,7 @@ KINDS: tuple[Kind, ...] = (
         "table.pending",
         "tables",
         "wi",
+        "SluiceTableNotFollowed",
         "A table's columns changed, and the stream has not come to the position of that yet. A warning after an hour.",
         "Wait; if it lasts, see why the stream does not advance.",
     ),
@@ -281,6 +314,7 @@ KINDS: tuple[Kind, ...] = (
         "table.snapshot",
         "tables",
         "wi",
+        "SluiceSnapshotStalled",
         "A table's snapshot is not in the lake yet. A warning after an hour.",
         "Wait, or see why it is slow.",
     ),
@@ -323,6 +357,7 @@ class Problem:
             "where": self.where,
             "message": self.message,
             "what_to_do": self.remedy,
+            "runbook": BY_CODE[self.code].runbook,
             "count": self.count,
             "since": None if self.since is None else datetime.fromtimestamp(self.since, UTC).isoformat(),
             "age_seconds": None if age is None else round(age, 1),
@@ -334,7 +369,11 @@ def page() -> str:
     return "\n".join(
         [
             _PAGE_HEAD,
-            *(f"| `{kind.code}` | {', '.join(kind.severities)} | {kind.meaning} | {kind.remedy} |" for kind in KINDS),
+            *(
+                f"| `{kind.code}` | {', '.join(kind.severities)} | {kind.meaning} | {kind.remedy} "
+                f"[Runbook](runbooks/{kind.runbook}.md). |"
+                for kind in KINDS
+            ),
             "",
         ]
     )

@@ -5,12 +5,16 @@ Must not import what runs: the command line shows it where only a few packages a
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
+from sluice.errors import ErrorSeen
 from sluice.health.facts import ProcessSeen
+from sluice.health.neighbours import Neighbour
+from sluice.health.problems import BY_CODE
 from sluice.health.snapshots import SnapshotRound
 from sluice.health.wal import shown
+from sluice.telemetry.waits import Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,9 @@ class ProcessFacts:
     """One look at the process; `seen` is what its health is judged by. `complete_lsn` is through
     which nothing that was received is missing from the manifest, `oldest_unflushed_at` (unix
     seconds) the commit time of the oldest transaction that is. `throughput` is the last hour, a
-    minute each. `configured_at` is when the settings in force were read.
+    minute each. `configured_at` is when the settings in force were read. `waits` is what it waits for
+    now, `errors` what went wrong since it started, `neighbours` what other pipelines say of themselves.
+    `runbook_url` is where the runbooks are served, empty when that is not known.
     """
 
     seen: ProcessSeen
@@ -31,6 +37,10 @@ class ProcessFacts:
     snapshot: SnapshotRound | None
     throughput: tuple[dict[str, Any], ...]
     configured_at: datetime | None = None
+    waits: tuple[Wait, ...] = ()
+    errors: tuple[ErrorSeen, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
+    runbook_url: str = ""
 
     def to_json(self, *, now: datetime) -> dict[str, Any]:
         applier = self.seen.applier
@@ -48,4 +58,20 @@ class ProcessFacts:
                 "refused": self.seen.configuration_refused or None,
             },
             "throughput": list(self.throughput),
+            "errors": [_error_json(one) for one in self.errors],
+            "neighbours": [one.to_json() for one in self.neighbours],
+            "runbook_url": self.runbook_url,
         }
+
+
+def _error_json(one: ErrorSeen) -> dict[str, Any]:
+    return {
+        "error": one.error,
+        "where": one.where,
+        "message": one.message,
+        "what_to_do": one.hint,
+        "count": one.count,
+        "first_at": datetime.fromtimestamp(one.first_at, UTC).isoformat(),
+        "last_at": datetime.fromtimestamp(one.last_at, UTC).isoformat(),
+        "runbook": BY_CODE["ingest.error"].runbook,
+    }

@@ -25,6 +25,7 @@ from sluice.health.verdict import Verdict, judge
 from sluice.health.wal import Headroom, Positions, Stage, headroom, shown, slot_json, stages
 from sluice.manifest.state import PipelineState
 from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
+from sluice.telemetry.waits import Wait
 
 SCHEMA_VERSION = 1
 
@@ -174,6 +175,21 @@ class Report:
         return snapshots(self.manifest, self.process.snapshot if self.process else None)
 
     @property
+    def waits(self) -> tuple[Wait, ...]:
+        """What is waited for now: by the running process, and by tables until they are read again."""
+        again = [
+            Wait(
+                f"{table.schema}.{table.table}",
+                "it is read again by itself",
+                datetime.fromisoformat(table.since).timestamp() if table.since else None,
+                datetime.fromisoformat(table.resync_at).timestamp(),
+            )
+            for table in self.tables
+            if table.resync_at
+        ]
+        return (*(self.process.waits if self.process else ()), *again)
+
+    @property
     def headroom(self) -> Headroom | None:
         return headroom(self.server, self.slot, self.history)
 
@@ -273,6 +289,7 @@ class Report:
                 "left_out": self.complete.left_out if self.complete else {},
             },
             "snapshot": self.snapshots.to_json(),
+            "waits": [self._wait_json(one) for one in self.waits],
             "prepared": [self._prepared_json(one) for one in self.manifest.prepared.values()],
             "tables": [table.to_json() for table in self.tables],
             "process": self.process.to_json(now=self.taken_at) if self.process else None,
@@ -294,6 +311,14 @@ class Report:
             "database": server.database,
             "wal_lsn": shown(server.wal_end_lsn),
             "slot": None if self.slot is None else slot_json(server, self.slot),
+        }
+
+    def _wait_json(self, one: Wait) -> dict[str, Any]:
+        return {
+            "what": one.what,
+            "reason": one.reason,
+            "for_seconds": None if one.since is None else max(0.0, self._now - one.since),
+            "retry_in_seconds": None if one.retry_at is None else max(0.0, one.retry_at - self._now),
         }
 
     def _prepared_json(self, one: Prepared) -> dict[str, Any]:

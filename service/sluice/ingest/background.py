@@ -68,6 +68,8 @@ class Background:
             self._status.snapshots.beat = time.time()
             if self._epoch.snapshotter.pending:
                 await self._attempt(self._epoch.snapshotter.run_once, "snapshot")
+            else:
+                self._epoch.snapshotter.rest()
             await self._stop.sleep(SNAPSHOT_SECONDS)
 
     async def _repair(self) -> None:

@@ -106,6 +106,7 @@ def open_epoch(
         counts=status.commits,
     )
     numbers = itertools.count(1)
+    status.snapshots.most_rows_per_second = options.snapshot.rows_per_second
     segments = SnapshotSegments(
         options.source,
         committer,

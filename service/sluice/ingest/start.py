@@ -22,9 +22,14 @@ from sluice.source.sessions import SourceOptions, open_query
 from sluice.source.setup import set_up
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
+from sluice.source.snapshot_export import Waiting, waited_for
 from sluice.source.start import best_streaming, highest_protocol
 from sluice.source.timeline_guard import TimelineGuard
 from sluice.store.base import ObjectStore
+from sluice.telemetry.waits import Waits
+
+_SLOT, _STREAM = "the new replication slot", "the stream"
+"""What waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,12 @@ class Start:
     gap: PublicationGap | None = None
 
 
-def prove_start(options: IngestOptions, store: ObjectStore, log: ManifestLog | None, *, unpublished: bool) -> Start:
+def prove_start(
+    options: IngestOptions, store: ObjectStore, log: ManifestLog | None, *, unpublished: bool, waits: Waits
+) -> Start:
     """Proves that a stream can continue the manifest, after waiting until the slot is free. `log`
     is our own, once it is open. With `unpublished`, the server has said that the publication did
-    not exist at some position.
+    not exist at some position. `waits` hears what is waited for.
 
     Blocks. Raises WriterFenced, SlotLost, SlotBusy, SourceError, StoreError and ManifestCorrupt.
     """
@@ -52,8 +59,16 @@ def prove_start(options: IngestOptions, store: ObjectStore, log: ManifestLog | N
         gap = PublicationGap.find(connection, options, state) if unpublished else None
         server = server_facts(connection, source, whole=True)
         if state.opened is None:
-            set_up(source, connection, tables=options.tables, two_phase=options.two_phase)
-        wait_until_free(connection, source, bound_s=options.slot_wait_s)
+            with waits.ended(_SLOT):
+                set_up(
+                    source,
+                    connection,
+                    tables=options.tables,
+                    two_phase=options.two_phase,
+                    waiting=Waiting(report=lambda blockers: waits.say(_SLOT, waited_for(blockers))),
+                )
+        with waits.ended(_STREAM):
+            wait_until_free(connection, source, bound_s=options.slot_wait_s, said=lambda who: waits.say(_STREAM, who))
         slot = slot_facts(connection, source.slot)
         lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
         if gap is not None:

@@ -14,6 +14,7 @@ from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState
 from sluice.telemetry import catalogue
 from sluice.telemetry.distribution import Distribution
+from sluice.telemetry.waits import Waits
 
 
 def _seconds() -> Distribution:
@@ -188,6 +189,10 @@ class SnapshotCounts:
     """When the thread that reads snapshots last went round or took rows, unix seconds."""
     pending: int = 0
     """Tables that wait for their rows, as of the last refresh."""
+    most_rows_per_second: int = 0
+    """What all of them together may read; 0: no limit."""
+    waits: Waits = field(default_factory=Waits)
+    """What keeps them from being read now."""
     progress: SnapshotProgress = field(default_factory=SnapshotProgress)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -252,7 +257,8 @@ class IngestStatus:
     """
     reached_at: float = 0.0
     backpressure_cause: str | None = None
-    """What the socket waits for; None while it is read."""
+    """What the socket waits for; None while it is read. `unread_s` is for how long it has waited."""
+    unread_s: float = 0.0
     backpressure_seconds: dict[str, float] = field(default_factory=dict)
     configured_at: float = 0.0
     """When the settings in force were read, unix seconds; 0 before."""
@@ -265,3 +271,5 @@ class IngestStatus:
     commits: CommitCounts = field(default_factory=CommitCounts)
     tables: TableCounts = field(default_factory=TableCounts)
     snapshots: SnapshotCounts = field(default_factory=SnapshotCounts)
+    waits: Waits = field(default_factory=Waits)
+    """What keeps changes from being streamed now."""

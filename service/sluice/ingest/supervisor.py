@@ -45,6 +45,7 @@ that acknowledged something begins again at the first.
 """
 _NAMED = 20
 """Tables that an error names."""
+_CONNECTION = "the connection to the source"
 
 
 def _tune_interpreter() -> None:
@@ -126,9 +127,11 @@ class Ingest:
         if session is None:
             status.complete_lsn = status.manifest.through_lsn if status.manifest is not None else 0
             status.oldest_unflushed_us = status.backpressure_cause = None
+            status.unread_s = 0.0
             return
         self._backpressure.account(session.backpressure_cause)
         status.backpressure_cause = session.backpressure_cause if self._backpressure.active else None
+        status.unread_s = self._backpressure.lasting
         status.received_lsn = session.received_lsn
         status.last_message_at = session.last_message_at or status.last_message_at
         status.last_feedback_at = session.last_feedback_at or status.last_feedback_at
@@ -208,7 +211,7 @@ class Ingest:
 
     def _prove(self) -> Start:
         log = self._epoch.log if self._epoch is not None else None
-        start = prove_start(self._options, self._store, log, unpublished=self._unpublished)
+        start = prove_start(self._options, self._store, log, unpublished=self._unpublished, waits=self.status.waits)
         opened = start.state.opened
         if log is not None and opened is not None and opened.timeline != start.server.timeline:
             raise SourceMoved(
@@ -311,7 +314,9 @@ class Ingest:
             "lost contact, trying again", error=str(error), hint=error.hint, pause_seconds=round(pause, 1)
         )
         status.retry_delay_s = pause
-        await self._stop.sleep(pause)
+        status.waits.say(_CONNECTION, str(error), retry_seconds=pause)
+        with status.waits.ended(_CONNECTION):
+            await self._stop.sleep(pause)
         status.retry_delay_s = 0.0
 
     # beside the connection

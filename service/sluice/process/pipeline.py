@@ -20,6 +20,7 @@ from sluice.errors import Interrupted, ServiceError, UsageError
 from sluice.health.access import Access
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.observer import Observer
+from sluice.health.neighbours import Neighbours
 from sluice.health.reporter import Reporter
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
@@ -76,13 +77,15 @@ class Rereading:
 @dataclass(frozen=True, slots=True)
 class TelemetryOptions:
     """Where to listen, how many tables get series of their own, the file with the token that requests
-    need, and the fingerprint of the settings.
+    need, and the fingerprint of the settings. `runbook_url` and `pipelines` are for the status page.
     """
 
     listen: str
     max_tables: int
     token_path: str = ""
     config_hash: int | None = None
+    runbook_url: str = ""
+    pipelines: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(
@@ -108,6 +111,7 @@ def run(
         metrics=metrics,
         applier=applier,
         rereading=rereading,
+        telemetry=telemetry,
     )
     server = HealthServer(
         telemetry.listen,
@@ -115,6 +119,7 @@ def run(
         health=process.health,
         status=process.observer.status,
         verdict=process.observer.verdict,
+        history=process.observer.history,
         access=Access(telemetry.token_path),
     )
     signals.arm().hand_to(process.stop)
@@ -139,6 +144,7 @@ class Process:
         metrics: Metrics,
         applier: ApplierCommand | None,
         rereading: Rereading | None = None,
+        telemetry: TelemetryOptions,
     ) -> None:
         self.stopping = Stop(options.stop_s)
         errors = RecentErrors()
@@ -164,6 +170,8 @@ class Process:
             metrics=metrics,
             health=self.health,
             applier=self._applier.seen if self._applier is not None else None,
+            neighbours=Neighbours(telemetry.pipelines),
+            runbook_url=telemetry.runbook_url,
         )
         metrics.before_render(self.observer.export_verdict)
         self._mode_of = rereading.mode_of if rereading is not None else None
@@ -183,7 +191,12 @@ class Process:
         self.health.beat(_EVENTS)
         watching = [
             asyncio.create_task(task)
-            for task in (self._tick(), self._repeat(self.observer.look), self._repeat(self.observer.look_at_source))
+            for task in (
+                self._tick(),
+                self._repeat(self.observer.look),
+                self._repeat(self.observer.look_at_source),
+                self._repeat(self.observer.look_around),
+            )
         ]
         self.health.started()
         if self._applier is not None:

@@ -7,6 +7,7 @@ files or the environment, and must not import any package of the pipeline.
 
 import re
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -64,6 +65,21 @@ def _listen_address(value: str) -> str:
     return value
 
 
+def _web_address(value: str) -> str:
+    parts = urlsplit(value)
+    try:
+        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole or parts.username is not None or parts.query or parts.fragment or not value.isprintable():
+        raise ValueError("an address is http:// or https://, a host and what follows, without user, query and fragment")
+    return value.rstrip("/")
+
+
+def _optional_web_address(value: str) -> str:
+    return value and _web_address(value)
+
+
 def _optional_listen_address(value: str) -> str:
     return "off" if value in ("", "off") else _listen_address(value)
 
@@ -80,6 +96,7 @@ def _selection_pattern(value: str) -> str:
     return value
 
 
+PipelineName = Annotated[str, Field(pattern=PIPELINE_NAME)]
 ApplyWay = Literal["auto", "direct", "distributed", "merge"]
 LakeMode = Annotated[Mode, AfterValidator(_not_history)]
 TablePattern = Annotated[str, AfterValidator(_table_pattern)]
@@ -365,7 +382,8 @@ class TelemetrySettings(Section):
     """Logs, metrics, health."""
 
     listen: Annotated[str, AfterValidator(_listen_address)] = Field(
-        "127.0.0.1:9187", description="address of /metrics, /livez, /readyz, /startupz and /status"
+        "127.0.0.1:9187",
+        description="address of the status page, /metrics, /livez, /readyz, /startupz, /status and /history",
     )
     apply_listen: Annotated[str, AfterValidator(_optional_listen_address)] = Field(
         "127.0.0.1:9188",
@@ -374,8 +392,18 @@ class TelemetrySettings(Section):
     )
     token_path: str = Field(
         "",
-        description="file with a token that requests for /metrics, /status and the page must carry, as bearer token or "
-        "as password; read for each request. The probes need none, and then answer without details",
+        description="file with a token that requests for /metrics, /status, /history and the page must carry, as "
+        "bearer token or as password; read for each request. The probes need none, and then answer without details",
+    )
+    runbook_url: Annotated[str, AfterValidator(_optional_web_address)] = Field(
+        "",
+        description="where docs/runbooks is served: the status page then links to the runbook of each problem, by "
+        "this, a slash, the name of the page and .md",
+    )
+    pipelines: dict[PipelineName, Annotated[str, AfterValidator(_web_address)]] = Field(
+        default_factory=dict,
+        description="other pipelines that the status page lists: the address of the status page of each, by name, as "
+        "`billing: http://127.0.0.1:9189`. Ingest asks its /readyz every 15 s",
     )
     log_format: Literal["auto", "console", "json"] = Field(
         "auto", description="auto is console on a terminal, json otherwise"

@@ -14,11 +14,19 @@ from sluice.source.selection import matches, naming
 from sluice.source.sessions import Connection, SourceOptions
 from sluice.source.slot import can_fail_over, ensure_slot
 from sluice.source.slot_facts import slot_facts
+from sluice.source.snapshot_export import Waiting
 
 
-def set_up(options: SourceOptions, connection: Connection, *, tables: tuple[str, ...], two_phase: bool) -> None:
+def set_up(
+    options: SourceOptions,
+    connection: Connection,
+    *,
+    tables: tuple[str, ...],
+    two_phase: bool,
+    waiting: Waiting | None = None,
+) -> None:
     """Creates publication and slot, each only if it is missing. `tables` are the patterns that the
-    new publication is made from. Raises SourceError.
+    new publication is made from; `waiting` hears what the slot waits for. Raises SourceError.
     """
     names = Catalog(connection).table_names()
     chosen = [(schema, table) for schema, table in names if matches(tables, schema, table)] if naming(tables) else None
@@ -29,6 +37,6 @@ def set_up(options: SourceOptions, connection: Connection, *, tables: tuple[str,
     faults.point("setup.published")
     if slot_facts(connection, options.slot) is None:
         failover = can_fail_over(connection, two_phase=two_phase)
-        slot = ensure_slot(options, two_phase=two_phase, failover=failover)
+        slot = ensure_slot(options, two_phase=two_phase, failover=failover, waiting=waiting)
         logger.info("slot created", slot=slot.name, confirmed_flush_lsn=show(slot.confirmed_flush_lsn or 0))
     faults.point("setup.slot")

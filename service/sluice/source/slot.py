@@ -14,7 +14,7 @@ from sluice.source.continuity import TWO_PHASE_SINCE
 from sluice.source.facts import SlotFacts
 from sluice.source.sessions import Connection, SourceOptions, open_query, open_replication, translated
 from sluice.source.slot_facts import slot_facts
-from sluice.source.snapshot_export import create_slot
+from sluice.source.snapshot_export import Waiting, create_slot
 
 FAILOVER_SINCE = 170000
 """Version, as libpq numbers it, since which a slot can be synchronised to standbys."""
@@ -33,11 +33,13 @@ def can_fail_over(conn: Connection, *, two_phase: bool) -> bool:
     return conn.pgconn.server_version >= since and not row[0]
 
 
-def ensure_slot(options: SourceOptions, *, two_phase: bool = False, failover: bool = False) -> SlotFacts:
+def ensure_slot(
+    options: SourceOptions, *, two_phase: bool = False, failover: bool = False, waiting: Waiting | None = None
+) -> SlotFacts:
     """The pipeline's slot, created when it is missing. The publication must exist already. Raises
     SourceError.
 
-    Creation waits for every older transaction, and says so in the log.
+    Creation waits for every older transaction, and says so in the log and to `waiting`.
     """
     with closing(open_query(options)) as conn:
         found = slot_facts(conn, options.slot)
@@ -67,6 +69,7 @@ def ensure_slot(options: SourceOptions, *, two_phase: bool = False, failover: bo
                 f"CREATE_REPLICATION_SLOT {quote_slot(options.slot)} LOGICAL pgoutput {suffix}",
                 what="the new replication slot",
                 options=options,
+                waiting=waiting,
             )
         finally:
             creating.close()

@@ -44,6 +44,7 @@ def wait_until_free(
     *,
     bound_s: float | None = None,
     sleep: Callable[[float], None] | None = None,
+    said: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Returns when nobody streams from the slot, which after a lost connection takes the server a
     while to notice.
@@ -51,7 +52,7 @@ def wait_until_free(
     A connection of this pipeline may be one that we lost: it is waited for until the server has
     released it, which takes wal_sender_timeout. One of somebody else, or of ours and still
     answering, belongs to a process that runs. Raises SlotBusy naming the process when it lasts
-    longer than that, or than `bound_s`.
+    longer than that, or than `bound_s`. Before each pause `said` hears who uses it.
     """
     sleep = sleep or options.cancellation.sleep
     waited, backoff = 0.0, Backoff(LOOK_SECONDS)
@@ -65,14 +66,15 @@ def wait_until_free(
             answered is None or waited - answered > ANSWERS_SECONDS
         )
         patience = OWN_MARGIN_SECONDS + (holder.timeout_s or NEVER_SECONDS) if ours_and_lost else ALIVE_SECONDS
+        use = f"in use by process {holder.pid} (application_name {holder.application_name or 'not set'})"
         if waited >= (patience if bound_s is None else bound_s):
             raise SlotBusy(
-                f"slot {options.slot} is in use by process {holder.pid} (application_name "
-                f"{holder.application_name or 'not set'}), still after {waited:.0f} s",
+                f"slot {options.slot} is {use}, still after {waited:.0f} s",
                 hint="stop the other process; if it is gone already, the server frees the slot after "
                 "wal_sender_timeout, or when an administrator runs "
                 f"SELECT pg_terminate_backend({holder.pid})",
             )
+        said(f"slot {options.slot}, {use}")
         pause = backoff.next()
         sleep(pause)
         waited += pause

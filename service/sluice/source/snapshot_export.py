@@ -12,8 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import psycopg
 import structlog
@@ -26,6 +25,8 @@ from sluice.source.sessions import Connection, SourceOptions, open_query, open_r
 
 _POLL_MS = 200
 _REPORT_EVERY_S = 2.0
+_NAMED = 3
+"""Transactions that a sentence names."""
 _ON_A_STANDBY = "if the server is a standby, it waits for its primary: run SELECT pg_log_standby_snapshot() there"
 
 
@@ -42,10 +43,10 @@ class Blocker:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """What to do while slot creation waits: `report` is called every two seconds with the open
-    transactions, in place of a line in the log; `cancelled` is asked more often.
+    transactions, beside the line in the log; `cancelled` is asked more often.
     """
 
-    report: Callable[[Sequence[Blocker]], None] | None = None
+    report: Callable[[Sequence[Blocker]], None] = lambda _: None
     cancelled: Callable[[], bool] = lambda: False
 
 
@@ -66,14 +67,11 @@ def create_slot(
     """Runs CREATE_REPLICATION_SLOT on a replication connection; `what` is for the log. Raises SourceError;
     SourceUnavailable when cancelled.
     """
-    waiting = waiting or Waiting()
-    if waiting.report is None:
-        waiting = replace(waiting, report=partial(_log_waiting, what))
     pgconn = conn.pgconn
     try:
         with translated("creating a replication slot"):
             pgconn.send_query(command.encode())
-            result = _wait(conn, waiting, options)
+            result = _wait(conn, waiting or Waiting(), options, what)
     except BaseException:
         conn.close()  # the server ends a creation whose client is gone
         raise
@@ -81,6 +79,19 @@ def create_slot(
         raise_result(result, doing="creating a replication slot", slot=options.slot)
     name, consistent, snapshot = ((result.get_value(0, column) or b"").decode() for column in range(3))
     return CreatedSlot(name, lsn.parse(consistent), snapshot)
+
+
+def waited_for(blockers: Sequence[Blocker]) -> str:
+    """What slot creation waits for, in words."""
+    if not blockers:
+        return f"older transactions; {_ON_A_STANDBY}"
+    named = [
+        (f"process {one.pid} ({one.application_name or 'no application_name'})" if one.pid else f"prepared {one.gid}")
+        + f", open for {one.age_s:.0f} s"
+        for one in blockers[:_NAMED]
+    ]
+    more = len(blockers) - len(named)
+    return f"older transactions to end: {'; '.join(named)}" + (f"; and {more:,} more" if more else "")
 
 
 def _log_waiting(what: str, blockers: Sequence[Blocker]) -> None:
@@ -92,7 +103,7 @@ def _log_waiting(what: str, blockers: Sequence[Blocker]) -> None:
     )
 
 
-def _wait(conn: Connection, waiting: Waiting, options: SourceOptions) -> pq.abc.PGresult | None:
+def _wait(conn: Connection, waiting: Waiting, options: SourceOptions, what: str) -> pq.abc.PGresult | None:
     pgconn = conn.pgconn
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)
@@ -105,8 +116,10 @@ def _wait(conn: Connection, waiting: Waiting, options: SourceOptions) -> pq.abc.
         elif waiting.cancelled():
             conn.cancel_safe()
             raise SourceUnavailable("creating a replication slot was cancelled while it waited for older transactions")
-        elif time.monotonic() >= next_report and waiting.report is not None:
-            waiting.report(open_transactions(options))
+        elif time.monotonic() >= next_report:
+            blockers = open_transactions(options)
+            _log_waiting(what, blockers)
+            waiting.report(blockers)
             next_report = time.monotonic() + _REPORT_EVERY_S
     result = pgconn.get_result()
     while pgconn.get_result() is not None:

@@ -49,11 +49,15 @@ class RecentErrors(ErrorTally):
             while len(self._known) > KEPT:
                 del self._known[next(iter(self._known))]
 
+    def kept(self) -> tuple[ErrorSeen, ...]:
+        """All that are remembered, however old, the newest first."""
+        with self._known_lock:
+            return tuple(reversed(self._known.values()))
+
     def recent(self) -> tuple[ErrorSeen, ...]:
         """The errors of the last hour, the newest first."""
         now = self._clock()
-        with self._known_lock:
-            return tuple(one for one in reversed(self._known.values()) if _recent(one, now))
+        return tuple(one for one in self.kept() if _recent(one, now))
 
 
 def _recent(one: ErrorSeen, now: float) -> bool:

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from sluice.health.endpoint import Health, HealthServer
 from sluice.telemetry.metrics import Metrics
+from tests.ops.page import documents
 from tests.ops.page.documents import Document, healthy
 from tools.local.binaries import LocalServerError
 from tools.local.browser import ARGUMENTS, browser
@@ -54,7 +55,13 @@ class Served:
 def served() -> Iterator[Served]:
     answering = Served()
     metrics = Metrics("shop")
-    server = HealthServer("127.0.0.1:0", metrics=metrics, health=Health(metrics), status=answering.status)
+    server = HealthServer(
+        "127.0.0.1:0",
+        metrics=metrics,
+        health=Health(metrics),
+        status=answering.status,
+        history=lambda names: documents.history(list(names)),
+    )
     answering.address = server.address
     yield answering
     server.close()

@@ -176,6 +176,7 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
             "eta_seconds": None,
             "tables": [],
         },
+        "waits": [],
         "prepared": [],
         "tables": [
             table(name, lag_seconds=round(0.4 * at, 1), rows_applied=48_211 * at + at) for at, name in enumerate(names)
@@ -191,8 +192,99 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
             "applier": {"running": True, "restarts": 0},
             "configuration": {"in_force_since": started.isoformat(), "refused": None},
             "throughput": throughput(now),
+            "errors": [],
+            "neighbours": [],
+            "runbook_url": "",
         },
     }
+
+
+def history(names: list[str], *, now: datetime | None = None, steps: int = 23) -> Document:
+    """The last 46 minutes, with a peak, and a time in which nothing was seen."""
+    since = (now or datetime.now(UTC)) - timedelta(seconds=120 * steps)
+
+    def line(worst: float) -> Document:
+        lags = [None if at in (9, 10) else round(worst * (5 if at == 4 else 1), 1) for at in range(steps)]
+        rows = [None if lag is None else at * 400 for at, lag in enumerate(lags)]
+        versions = [None if lag is None else at % 7 for at, lag in enumerate(lags)]
+        return {"lag_seconds": lags, "rows": rows, "versions": versions}
+
+    return {
+        "since": since.isoformat(),
+        "step_seconds": 120,
+        "steps": 60,
+        "pipeline": line(3.1),
+        "spool_lag_seconds": [0.4] * steps,
+        "tables": {name: line(1.0 + at) for at, name in enumerate(names)},
+    }
+
+
+def maintained() -> Document:
+    """A table with every kind of maintenance behind it, and one task that fails."""
+    found = healthy()
+    run = {"files_removed": 0, "bytes_removed": 0, "files_added": 0, "bytes_added": 0}
+    found["tables"][0]["maintenance"].update(
+        failing="vacuum: StoreRefused: AccessDenied",
+        runs={
+            "join": run
+            | {"at": "2026-01-01T00:00:00+00:00", "seconds": 1.5, "files_removed": 20, "bytes_removed": 52_428_800}
+            | {"files_added": 1, "bytes_added": 41_943_040},
+            "checkpoint": run | {"at": "2026-01-01T00:02:00+00:00", "seconds": 0.4},
+            "vacuum": run | {"at": "2025-12-31T23:00:00+00:00", "seconds": 75.0, "files_removed": -1},
+        },
+    )
+    return found
+
+
+def waiting() -> Document:
+    """A new pipeline whose slot cannot be made yet, a locked table, and a retry that is due."""
+    found = healthy()
+    found["waits"] = [
+        wait("the new replication slot", "older transactions to end: process 12 (psql), open for 700 s", 698.0),
+        wait("snapshots of locked tables", "locks of other sessions on public.orders", 61.0, retry=4.2),
+        wait("the connection to the source", "the server closed the connection", 2.0, retry=0.0),
+    ]
+    return found
+
+
+def wait(what: str, reason: str, for_seconds: float | None, *, retry: float | None = None) -> Document:
+    return {"what": what, "reason": reason, "for_seconds": for_seconds, "retry_in_seconds": retry}
+
+
+def troubled() -> Document:
+    """What went wrong since the process started, with the runbooks served somewhere, and other pipelines."""
+    found = healthy()
+    now = datetime.fromisoformat(found["taken_at"])
+    found["process"].update(
+        runbook_url="https://wiki.example.com/sluice",
+        errors=[
+            {
+                "error": "StoreUnavailable",
+                "where": "spool",
+                "message": "the object store did not answer within 30 s",
+                "what_to_do": "see whether others reach it",
+                "count": 12,
+                "first_at": (now - timedelta(hours=2)).isoformat(),
+                "last_at": (now - timedelta(seconds=30)).isoformat(),
+                "runbook": "SluiceErrors",
+            },
+            {
+                "error": "ValueError",
+                "where": "catalog",
+                "message": "",
+                "what_to_do": "",
+                "count": 1,
+                "first_at": (now - timedelta(hours=3)).isoformat(),
+                "last_at": (now - timedelta(hours=3)).isoformat(),
+                "runbook": "SluiceErrors",
+            },
+        ],
+        neighbours=[
+            {"name": "billing", "url": "http://127.0.0.1:9189", "state": "healthy"},
+            {"name": "crm", "url": "http://127.0.0.1:9190", "state": "no answer"},
+        ],
+    )
+    return found
 
 
 def judged(document: Document, state: State, *problems: Problem) -> Document:
@@ -216,6 +308,7 @@ def snapshots() -> Document:
         "estimated_rows": 98_000_000,
         "rows_per_second": 310_400.2,
         "eta_seconds": 183.0,
+        "bytes": 3_200_000_000,
     }
     waiting = {
         "table": "public.customers",
@@ -223,6 +316,7 @@ def snapshots() -> Document:
         "estimated_rows": 1_200_000,
         "rows_per_second": None,
         "eta_seconds": None,
+        "bytes": None,
     }
     found["snapshot"] = {
         "tables_done": 6,

@@ -58,7 +58,15 @@ def shows_all(page: Page, document: Document) -> None:
         times = f"{one['count']} times" if one["count"] > 1 and one["part"] == "ingest" else ""
         for part in (one["severity"], one["code"], one["where"], one["message"], one["what_to_do"], times):
             assert part in said
+        assert f"docs/runbooks/{one['runbook']}.md" in said or f"Runbook: {one['runbook']}" in said
     assert seen["prepared"] == len(document["prepared"])
+    assert seen["waits"] == len(document["waits"])
+    process = document["process"] or {"errors": [], "neighbours": []}
+    assert len(seen["errors"]) == len(process["errors"])
+    for said, one in zip(seen["errors"], process["errors"], strict=True):
+        for part in (one["error"], one["where"], one["message"], one["what_to_do"]):
+            assert part in said
+    assert seen["neighbours"] == [f"{one['name']}: {one['state'] or 'not asked yet'}" for one in process["neighbours"]]
 
 
 def _shows_headroom(page: Page, document: Document) -> None:
@@ -85,5 +93,8 @@ READ = """() => {
         })),
         problems: texts(all("#problems li")),
         prepared: all("#prepared li").length,
+        waits: all("#waits li").length,
+        errors: texts(all("#errors li")),
+        neighbours: texts(all("#neighbours li")),
     };
 }"""

@@ -119,7 +119,12 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
         running.call(running.ingest.refresh)
         observer = pipeline.observer(running.ingest, reporter=reporter(held), metrics=metrics, health=health)
         server = HealthServer(
-            "127.0.0.1:0", metrics=metrics, health=health, status=observer.status, verdict=observer.verdict
+            "127.0.0.1:0",
+            metrics=metrics,
+            health=health,
+            status=observer.status,
+            verdict=observer.verdict,
+            history=observer.history,
         )
         try:
             yield Watched(pipeline, observer, reporter(store), server.address, held=held)
@@ -177,6 +182,19 @@ def test_documents_have_the_form_of_a_real_report(watched: Watched) -> None:
     real = watched.status()
     for make in (documents.healthy, documents.snapshots, documents.stale, documents.hostile):
         same_form(real, json.loads(json.dumps(make())))
+
+
+def test_the_past_of_a_real_pipeline_is_of_its_tables_and_has_no_values(watched: Watched, database: Database) -> None:
+    watched.observer.look()
+    database.execute(f"INSERT INTO orders SELECT n, '{CANARY}' FROM generate_series(601, 700) n")
+    watched.observer.look()
+    url = f"http://{watched.address}/history?table=public.orders&table=public.%3Cb%3Ebold%3C%2Fb%3E&table=none"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        said = json.loads(answer.read())
+    same_form(said, documents.history(["public.orders", "public.<b>bold</b>"]))
+    assert len(said["spool_lag_seconds"]) == len(said["tables"]["public.orders"]["lag_seconds"]) >= 1
+    assert said["spool_lag_seconds"][-1] is not None
+    assert CANARY not in json.dumps(said)
 
 
 def test_status_says_what_it_knew_and_what_the_process_knows_while_the_store_fails_or_hangs(watched: Watched) -> None:

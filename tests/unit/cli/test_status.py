@@ -121,6 +121,7 @@ def test_a_lost_slot_is_lost_whatever_else_looks_well_and_comes_first(pipeline: 
         "where": "slot sluice_shop",
         "message": "INVALIDATED: gone",
         "what_to_do": "copy again",
+        "runbook": "SluiceSlotLost",
         "count": 1,
         "since": None,
         "age_seconds": None,

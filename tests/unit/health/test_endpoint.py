@@ -3,7 +3,7 @@
 import base64
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,3 +173,21 @@ def test_a_token_is_asked_for_by_all_but_the_probes_and_can_be_rotated(tmp_path:
         assert get("/metrics", "Bearer second-token")[0] == 401
     finally:
         server.close()
+
+
+def test_history_is_of_the_tables_that_are_asked_for_by_their_names() -> None:
+    metrics = Metrics("shop")
+    asked: list[list[str]] = []
+
+    def history(tables: Sequence[str]) -> dict[str, Any]:
+        asked.append(list(tables))
+        return {"tables": {}}
+
+    server = HealthServer("127.0.0.1:0", metrics=metrics, health=Health(metrics), history=history)
+    try:
+        served = Served(Health(metrics), server, [0.0])
+        assert served.get("/history?table=public.a%26b&table=x.%22y%22&other=1") == (200, '{"tables": {}}\n')
+        assert served.get("/history")[0] == 200
+    finally:
+        server.close()
+    assert asked == [["public.a&b", 'x."y"'], []]

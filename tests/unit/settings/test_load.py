@@ -93,6 +93,16 @@ def test_history_is_refused_by_name_until_it_is_supported(read: Read) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "address", ["billing:9187", "ftp://billing:9187", "http://user:pw@billing:9187", "http://billing:99999", "http://"]
+)
+def test_the_address_of_another_pipeline_is_one_of_the_web_without_secrets(read: Read, address: str) -> None:
+    more = f'telemetry: {{pipelines: {{billing: "{address}"}}}}\n'
+    assert "telemetry.pipelines.billing" in refusal(read, MINIMAL + more)
+    more = 'telemetry: {pipelines: {billing: "http://[::1]:9189/"}}\n'
+    assert read(MINIMAL + more).settings.telemetry.pipelines == {"billing": "http://[::1]:9189"}
+
+
 def test_a_key_given_twice_is_refused(read: Read) -> None:
     assert "sluice.yaml:6: pipeline is given twice" in refusal(read, MINIMAL + "pipeline: other\n")
 

@@ -6,7 +6,7 @@ server or the store is counted and never disturbs the stream.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -18,7 +18,9 @@ from sluice.health.export.process import ProcessExport
 from sluice.health.export.source import export_answer, export_lag
 from sluice.health.export.verdict import export_verdict
 from sluice.health.facts import ChildSeen
+from sluice.health.history import History
 from sluice.health.live_report import LiveReport
+from sluice.health.neighbours import Neighbours
 from sluice.health.presence import Presence
 from sluice.health.reporter import Reporter
 from sluice.health.verdict import Verdict
@@ -38,7 +40,7 @@ _SHARED_SECONDS = 20.0
 
 class Observer:
     """Feeds `metrics` from one ingest. `status`, `verdict` and `export_verdict` may be called from
-    any thread, `look` from one, `look_at_source` from another, `count` from the event loop.
+    any thread, `look` from one, `look_at_source` and `look_around` from others, `count` from the event loop.
     `health` knows which of this process's loops are late.
     """
 
@@ -51,6 +53,8 @@ class Observer:
         metrics: Metrics,
         health: Health,
         applier: Callable[[], ChildSeen] | None = None,
+        neighbours: Neighbours | None = None,
+        runbook_url: str = "",
     ) -> None:
         self._status = status
         self._errors = errors
@@ -59,7 +63,11 @@ class Observer:
         self._metrics = metrics
         self._lake = LakeExport(metrics)
         self._process = ProcessExport(metrics, status, errors)
-        self._presence = Presence(status, errors, applier)
+        self._neighbours = neighbours or Neighbours({})
+        self._presence = Presence(
+            status, errors, applier, neighbours=lambda: self._neighbours.newest, runbook_url=runbook_url
+        )
+        self._history = History(began_at=time.time())
         self._live = LiveReport(status=status, reporter=reporter, presence=self._presence, health=health)
         self._logger = structlog.get_logger("report")
         metrics.add(catalogue.REPORT_ERRORS, 0)
@@ -72,6 +80,12 @@ class Observer:
         """
         return self._live.now(patience_seconds=_PATIENCE_SECONDS).to_json()
 
+    def history(self, tables: Sequence[str]) -> dict[str, Any]:
+        """The answer of /history: the last two hours of the pipeline and of the tables with these
+        names, as far as this process remembers. Asks nobody.
+        """
+        return self._history.to_json(tables, now=time.time())
+
     def verdict(self) -> Verdict:
         """The verdict of this moment. Asks nobody."""
         return self._live.verdict()
@@ -81,6 +95,8 @@ class Observer:
         try:
             report = self._live.take(asked_within_seconds=_SHARED_SECONDS)
             self._presence.applied(report.tables)
+            now = time.time()
+            self._history.note(report.tables, flush_seconds=self._live.positions().flush_seconds(now=now), now=now)
             self._lake.look(report, ingested_at=self._ingested_at())
             # Last: whoever sees it sees all that was read with it.
             self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
@@ -107,6 +123,10 @@ class Observer:
             kept = headroom(facts.server, facts.slot, self._source.history) if facts is not None else None
             export_answer(self._metrics, facts, kept, manifest=self._status.manifest)
         self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="probe")
+
+    def look_around(self) -> None:
+        """Asks the neighbours how they are. Blocks; for a thread of its own."""
+        self._neighbours.look()
 
     def count(self) -> None:
         """Brings the counters of this process up to date; costs microseconds."""

@@ -16,14 +16,20 @@ class Backpressure:
         self.seconds = {"decoder": 0.0, "upload": 0.0}
         self._monotonic = monotonic
         self._since: float | None = None
+        self._began = 0.0
 
     @property
     def active(self) -> bool:
         return self._since is not None
 
+    @property
+    def lasting(self) -> float:
+        """For how many seconds the socket has been left unread, 0 while it is read."""
+        return self._monotonic() - self._began if self.active else 0.0
+
     def begin(self) -> None:
         """From now on the socket is left unread."""
-        self._since = self._monotonic()
+        self._since = self._began = self._monotonic()
 
     def account(self, cause: str) -> None:
         """What has passed since `begin` or the last account was for `cause`."""

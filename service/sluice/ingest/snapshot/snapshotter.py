@@ -36,7 +36,7 @@ from sluice.manifest.snapshot_state import SnapshotState
 from sluice.manifest.state import TableState
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import NoFreeSlot, SourceOptions, open_query
-from sluice.source.snapshot_export import SnapshotHolder, Waiting
+from sluice.source.snapshot_export import SnapshotHolder, Waiting, waited_for
 
 FAR = (1 << 64) - 1
 """A position behind every change that is known."""
@@ -44,6 +44,9 @@ WAIT_SECONDS = (5.0, 10.0, 30.0)
 """Pauses before a locked table is tried again, and before another slot is asked for; the last one
 repeats. Each try costs the source a snapshot.
 """
+_SNAPSHOT, _LOCKS = "the snapshot to read from", "snapshots of locked tables"
+"""What waits."""
+_NAMED = 3
 
 
 class Snapshotter:
@@ -84,6 +87,7 @@ class Snapshotter:
         finished = self._finish_joined()
         wanted, now = self.pending, time.monotonic()
         self._locked = {table_id: retry for table_id, retry in self._locked.items() if table_id in wanted}
+        self._say_locked(now)
         due = [
             table_id
             for table_id in wanted
@@ -112,7 +116,26 @@ class Snapshotter:
         self._raced |= result.raced
         for table_id in result.locked:
             self._locked.setdefault(table_id, RetryTime(WAIT_SECONDS)).failed(time.monotonic())
+        self._say_locked(time.monotonic())
         return finished + result.finished
+
+    def rest(self) -> None:
+        """Nothing is to be read: what was waited for before is not waited for any more."""
+        self._counts.waits.end(_SNAPSHOT)
+        self._counts.waits.end(_LOCKS)
+
+    def _say_locked(self, now: float) -> None:
+        """Which tables wait for locks of other sessions, and when the next of them is tried."""
+        states = self._book.states()
+        tables = [states[table_id] for table_id in self._locked if table_id in states]
+        if not tables:
+            self._counts.waits.end(_LOCKS)
+            return
+        names = sorted(f"{table.schema_name}.{table.table_name}" for table in tables)
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        left = min(retry.left(now) for retry in self._locked.values())
+        reason = f"locks of other sessions on {', '.join(names[:_NAMED])}{more}"
+        self._counts.waits.say(_LOCKS, reason, retry_seconds=left)
 
     def _is_complete(self, table_id: str) -> bool:
         snapshot = self._book.states()[table_id].snapshot
@@ -193,11 +216,16 @@ class Snapshotter:
         return finished
 
     def _snapshot(self, jobs: Sequence[Job]) -> SnapshotHolder:
-        waiting = Waiting(cancelled=self._stop.is_set)
+        waiting = Waiting(
+            report=lambda blockers: self._counts.waits.say(_SNAPSHOT, waited_for(blockers)), cancelled=self._stop.is_set
+        )
         try:
-            holder = SnapshotHolder.open(self._options, waiting=waiting)
+            with self._counts.waits.ended(_SNAPSHOT):
+                holder = SnapshotHolder.open(self._options, waiting=waiting)
         except NoFreeSlot as error:
-            self._slot.failed(time.monotonic())
+            now = time.monotonic()
+            self._slot.failed(now)
+            self._counts.waits.say(_SNAPSHOT, str(error), retry_seconds=self._slot.left(now))
             for job in jobs:
                 self._book.note_wait(job.facts.oid, f"{error}; {error.hint}")
             raise SourceUnavailable(f"snapshots wait for a replication slot: {error}", hint=error.hint) from error
