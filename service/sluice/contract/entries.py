@@ -212,9 +212,12 @@ class Changes:
 
     def to_json(self) -> dict[str, Any]:
         """What all bodies of one transaction share is stated once, in `bodies`; a segment names the
-        end LSN of its own.
+        end LSN of its own. Raises ValueError if two bodies of one transaction differ.
         """
-        bodies = {segment.body.end_lsn: segment.body for segment in self.segments if segment.body}
+        bodies: dict[int, BodyCommit] = {}
+        for segment in self.segments:
+            if segment.body and bodies.setdefault(segment.body.end_lsn, segment.body) != segment.body:
+                raise ValueError(f"two different commits end at {segment.body.end_lsn}")
         segments = [
             {**codec.to_json(replace(segment, body=None)), "body": segment.body.end_lsn if segment.body else None}
             for segment in self.segments

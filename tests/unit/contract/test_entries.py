@@ -86,9 +86,16 @@ def _with_aborted(found: tuple[Segment, ...], aborted: XidIntervals) -> tuple[Se
     )
 
 
+def _one_commit_each(found: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """No two transactions end at the same LSN."""
+    commits = {segment.body.end_lsn: segment.body for segment in found if segment.body}
+    return tuple(replace(segment, body=commits[segment.body.end_lsn]) if segment.body else segment for segment in found)
+
+
+several_segments = some_segments.map(_one_commit_each)
 bodies = st.one_of(
     st.builds(Opened, texts, numbers, texts, numbers, texts, texts, st.booleans(), texts, numbers, numbers, texts),
-    st.builds(Changes, some_segments | st.builds(_with_aborted, some_segments, xids), commits),
+    st.builds(Changes, several_segments | st.builds(_with_aborted, some_segments, xids), commits),
     st.just(Progress()),
     st.builds(
         Table, texts, texts, texts, st.sampled_from(State), numbers, texts, numbers, st.none() | schemas, numbers, texts
@@ -110,7 +117,7 @@ prepared = st.builds(
 )
 ends = st.builds(PreparedEnd, texts, numbers, st.sampled_from(FATES))
 bodies |= st.builds(
-    Changes, some_segments, commits, st.lists(prepared, max_size=2).map(tuple), st.lists(ends, max_size=2).map(tuple)
+    Changes, several_segments, commits, st.lists(prepared, max_size=2).map(tuple), st.lists(ends, max_size=2).map(tuple)
 )
 fields_of_the_future = st.dictionaries(
     st.text(min_size=1).map(lambda name: f"x_{name}"), st.none() | numbers | texts | st.lists(numbers), max_size=2
@@ -125,6 +132,14 @@ def test_an_entry_comes_back_equal_and_encodes_to_the_same_bytes(entry: Entry) -
     assert Entry.decode(encoded) == entry
     assert Entry.decode(encoded).encode() == encoded
     assert encoded.isascii()
+
+
+def test_two_different_commits_at_one_position_are_never_stored() -> None:
+    changes = next(body for body in EXAMPLES if isinstance(body, Changes) and body.segments)
+    one = replace(changes.segments[0], body=BodyCommit(340, 5, 7, XidIntervals.of([9])))
+    other = replace(one, body=BodyCommit(340, 5, 8, XidIntervals.of([9])))
+    with pytest.raises(ValueError, match="two different commits"):
+        Entry(1, 1, "", 0, 340, "", replace(changes, segments=(one, other))).encode()
 
 
 def test_the_examples_cover_every_kind() -> None:
