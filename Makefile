@@ -22,19 +22,21 @@ TYPED       := service/sluice spark_jobs/sluice_spark deploy tools tests
 # From fast to slow, so that a broken rule shows within seconds.
 MATRIX      := tests/integration
 DRILLS      := tests/drills
-TESTS       := tests/unit tests/conformance tests/ops tests/integration tests/drills tests/spark tests/chaos tests/e2e
+TESTS       := tests/unit tests/conformance tests/ops tests/integration tests/drills tests/spark tests/upgrade tests/chaos tests/e2e
 # What make chaos runs of the other folders: the files that ask how much is to run.
 CHAOTIC     := $(shell grep -rl tests.support.extent tests --include='test_*.py' | grep -v ^tests/chaos/)
 # The validators of the Prometheus operator's objects; tests that need them say so and skip where there is no npm.
 CRDS        := build/crds/.done
 # The emulator of Azure Blob Storage, 180 MB; `make clouds` alone fetches it.
 AZURITE     := build/azurite/.done
+# The wheel of the last release, which tests/upgrade lets take turns with this checkout.
+BASELINE    := tests/upgrade/release
 CONTAINERS  ?= docker
 VERSION     := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo up status load query logs down reset soak check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds clouds test-ops images test test-matrix test-drills fuzz bench docs lock wheel clean distclean
+.PHONY: help setup prerequisites jars demo up status load query logs down reset soak check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds clouds test-ops images test test-matrix test-drills fuzz bench docs lock wheel baseline clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -191,6 +193,11 @@ lock: ## Resolve all dependencies again and write requirements/
 
 wheel: setup ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel
+
+baseline: wheel ## At a release: make its wheel the one that upgrades are tested from
+	rm -f $(BASELINE)/*.whl
+	cp dist/sluice_cdc-$(VERSION)-py3-none-any.whl $(BASELINE)
+	cd $(BASELINE) && sha256sum *.whl > SHA256SUMS
 
 clean: ## Remove what builds, tests, the demonstration and the stack left
 	@test ! -e build/stack/stack.json || $(BIN)/python -m tools.stack reset

@@ -25,11 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from sluice import faults
-from sluice.contract import keys
+from sluice.contract import codec, keys
 from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreUnavailable, WriterFenced
 from sluice.store.base import ObjectStore
 
+FORMAT_VERSION = 1
 _CLAIMS = f"{keys.APPLY}lease/"
+_WHAT = "the lease of the applier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,9 @@ class Lease:
         self._lock = threading.Lock()
 
     def acquire(self) -> None:
-        """Takes the pipeline. Raises WriterFenced when a living applier has it."""
+        """Takes the pipeline. Raises WriterFenced when a living applier has it, ManifestCorrupt and FormatTooNew when
+        it cannot be read who does.
+        """
         number, holder = self._newest_claim(), self._holder()
         if holder is not None and self._alive(holder):
             raise WriterFenced(
@@ -172,16 +176,18 @@ class Lease:
 
     def _holder(self) -> dict[str, Any] | None:
         try:
-            return dict(json.loads(self._store.get(keys.APPLY_LEASE)))
+            holder = codec.parse(self._store.get(keys.APPLY_LEASE), _WHAT)
         except ObjectMissing:
             return None
+        codec.check_version(holder, version=FORMAT_VERSION, what=_WHAT)
+        return holder
 
     def _newest_claim(self) -> int:
         return max((int(key.removeprefix(_CLAIMS)) for key in self._store.list(_CLAIMS)), default=0)
 
     def _state(self, renewed_at: float) -> bytes:
         value = {
-            "format_version": 1,
+            "format_version": FORMAT_VERSION,
             "instance": self.instance,
             "number": self._number,
             "renewed_at": renewed_at,

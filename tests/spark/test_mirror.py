@@ -211,7 +211,8 @@ def test_a_table_that_somebody_else_rolled_back_is_stale(pipeline: Pipeline) -> 
 def test_a_second_applier_on_the_pipeline_is_refused(pipeline: Pipeline) -> None:
     _begin(pipeline, _row(1))
     pipeline.store.put(
-        keys.APPLY_LEASE, b'{"instance": "elsewhere/1/x", "number": 1, "renewed_at": 99999999999, "seconds": 30}'
+        keys.APPLY_LEASE,
+        b'{"format_version": 1, "instance": "elsewhere/1/x", "number": 1, "renewed_at": 99999999999, "seconds": 30}',
     )
     with pytest.raises(WriterFenced, match="another applier owns"):
         pipeline.apply()

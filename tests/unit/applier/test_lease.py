@@ -2,6 +2,7 @@
 and however long it slept.
 """
 
+import json
 import os
 import socket
 import subprocess
@@ -12,7 +13,8 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.errors import StoreUnavailable, WriterFenced
+from sluice.contract import keys
+from sluice.errors import FormatTooNew, StoreUnavailable, WriterFenced
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from sluice_spark.lease import Lease, Process, _started
@@ -51,6 +53,16 @@ def ended_process() -> Process:
     process = replace(Process.current(), pid=child.pid, started=_started(child.pid))
     child.communicate(b"\n")
     return process
+
+
+def test_a_lease_of_a_newer_format_is_refused_by_name() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    held_by(store, ended_process())
+    newer = {**json.loads(store.get(keys.APPLY_LEASE)), "format_version": 2}
+    store.put(keys.APPLY_LEASE, json.dumps(newer).encode())
+    with pytest.raises(FormatTooNew, match="the lease of the applier has format version 2"):
+        Lease(store, seconds=30).acquire()
+    assert json.loads(store.get(keys.APPLY_LEASE)) == newer
 
 
 def test_a_lease_whose_holder_ended_here_is_taken_over_at_once() -> None:
