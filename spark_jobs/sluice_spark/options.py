@@ -38,7 +38,8 @@ class ApplyOptions:
     once every live table is complete through it, `once` once everything in the manifest at start is
     applied. What is applied stays in the spool for `retention_seconds`, None for ever.
     `stop_seconds` is all that a stop may take, from the signal on. `listen` is where metrics and
-    probes are served (empty: nowhere), `config_hash` the settings' fingerprint that they show.
+    probes are served (empty: nowhere), with the token in `token_path` and the certificate, key and
+    authorities of clients in `tls_files` where they are given, `config_hash` the settings' fingerprint that they show.
 
     `maintenance_share` of one worker's time may go into the maintenance of lake tables (0: none), and
     files that no version needs are removed after `vacuum_seconds`.
@@ -79,6 +80,7 @@ class ApplyOptions:
     log_format: str = "console"
     listen: str = ""
     token_path: str = ""
+    tls_files: tuple[str, str, str] = ("", "", "")
     config_hash: int | None = None
     log_level: str = "info"
     config_files: tuple[str, ...] = ()

@@ -13,8 +13,8 @@ import structlog
 
 from sluice.contract.applied import MaintenanceRun
 from sluice.errors import WriterFenced
-from sluice.health.access import Access
 from sluice.health.endpoint import Health, HealthServer
+from sluice.health.tls import TlsFiles
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics, identify
 from sluice.telemetry.tally import ErrorTally
@@ -40,6 +40,7 @@ class ApplyTelemetry:
         self._errors = ErrorTally()
         self._workers = options.workers
         self._token_path = options.token_path
+        self._tls = TlsFiles(*options.tls_files)
         self._succeeded = 0.0
         identify(self.metrics, config_hash=options.config_hash)
         self.metrics.set(catalogue.APPLY_LEASE, 0)
@@ -80,7 +81,8 @@ class ApplyTelemetry:
             metrics=self.metrics,
             health=self.health,
             setting="telemetry.apply_listen",
-            access=Access(self._token_path),
+            token_file=self._token_path,
+            tls=self._tls,
         )
         structlog.get_logger("sluice.apply").info("listening", address=server.address)
         self.health.started()

@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from sluice.health.verdict import STATES
+from tests.support.authority import Authority
 from tests.support.sources import Database
+from tools.local.postgres import free_port
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -188,7 +191,8 @@ def test_a_slot_that_vanished_is_7_and_is_not_created_again(sluice: Run, databas
     assert json.loads(sluice("status", "--json").stdout)["state"] == "lost"
 
 
-def test_probes_and_metrics_are_served_while_it_runs_and_a_signal_drains(running: "subprocess.Popen[str]") -> None:
+def streaming(running: "subprocess.Popen[str]") -> str:
+    """The address of its endpoints, once it streams."""
     assert running.stderr is not None
     address = ""
     for line in running.stderr:
@@ -197,6 +201,11 @@ def test_probes_and_metrics_are_served_while_it_runs_and_a_signal_drains(running
         if event["event"] == "streaming":
             break
     assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
+    return address
+
+
+def test_probes_and_metrics_are_served_while_it_runs_and_a_signal_drains(running: "subprocess.Popen[str]") -> None:
+    address = streaming(running)
 
     def get(path: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection(address, timeout=30)
@@ -217,3 +226,38 @@ def test_probes_and_metrics_are_served_while_it_runs_and_a_signal_drains(running
     assert 'sluice_build_info{component="ingest",pipeline="shop"' in get("/metrics")[1]
     running.send_signal(signal.SIGTERM)
     assert running.wait(180) == 0
+
+
+@pytest.fixture
+def authority(environment: dict[str, str], tmp_path: Path) -> Authority:
+    """What `sluice run` has a certificate of, asks clients for one of, and is a neighbour of itself by."""
+    authority = Authority(tmp_path, "one")
+    cert, key = authority.pair("ingest")
+    port = free_port()
+    environment.update(
+        SLUICE_TELEMETRY__LISTEN=f"127.0.0.1:{port}",
+        SLUICE_TELEMETRY__TLS_CERT_PATH=str(cert),
+        SLUICE_TELEMETRY__TLS_KEY_PATH=str(key),
+        SLUICE_TELEMETRY__TLS_CLIENT_CA_PATH=str(authority.path),
+        SLUICE_TELEMETRY__PIPELINES__ITSELF=f"https://localhost:{port}",
+        SLUICE_TELEMETRY__RUNBOOK_URL="https://wiki.example.com/sluice/",
+        SSL_CERT_FILE=str(authority.path),
+    )
+    return authority
+
+
+def test_a_run_with_certificates_is_read_by_its_clients_and_asked_by_its_neighbours(
+    authority: Authority, running: "subprocess.Popen[str]"
+) -> None:
+    address, known = streaming(running), authority.pair("prometheus")
+    assert authority.get(address, "/livez") == (200, "ok\n")
+    assert {authority.get(address, path)[0] for path in ("/", "/metrics", "/status", "/history")} == {403}
+    state, deadline = "", time.monotonic() + 60
+    while not state and time.monotonic() < deadline:
+        process = json.loads(authority.get(address, "/status", certificate=known)[1])["process"]
+        (itself,) = process["neighbours"]
+        state = itself["state"]
+    assert state in STATES
+    assert process["runbook_url"] == "https://wiki.example.com/sluice"
+    said = json.loads(authority.get(address, "/history?table=public.orders", certificate=known)[1])
+    assert (said["step_seconds"], len(said["pipeline"]["lag_seconds"]) > 0) == (120, True)

@@ -45,6 +45,15 @@ _ENDPOINT = {
     "scrapeTimeout": _STRING,
     "relabelings": _RELABELINGS,
     "authorization": _closed({"type": _STRING, "credentials": _closed(_keys("name", "key"))}),
+    "scheme": {"enum": ["http", "https"]},
+    "tlsConfig": _closed(
+        {
+            "serverName": _STRING,
+            "ca": _closed({"secret": _closed(_keys("name", "key"))}),
+            "cert": _closed({"secret": _closed(_keys("name", "key"))}),
+            "keySecret": _closed(_keys("name", "key")),
+        }
+    ),
     "metricRelabelings": _RELABELINGS,
 }
 _ENDPOINTS: Schema = {"type": "array", "minItems": 1, "items": _closed(_ENDPOINT, required=("port",))}

@@ -95,15 +95,17 @@ def rights_are_the_driver_s(manifests: list[Manifest]) -> Problems:
 
 
 def probes_cannot_kill_a_long_flush(manifests: list[Manifest]) -> Problems:
-    """Each of the three probes with a path of its own on the served port; two minutes of silence
+    """Each of the three probes with a path of its own on the served port, as it is served; two minutes of silence
     before a restart; time to stop.
     """
     for pod in pods(manifests):
         if pod.component not in _SERVED:
             continue
         container = pod.spec["containers"][0]
+        served_by_tls = "SLUICE_TELEMETRY__TLS_CERT_PATH" in environment(container)
+        secured = {"scheme": "HTTPS"} if served_by_tls else {}
         for name, path in ("startupProbe", "/startupz"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz"):
-            if container.get(name, {}).get("httpGet") != {"path": path, "port": "metrics"}:
+            if container.get(name, {}).get("httpGet") != {"path": path, "port": "metrics", **secured}:
                 yield f"{pod.owner}: {name}"
         liveness = container.get("livenessProbe", {})
         if liveness.get("periodSeconds", 0) * liveness.get("failureThreshold", 0) < 120:

@@ -393,6 +393,36 @@ def test_a_token_for_the_endpoints_is_mounted_and_the_monitor_presents_it(compon
     }
 
 
+@pytest.mark.parametrize("component", ["ingest", "applier"])
+def test_endpoints_with_a_certificate_are_probed_and_scraped_by_tls(component: str) -> None:
+    rendered = helm.render(helm.feature("tls"))
+    (container,) = pod(rendered, component).spec["containers"]
+    folder = _mounts(container)["endpoint-tls"]
+    (volume,) = (one for one in pod(rendered, component).spec["volumes"] if one["name"] == "endpoint-tls")
+    files = {f"{folder}/{item['path']}" for item in volume["secret"]["items"]}
+    named = {value for name, value in environment(container).items() if name.startswith("SLUICE_TELEMETRY__TLS_")}
+    assert named == files
+    assert len(files) == 3
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["scheme"] == "HTTPS"
+    (monitor,) = of_kind(rendered, "ServiceMonitor")
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"] == {
+        "serverName": "shop-sluice",
+        "ca": {"secret": {"name": "prometheus-client", "key": "ca.crt"}},
+        "cert": {"secret": {"name": "prometheus-client", "key": "tls.crt"}},
+        "keySecret": {"name": "prometheus-client", "key": "tls.key"},
+    }
+
+
+def test_a_monitor_without_the_certificate_that_is_asked_for_is_refused() -> None:
+    values = helm.feature("tls")
+    values["metrics"]["tls"]["monitorSecret"]["name"] = ""
+    with pytest.raises(Refused, match=r"metrics\.tls\.monitorSecret"):
+        helm.render(values)
+
+
 def test_the_metrics_port_is_open_to_those_who_are_named_and_nobody_else() -> None:
     values = helm.feature("network-policy")
     policies = {each["metadata"]["name"]: each for each in of_kind(helm.render(values), "NetworkPolicy")}

@@ -11,10 +11,10 @@ matchExpressions:
       - applier
 {{- end -}}
 
-{{/* Takes the values of a monitor, and as "token" those of the endpoints' token. */}}
+{{/* Takes (dict "root" $ "monitor" the values of a monitor). */}}
 {{- define "sluice.endpoint" -}}
 path: /metrics
-{{- with .token.existingSecret }}
+{{- with .root.Values.metrics.token.existingSecret }}
 {{- if .name }}
 authorization:
   type: Bearer
@@ -23,6 +23,40 @@ authorization:
     key: {{ .key }}
 {{- end }}
 {{- end }}
+{{- with .root.Values.metrics.tls }}
+{{- if .existingSecret.name }}
+{{- if and .existingSecret.clientCa (not .monitorSecret.name) }}
+{{- fail "metrics.tls.existingSecret.clientCa asks clients for a certificate: name the Secret of the one that Prometheus presents in metrics.tls.monitorSecret" }}
+{{- end }}
+scheme: https
+tlsConfig:
+  # Pods are scraped at their addresses, which no certificate has.
+  serverName: {{ default (include "sluice.fullname" $.root) .serverName }}
+  {{- with .monitorSecret }}
+  {{- if .name }}
+  {{- $name := .name }}
+  {{- with .ca }}
+  ca:
+    secret:
+      name: {{ $name }}
+      key: {{ . }}
+  {{- end }}
+  {{- with .cert }}
+  cert:
+    secret:
+      name: {{ $name }}
+      key: {{ . }}
+  {{- end }}
+  {{- with .key }}
+  keySecret:
+    name: {{ $name }}
+    key: {{ . }}
+  {{- end }}
+  {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- with .monitor }}
 interval: {{ .interval }}
 scrapeTimeout: {{ .scrapeTimeout }}
 {{- with .relabelings }}
@@ -32,5 +66,6 @@ relabelings:
 {{- with .metricRelabelings }}
 metricRelabelings:
   {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end -}}

@@ -170,7 +170,7 @@ the configuration says of the source's password stays unused. */}}
   value: {{ .Values.applier.kubernetes.master }}
 {{- end }}
 {{- include "sluice.storeEnv" . }}
-{{- include "sluice.tokenEnv" . }}
+{{- include "sluice.endpointEnv" . }}
 {{- with .Values.applier.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -185,7 +185,7 @@ the configuration says of the source's password stays unused. */}}
   mountPath: /tmp
 - name: spill
   mountPath: /var/lib/sluice/spill
-{{- include "sluice.tokenMount" . }}
+{{- include "sluice.endpointMounts" . }}
 {{- include "sluice.storeMounts" . }}
 {{- with .Values.applier.extraVolumeMounts }}
 {{ toYaml . }}
@@ -202,22 +202,34 @@ the configuration says of the source's password stays unused. */}}
   emptyDir:
     sizeLimit: {{ .Values.applier.spill.sizeLimit }}
 {{- end }}
-{{- include "sluice.tokenVolume" . }}
+{{- include "sluice.endpointVolumes" . }}
 {{- include "sluice.storeVolumes" . }}
 {{- with .Values.applier.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
-{{/* The token of the endpoints: where it is named, where it lies, where it is mounted. */}}
-{{- define "sluice.tokenEnv" -}}
+{{/* What guards the endpoints, token and certificate: where it is named, where it lies, where it is mounted. The kubelet keeps the files up to date. */}}
+{{- define "sluice.endpointEnv" -}}
 {{- if .Values.metrics.token.existingSecret.name }}
 - name: SLUICE_TELEMETRY__TOKEN_PATH
   value: /etc/sluice/endpoint/token
 {{- end }}
+{{- with .Values.metrics.tls.existingSecret }}
+{{- if .name }}
+- name: SLUICE_TELEMETRY__TLS_CERT_PATH
+  value: /etc/sluice/endpoint-tls/tls.crt
+- name: SLUICE_TELEMETRY__TLS_KEY_PATH
+  value: /etc/sluice/endpoint-tls/tls.key
+{{- if .clientCa }}
+- name: SLUICE_TELEMETRY__TLS_CLIENT_CA_PATH
+  value: /etc/sluice/endpoint-tls/ca.crt
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
-{{- define "sluice.tokenVolume" -}}
+{{- define "sluice.endpointVolumes" -}}
 {{- with .Values.metrics.token.existingSecret }}
 {{- if .name }}
 - name: endpoint
@@ -229,33 +241,54 @@ the configuration says of the source's password stays unused. */}}
         path: token
 {{- end }}
 {{- end }}
+{{- with .Values.metrics.tls.existingSecret }}
+{{- if .name }}
+- name: endpoint-tls
+  secret:
+    secretName: {{ .name }}
+    defaultMode: 0440
+    items:
+      - key: {{ .cert }}
+        path: tls.crt
+      - key: {{ .key }}
+        path: tls.key
+      {{- if .clientCa }}
+      - key: {{ .clientCa }}
+        path: ca.crt
+      {{- end }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
-{{- define "sluice.tokenMount" -}}
+{{- define "sluice.endpointMounts" -}}
 {{- if .Values.metrics.token.existingSecret.name }}
 - name: endpoint
   mountPath: /etc/sluice/endpoint
   readOnly: true
 {{- end }}
+{{- if .Values.metrics.tls.existingSecret.name }}
+- name: endpoint-tls
+  mountPath: /etc/sluice/endpoint-tls
+  readOnly: true
+{{- end }}
 {{- end -}}
 
-{{/* Takes the probes of a component. */}}
+{{- define "sluice.endpointScheme" -}}
+{{ ternary "https" "http" (ne .Values.metrics.tls.existingSecret.name "") }}
+{{- end -}}
+
+{{/* Takes (dict "root" $ "probes" the probes of a component). A kubelet verifies no certificate and has none. */}}
 {{- define "sluice.probes" -}}
-startupProbe:
+{{- range $kind, $path := dict "startup" "/startupz" "liveness" "/livez" "readiness" "/readyz" }}
+{{ $kind }}Probe:
   httpGet:
-    path: /startupz
+    path: {{ $path }}
     port: metrics
-  {{- toYaml .startup | nindent 2 }}
-livenessProbe:
-  httpGet:
-    path: /livez
-    port: metrics
-  {{- toYaml .liveness | nindent 2 }}
-readinessProbe:
-  httpGet:
-    path: /readyz
-    port: metrics
-  {{- toYaml .readiness | nindent 2 }}
+    {{- if $.root.Values.metrics.tls.existingSecret.name }}
+    scheme: HTTPS
+    {{- end }}
+  {{- toYaml (index $.probes $kind) | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/* Where a pod may run. Takes the values of a component. */}}

@@ -75,7 +75,7 @@ spec:
       ports:
         - name: metrics
           containerPort: {{ .Values.metrics.applierPort }}
-      {{- include "sluice.probes" .Values.applier.probes | nindent 6 }}
+      {{- include "sluice.probes" (dict "root" . "probes" .Values.applier.probes) | trim | nindent 6 }}
       securityContext:
         {{- toYaml .Values.securityContext | nindent 8 }}
       volumeMounts:

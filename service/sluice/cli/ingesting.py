@@ -33,6 +33,7 @@ def start(
     configuration file as it was before it was read. When the source was promoted, the same command
     takes the place of this process.
     """
+    from sluice.health.tls import TlsFiles
     from sluice.process import pipeline
     from sluice.source.sessions import transport_of
 
@@ -56,6 +57,7 @@ def start(
                 listen=settings.telemetry.listen,
                 max_tables=settings.telemetry.max_tables,
                 token_path=settings.telemetry.token_path,
+                tls=TlsFiles(*settings.telemetry.tls_files),
                 config_hash=fingerprint(settings),
                 runbook_url=settings.telemetry.runbook_url,
                 pipelines=settings.telemetry.pipelines,

@@ -13,7 +13,7 @@ from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT, NOT_COMPARED
 from sluice.errors import ApplyError, UsageError, VerificationFailed
 from sluice.lsn import show
-from sluice.printable import one_line
+from sluice.printable import counted, one_line
 
 if TYPE_CHECKING:
     from sluice.contract.row_form import Row
@@ -215,11 +215,11 @@ def _say(verdict: "Verdict", shown: int) -> None:
     if verdict.reason:
         click.echo(one_line(f"{verdict.name}: {verdict.outcome}: {verdict.reason}"))
         return
+    repaired = f", {counted(verdict.repaired, 'row')} repaired" if verdict.repaired else ""
     click.echo(
         one_line(
-            f"{verdict.name}: {verdict.outcome}, {verdict.rows} rows at {show(verdict.lsn)}, "
-            f"Delta version {verdict.delta_version}, {output.duration(verdict.seconds)}"
-            f"{f', {verdict.repaired} rows repaired' if verdict.repaired else ''}"
+            f"{verdict.name}: {verdict.outcome}, {counted(verdict.rows, 'row')} at {show(verdict.lsn)}, "
+            f"Delta version {verdict.delta_version}, {output.duration(verdict.seconds)}{repaired}"
         )
     )
     for what, rows in _differences(verdict):

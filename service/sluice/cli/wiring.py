@@ -178,6 +178,7 @@ def apply_options(
         "reread_command": reread.command if reread is not None else (),
         "listen": "" if settings.telemetry.apply_listen == "off" else settings.telemetry.apply_listen,
         "token_path": settings.telemetry.token_path,
+        "tls_files": settings.telemetry.tls_files,
         "config_hash": fingerprint(settings),
     }
     return json.dumps(options)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from sluice.contract import codec
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
+from sluice.printable import counted
 
 FORMAT_VERSION = 1
 WAYS = ("direct", "distributed", "merge")
@@ -58,7 +59,7 @@ class Maintenance:
         if not self.runs:
             return ""
         task, run = max(self.runs.items(), key=lambda item: item[1].at)
-        files = f"{run.files_removed:,} files removed" if run.files_removed >= 0 else "files not counted"
+        files = f"{counted(run.files_removed, 'file')} removed" if run.files_removed >= 0 else "files not counted"
         added = f", {run.files_added:,} added" if run.files_added else ""
         return f"{task} at {run.at[:16]}Z, {run.seconds:.1f} s: {files}{added}"
 

@@ -1,8 +1,8 @@
-"""Who may read what the endpoints say: anybody, or who knows a token.
+"""Who may read what the endpoints say: anybody, or who knows a token, has a certificate, or both.
 
 Invariants: the token is read from its file for each request, so that it can be rotated without a
 restart; a file that is missing or empty lets nobody in; it is compared in constant time and appears
-in no answer. Probes are not asked for it: a kubelet has none. (RFC 6750, RFC 7617.)
+in no answer. Probes are asked for neither: a kubelet has none. (RFC 6750, RFC 7617.)
 """
 
 import base64
@@ -14,18 +14,19 @@ CHALLENGE = 'Bearer realm="sluice", Basic realm="sluice"'
 
 
 class Access:
-    """`token_file` is empty where everybody may read."""
+    """`token_file` is empty where no token is needed; `certificates` is whether clients need one."""
 
-    def __init__(self, token_file: str = "") -> None:
+    def __init__(self, token_file: str = "", *, certificates: bool = False) -> None:
         self._token_file = token_file
+        self.certificates = certificates
 
     @property
     def guarded(self) -> bool:
-        return bool(self._token_file)
+        return bool(self._token_file) or self.certificates
 
     def allows(self, authorization: str | None) -> bool:
-        """Whether a request with this header may be answered. May be called from any thread."""
-        if not self.guarded:
+        """Whether a request with this header has the token. May be called from any thread."""
+        if not self._token_file:
             return True
         try:
             token = Path(self._token_file).read_bytes().strip()

@@ -7,6 +7,8 @@ that changes anything. Nothing served holds row values or secrets.
 """
 
 import json
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +23,7 @@ from urllib.parse import parse_qs
 from sluice.errors import ServiceError, UsageError
 from sluice.health import status_page
 from sluice.health.access import CHALLENGE, Access
+from sluice.health.tls import EndpointTls, TlsFiles
 from sluice.health.verdict import Verdict
 from sluice.telemetry.catalogue import HEARTBEAT
 from sluice.telemetry.metrics import Metrics
@@ -29,6 +32,7 @@ LOOP_SECONDS = 60.0
 """A loop that has not gone round for this long is stuck: far above any wait between two looks at a
 socket, far below a probe's patience.
 """
+NO_TLS = TlsFiles()
 _SOCKET_SECONDS = 10.0
 _PROBES = ("/livez", "/readyz", "/startupz")
 _TEXT = "text/plain; charset=utf-8"
@@ -115,7 +119,8 @@ class HealthServer:
     construction until `close`; given `history`, /history with the tables that are asked for as
     `?table=NAME`, once for each. Given `verdict`, /readyz answers with it, and not with what
     `health` was given. `address` is where it listens; port 0 takes a free one. `setting` is where
-    `listen` comes from, for people. `access` says who may read more than whether the probes pass.
+    `listen` comes from, for people. `tls` is how connections are secured, and `token_file` what requests
+    must carry to read more than whether the probes pass.
     """
 
     def __init__(
@@ -128,7 +133,8 @@ class HealthServer:
         verdict: Callable[[], Verdict] | None = None,
         history: Callable[[Sequence[str]], dict[str, Any]] | None = None,
         setting: str = "telemetry.listen",
-        access: Access | None = None,
+        token_file: str = "",
+        tls: TlsFiles = NO_TLS,
     ) -> None:
         host, _, port = listen.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
@@ -140,7 +146,8 @@ class HealthServer:
                 status=status,
                 verdict=verdict,
                 history=history,
-                access=access or Access(),
+                access=Access(token_file, certificates=bool(tls.client_ca)),
+                tls=EndpointTls(tls) if tls.cert else None,
             )
         except (OSError, ValueError, OverflowError) as error:
             reason = error.strerror or type(error).__name__ if isinstance(error, OSError) else type(error).__name__
@@ -173,7 +180,9 @@ class _Server(ThreadingHTTPServer):
         verdict: Callable[[], Verdict] | None,
         history: Callable[[Sequence[str]], dict[str, Any]] | None,
         access: Access,
+        tls: EndpointTls | None,
     ) -> None:
+        self.tls = tls
         self.verdict = verdict
         self.history = history
         self.access = access
@@ -182,6 +191,16 @@ class _Server(ThreadingHTTPServer):
         self.health = health
         self.status = status
         super().__init__(address, _Request)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        if self.tls is None:
+            return connection, address
+        try:
+            return self.tls.secured(connection), address
+        except OSError:
+            connection.close()
+            raise
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no event."""
@@ -197,6 +216,19 @@ class _Request(BaseHTTPRequestHandler):
     server_version = "sluice"
     sys_version = ""
 
+    def setup(self) -> None:
+        """In the thread of the request: who is slow to shake hands keeps nobody else waiting."""
+        if isinstance(self.request, ssl.SSLSocket):
+            self.request.settimeout(_SOCKET_SECONDS)
+            self.request.do_handshake()
+        super().setup()
+
+    @property
+    def _certified(self) -> bool:
+        """The client has shown a certificate of our authority, or needs none."""
+        certificate = self.request.getpeercert() if isinstance(self.request, ssl.SSLSocket) else None
+        return bool(certificate) or not self.server.access.certificates
+
     def do_HEAD(self) -> None:
         """What GET answers, without its content."""
         self.do_GET()
@@ -204,7 +236,9 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         health = self.server.health
         path, _, query = self.path.partition("?")
-        if path not in _PROBES and not self.server.access.allows(self.headers["Authorization"]):
+        if path not in _PROBES and not self._certified:
+            self._answer(403, b"a client certificate is needed\n", _TEXT)
+        elif path not in _PROBES and not self.server.access.allows(self.headers["Authorization"]):
             self._answer(401, b"a token is needed\n", _TEXT, headers={"WWW-Authenticate": CHALLENGE})
         elif path == "/" and self.server.status is not None:
             self._answer(200, status_page.CONTENT, status_page.CONTENT_TYPE, headers=status_page.HEADERS)

@@ -16,6 +16,7 @@ from sluice.contract.verified import VerifiedTable
 from sluice.health.facts import TableSeen
 from sluice.health.wal import shown
 from sluice.manifest.state import SNAPSHOT_WAITS, Pause, TableState
+from sluice.printable import counted
 
 _MEBI = 1024**2
 
@@ -97,7 +98,8 @@ class TableReport:
     def remark(self) -> str:
         """All that is to be said of it, in one line."""
         times = ", ".join(f"{count:,} for {cause}" for cause, count in sorted(self.resyncs.items()))
-        differs = f"{self.differences:,} rows differ from the source" if self.differences else ""
+        rows = f"{counted(self.differences, 'row differs', 'rows differ')} from the source"
+        differs = rows if self.differences else ""
         left_out = f"left out: {', '.join(self.ignored_columns)}" if self.ignored_columns else ""
         fails = f"maintenance fails: {self.maintenance.failing}" if self.maintenance.failing else ""
         again = f"read again: {times}" if times else ""

@@ -17,11 +17,11 @@ import structlog
 from sluice import signals
 from sluice.contract.table_state import State
 from sluice.errors import Interrupted, ServiceError, UsageError
-from sluice.health.access import Access
-from sluice.health.endpoint import Health, HealthServer
+from sluice.health.endpoint import NO_TLS, Health, HealthServer
 from sluice.health.export.observer import Observer
 from sluice.health.neighbours import Neighbours
 from sluice.health.reporter import Reporter
+from sluice.health.tls import TlsFiles
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
 from sluice.process.applier_process import ApplierProcess, shell_status
@@ -77,12 +77,14 @@ class Rereading:
 @dataclass(frozen=True, slots=True)
 class TelemetryOptions:
     """Where to listen, how many tables get series of their own, the file with the token that requests
-    need, and the fingerprint of the settings. `runbook_url` and `pipelines` are for the status page.
+    need, the files of the certificate, and the fingerprint of the settings. `runbook_url` and
+    `pipelines` are for the status page.
     """
 
     listen: str
     max_tables: int
     token_path: str = ""
+    tls: TlsFiles = NO_TLS
     config_hash: int | None = None
     runbook_url: str = ""
     pipelines: Mapping[str, str] = field(default_factory=dict)
@@ -120,7 +122,8 @@ def run(
         status=process.observer.status,
         verdict=process.observer.verdict,
         history=process.observer.history,
-        access=Access(telemetry.token_path),
+        token_file=telemetry.token_path,
+        tls=telemetry.tls,
     )
     signals.arm().hand_to(process.stop)
     signals.arm().hand_reload_to(process.reload)

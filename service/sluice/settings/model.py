@@ -7,10 +7,10 @@ files or the environment, and must not import any package of the pipeline.
 
 import re
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from sluice.settings.addresses import listen_address, optional_listen_address, optional_web_address, web_address
 from sluice.settings.values import Duration, Retention, Size
 
 PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
@@ -56,32 +56,6 @@ def _not_history(mode: Mode) -> Mode:
     if mode == "history":
         raise ValueError("mode history is not supported by this version; choose mirror or changelog")
     return mode
-
-
-def _listen_address(value: str) -> str:
-    host, separator, port = value.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError("an address to listen on is HOST:PORT, such as 127.0.0.1:9187; port 0 takes any free one")
-    return value
-
-
-def _web_address(value: str) -> str:
-    parts = urlsplit(value)
-    try:
-        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        whole = False
-    if not whole or parts.username is not None or parts.query or parts.fragment or not value.isprintable():
-        raise ValueError("an address is http:// or https://, a host and what follows, without user, query and fragment")
-    return value.rstrip("/")
-
-
-def _optional_web_address(value: str) -> str:
-    return value and _web_address(value)
-
-
-def _optional_listen_address(value: str) -> str:
-    return "off" if value in ("", "off") else _listen_address(value)
 
 
 def _table_pattern(value: str) -> str:
@@ -381,11 +355,11 @@ class ApplySettings(Section):
 class TelemetrySettings(Section):
     """Logs, metrics, health."""
 
-    listen: Annotated[str, AfterValidator(_listen_address)] = Field(
+    listen: Annotated[str, AfterValidator(listen_address)] = Field(
         "127.0.0.1:9187",
         description="address of the status page, /metrics, /livez, /readyz, /startupz, /status and /history",
     )
-    apply_listen: Annotated[str, AfterValidator(_optional_listen_address)] = Field(
+    apply_listen: Annotated[str, AfterValidator(optional_listen_address)] = Field(
         "127.0.0.1:9188",
         description="address of the applier's /metrics, /livez, /readyz and /startupz; off: none. Port 0 takes "
         "any free one",
@@ -395,12 +369,23 @@ class TelemetrySettings(Section):
         description="file with a token that requests for /metrics, /status, /history and the page must carry, as "
         "bearer token or as password; read for each request. The probes need none, and then answer without details",
     )
-    runbook_url: Annotated[str, AfterValidator(_optional_web_address)] = Field(
+    tls_cert_path: str = Field(
+        "",
+        description="file with the certificate of the endpoints, and its chain, as PEM: they then speak TLS. The three "
+        "files are read again when they change",
+    )
+    tls_key_path: str = Field("", description="file with the key of that certificate, as PEM without a password")
+    tls_client_ca_path: str = Field(
+        "",
+        description="file with the authorities, as PEM, of which requests for /metrics, /status, /history and the page "
+        "must show a client certificate. The probes need none, and then answer without details",
+    )
+    runbook_url: Annotated[str, AfterValidator(optional_web_address)] = Field(
         "",
         description="where docs/runbooks is served: the status page then links to the runbook of each problem, by "
         "this, a slash, the name of the page and .md",
     )
-    pipelines: dict[PipelineName, Annotated[str, AfterValidator(_web_address)]] = Field(
+    pipelines: dict[PipelineName, Annotated[str, AfterValidator(web_address)]] = Field(
         default_factory=dict,
         description="other pipelines that the status page lists: the address of the status page of each, by name, as "
         "`billing: http://127.0.0.1:9189`. Ingest asks its /readyz every 15 s",
@@ -414,6 +399,19 @@ class TelemetrySettings(Section):
     max_tables: int = Field(
         500, ge=0, le=10_000, description="tables with metric series of their own; the rest is counted as _other"
     )
+
+    @model_validator(mode="after")
+    def _whole_tls(self) -> Self:
+        if bool(self.tls_cert_path) != bool(self.tls_key_path):
+            raise ValueError("tls_cert_path and tls_key_path belong together")
+        if self.tls_client_ca_path and not self.tls_cert_path:
+            raise ValueError("tls_client_ca_path needs tls_cert_path and tls_key_path")
+        return self
+
+    @property
+    def tls_files(self) -> tuple[str, str, str]:
+        """Certificate, key, and authorities of clients."""
+        return self.tls_cert_path, self.tls_key_path, self.tls_client_ca_path
 
 
 class TableSettings(Section):

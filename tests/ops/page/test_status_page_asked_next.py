@@ -68,10 +68,15 @@ def test_a_table_shows_its_own_past_and_its_maintenance_with_what_it_cost(served
     joined = "20 files removed (50.0 MiB), 1 file added (40.0 MiB)"
     assert lines[2] == f"join at 2026-01-01T00:00Z took 1.5 s: {joined}"
     assert lines[3] == "vacuum at 2025-12-31T23:00Z took 1 min 15 s: files not counted"
+    assert lines[4] == "last vacuum at 2026-01-01T00:00Z"
     label = page.get_attribute('#table-past [data-past="versions"] svg', "aria-label") or ""
     assert label.startswith("Table public.orders, commits in steps of 2 min 0 s, remembered since ")
     page.click("#table-close")
     assert page.is_hidden("#table-section")
+    served.document["tables"][0]["maintenance"].update(runs={}, failing="", vacuumed_version=-1)
+    page = look(served.address)
+    page.click("#rows button:has-text('public.orders')")
+    assert text(page, "#no-maintenance") == "Nothing was done yet.", "seen for the first time is not vacuumed"
 
 
 def test_the_past_is_asked_for_the_tables_on_the_page_and_not_with_every_status(served: Served, look: Opener) -> None:

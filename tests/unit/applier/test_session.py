@@ -32,6 +32,13 @@ def test_every_jvm_is_asked_to_be_in_utc_whatever_else_it_is_given(given: dict[s
     assert all(option in found["spark.driver.extraJavaOptions"] for text in given.values() for option in text.split())
 
 
+@pytest.mark.usefixtures("delta")
+def test_the_operators_settings_win_over_tuned_ones_and_never_over_what_exactness_needs() -> None:
+    mine = dict.fromkeys([*session._TUNED, *session._REQUIRED, "spark.driver.memory", "spark.x"], "mine")
+    found = _settings(**mine)
+    assert {name for name in mine if found[name] != "mine"} == session._REQUIRED.keys()
+
+
 def test_the_driver_has_delta_on_its_class_path_and_executors_elsewhere_get_it_from_there(delta: list[str]) -> None:
     found = _settings(**{"spark.driver.extraClassPath": "/own.jar"})
     assert found["spark.driver.extraClassPath"] == ":".join([*delta, "/own.jar"])

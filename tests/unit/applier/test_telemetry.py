@@ -5,11 +5,14 @@ else has.
 import http.client
 import re
 import socket
+from pathlib import Path
 
 import pytest
 
+from sluice.cli import wiring
 from sluice.errors import ApplyError, StoreUnavailable, UnsupportedChange, UsageError, WriterFenced
 from sluice.health.endpoint import Health
+from sluice.settings import load
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 from sluice_spark.lake.failures import Cause, CommitConflict, verdict
@@ -17,6 +20,7 @@ from sluice_spark.lake.place import Place, Way
 from sluice_spark.options import ApplyOptions
 from sluice_spark.table_apply import Applied
 from sluice_spark.telemetry import LOOP_SECONDS, ApplyTelemetry
+from tests.support.authority import Authority
 
 
 def telemetry() -> ApplyTelemetry:
@@ -138,3 +142,30 @@ def test_a_commit_that_lost_to_another_is_a_conflict_and_is_tried_again() -> Non
     assert isinstance(lost, CommitConflict)
     assert isinstance(lost, ApplyError)
     assert not isinstance(verdict([Cause("SparkException", condition="X", state="XX000")]), CommitConflict)
+
+
+def test_the_applier_asks_for_a_client_certificate_as_the_settings_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority(tmp_path, "one")
+    cert, key = authority.pair("applier")
+    file = tmp_path / "sluice.yaml"
+    file.write_text(
+        f"""\
+version: 1
+pipeline: shop
+source: {{dsn: "postgresql://"}}
+spool: {{uri: "file:///tmp/spool"}}
+lake: {{uri: "file:///tmp/lake"}}
+telemetry: {{tls_cert_path: {cert}, tls_key_path: {key}, tls_client_ca_path: {authority.path}}}
+"""
+    )
+    settings = load(str(file), environ={}).settings
+    options = ApplyOptions.from_json(wiring.apply_options(settings, log_format="json"))
+    with ApplyTelemetry(options).served("127.0.0.1:0"):
+        said = capsys.readouterr()
+        found = re.search(r"127\.0\.0\.1:\d+", said.out + said.err)
+        assert found is not None
+        assert authority.get(found[0], "/livez")[0] == 200
+        assert authority.get(found[0], "/metrics")[0] == 403
+        assert authority.get(found[0], "/metrics", certificate=authority.pair("prometheus"))[0] == 200

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from sluice.errors import StoreUnavailable, UsageError
-from sluice.health.access import Access
 from sluice.health.endpoint import Health, HealthServer
 from sluice.telemetry.metrics import Metrics
 
@@ -128,7 +127,7 @@ def test_a_token_is_asked_for_by_all_but_the_probes_and_can_be_rotated(tmp_path:
     token.write_text("first-token\n")
     metrics = Metrics("shop")
     health = Health(metrics)
-    server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, status=dict, access=Access(str(token)))
+    server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, status=dict, token_file=str(token))
 
     def get(path: str, authorization: str = "") -> tuple[int, str]:
         connection = http.client.HTTPConnection(server.address, timeout=10)

@@ -103,6 +103,12 @@ def test_the_address_of_another_pipeline_is_one_of_the_web_without_secrets(read:
     assert read(MINIMAL + more).settings.telemetry.pipelines == {"billing": "http://[::1]:9189"}
 
 
+def test_half_of_a_certificate_and_authorities_without_one_are_refused(read: Read) -> None:
+    for half in ("tls_cert_path", "tls_key_path"):
+        assert "belong together" in refusal(read, MINIMAL + f"telemetry: {{{half}: /etc/one.pem}}\n")
+    assert "needs tls_cert_path" in refusal(read, MINIMAL + "telemetry: {tls_client_ca_path: /etc/ca.pem}\n")
+
+
 def test_a_key_given_twice_is_refused(read: Read) -> None:
     assert "sluice.yaml:6: pipeline is given twice" in refusal(read, MINIMAL + "pipeline: other\n")
 
