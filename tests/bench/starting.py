@@ -3,7 +3,8 @@ changes to apply.
 
 The spool is written by hand and the lake by the applier: one table is applied, the others are copies
 of it with the markers of their own. Each start is a process of its own, and every window that it
-committed is checked with a second engine.
+committed is checked with a second engine. Then as many seconds as tables that the lake does not have yet need
+to appear in it, made by Spark's jobs and by commits without one.
 """
 
 import json
@@ -13,6 +14,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +32,9 @@ from sluice.manifest.reader import identity, load_state, read_entries
 from sluice.manifest.state import TableState
 from sluice.store.opening import open_store
 from sluice_spark import session
+from sluice_spark.applier import Applier
 from sluice_spark.lake.opening import Lake, application_id, lake_path
-from sluice_spark.options import ApplyOptions
+from sluice_spark.options import DIRECT, DISTRIBUTED, ApplyOptions
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.restart import find_tables
@@ -42,6 +46,7 @@ from tests.spark.changes import INT4, TEXT, Change, Manifest, column, table_sche
 
 NAME = "bench"
 COUNTS = tuple(int(count) for count in os.environ.get("BENCH_P10_TABLES", "10 200 1000").split())
+NEW = int(os.environ.get("BENCH_P10_NEW", "200"))
 ROWS = 1000
 TO_REACH = {10: 6.0, 200: 8.0, 1000: 10.0}
 
@@ -77,11 +82,15 @@ class Tables:
         self.manifest = Manifest(self.store)
         self.schemas = [_schema(number) for number in range(count)]
 
-    def make(self, spark: SparkSession) -> None:
+    def begin(self) -> None:
+        """The snapshots alone."""
         for schema in self.schemas:
             self.manifest.table(schema)
             self.manifest.snapshot([_row(key) for key in range(ROWS)], schema)
             self.manifest.table(schema, state="live", new=False)
+
+    def make(self, spark: SparkSession) -> None:
+        self.begin()
         self.change(v=-1)
         state = load_state(self.store)
         checkpoint.write(self.store, state)
@@ -163,6 +172,7 @@ def p10(rounds: int) -> dict[str, float | None]:
         try:
             for tables in made.values():
                 tables.make(spark)
+            figures |= _new_tables(spark, Path(directory), rounds)
         finally:
             spark.stop()
         runs: dict[int, list[dict[str, float]]] = {count: [] for count in COUNTS}
@@ -200,3 +210,33 @@ def _started(tables: Tables, folder: Path) -> dict[str, float]:
         return run
     finally:
         shutil.rmtree(folder)
+
+
+def _new_tables(spark: SparkSession, folder: Path, rounds: int) -> dict[str, float | None]:
+    """Seconds for each of NEW tables to appear, by the way that makes it."""
+    found: dict[str, list[float]] = {DISTRIBUTED: [], DIRECT: []}
+    for number in range(rounds + 1):
+        for way, seconds in found.items():
+            tables = Tables(folder / f"{way}-{number}", NEW)
+            tables.begin()
+            started = time.monotonic()
+            Applier(replace(tables.options, way=way, once=True), tables.store, spark, stop=threading.Event()).run()
+            taken = (time.monotonic() - started) / NEW
+            _require_rows(tables)
+            if number:  # the first round warms the JVM up
+                seconds.append(taken)
+    figures: dict[str, float | None] = {}
+    for way, seconds in found.items():
+        figures |= {f"new_{way}_s": statistics.median(seconds), f"new_{way}_min_s": min(seconds)}
+        console.print(
+            f"P10 {NEW} new tables, {way}: {statistics.median(seconds):.3f} s each, at least {min(seconds):.3f} s"
+        )
+    return figures
+
+
+def _require_rows(tables: Tables) -> None:
+    for schema in tables.schemas:
+        table = DeltaTable(tables.folder / "lake" / "public" / schema.table_name)
+        sums = QueryBuilder().register("t", table).execute("SELECT count(*) AS n, sum(v) AS v FROM t").read_all()
+        if (sums["n"][0].as_py(), sums["v"][0].as_py()) != (ROWS, sum(range(ROWS))):
+            raise RuntimeError(f"P10: {schema.table_name} does not have the rows of its snapshot")
