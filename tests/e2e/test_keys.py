@@ -128,6 +128,28 @@ def test_a_changelog_goes_on_over_another_key_and_keeps_its_old_rows(mirror: Mir
     assert sorted(olds, key=str) == [("i", None), ("u", {"id": 1, "code": None}), ("u", {"id": 2, "code": 10})]
 
 
+def test_a_changelog_whose_old_rows_would_lose_columns_stops_by_name(mirror: Mirror) -> None:
+    """The values that it had recorded were gone, and NULL once old rows were sent whole again."""
+    mirror.execute(
+        "CREATE SCHEMA origins",
+        "CREATE TABLE origins.log (id int PRIMARY KEY, v text)",
+        "ALTER TABLE origins.log REPLICA IDENTITY FULL",
+    )
+    publish(mirror, "origins.log")
+    mirror.pipeline.run(tables=())
+    mirror.execute("INSERT INTO origins.log VALUES (1, 'a')", "UPDATE origins.log SET v = 'b'")
+    mirror.follow(tables=())
+    mirror.execute("ALTER TABLE origins.log REPLICA IDENTITY DEFAULT", "UPDATE origins.log SET v = 'c'")
+    mirror.follow(tables=())
+    stopped = mirror.applied()["origins.log"]
+    reason = (
+        "old rows of origins.log are sent with fewer columns since schema version 2, which its changelog would lose"
+    )
+    assert (stopped.state, stopped.reason.startswith(reason)) == ("stale", True)
+    olds = [row["_sluice_old"] for row in mirror.rows("log", schema="origins")]
+    assert sorted(olds, key=str) == [None, {"id": 1, "v": "a"}]
+
+
 @slow
 @pytest.mark.parametrize("seed", range(2))
 def test_any_history_of_keys_is_equal(mirror: Mirror, seed: int) -> None:

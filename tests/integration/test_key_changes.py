@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.ingest.options import FlushPolicy
+from sluice.ingest.tables.policies import Policies, TablePolicy
 from tests.support.catalog_stories import (
     RESYNC,
     assert_equal,
@@ -188,6 +189,16 @@ def test_the_same_holds_while_ingest_runs(pipeline: IngestPipeline, tmp_path: Pa
         running.wait_until(lambda: [table.resyncs.counts for table in pipeline.state().tables.values()] == [causes])
     pipeline.run(**RESYNC)
     assert_equal(pipeline, tmp_path, causes)
+
+
+def test_a_changelog_is_read_again_when_old_rows_come_with_fewer_columns(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    before = (*KEYED[:1], "ALTER TABLE t REPLICA IDENTITY FULL", *KEYED[1:])
+    after = (*CHANGES, "ALTER TABLE t REPLICA IDENTITY DEFAULT", *CHANGES[:1])
+    options = {**RESYNC, "policies": Policies(TablePolicy(changelog=True))}
+    changed_while_down(pipeline, before, after, runs=2, **options)
+    assert_equal(pipeline, tmp_path, {"key": 1})
 
 
 @pytest.mark.parametrize("prepared", [False, True])

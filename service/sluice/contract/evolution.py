@@ -178,9 +178,12 @@ def identified_since(schemas: Mapping[int, TableSchema], version: int) -> int:
 
 
 def drops_old_values(old: TableSchema, new: TableSchema) -> bool:
-    """Whether another key takes columns from the old rows that a changelog keeps."""
-    sent = {column.attnum for column in new.identity_columns}
-    return keys_of(old) != keys_of(new) and any(column.attnum not in sent for column in old.identity_columns)
+    """Whether another identity takes columns from the old rows that a changelog keeps. A column that goes
+    is gone from them as well; one of a key that changes with it says which rows they were.
+    """
+    sent, there = ({column.attnum for column in columns} for columns in (new.identity_columns, new.columns))
+    lost = {column.attnum for column in old.identity_columns} - sent
+    return bool(lost & there) or (bool(lost) and keys_of(old) != keys_of(new))
 
 
 def _refuse_values_not_held(old: TableSchema, new: TableSchema, where: str) -> None:

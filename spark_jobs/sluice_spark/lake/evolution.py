@@ -261,17 +261,17 @@ def _stops(shapes: Mapping[int, Shape], valued: int, stands: int, target: int) -
 
 def _require_same_rows(lake: LakeTable, old: Shape, new: Shape, *, is_changelog: bool) -> None:
     """Raises UnsupportedChange when rows that `new` identifies by other columns cannot be followed."""
-    key = next((step for step in steps(old.schema, new.schema) if isinstance(step, Keyed)), None)
+    name, since = new.schema.qualified_name, f"since schema version {new.schema.version}"
     what = ""
-    if key is not None and is_changelog and drops_old_values(old.schema, new.schema):
-        what = "its changelog would lose what identified old rows before"
-    elif key is not None and key.columns and not is_changelog and not _has_own_keys(lake, old, key):
-        what = "rows of the lake table share a value of it"
+    if is_changelog:
+        if drops_old_values(old.schema, new.schema):
+            what = f"old rows of {name} are sent with fewer columns {since}, which its changelog would lose"
+    else:
+        key = next((step for step in steps(old.schema, new.schema) if isinstance(step, Keyed)), None)
+        if key is not None and key.columns and not _has_own_keys(lake, old, key):
+            what = f"{name} has another key {since}, and rows of the lake table share a value of it"
     if what:
-        name, version = new.schema.qualified_name, new.schema.version
-        raise UnsupportedChange(
-            f"{name} has another key since schema version {version}, and {what}", hint="resync the table"
-        )
+        raise UnsupportedChange(what, hint="resync the table")
 
 
 def _has_own_keys(lake: LakeTable, shape: Shape, key: Keyed) -> bool:

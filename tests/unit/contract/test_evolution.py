@@ -215,6 +215,11 @@ def test_a_changelog_keeps_the_columns_by_which_its_old_rows_are_known() -> None
     assert drops_old_values(keyed("id", "a"), keyed("a"))
     assert not drops_old_values(keyed("a"), keyed("id", "a"))
     assert not drops_old_values(keyed(), keyed("a"))
+    whole, less = keyed("id", identity="f"), keyed("id")
+    assert drops_old_values(whole, less)
+    assert drops_old_values(keyed(identity="f"), keyed())
+    assert not drops_old_values(less, whole)
+    assert not drops_old_values(whole, replace(less, columns=less.identity_columns))
 
 
 # What the catalog shows and the stream does not.
