@@ -33,9 +33,13 @@ _EXITS: dict[str, tuple[int, ...]] = {
     "spool gc": (6, 75),
     "slot show": (5, 6, 75),
     "slot drop": (5, 7, 8),
+    "slot recreate": (5, 6, 7, 8, 75),
     "slot advance": (5, 6, 7, 8, 75),
+    **dict.fromkeys(
+        ("init", "config show", "config validate", "config schema", "config env", "completion", "version"), ()
+    ),
 }
-"""Beside those of _EVERYWHERE, which any command can end with."""
+"""Of every command, beside those of _EVERYWHERE, which any command can end with."""
 _COMMON = ("config", "verbose", "quiet", "no_color", "log_format", "help")
 
 
@@ -66,7 +70,7 @@ def _section(path: tuple[str, ...], command: click.Command) -> str:
         for parameter in command.params
         if isinstance(parameter, click.Option) and parameter.name not in _COMMON
     ]
-    codes = ", ".join(str(code) for code in sorted((*_EVERYWHERE, *_EXITS.get(name, ()))))
+    codes = ", ".join(str(code) for code in sorted((*_EVERYWHERE, *_EXITS[name])))
     parts = [f"## sluice {name}", f"```text\nsluice {name} {usage}\n```", *_prose(command.help or "")]
     return "\n\n".join([*parts, *([_options(own, context)] if own else []), f"Exit codes: {codes}."])
 

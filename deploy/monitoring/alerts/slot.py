@@ -50,7 +50,7 @@ ALERTS = (
         "The replication slot of pipeline {{ $labels.pipeline }} is lost",
         "The server has invalidated or dropped it. The changes after the last acknowledged position "
         "are not available any more. The pipeline has stopped (exit code 7) and does not recover by "
-        "itself. The tables need new snapshots under a new slot.",
+        "itself. `sluice slot recreate` goes on with a new slot.",
     ),
     Alert(
         "SluiceSlotEndangered",
@@ -61,7 +61,8 @@ ALERTS = (
         "The slot of pipeline {{ $labels.pipeline }} will be lost within hours if nobody acts",
         "WAL is kept for it up to max_slot_wal_keep_size, and the limit is near: little is left, or what is "
         "left shrinks too fast, or the slot does not advance while the server writes. Or another "
-        "client uses the slot. With the slot lost, every table needs a new snapshot.",
+        "client uses the slot. With the slot lost, changes are lost to the stream, and every table has to be "
+        "compared or read again.",
         held="10m",
     ),
     Alert(

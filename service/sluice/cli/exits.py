@@ -36,8 +36,8 @@ MEANINGS: dict[int, str] = {
     4: "verification found a difference, between source and lake or between the manifest and the objects it names",
     5: "the source cannot be reached, or refuses: connection, authentication, rights, settings",
     6: "the object store refuses, or what it holds is damaged",
-    7: "the slot is lost or does not continue the manifest: new snapshots are needed; never retry blindly "
-    "(`status` and `check` say so too)",
+    7: "the slot is lost or does not continue the manifest: never retry blindly; docs/operations/disasters.md says how "
+    "to go on (`status` and `check` say so too)",
     8: "another writer owns the pipeline",
     9: "`status`: degraded, changes are received and something needs attention",
     10: "`status`: stopped, no changes are received",

@@ -8,7 +8,7 @@ SERVER: tuple[Kind, ...] = (
         "c",
         Step.ELSEWHERE,
         "the pipeline has a manifest and cannot go on from its slot: `run` would end with 7, and so does `check`",
-        "`sluice slot show` names the case; the tables need a new snapshot under a new slot",
+        "`sluice slot show` names the case; `sluice slot recreate` goes on with a new slot where that is possible",
     ),
     kind(
         "pipeline.problem",
@@ -177,7 +177,8 @@ SERVER: tuple[Kind, ...] = (
         "c",
         Step.SLOT,
         "the slot is lost: the server removed WAL or rows that it needed",
-        "drop it and resync the tables",
+        "`sluice slot recreate` makes a new one, and `sluice verify --repair` reads again what differs; "
+        "without a manifest, drop it",
     ),
     kind(
         "slot.unreserved",

@@ -41,7 +41,7 @@ KINDS: tuple[Kind, ...] = (
         "SluiceSlotLost",
         "The pipeline cannot go on from its slot: the slot is missing, invalidated, ahead of the "
         "manifest, or on another server.",
-        "Do not retry. `sluice slot show` names the case; the tables need a new snapshot under a new slot.",
+        "Do not retry. `sluice slot show` names the case. `sluice slot recreate` goes on with a new slot where that is possible; docs/operations/disasters.md has the steps.",
     ),
     _kind(
         "slot.unreserved",
