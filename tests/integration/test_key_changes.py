@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice import faults
 from sluice.ingest.options import FlushPolicy
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from tests.support.catalog_stories import (
@@ -248,6 +249,22 @@ def wait_for_all(running: Running) -> None:
             return found.fetchone() is not None
 
     running.wait_until(is_sent)
+
+
+def test_a_lost_connection_to_the_catalog_at_a_change_of_the_key_costs_no_snapshot(
+    pipeline: IngestPipeline, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The rows came again, and were taken for further ones of the transaction that they were the first of."""
+    set_up(pipeline, KEYED)
+    pipeline.run(**RESYNC)
+    request.addfinalizer(lambda: faults.arm(""))
+    with pipeline.running(watch_interval_s=60, **RESYNC) as running:
+        wait_for_all(running)
+        faults.arm("catalog.asked=raise:SourceUnavailable@1")
+        set_up(pipeline, ("; ".join(("BEGIN", REPLACED, *CHANGES, "COMMIT")),))
+        running.wait_until(lambda: faults.passages("catalog.asked") > 1)
+    pipeline.run(**RESYNC)
+    assert_equal(pipeline, tmp_path, {})
 
 
 @pytest.mark.parametrize("undone", UNDONE.values(), ids=UNDONE)

@@ -110,16 +110,16 @@ class TableBook:
             return messagetable.SCHEMA
         with self._lock:
             again = self._history.announced(relation, position_lsn)
+            schema = self._resolved.get(relation)
+            if again or relation not in self._resolved:
+                schema = self._resolve(relation, position_lsn, xid)
+                state = self._register.state(relation.oid)
+                if (schema is None and (state is None or not state.state.is_followed)) or (
+                    schema and state and schema.version == state.schema_version
+                ):
+                    # An older version is right for one place in the log only: further on it is a column dropped again.
+                    self._resolved[relation] = schema
             self._history.passed(relation.oid, reaches_lsn)
-            if not again and relation in self._resolved:
-                return self._resolved[relation]
-            schema = self._resolve(relation, position_lsn, xid)
-            state = self._register.state(relation.oid)
-            if (schema is None and (state is None or not state.state.is_followed)) or (
-                schema and state and schema.version == state.schema_version
-            ):
-                # An older version is right for one place in the log only: further on it is a column dropped again.
-                self._resolved[relation] = schema
             return schema
 
     def written_in(self, relation: RelationVersion) -> TableSchema | Literal["not yet"] | None:

@@ -23,8 +23,8 @@ class ShapeHistory:
         """By oid: the last announcement, and where the commit record of the first rows under it begins."""
         self._reached: dict[int, tuple[int, int]] = {}
         """By oid: (position, schema version) of the rows that were resolved last."""
-        self._ends: dict[int, tuple[int, int]] = {}
-        """By oid: how far the rows before the present ones reach, and these. See `reaches_lsn` of a run."""
+        self._ends: dict[int, int] = {}
+        """By oid: how far the rows reach that were resolved last. See `reaches_lsn` of a run."""
         self._confirmed_lsn = 0
         self._keys: dict[int, tuple[int, int, int]] = {}
         """By oid, of a primary key that is another one than a look knew: up to where it was that one, the new
@@ -44,12 +44,14 @@ class ShapeHistory:
         return True
 
     def passed(self, oid: int, reaches_lsn: int) -> None:
-        """Notes rows whose last transaction reaches to `reaches_lsn`."""
-        self._ends[oid] = self._ends.get(oid, (0, 0))[1], reaches_lsn
+        """Notes rows that were resolved, whose last transaction reaches to `reaches_lsn`. Rows for which that
+        failed come again, and are not their own predecessors then.
+        """
+        self._ends[oid] = reaches_lsn
 
     def continues(self, oid: int, position_lsn: int) -> bool:
-        """Whether the present rows, of the transaction at `position_lsn`, are not its first ones."""
-        return self._ends.get(oid, (0, 0))[0] > position_lsn
+        """Whether rows of the transaction at `position_lsn` were resolved before the present ones."""
+        return self._ends.get(oid, 0) > position_lsn
 
     def is_doubtful(self, oid: int) -> bool:
         """Whether the last announcement came after what a look at the catalog has confirmed."""
