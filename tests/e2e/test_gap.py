@@ -56,7 +56,7 @@ class Lossy:
                 return LakeAnswer(error=str(error), exit_code=error.exit_code)
 
         pipeline = self.mirror.pipeline
-        source = pipeline.options().source
+        source = pipeline.known()
         comparing = Comparing(source, ask, load=Load(), wait_seconds=0.0)
         state = pipeline.table(f"public.{table}")
         with pipeline.running(watch_interval_s=0.1):

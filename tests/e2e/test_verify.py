@@ -44,7 +44,7 @@ class Verified:
                 between()
             return LakeAnswer.decode(side.answer(LakeQuestion.decode(question.encode())).encode())
 
-        comparing = Comparing(self.mirror.pipeline.options().source, ask, load=Load(), wait_seconds=0.0)
+        comparing = Comparing(self.mirror.pipeline.known(), ask, load=Load(), wait_seconds=0.0)
         states = [
             state for state in self.mirror.pipeline.state().tables.values() if not tables or state.table_name in tables
         ]

@@ -26,7 +26,7 @@ class Found:
     """
 
     def __init__(self, pipeline: IngestPipeline, *, missing: list[str], extra: list[str]) -> None:
-        self.source, self.wal_end = pipeline.options().source, pipeline.wal_end
+        self.source, self.wal_end = pipeline.known(), pipeline.wal_end
         self.difference = Difference(
             missing=tuple(Row(1, 1, (key,)) for key in missing), extra=tuple(Row(2, 2, (key,)) for key in extra)
         )
@@ -59,7 +59,7 @@ def test_a_key_that_prints_otherwise_replaces_the_row_under_its_old_text(
     found = Found(pipeline, missing=["1.00"], extra=["1.0"])
     with pipeline.running(watch_interval_s=0.1):
         closing_gaps.close_gap(
-            pipeline.options().source,
+            pipeline.known(),
             pipeline.store,
             found,  # type: ignore[arg-type]
             pipeline.table("public.t"),

@@ -37,7 +37,7 @@ def spooled(pipeline: IngestPipeline, name: str) -> pa.Table:
 
 def both(pipeline: IngestPipeline, name: str, *, bits: int = 4) -> tuple[dict[int, int], dict[int, int], SourceTable]:
     """Hash of the key to hash of the row, at the source and in the spool."""
-    options = pipeline.options().source
+    options = pipeline.known()
     state = pipeline.table(name)
     schema = state.schemas[state.schema_version]
     with closing(open_query(options)) as connection:
@@ -132,7 +132,7 @@ def test_a_table_that_was_truncated_behind_the_snapshot_is_not_compared(
     """It would read as empty."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     pipeline.run()
-    options = pipeline.options().source
+    options = pipeline.known()
     state = pipeline.table("public.t")
     with closing(open_query(options)) as connection:
         facts = Catalog(connection).table(int(state.table_id), publication=options.publication)

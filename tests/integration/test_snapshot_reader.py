@@ -17,12 +17,12 @@ from sluice.ingest.snapshot.reader import SnapshotRaced, binary_columns, read_ta
 from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.source.catalog import Catalog
 from sluice.source.publication import ensure_publication
-from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.sessions import KnownSource, SourceOptions, open_query
 from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder, Waiting
 from tests.support import type_matrix
 from tests.support.pipeline import wait_until
-from tests.support.source_setup import options_of, since
+from tests.support.source_setup import known, options_of, since
 from tests.support.sources import Database
 from tests.support.streaming import opened
 
@@ -39,7 +39,7 @@ def schema_of(facts: TableFacts) -> TableSchema:
     return build_schema(relation_of(facts), facts, None, 1)
 
 
-def read_in(options: SourceOptions, facts: TableFacts, snapshot: str) -> list[Row]:
+def read_in(options: KnownSource, facts: TableFacts, snapshot: str) -> list[Row]:
     """The rows of a snapshot, read by a parser of this test's own; integers as text."""
     columns = schema_of(facts).columns
     payload = b"".join(
@@ -103,7 +103,7 @@ async def streamed(options: SourceOptions, start_lsn: int) -> list[Row]:
 
 
 def test_snapshot_and_stream_send_the_same_bytes_for_every_type_that_is_sent_as_text(database: Database) -> None:
-    options = options_of(database)
+    options = known(options_of(database))
     database.execute(*type_matrix.DEFINITIONS, "CREATE TABLE public.mood_holder (m mood)", type_matrix.create_table())
     with database.connect() as connection:
         ensure_publication(connection, options.publication, [(type_matrix.SCHEMA, type_matrix.NAME)])
@@ -125,8 +125,8 @@ def test_snapshot_and_stream_send_the_same_bytes_for_every_type_that_is_sent_as_
 
 def published(
     database: Database, *statements: str, tables: tuple[tuple[str, str], ...] = (("public", "t"),)
-) -> SourceOptions:
-    options = options_of(database)
+) -> KnownSource:
+    options = known(options_of(database))
     database.execute(*statements)
     with database.connect() as connection:
         ensure_publication(connection, options.publication, tables)
@@ -223,7 +223,7 @@ def test_only_rows_that_pass_the_publications_filter_are_read_and_no_childrens_r
     database: Database,
 ) -> None:
     since(database, 15, "row filters")
-    options = options_of(database)
+    options = known(options_of(database))
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, kind text)",
         "CREATE TABLE child () INHERITS (t)",
@@ -245,7 +245,7 @@ def test_row_level_security_stops_the_snapshot_instead_of_hiding_rows(database: 
         "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
         "CREATE POLICY one_row ON t USING (id = 1)",
     )
-    reader = options_of(database, user=role)
+    reader = known(options_of(database, user=role))
     try:
         facts = facts_of(reader)
         with closing(SnapshotHolder.open(reader)) as holder, pytest.raises(SourceRefused, match="row-level security"):

@@ -20,7 +20,7 @@ from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline
-from tests.support.source_setup import options_of
+from tests.support.source_setup import known, options_of
 from tests.support.sources import Database
 from tests.support.streaming import opened
 from tests.support.tls_front import Cut, CutAt, make_certificate, tls_front
@@ -39,11 +39,8 @@ def test_stream_and_snapshot_run_at_speed_over_tls(database: Database, tmp_path:
     start = ensure_slot(plain).confirmed_flush_lsn or 0
     database.execute(f"INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, {ROWS}) i")
     with tls_front(database.server.port, certificate, key) as port:
-        options = replace(
-            plain,
-            dsn=f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full "
-            f"sslrootcert={certificate}",
-        )
+        dsn = f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full"
+        options = known(replace(plain, dsn=f"{dsn} sslrootcert={certificate}"))
         with closing(open_query(options)) as conn:
             assert conn.pgconn.ssl_in_use
             (facts,) = Catalog(conn).published_tables(options.publication)

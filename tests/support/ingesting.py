@@ -25,7 +25,7 @@ from sluice.ingest.supervisor import Ingest
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.reader import load_state, read_entries
 from sluice.manifest.state import PipelineState, TableState
-from sluice.source.sessions import SourceOptions
+from sluice.source.sessions import KnownSource, SourceOptions
 from sluice.store.base import ObjectStore
 from sluice.telemetry.metrics import Metrics
 from tests.support.sources import Database
@@ -67,6 +67,12 @@ class IngestPipeline:
             instance="test",
         )
         return dataclasses.replace(plain, **changes)
+
+    def known(self) -> KnownSource:
+        """The source, held to the place of which the manifest is."""
+        opened = self.state().opened
+        assert opened is not None
+        return KnownSource.of(self.options().source, opened)
 
     def run(self, **changes: Any) -> Ingest:
         """Until everything committed by now is durable and acknowledged, and every snapshot is

@@ -174,6 +174,10 @@ class PgProxy:
             self._rules.append(rule)
         return rule.fired
 
+    def lead_to(self, target_port: int) -> None:
+        """From now on new connections are forwarded there; those that there are stay."""
+        self._target_port = target_port
+
     def forget(self) -> None:
         """Drops the rules that have not acted yet."""
         with self._lock:

@@ -1,8 +1,11 @@
 """A database made ready for the source's tests: options, publication and slot."""
 
+from contextlib import closing
+
 import pytest
 
-from sluice.source.sessions import SourceOptions
+from sluice.source.sessions import KnownSource, SourceOptions, open_query
+from sluice.source.slot_facts import server_facts
 from tests.support import canary
 from tests.support.sources import Database
 
@@ -15,6 +18,12 @@ def options_of(database: Database, *, user: str = "postgres") -> SourceOptions:
         publication=database.publication,
         application_name="sluice_test",
     )
+
+
+def known(options: SourceOptions) -> KnownSource:
+    """`options`, held to where they lead now."""
+    with closing(open_query(options)) as connection:
+        return KnownSource.of(options, server_facts(connection, options))
 
 
 def since(database: Database, major: int, feature: str) -> None:

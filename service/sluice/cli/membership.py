@@ -121,12 +121,15 @@ def _propose(
     """`settled` raises unless the statement of the proposal does all of it."""
     wiring.require("psycopg", "obstore")
     settings = invocation.settings().settings
+    from sluice.manifest.reader import load_state
     from sluice.operate.membership import Membership, carry_out
+    from sluice.source.sessions import known as known_source
     from sluice.source.sessions import open_query
 
     store = wiring.open_spool(settings)
     followed = set(table_names.in_manifest(store))
-    source = wiring.source_options(settings)
+    opened = load_state(store).opened
+    source = known_source(wiring.source_options(settings), opened)
     with closing(open_query(source)) as connection:
         membership = Membership(connection, publication=source.publication, patterns=settings.source.tables or ())
         possible = known(membership, followed)
@@ -140,7 +143,7 @@ def _propose(
             click.echo("nothing was changed: run this as the owner of the publication, or use --apply", err=True)
             return
         dsn = os.environ.get("SLUICE_OPERATOR_DSN", "")
-        carry_out(proposal, wiring.operator_options(settings, dsn=dsn), connection)
+        carry_out(proposal, known_source(wiring.operator_options(settings, dsn=dsn), opened), connection)
     for table in tables:
         table_names.request(store, action, table)
         click.echo(one_line(f"{'.'.join(table)} {said}"))

@@ -116,7 +116,8 @@ def exit_code(planned: list[Planned]) -> int:
 
 def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> list[Planned]:
     """What would become of each table, in the order of names; with a `statement` of those that it changes.
-    Raises UsageError, SourceError, StoreError, ManifestCorrupt.
+    Raises UsageError, SourceError, StoreError, ManifestCorrupt; SlotLost and SourceMoved when the source is
+    not the manifest's.
     """
     from sluice.ingest.tables import messages as messagetable
     from sluice.ingest.tables.foresight import foresee
@@ -124,27 +125,29 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     from sluice.operate.rehearsal import rehearsed
     from sluice.source.catalog import Catalog
     from sluice.source.selection import selects
-    from sluice.source.sessions import open_query
+    from sluice.source.sessions import known, open_query
 
     dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement else ""
-    states = {int(state.table_id): state for state in load_state(wiring.open_spool(settings)).tables.values()}
+    manifest = load_state(wiring.open_spool(settings))
+    states = {int(state.table_id): state for state in manifest.tables.values()}
     states.pop(int(messagetable.TABLE_ID), None)
     policies, patterns = wiring.policies(settings), settings.source.tables or ()
-    with closing(open_query(wiring.operator_options(settings, dsn=dsn))) as connection:
+    source = known(wiring.operator_options(settings, dsn=dsn), manifest.opened)
+    with closing(open_query(source)) as connection:
         catalog, publication = Catalog(connection), settings.source.publication
         published = {facts.oid: facts for facts in catalog.published_tables(publication)}
         sizes = catalog.sizes(tuple(published))
         oids = states.keys() | published.keys()
         if statement:
-            before = published
-            with rehearsed(connection, statement, published=list(before), seconds=seconds):
+            now = published
+            with rehearsed(connection, statement, published=list(now), seconds=seconds):
                 published = {facts.oid: facts for facts in catalog.published_tables(publication)}
-            oids = {oid for oid in before.keys() | published.keys() if before.get(oid) != published.get(oid)}
+            oids = {oid for oid in now.keys() | published.keys() if now.get(oid) != published.get(oid)}
     planned = []
     for oid in oids:
         state, facts = states.get(oid), published.get(oid)
-        known = (state.schema_name, state.table_name) if state is not None else ("", "")
-        name = (facts.schema, facts.name) if facts is not None else known
+        before = (state.schema_name, state.table_name) if state is not None else ("", "")
+        name = (facts.schema, facts.name) if facts is not None else before
         selected = selects(patterns, *name, first_name=state.first_name if state is not None else None)
         foreseen = foresee(state, facts, policies.of(*name), selected=selected)
         estimated = foreseen.effect == "snapshot" and facts is not None

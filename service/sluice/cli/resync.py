@@ -34,7 +34,7 @@ def resync(invocation: Invocation, names: tuple[str, ...]) -> None:
     settings = invocation.settings().settings
     store = wiring.open_spool(settings)
     known = table_names.in_manifest(store)
-    published, away = table_names.published(settings)
+    published, away = table_names.published(settings, store)
     wanted = [_named(name, known, published, away) for name in names]
     for table in wanted:
         table_names.request(store, RESYNC, table)

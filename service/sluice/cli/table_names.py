@@ -16,7 +16,7 @@ from sluice.cli import wiring
 from sluice.contract import keys
 from sluice.contract.control import Request
 from sluice.contract.table_state import State
-from sluice.errors import SourceError, UsageError
+from sluice.errors import SlotLost, SourceError, SourceMoved, UsageError
 from sluice.settings import Settings
 from sluice.settings.tree import nearest
 
@@ -57,20 +57,22 @@ def in_manifest(store: "ObjectStore") -> dict[Name, State]:
     return {(table.schema_name, table.table_name): table.state for table in tables}
 
 
-def published(settings: Settings) -> tuple[set[Name] | None, str]:
-    """The tables that the publication carries; None, and why, where the server cannot be asked:
-    then the manifest has to do.
+def published(settings: Settings, store: "ObjectStore") -> tuple[set[Name] | None, str]:
+    """The tables that the publication carries; None, and why, where the server cannot be asked, or is not
+    the manifest's: then the manifest has to do.
     """
     if find_spec("psycopg") is None:
         return None, "this installation has no psycopg"
+    from sluice.manifest.reader import load_state
     from sluice.source.catalog import Catalog
-    from sluice.source.sessions import open_query
+    from sluice.source.sessions import known, open_query
 
+    source = known(wiring.source_options(settings), load_state(store).opened)
     try:
-        with closing(open_query(wiring.source_options(settings))) as connection:
+        with closing(open_query(source)) as connection:
             return {
                 (facts.schema, facts.name)
                 for facts in Catalog(connection).published_tables(settings.source.publication)
             }, ""
-    except SourceError as error:
+    except (SourceError, SlotLost, SourceMoved) as error:
         return None, str(error)

@@ -80,7 +80,8 @@ def open_epoch(
         errors.note("manifest", error)
         logger.warning("store did not answer", what=what, error=str(error))
 
-    guard = timeline_guard(stop.finishing, start)
+    starting, finishing = map(start.known, (options.source, stop.finishing))
+    guard = timeline_guard(finishing, start)
     log = ManifestLog.open(
         store,
         opened_entry(options, start),
@@ -94,7 +95,7 @@ def open_epoch(
     messagetable.ensure(log, wanted=options.messages, prefixes=options.message_prefixes)
     if not options.two_phase and log.state.prepared:
         _release_prepared(log)
-    lookup = CatalogLookup(stop.finishing)
+    lookup = CatalogLookup(finishing)
     book = TableBook(
         log, lookup, options.tables, wal_end=lookup.wal_end, counts=status.tables, policies=options.policies
     )
@@ -108,7 +109,7 @@ def open_epoch(
     numbers = itertools.count(1)
     status.snapshots.most_rows_per_second = options.snapshot.rows_per_second
     segments = SnapshotSegments(
-        options.source,
+        starting,
         committer,
         epoch=opened.epoch,
         numbers=numbers,
@@ -117,10 +118,10 @@ def open_epoch(
         rows_per_second=options.snapshot.rows_per_second,
     )
     snapshotter = Snapshotter(
-        options.source, book, segments, counts=status.snapshots, stop=stop.threads, limits=options.snapshot
+        starting, book, segments, counts=status.snapshots, stop=stop.threads, limits=options.snapshot
     )
-    repairer = GapCloser(options.source, log, store, committer, epoch=opened.epoch, numbers=numbers, stop=stop.threads)
-    watch = CatalogWatch(options.source, book, store)
+    repairer = GapCloser(starting, log, store, committer, epoch=opened.epoch, numbers=numbers, stop=stop.threads)
+    watch = CatalogWatch(starting, book, store)
     return Epoch(opened, log, book, committer, snapshotter, repairer, watch, lookup, guard.close, numbers)
 
 

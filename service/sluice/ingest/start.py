@@ -18,7 +18,7 @@ from sluice.manifest.state import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts
-from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.sessions import KnownSource, SourceOptions, open_query
 from sluice.source.setup import set_up
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
@@ -43,6 +43,10 @@ class Start:
     lsn: int
     gap: PublicationGap | None = None
 
+    def known(self, source: SourceOptions) -> KnownSource:
+        """`source`, held to the place at which this was proven."""
+        return KnownSource.of(source, self.server)
+
 
 def prove_start(
     options: IngestOptions, store: ObjectStore, log: ManifestLog | None, *, unpublished: bool, waits: Waits
@@ -61,7 +65,7 @@ def prove_start(
         if state.opened is None:
             with waits.ended(_SLOT):
                 set_up(
-                    source,
+                    KnownSource.of(source, server),
                     connection,
                     tables=options.tables,
                     two_phase=options.two_phase,
@@ -79,15 +83,9 @@ def prove_start(
     return Start(state, server, lsn, gap)
 
 
-def timeline_guard(source: SourceOptions, start: Start) -> TimelineGuard:
+def timeline_guard(source: KnownSource, start: Start) -> TimelineGuard:
     """What proves, from now on, that the server has not left the timeline of `start`."""
-    server = start.server
-    return TimelineGuard(
-        source,
-        system_identifier=server.system_identifier,
-        timeline=server.timeline,
-        may_leave=server.in_recovery,
-    )
+    return TimelineGuard(source, may_leave=start.server.in_recovery)
 
 
 async def open_stream(options: IngestOptions, start: Start) -> ReplicationStream:
@@ -96,7 +94,7 @@ async def open_stream(options: IngestOptions, start: Start) -> ReplicationStream
     """
     try:
         return await ReplicationStream.open(
-            options.source,
+            start.known(options.source),
             start_lsn=start.lsn,
             proto_version=highest_protocol(start.server.server_version),
             streaming=best_streaming(options.streaming, start.server.server_version),

@@ -26,7 +26,7 @@ from sluice.manifest.writer import ManifestLog
 from sluice.source.continuity import prove_continuity, slot_problems
 from sluice.source.facts import ServerFacts, SlotFacts
 from sluice.source.publication import require_publication
-from sluice.source.sessions import Connection, open_query, translated
+from sluice.source.sessions import Connection, KnownSource, open_query, translated
 from sluice.source.slot import can_fail_over, drop_slot, ensure_slot
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.store.base import ObjectStore
@@ -162,7 +162,7 @@ def _made(options: IngestOptions, connection: Connection, slot: SlotFacts | None
         drop_slot(connection, slot.name)
         slot = None
     return slot or ensure_slot(
-        options.source,
+        KnownSource.of(options.source, server),
         two_phase=options.two_phase,
         failover=can_fail_over(connection, two_phase=options.two_phase),
     )

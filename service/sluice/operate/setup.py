@@ -14,10 +14,11 @@ from sluice.ingest.options import IngestOptions
 from sluice.manifest.reader import load_state
 from sluice.quoting import quote_literal
 from sluice.source.catalog import Catalog
-from sluice.source.continuity import can_set_two_phase, prove_continuity
+from sluice.source.continuity import can_set_two_phase, prove_continuity, require_same_database
+from sluice.source.facts import Place
 from sluice.source.publication import create_publication_sql
 from sluice.source.selection import matches, naming
-from sluice.source.sessions import Connection, open_query
+from sluice.source.sessions import Connection, KnownSource, open_query
 from sluice.source.setup import set_up
 from sluice.source.slot import can_fail_over
 from sluice.source.slot_facts import server_facts, slot_facts
@@ -44,14 +45,18 @@ def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> lis
     with closing(open_query(options.source)) as connection:
         if state.opened is not None:
             change = _two_phase_change(options, connection)
+            server = server_facts(connection, options.source)
+            require_same_database(Place.of(state.opened), Place.of(server))
             if change.statement and not dry_run:
-                set_two_phase(options.source, wanted=options.two_phase, start_lsn=state.through_lsn)
+                set_two_phase(
+                    KnownSource.of(options.source, server), wanted=options.two_phase, start_lsn=state.through_lsn
+                )
             slot = slot_facts(connection, options.source.slot)
             if not (change.statement and dry_run):
                 prove_continuity(
                     state.opened,
                     state.through_lsn,
-                    server=server_facts(connection, options.source),
+                    server=server,
                     slot=slot,
                     two_phase=options.two_phase,
                 )

@@ -15,7 +15,7 @@ from sluice.manifest.reader import load_state
 from sluice.manifest.state import PipelineState
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts, SlotFacts
-from sluice.source.sessions import Connection, SourceOptions, open_query
+from sluice.source.sessions import Connection, SourceOptions, known, open_query
 from sluice.source.slot import advance_slot, drop_slot
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.store.base import ObjectStore
@@ -66,7 +66,7 @@ def advance(options: SourceOptions, store: ObjectStore, *, to_lsn: int) -> int:
             "would lose what comes after it",
             hint=f"advance it to {show(state.through_lsn)} at most",
         )
-    with closing(open_query(options)) as connection:
+    with closing(open_query(known(options, state.opened))) as connection:
         slot = _idle(connection, options.slot)
         if slot.confirmed_flush_lsn is not None and to_lsn <= slot.confirmed_flush_lsn:
             return slot.confirmed_flush_lsn

@@ -11,7 +11,7 @@ from typing import Literal
 from sluice import lsn
 from sluice.contract.entries import Opened
 from sluice.errors import SlotLost, SourceUnavailable
-from sluice.source.facts import ServerFacts, SlotFacts
+from sluice.source.facts import Place, ServerFacts, SlotFacts
 
 GO_ON = "`sluice slot recreate` goes on with a new slot, and `sluice verify --repair` then reads again what differs"
 """What to do where the server is the right one and only the slot is lost."""
@@ -34,7 +34,7 @@ def prove_continuity(
     Raises SourceUnavailable when the server could not say now where its timeline comes from.
     """
     if opened is not None:
-        _same_server(opened, server)
+        require_same_database(Place.of(opened), Place.of(server))
         _same_history(opened, through_lsn, server)
     if slot is None:
         raise SlotLost(
@@ -62,18 +62,19 @@ def prove_continuity(
     return through_lsn
 
 
-def _same_server(opened: Opened, server: ServerFacts) -> None:
-    if opened.system_identifier != server.system_identifier:
+def require_same_database(manifest: Place, here: Place) -> None:
+    """Raises SlotLost, as `prove_continuity` does, unless both are of one server and one database. Pure."""
+    if manifest.system_identifier != here.system_identifier:
         raise SlotLost(
-            f"WRONG_CLUSTER: this server is {server.system_identifier}, the manifest was written from "
-            f"{opened.system_identifier}",
+            f"WRONG_CLUSTER: this server is {here.system_identifier}, the manifest was written from "
+            f"{manifest.system_identifier}",
             hint="correct source.dsn; after pg_upgrade `sluice slot recreate --upgraded` goes on; after a restore "
             "start a new pipeline",
         )
-    if opened.database_oid != server.database_oid:
+    if manifest.database_oid != here.database_oid:
         raise SlotLost(
-            f"WRONG_DATABASE: connected to {server.database} (oid {server.database_oid}), the "
-            f"manifest is of {opened.database} (oid {opened.database_oid})",
+            f"WRONG_DATABASE: connected to {here.database} (oid {here.database_oid}), the "
+            f"manifest is of {manifest.database} (oid {manifest.database_oid})",
             hint="correct the database in source.dsn; a dropped and recreated database needs a new pipeline",
         )
 

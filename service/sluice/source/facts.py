@@ -2,7 +2,21 @@
 
 from dataclasses import dataclass
 
-from sluice.contract.entries import Fork
+from sluice.contract.entries import Fork, Opened
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a session leads: to which server, on which timeline, and to which database of it."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    database_oid: int
+
+    @classmethod
+    def of(cls, seen: "Opened | ServerFacts | Place") -> "Place":
+        return cls(seen.system_identifier, seen.timeline, seen.database, seen.database_oid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,13 @@ from psycopg import pq
 from sluice import lsn
 from sluice.contract.entries import Fork
 from sluice.errors import SourceRefused, UsageError
-from sluice.source.sessions import SourceOptions, open_replication
+from sluice.source.sessions import KnownSource, open_replication
 
 FIRST = 1
 """The timeline of a new cluster, which has no history."""
 
 
-def read_history(options: SourceOptions, timeline: int) -> tuple[Fork, ...] | None:
+def read_history(options: KnownSource, timeline: int) -> tuple[Fork, ...] | None:
     """The forks of `timeline`, oldest first; None when the server does not give its history. Only a
     replication connection may ask for one. Raises SourceUnavailable.
     """

@@ -2,26 +2,41 @@
 role.
 
 Invariant: every session, of either kind, has the same pinned settings, and they were read back
-before it is handed out: the stream, the snapshot and the catalog spell one value in one way. Passwords,
-row values and DETAIL never leave this module in an error. Must not: create, drop or change anything
+before it is handed out: the stream, the snapshot and the catalog spell one value in one way. Sessions are
+opened again and again while a process runs, and a host name, a load balancer, a pooler, a restored backup
+or a changed connection string may lead a later one elsewhere, where tables of the same names and oids have
+other rows: one that was opened with a KnownSource is of the place that it names. Passwords, row values and
+DETAIL never leave this module in an error. Must not: create, drop or change anything
 on the source. (PostgreSQL: Client Connection Defaults; PostgreSQL Error Codes; Streaming
-Replication Protocol.)
+Replication Protocol; Control Data Functions.)
 """
 
 import ipaddress
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NoReturn
 
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from sluice.errors import ServiceError, SlotBusy, SlotLost, SourceError, SourceRefused, SourceUnavailable, UsageError
+from sluice.contract.entries import Opened
+from sluice.errors import (
+    ServiceError,
+    SlotBusy,
+    SlotLost,
+    SourceError,
+    SourceMoved,
+    SourceRefused,
+    SourceUnavailable,
+    UsageError,
+)
 from sluice.source.cancelling import Cancellation
+from sluice.source.continuity import require_same_database
 from sluice.source.credentials import Credentials, parsed
+from sluice.source.facts import Place, ServerFacts
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -59,6 +74,16 @@ PINS_SINCE: dict[int, dict[str, str]] = {170000: {"transaction_timeout": "0"}}
 """Settings by the version that brought them: an unknown name in `options` refuses the connection,
 so these are SET afterwards.
 """
+
+PLACE = """
+    (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
+    CASE WHEN pg_catalog.pg_is_in_recovery()
+        THEN (SELECT timeline_id::int FROM pg_catalog.pg_control_checkpoint())
+        ELSE ('x' || pg_catalog.substr(
+            pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int END,
+    pg_catalog.current_database()::text,
+    (SELECT datid::int8 FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()))"""
+"""Columns of `Place`, by functions alone: a session that will stream may read no table before."""
 
 _NETWORK: dict[str, str] = {
     "keepalives": "1",
@@ -118,6 +143,48 @@ class SourceOptions:
     allow_insecure: bool = False
     cancellation: Cancellation = field(default_factory=Cancellation, repr=False, compare=False)
     credentials: Credentials = field(default_factory=Credentials, repr=False, compare=False)
+
+    def prove(self, conn: Connection) -> None:
+        """Called with every new session before it is handed out. As long as no source is known, it may lead
+        anywhere; see `KnownSource`.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSource(SourceOptions):
+    """Options whose sessions all lead to `place`. What reads rows or the catalog for a pipeline that has a
+    manifest takes these, and no plain SourceOptions.
+    """
+
+    place: Place
+
+    @classmethod
+    def of(cls, options: SourceOptions, seen: Opened | ServerFacts | Place) -> "KnownSource":
+        """`options`, held to the server and database of `seen`."""
+        given = {field.name: getattr(options, field.name) for field in fields(SourceOptions)}
+        return cls(**given, place=Place.of(seen))
+
+    def prove(self, conn: Connection) -> None:
+        """Raises SlotLost for another server or database, as a stream's start does, and SourceMoved for
+        another timeline: of a promoted standby, or of a restored backup. Which of the two it is only a new
+        start can say.
+        """
+        with translated("reading which server this is"):
+            row = conn.execute(f"SELECT {PLACE}".encode()).fetchone()
+        assert row is not None
+        now = Place(*row)
+        require_same_database(self.place, now)
+        if now.timeline != self.place.timeline:
+            raise SourceMoved(
+                f"source.dsn leads to timeline {now.timeline} now, and the manifest is of timeline "
+                f"{self.place.timeline}: a standby was promoted, or a backup restored",
+                hint="start ingest, or wait until it has begun again: it goes on there, or says why it cannot",
+            )
+
+
+def known(options: SourceOptions, opened: Opened | None) -> SourceOptions:
+    """`options`, held to the place that the manifest's newest epoch states; as they are before there is one."""
+    return options if opened is None else KnownSource.of(options, opened)
 
 
 class NoFreeSlot(SourceRefused):
@@ -206,6 +273,7 @@ def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tu
     try:
         with translated("pinning the session's settings"):
             _pin(conn)
+        options.prove(conn)
     except BaseException:
         conn.close()
         raise

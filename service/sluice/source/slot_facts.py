@@ -2,11 +2,13 @@
 pg_replication_slots; pg_prepared_xacts.)
 """
 
+from dataclasses import asdict
+
 from sluice import lsn
 from sluice.errors import SourceUnavailable
-from sluice.source.facts import ServerFacts, SlotFacts
+from sluice.source.facts import Place, ServerFacts, SlotFacts
 from sluice.source.history import read_history
-from sluice.source.sessions import Connection, SourceOptions, translated
+from sluice.source.sessions import PLACE, Connection, KnownSource, SourceOptions, translated
 
 
 def server_facts(
@@ -16,37 +18,29 @@ def server_facts(
     timeline stays the same. Only a walsender tells it: while there is none to be had, it is not known,
     unless `whole` asks for the error.
     """
-    command = """
-        SELECT (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
-               pg_catalog.pg_is_in_recovery(),
-               CASE WHEN pg_catalog.pg_is_in_recovery()
-                    THEN (SELECT timeline_id::int FROM pg_catalog.pg_control_checkpoint())
-                    ELSE ('x' || pg_catalog.substr(
-                        pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int END,
-               d.datname::text, d.oid::int8, pg_catalog.pg_encoding_to_char(d.encoding)::text,
+    command = f"""
+        SELECT {PLACE},
+               pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('server_encoding'),
                (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                      ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text,
-               pg_catalog.current_setting('wal_level')
-        FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()"""
+               pg_catalog.current_setting('wal_level')"""
     with translated("reading which server this is"):
         row = conn.execute(command.encode()).fetchone()
     assert row is not None
-    system, in_recovery, timeline, database, oid, encoding, wal_end, wal_level = row
+    *where, in_recovery, encoding, wal_end, wal_level = row
+    place = Place(*where)
     forks, away = None, ""
-    if before is not None and before.timeline == timeline and not before.history_away:
+    if before is not None and before.timeline == place.timeline and not before.history_away:
         forks = before.forks
     else:
         try:
-            forks = read_history(options, timeline)
+            forks = read_history(KnownSource.of(options, place), place.timeline)
         except SourceUnavailable as error:
             if whole:
                 raise
             away = str(error)
     return ServerFacts(
-        system_identifier=system,
-        timeline=timeline,
-        database=database,
-        database_oid=oid,
+        **asdict(place),
         server_version=conn.pgconn.server_version,
         wal_end_lsn=lsn.parse(wal_end),
         wal_level=wal_level,

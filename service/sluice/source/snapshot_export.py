@@ -21,7 +21,15 @@ from psycopg import pq
 from sluice import lsn
 from sluice.errors import SourceUnavailable
 from sluice.quoting import quote_literal, quote_slot
-from sluice.source.sessions import Connection, SourceOptions, open_query, open_replication, raise_result, translated
+from sluice.source.sessions import (
+    Connection,
+    KnownSource,
+    SourceOptions,
+    open_query,
+    open_replication,
+    raise_result,
+    translated,
+)
 
 _POLL_MS = 200
 _REPORT_EVERY_S = 2.0
@@ -153,7 +161,7 @@ class SnapshotHolder:
         self.consistent_lsn = consistent_lsn
 
     @classmethod
-    def open(cls, options: SourceOptions, *, waiting: Waiting | None = None) -> "SnapshotHolder":
+    def open(cls, options: KnownSource, *, waiting: Waiting | None = None) -> "SnapshotHolder":
         """Takes the snapshot of a temporary slot over into a session of its own, and drops the slot: it
         would keep all WAL for as long as rows are read. Raises SourceError.
         """

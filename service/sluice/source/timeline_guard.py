@@ -8,8 +8,8 @@ IDENTIFY_SYSTEM; Logical Decoding Concepts, Logical replication slots on standby
 
 import threading
 
-from sluice.errors import SourceMoved, SourceUnavailable
-from sluice.source.sessions import Connection, SourceOptions, open_replication
+from sluice.errors import SourceMoved
+from sluice.source.sessions import Connection, KnownSource, open_replication
 from sluice.source.start import identity_of
 
 
@@ -18,16 +18,16 @@ class TimelineGuard:
     leave its timeline while it runs (`may_leave`), a primary, it asks nothing. Thread-safe.
     """
 
-    def __init__(self, options: SourceOptions, *, system_identifier: str, timeline: int, may_leave: bool) -> None:
+    def __init__(self, options: KnownSource, *, may_leave: bool) -> None:
         self._may_leave = may_leave
         self._options = options
-        self._system_identifier = system_identifier
-        self._timeline = timeline
         self._connection: Connection | None = None
         self._lock = threading.Lock()
 
     def require(self) -> None:
-        """Raises SourceMoved when the server has left the timeline, SourceError when it does not say."""
+        """Raises SourceMoved when the server has left the timeline, SourceError when it does not say,
+        SlotLost when it is another server.
+        """
         if not self._may_leave:
             return
         with self._lock:
@@ -38,11 +38,9 @@ class TimelineGuard:
             except BaseException:
                 self._close()
                 raise
-        if now.system_identifier != self._system_identifier:
-            raise SourceUnavailable("another server answers than the one that streams")
-        if now.timeline != self._timeline:
+        if now.timeline != self._options.place.timeline:
             raise SourceMoved(
-                f"the standby that is read went from timeline {self._timeline} to {now.timeline}",
+                f"the standby that is read went from timeline {self._options.place.timeline} to {now.timeline}",
                 hint="start it again: it goes on there",
             )
 

@@ -25,7 +25,7 @@ from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
 from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.quoting import quote_identifier, quote_literal, quote_qualified
 from sluice.source.catalog import Catalog
-from sluice.source.sessions import Connection, SourceOptions, open_query, raise_result, translated
+from sluice.source.sessions import Connection, KnownSource, open_query, raise_result, translated
 
 BATCH_BYTES = 8 * 1024 * 1024
 LOCK_WAIT_S = 2
@@ -106,7 +106,7 @@ class SnapshotSession:
     They are opened when they are needed, and anew after an error.
     """
 
-    def __init__(self, options: SourceOptions, snapshot: str) -> None:
+    def __init__(self, options: KnownSource, snapshot: str) -> None:
         self._options = options
         self._snapshot = snapshot
         self._inside: Connection | None = None
@@ -233,7 +233,7 @@ def read_rows(
 
 
 def read_table(
-    options: SourceOptions,
+    options: KnownSource,
     *,
     schema: TableSchema,
     facts: TableFacts,
@@ -249,7 +249,7 @@ def read_table(
 
 
 @contextmanager
-def table_at(options: SourceOptions, *, facts: TableFacts, snapshot: str) -> Iterator[Connection]:
+def table_at(options: KnownSource, *, facts: TableFacts, snapshot: str) -> Iterator[Connection]:
     """A session that sees the source as of `snapshot`, and the table of `facts` locked in it. Raises what
     is wrong with the table.
     """

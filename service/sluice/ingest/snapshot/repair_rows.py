@@ -17,7 +17,7 @@ from sluice.ingest.snapshot.keyed_rows import missing_keys, rows_of_keys
 from sluice.ingest.snapshot.reader import SnapshotSession, binary_columns, read_rows
 from sluice.protocol.copy_rows import CopyRows, encode_copy
 from sluice.protocol.tuples import FieldVector, RowColumns
-from sluice.source.sessions import SourceOptions
+from sluice.source.sessions import KnownSource
 from sluice.source.snapshot_export import SnapshotHolder
 
 _UPDATE, _DELETE, _OLD_KEY, _NULL = (ord(letter) for letter in "UDKn")
@@ -27,7 +27,7 @@ Key = tuple[str, ...]
 
 
 def read_again(
-    options: SourceOptions, schema: TableSchema, facts: TableFacts, holder: SnapshotHolder, wanted: Sequence[Key]
+    options: KnownSource, schema: TableSchema, facts: TableFacts, holder: SnapshotHolder, wanted: Sequence[Key]
 ) -> SegmentFile:
     """The rows with the keys `wanted` as of the snapshot of `holder`, whole, and a removal of each key that
     has none there; as changes of a Repair. Raises what is wrong with

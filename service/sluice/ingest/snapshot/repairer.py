@@ -28,7 +28,7 @@ from sluice.manifest.reader import read_entries
 from sluice.manifest.state import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.source.catalog import Catalog
-from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.sessions import KnownSource, open_query
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.base import ObjectStore
 
@@ -44,7 +44,7 @@ class Repairer:
 
     def __init__(
         self,
-        options: SourceOptions,
+        options: KnownSource,
         log: ManifestLog,
         store: ObjectStore,
         committer: Committer,

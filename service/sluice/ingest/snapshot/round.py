@@ -31,7 +31,7 @@ from sluice.ingest.tables.catalog_diff import compare, fingerprint
 from sluice.lsn import show
 from sluice.manifest.snapshot_state import SnapshotState
 from sluice.source.catalog import Catalog
-from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.sessions import KnownSource, open_query
 
 GROUP = 50
 """Tables that are locked and compared together: what a small table costs is asking about it."""
@@ -103,7 +103,7 @@ class Round:
 
     def __init__(
         self,
-        options: SourceOptions,
+        options: KnownSource,
         book: TableBook,
         segments: SnapshotSegments,
         *,

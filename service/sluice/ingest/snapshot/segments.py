@@ -28,7 +28,7 @@ from sluice.ingest.snapshot.reader import SnapshotSession, binary_columns, read_
 from sluice.ingest.status import SnapshotCounts
 from sluice.protocol.copy_rows import CopyRows
 from sluice.protocol.tuples import RowColumns
-from sluice.source.sessions import SourceOptions
+from sluice.source.sessions import KnownSource
 
 SEGMENT_BYTES = 64 << 20
 """Received bytes per segment: about 20 MB of Parquet, small enough to hold several in memory while
@@ -46,7 +46,7 @@ class SnapshotSegments:
 
     def __init__(
         self,
-        options: SourceOptions,
+        options: KnownSource,
         committer: Committer,
         *,
         epoch: int,

@@ -35,7 +35,7 @@ from sluice.lsn import show
 from sluice.manifest.snapshot_state import SnapshotState
 from sluice.manifest.state import TableState
 from sluice.source.catalog import Catalog
-from sluice.source.sessions import NoFreeSlot, SourceOptions, open_query
+from sluice.source.sessions import KnownSource, NoFreeSlot, open_query
 from sluice.source.snapshot_export import SnapshotHolder, Waiting, waited_for
 
 FAR = (1 << 64) - 1
@@ -56,7 +56,7 @@ class Snapshotter:
 
     def __init__(
         self,
-        options: SourceOptions,
+        options: KnownSource,
         book: TableBook,
         segments: SnapshotSegments,
         *,

@@ -4,13 +4,13 @@ from sluice import faults
 from sluice.contract.catalog_facts import TableFacts
 from sluice.source.catalog import Catalog
 from sluice.source.lazy_session import LazySession
-from sluice.source.sessions import Connection, SourceOptions
+from sluice.source.sessions import Connection, KnownSource
 
 
 class CatalogLookup:
     """Asks on a session of its own. Thread-safe. Every method raises SourceError."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: KnownSource) -> None:
         self._publication = options.publication
         self._session = LazySession(options)
 

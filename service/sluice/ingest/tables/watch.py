@@ -16,7 +16,7 @@ from sluice.manifest.state import TableState
 from sluice.source.catalog import Catalog
 from sluice.source.lazy_session import LazySession
 from sluice.source.published_tables import PublishedTables
-from sluice.source.sessions import Connection, SourceOptions
+from sluice.source.sessions import Connection, KnownSource
 from sluice.store.base import ObjectStore
 
 SETTLED = (State.LIVE, State.SNAPSHOT)
@@ -30,7 +30,7 @@ class CatalogWatch:
     requests that wait in `store`. A look costs the server, and us, by what changed since the last one.
     """
 
-    def __init__(self, options: SourceOptions, book: TableBook, store: ObjectStore) -> None:
+    def __init__(self, options: KnownSource, book: TableBook, store: ObjectStore) -> None:
         self._publication = options.publication
         self._session = LazySession(options)
         self._published = PublishedTables(options.publication)

@@ -23,7 +23,7 @@ from sluice.ingest.snapshot.repair_rows import Key, read_again
 from sluice.manifest.state import TableState
 from sluice.operate.compare.comparing import Comparing, Verdict
 from sluice.operate.compare.repairing import await_done
-from sluice.source.sessions import SourceOptions
+from sluice.source.sessions import KnownSource
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.base import ObjectStore
 
@@ -32,7 +32,7 @@ MOST_ROWS = 2_000_000
 
 
 def close_gap(
-    options: SourceOptions, store: ObjectStore, comparing: Comparing, state: TableState, *, seconds: float
+    options: KnownSource, store: ObjectStore, comparing: Comparing, state: TableState, *, seconds: float
 ) -> Verdict:
     """Has the gap of `state` closed; the verdict is about the rows in front of it, of which those that differed
     were read again. One that is not compared says why, and nothing was done.
@@ -85,7 +85,7 @@ def _require_young(name: str, seconds: float) -> None:
 
 
 def _stored(
-    options: SourceOptions,
+    options: KnownSource,
     store: ObjectStore,
     schema: TableSchema,
     facts: TableFacts,

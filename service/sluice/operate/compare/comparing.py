@@ -26,7 +26,7 @@ from sluice.lsn import show
 from sluice.manifest.state import TableState
 from sluice.operate.compare.source_side import Form, Load, SourceTable, opened
 from sluice.source.catalog import Catalog
-from sluice.source.sessions import SourceOptions, open_query, translated
+from sluice.source.sessions import KnownSource, open_query, translated
 from sluice.source.snapshot_export import SnapshotHolder
 
 ATTEMPTS = 3
@@ -79,7 +79,7 @@ class Comparing:
     may take to pass a snapshot's position.
     """
 
-    def __init__(self, options: SourceOptions, ask: Ask, *, load: Load, wait_seconds: float) -> None:
+    def __init__(self, options: KnownSource, ask: Ask, *, load: Load, wait_seconds: float) -> None:
         self._options = options
         self._ask = ask
         self._load = load

@@ -17,7 +17,7 @@ from sluice.operate.compare.continuous import Continuous
 from sluice.operate.compare.recording import Record
 from sluice.operate.compare.repairing import repair
 from sluice.operate.compare.source_side import Load
-from sluice.source.sessions import SourceOptions
+from sluice.source.sessions import KnownSource, SourceOptions
 from sluice.store.base import ObjectStore
 
 Say = Callable[[Verdict], None]
@@ -28,11 +28,14 @@ def _silent(_: Verdict) -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Made by `of`. Every verdict is kept in `record`."""
+    """Made by `of`. Every verdict is kept in `record`. Rows are read from the place that the manifest's newest
+    epoch states, and no other: a promoted standby once ingest has gone on there.
+    """
 
     source: SourceOptions
     store: ObjectStore
-    comparing: Comparing
+    ask: Ask
+    load: Load
     record: Record
     wait_seconds: float
 
@@ -48,8 +51,8 @@ class Run:
         every_seconds: float = 0.0,
     ) -> "Run":
         """With `every_seconds` it is one that compares for ever."""
-        comparing = Comparing(source, ask, load=Load(load_share), wait_seconds=wait_seconds)
-        return cls(source, store, comparing, Record(store, every_seconds=every_seconds), wait_seconds)
+        record = Record(store, every_seconds=every_seconds)
+        return cls(source, store, ask, Load(load_share), record, wait_seconds)
 
     def for_ever(self, *, rest: Callable[[], None], repair_wanted: bool) -> NoReturn:
         """Until the process is stopped, which is safe at any moment; `rest` is called when nothing is due."""
@@ -64,7 +67,7 @@ class Run:
     def compared(self, states: Sequence[TableState], say: Say = _silent) -> list[Verdict]:
         """Of each table. Raises as `Comparing.compare` does, StoreUnavailable."""
         verdicts: list[Verdict] = []
-        for verdict in self.comparing.compare(states):
+        for verdict in self._comparing(self._known()).compare(states):
             self.record.note(states[len(verdicts)], verdict)
             verdicts.append(verdict)
             say(verdict)
@@ -77,7 +80,8 @@ class Run:
         logger = structlog.get_logger("verify")
         for state in states:
             if state.state == State.GAP:
-                closed = close_gap(self.source, self.store, self.comparing, state, seconds=self.wait_seconds)
+                source = self._known()
+                closed = close_gap(source, self.store, self._comparing(source), state, seconds=self.wait_seconds)
                 if closed.reason:
                     logger.warning("the gap stays open", table=closed.name, reason=closed.reason)
                 else:
@@ -88,8 +92,16 @@ class Run:
             if verdict.outcome == DIFFERENT:
                 repair(self.store, verdict, seconds=self.wait_seconds)
                 state = load_state(self.store).tables[verdict.table_id]
-                again = next(iter(self.comparing.compare([state])))
+                again = next(iter(self._comparing(self._known()).compare([state])))
                 verdicts[place] = replace(again, repaired=len(verdict.difference))
                 self.record.note(state, verdicts[place])
                 say(verdicts[place])
         return verdicts
+
+    def _known(self) -> KnownSource:
+        opened = load_state(self.store).opened
+        assert opened is not None, "a manifest with tables has an epoch"
+        return KnownSource.of(self.source, opened)
+
+    def _comparing(self, source: KnownSource) -> Comparing:
+        return Comparing(source, self.ask, load=self.load, wait_seconds=self.wait_seconds)

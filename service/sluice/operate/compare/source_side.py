@@ -17,7 +17,7 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import SourceUnavailable
 from sluice.ingest.snapshot.reader import table_at
 from sluice.source.row_hashes import RowHashes, probe
-from sluice.source.sessions import Connection, SourceOptions, open_query, translated
+from sluice.source.sessions import Connection, KnownSource, open_query, translated
 
 BLOCKS_AT_ONCE = 8192
 """64 MiB of an ordinary table."""
@@ -95,7 +95,7 @@ class SourceTable:
 
 @contextmanager
 def opened(
-    options: SourceOptions,
+    options: KnownSource,
     *,
     schema: TableSchema,
     facts: TableFacts,
@@ -121,7 +121,7 @@ class Form:
     probes: tuple[int, ...]
 
     @classmethod
-    def of(cls, options: SourceOptions, seed: int) -> "Form":
+    def of(cls, options: KnownSource, seed: int) -> "Form":
         """As the server's encoding wants it. Raises SourceError."""
         with closing(open_query(options)) as connection, translated("asking how the server hashes"):
             encoding = connection.execute("SELECT pg_catalog.current_setting('server_encoding')").fetchone()

@@ -1,0 +1,166 @@
+"""A later session of a pipeline may be led to another server, with tables of the same names and oids: it is
+refused by name, and nothing of that server gets into the spool or into an answer.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sluice.cli import plan
+from sluice.contract.row_form import LakeAnswer, LakeQuestion
+from sluice.errors import ServiceError, SlotLost, SourceMoved
+from sluice.operate.compare.runs import Run
+from sluice.settings import load
+from sluice.source.sessions import open_query, open_replication
+from sluice.store.opening import open_store
+from tests.support.ingesting import IngestPipeline
+from tests.support.least_rights import grant, options_as, pipeline_role
+from tests.support.pgproxy import PgProxy
+from tests.support.source_setup import known
+from tests.support.sources import Database
+from tools.local.postgres import PostgresServer, temporary_server
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    with temporary_server() as here, temporary_server() as other:
+        yield here, other
+
+
+class Two:
+    """Two databases that were made by the same statements, and an address that leads to the first. In all
+    tables the one has rows that say `here`, the other rows that say `other`.
+    """
+
+    def __init__(self, servers: tuple[PostgresServer, PostgresServer], proxy: PgProxy, name: str, spool: Path) -> None:
+        self.here, self.other = (Database(server, name, slot=name, publication=name) for server in servers)
+        self.proxy = proxy
+        self.spool = spool
+        for server in servers:
+            with server.superuser() as admin:
+                admin.execute(f"CREATE DATABASE {name}".encode())
+        self.execute(f"CREATE PUBLICATION {name} FOR ALL TABLES")
+        self.make("a")
+        self.make("b")
+        store = open_store(spool.as_uri(), prefix="test/", options={})
+        self.pipeline = IngestPipeline(self.here, store, dsn=proxy.dsn(dbname=name))
+
+    def execute(self, *statements: str) -> None:
+        for database in (self.here, self.other):
+            database.execute(*statements)
+
+    def make(self, table: str) -> None:
+        self.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v text)")
+        self.other.execute(f"INSERT INTO {table} SELECT i, 'other' FROM generate_series(1, 100) i")
+        self.here.execute(f"INSERT INTO {table} SELECT i, 'here' FROM generate_series(1, 100) i")
+
+    def lead_away(self) -> None:
+        self.proxy.lead_to(self.other.server.port)
+
+    def end_queries(self) -> None:
+        """All sessions but those that stream."""
+        with self.here.server.superuser() as admin:
+            admin.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s AND "
+                "backend_type = 'client backend'",
+                (self.here.name,),
+            )
+
+    def spooled(self) -> set[str]:
+        """Every value of column v in the spool."""
+        return {row["v"] for name in ("a", "b") for row in self.pipeline.rows(f"public.{name}", snapshot=True)}
+
+
+@pytest.fixture
+def two(servers: tuple[PostgresServer, PostgresServer], tmp_path: Path) -> Iterator[Two]:
+    with PgProxy(servers[0].port) as proxy:
+        yield Two(servers, proxy, f"t{abs(hash(tmp_path)):x}", tmp_path / "spool")
+
+
+def refused(two: Two, lead_away: Callable[[], None]) -> SlotLost:
+    """How ingest, while it streams, ends after `lead_away`."""
+
+    def follow() -> None:
+        with two.pipeline.running(watch_interval_s=0.1) as run:
+            run.wait_until(lambda: two.pipeline.state().tables and two.pipeline.table("public.a").state == "live")
+            lead_away()
+            run.thread.join(30)
+
+    with pytest.raises(SlotLost, match="WRONG_CLUSTER") as found:
+        follow()
+    return found.value
+
+
+def test_the_catalog_watch_reads_no_other_servers_catalog(two: Two) -> None:
+    def lead_away() -> None:
+        two.other.execute("DROP TABLE b", "ALTER TABLE a ADD COLUMN w int DEFAULT 7")
+        two.lead_away()
+        two.end_queries()
+
+    assert "correct source.dsn" in refused(two, lead_away).hint
+    assert {name: two.pipeline.table(f"public.{name}").state for name in "ab"} == {"a": "live", "b": "live"}
+
+
+def test_a_snapshot_reads_no_other_servers_rows(two: Two) -> None:
+    def lead_away() -> None:
+        two.lead_away()
+        two.make("c")
+
+    refused(two, lead_away)
+    assert two.spooled() == {"here"}
+    assert two.pipeline.table("public.c").state == "snapshot"
+
+
+def test_a_comparison_compares_with_no_other_server(two: Two) -> None:
+    two.pipeline.run()
+    asked: list[str] = []
+
+    def ask(question: LakeQuestion) -> LakeAnswer:
+        asked.append(question.table_id)
+        two.lead_away()
+        return LakeAnswer(refused="the first table")
+
+    run = Run.of(two.pipeline.options().source, two.pipeline.store, ask, load_share=1.0, wait_seconds=0.0)
+    states = [two.pipeline.table("public.a"), two.pipeline.table("public.b")]
+    with pytest.raises(SlotLost, match="WRONG_CLUSTER"):
+        run.compared(states)
+    assert asked == [states[0].table_id]
+    with pytest.raises(SlotLost, match="WRONG_CLUSTER"):
+        run.repaired(states)
+
+
+def test_plan_and_drain_look_at_no_other_servers_catalog(two: Two, tmp_path: Path) -> None:
+    two.pipeline.run()
+    file = tmp_path / "sluice.yaml"
+    file.write_text(
+        f"version: 1\npipeline: test\nsource: {{dsn: '{two.pipeline.dsn}', slot: {two.here.slot}, publication: "
+        f"{two.here.publication}}}\nspool: {{uri: '{two.spool.as_uri()}'}}\nlake: {{uri: '{tmp_path.as_uri()}/lake'}}\n"
+    )
+    settings = load(str(file), environ={}).settings
+    assert {one.foreseen.effect for one in plan.look(settings)} == {"nothing"}
+    two.lead_away()
+    with pytest.raises(SlotLost, match="WRONG_CLUSTER"):
+        plan.look(settings)
+
+
+@pytest.mark.parametrize("opener", [open_query, open_replication], ids=["query", "replication"])
+def test_a_session_is_of_the_known_place_or_none_with_the_rights_of_the_pipeline(
+    database: Database, opener: Callable[..., object]
+) -> None:
+    elsewhere: dict[str, tuple[dict[str, object], type[ServiceError]]] = {
+        "WRONG_CLUSTER": ({"system_identifier": "1"}, SlotLost),
+        "WRONG_DATABASE": ({"database_oid": 1}, SlotLost),
+        "timeline 7": ({"timeline": 7}, SourceMoved),
+    }
+    database.execute(f"CREATE PUBLICATION {database.publication}")
+    with pipeline_role(database) as role:
+        grant(database, role)
+        source = known(options_as(database, role))
+        with closing(opener(source)):  # type: ignore[type-var]
+            pass
+        for said, (other, error) in elsewhere.items():
+            with pytest.raises(error, match=said):
+                opener(replace(source, place=replace(source.place, **other)))  # type: ignore[arg-type]
