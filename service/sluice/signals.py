@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STDERR = 2
+_CAUGHT_UP = 0
+"""No signal: whoever reads it from the pipe has heard all that came before."""
 
 
 class Signals:
@@ -27,9 +29,10 @@ class Signals:
         self._take: Callable[[signal.Signals], None] | None = None
         self._reload: Callable[[], None] | None = None
         self._on_terminal = os.isatty(_STDERR)
-        reading, writing = os.pipe()
-        os.set_blocking(writing, False)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        self._caught_up = threading.Event()
+        reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         for number in _NUMBERS:
             # Python writes to the pipe only for signals that have a handler.
             signal.signal(number, lambda *_: None)
@@ -58,13 +61,18 @@ class Signals:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
+        # One that came a moment ago may still be in the pipe.
+        os.write(self._writing, bytes([_CAUGHT_UP]))
+        self._caught_up.wait()
         with self._lock:
             return self._first is not None
 
     def _listen(self, reading: int) -> None:
         while True:
             for byte in os.read(reading, 64):
-                if byte == signal.SIGHUP and not (self._on_terminal and not os.isatty(_STDERR)):
+                if byte == _CAUGHT_UP:
+                    self._caught_up.set()
+                elif byte == signal.SIGHUP and not (self._on_terminal and not os.isatty(_STDERR)):
                     if self._reload is not None:
                         self._reload()
                 elif byte in _NUMBERS:

@@ -88,6 +88,8 @@ class Applier:
         self._session = session
         self._stop = stop
         self._lease = Lease(store, seconds=options.lease_seconds)
+        self.gave_lease_back = False
+        """Whether the next applier may start at once."""
         self._lake = Lake(options, store, before_commit=self._lease.check)
         self._running: dict[Future[Applied], _Running] = {}
         self._changed = True
@@ -145,7 +147,7 @@ class Applier:
         finally:
             done.set()
             renewer.join()
-            self._lease.release()
+            self.gave_lease_back = self._lease.release()
             self._telemetry.owns(held=False)
             self._lake.close()
 

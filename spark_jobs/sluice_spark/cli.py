@@ -13,7 +13,6 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 import click
 import structlog
@@ -48,17 +47,19 @@ class KeysChanged(ApplyError):
 def main(options_file: Path | None) -> None:
     """Apply a pipeline's spool to its Delta tables."""
     leave_no_values_behind()
+    signalled = threading.Event()
     try:
         options = read_options(options_file)
         configure_logging(options)
         options = with_present_keys(options)
         configure_logging(options)
-        code = run(options)
+        code = run(options, signalled)
     except KeysChanged as error:
         _log.warning("the applier begins again", reason=str(error))
-        if "PYSPARK_GATEWAY_PORT" not in os.environ:
-            begin_again()
         code = error.exit_code  # spark-submit owns the JVM, and is the one to begin again
+        if "PYSPARK_GATEWAY_PORT" not in os.environ:
+            begin_again(signalled)
+            code = 0
     except ServiceError as error:
         _log.error("the applier stopped", error=error, hint=error.hint)
         code = error.exit_code
@@ -82,10 +83,11 @@ def read_options(options_file: Path | None) -> ApplyOptions:
     return ApplyOptions.from_json(text)
 
 
-def run(options: ApplyOptions) -> int:
-    """Applies until the options' end or a signal. Returns 0, or raises ServiceError."""
-    stop, stopping = threading.Event(), Stop(options.stop_seconds)
-    signalled, rotated, left_lease = threading.Event(), threading.Event(), False
+def run(options: ApplyOptions, signalled: threading.Event) -> int:
+    """Applies until the options' end or a signal, which sets `signalled`. Returns 0, or raises
+    ServiceError.
+    """
+    stop, stopping, rotated = threading.Event(), Stop(options.stop_seconds), threading.Event()
 
     def asked(_number: int, _frame: FrameType | None) -> None:
         if signalled.is_set():
@@ -143,7 +145,6 @@ def run(options: ApplyOptions) -> int:
             if not rotated.is_set():
                 raise
             _log.warning("the applier failed with the keys of before", error=error)
-            left_lease = True
         finally:
             configuration.close()
             # An error ends the applier as well, and Spark may need as long to stop.
@@ -151,20 +152,27 @@ def run(options: ApplyOptions) -> int:
             spark.stop()
     stopping.done()
     if rotated.is_set():
-        require_stop(signalled, wait_seconds=options.lease_seconds if left_lease else 0)
+        require_stop(signalled, wait_seconds=0 if applier.gave_lease_back else options.lease_seconds)
     return 0
 
 
 def require_stop(signalled: threading.Event, *, wait_seconds: float) -> None:
-    """Raises KeysChanged unless the process was asked to end. Who was refused could not give its lease
-    back, and waits until it ended.
+    """Raises KeysChanged unless the process was asked to end. Who could not give its lease back, because
+    the keys of before were refused, waits until it ended.
     """
     if not signalled.wait(wait_seconds):
         raise KeysChanged("the keys of the object store were changed")
 
 
-def begin_again() -> NoReturn:
-    """The same command takes the place of this process, and reads the keys as they are now."""
+def begin_again(signalled: threading.Event) -> None:
+    """The same command takes the place of this process, and reads the keys as they are now. Returns when
+    the process was asked to end meanwhile; a signal that comes later ends it at once.
+    """
+    session.end_jvm()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    if signalled.is_set():
+        return
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command

@@ -131,15 +131,16 @@ class Lease:
                 hint="it is taken again when the store answers, unless another applier takes it first",
             )
 
-    def release(self) -> None:
-        """Lets the next applier start at once. Never raises a store's error: the lease ends by
-        itself.
+    def release(self) -> bool:
+        """Lets the next applier start at once; False when the store did not take it. Never raises a store's
+        error: the lease ends by itself.
         """
         try:
             self._require_newest()
             self._store.put(keys.APPLY_LEASE, self._state(0.0))
         except (StoreError, WriterFenced):
-            return
+            return False
+        return True
 
     def _lapsed(self) -> bool:
         with self._lock:

@@ -14,13 +14,14 @@ well, and leave check sums of `_last_checkpoint` behind that make other readers 
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -103,6 +104,8 @@ _JVM_PATTERN_JSON = (
 )
 """The keys of our own lines: one parser reads both."""
 _HADOOP = "spark.hadoop."
+JVM_END_SECONDS = 10.0
+"""For a JVM without a session, to end."""
 _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
 
 
@@ -162,6 +165,22 @@ def start(options: ApplyOptions) -> SparkSession:
     for name, value in hadoop.items():
         java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
     return session
+
+
+def end_jvm() -> None:
+    """Ends the JVM that this process started, after `stop` of its session, and returns when it is gone.
+    One of spark-submit is left alone. A program that takes the place of this process would have it beside
+    its own, and then as a process that nobody waits for.
+    """
+    jvm: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if jvm is None or jvm.stdin is None:
+        return
+    jvm.stdin.close()  # at which it ends
+    try:
+        jvm.wait(JVM_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
 
 
 def _of_the_operator() -> set[str]:

@@ -107,3 +107,15 @@ def test_drain_waits_for_what_only_the_catalog_shows(database: Database, tmp_pat
     )
     joining = pipe("drain", *target)
     assert (joining.returncode, "has not: public.joins" in joining.stderr) == (75, True), joining.stderr
+
+
+def test_drain_ends_in_time_though_the_server_does_not_answer_a_look(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    pipe = Pipe(database, tmp_path)
+    assert pipe("run", "--until-caught-up").returncode == 0
+    through = load_state(pipe.store).through_lsn
+    applier_says(pipe, 1, through)
+    with database.connect() as locking, locking.transaction():
+        locking.execute("LOCK TABLE pg_catalog.pg_publication_rel")
+        late = pipe("drain", "--to-lsn", lsn.show(through), "--timeout", "1s", timeout=30)
+    assert (late.returncode, "looking took more than" in late.stderr) == (75, True), late.stderr

@@ -42,13 +42,26 @@ import os, signal, sys
 from sluice import signals
 armed = signals.arm()
 if sys.argv[1] == "asked":
-    heard = __import__("threading").Event()
-    armed.hand_to(lambda _: heard.set())
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert heard.wait(60)
+    os.kill(os.getpid(), signal.SIGTERM)  # nobody has had the time to hear it
 print(armed.stand_down(), flush=True)
 os.kill(os.getpid(), signal.SIGTERM)
 """
+
+
+BEGINS_AGAIN = """
+import os, signal, threading
+from sluice_spark import cli
+asked = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: asked.set())
+os.kill(os.getpid(), signal.SIGTERM)
+cli.begin_again(asked)
+print("ended")
+"""
+
+
+def test_an_applier_that_begins_again_ends_instead_when_a_stop_was_asked_at_the_last_moment() -> None:
+    ended = subprocess.run([sys.executable, "-c", BEGINS_AGAIN], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.returncode) == ("ended\n", 0), ended.stderr
 
 
 @pytest.mark.parametrize("asked", [True, False])

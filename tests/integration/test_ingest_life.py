@@ -350,3 +350,16 @@ def test_a_bounded_run_that_is_stopped_before_its_end_does_not_claim_success(pip
 
     with pytest.raises(Interrupted, match="stopped before"):
         asyncio.run(stopped_at_once())
+
+
+def test_what_a_stop_cancels_is_no_error(pipeline: IngestPipeline) -> None:
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+    with pipeline.running(watch_interval_s=0.05) as running, pipeline.database.connect() as locking:
+        running.wait_until(lambda: pipeline.state().tables and pipeline.table("public.t").state == "live")
+        with locking.transaction():
+            locking.execute("LOCK TABLE pg_catalog.pg_publication_rel")
+            running.wait_until(lambda: locking.execute(waiting, (pipeline.database.name,)).fetchone() == (1,))
+            running.stop()
+        assert running.ingest is not None
+        assert running.ingest.errors.recent() == ()

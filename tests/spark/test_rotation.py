@@ -1,5 +1,6 @@
 """A key of the object store that is replaced while the applier runs."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +25,18 @@ def keys_of_the_lake(s3: GuardedS3) -> set[int]:
         return set()
     found = pa.table(QueryBuilder().register("lake", lake).execute("select id from lake").read_all())
     return set(found.column("id").to_pylist())
+
+
+def children(pid: int) -> list[tuple[str, str]]:
+    """Name and state of the processes that process `pid` started; the state is Z for one that has ended."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, fields = place.read_text().partition("(")[2].rpartition(")")
+            state, parent = fields.split()[:2]
+            if int(parent) == pid:
+                found.append((name, state))
+    return found
 
 
 def row(key: int) -> dict[str, object]:
@@ -57,13 +70,14 @@ def test_an_applier_goes_on_by_itself_with_another_key_of_the_object_store(tmp_p
         )
         environment = {f"SLUICE_SPOOL__OPTIONS__AWS_{name.upper()}_FILE": str(tmp_path / name) for name in KEYS}
         hand_over(before)
-        with pipeline.start("apply", environment=environment):
+        with pipeline.start("apply", environment=environment) as applier:
             wait_until(lambda: keys_of_the_lake(s3) == {1}, what="the first key works")
             fresh = s3.another_key("applier")
             hand_over(fresh)
             s3.withdraw(before, "applier")
             manifest.transaction([Change("i", row(2))], SCHEMA)
             wait_until(lambda: keys_of_the_lake(s3) == {1, 2}, what="the second key works")
+            assert [one for one in children(applier.pid) if one[0] == "java" or one[1] == "Z"] == [("java", "S")]
         log = (pipeline.directory / "apply.log").read_text()
         assert log.count("the applier begins again") == 1
         assert not [name for options in (before, fresh) for name in KEYS if options[name] in log]

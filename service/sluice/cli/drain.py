@@ -14,7 +14,11 @@ from sluice.settings.values import parse_duration
 @click.command()
 @click.option("--to-lsn", metavar="X/Y", help="Wait for this position.  [default: where the server's WAL ends now]")
 @click.option(
-    "--timeout", default="15m", show_default=True, metavar="DURATION", help="The longest to wait, such as 90s or 1h."
+    "--timeout",
+    default="15m",
+    show_default=True,
+    metavar="DURATION",
+    help="The longest to wait, such as 90s or 1h; a look under way may take some seconds more.",
 )
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
@@ -46,8 +50,8 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
         return CatalogSeen(tuple(unfollowed), load_state(store).seq)
 
     done = wait(
-        lambda: looking.take(reporter),
-        look_at_catalog,
+        lambda seconds: looking.within(min(seconds, looking.LOOK_SECONDS), reporter.take),
+        lambda seconds: looking.within(min(seconds, looking.LOOK_SECONDS), look_at_catalog),
         target=target,
         timeout_s=_seconds(timeout),
         said=lambda words: click.echo(one_line(words), err=True),

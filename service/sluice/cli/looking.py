@@ -2,7 +2,8 @@
 
 import queue
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from sluice.errors import StoreUnavailable
 
@@ -16,28 +17,36 @@ LOOK_SECONDS = 20.0
 """All that a look may take."""
 
 
+Answer = TypeVar("Answer")
+
+
 def take(reporter: "Reporter") -> "Report":
-    """A report within LOOK_SECONDS, whatever hangs: libraries try for minutes, and who asks wants
+    """A report within LOOK_SECONDS. What it raises, and StoreUnavailable."""
+    return within(LOOK_SECONDS, reporter.take)
+
+
+def within(seconds: float, look: Callable[[], Answer]) -> Answer:
+    """What `look` returns within `seconds`, whatever hangs: libraries try for minutes, and who asks wants
     to know now. What it raises, and StoreUnavailable.
     """
-    answer: queue.SimpleQueue[Report | BaseException] = queue.SimpleQueue()
+    answer: queue.SimpleQueue[tuple[Answer] | BaseException] = queue.SimpleQueue()
 
-    def look() -> None:
+    def ask() -> None:
         try:
-            answer.put(reporter.take())
+            answer.put((look(),))
         except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
             answer.put(error)
 
     # The process does not wait for it.
-    threading.Thread(target=look, name="look", daemon=True).start()
+    threading.Thread(target=ask, name="look", daemon=True).start()
     try:
-        taken = answer.get(timeout=LOOK_SECONDS)
+        taken = answer.get(timeout=seconds)
     except queue.Empty:
         raise StoreUnavailable(
-            f"looking took more than {LOOK_SECONDS:.0f} s: the object store or the server accepts "
+            f"looking took more than {seconds:.0f} s: the object store or the server accepts "
             "connections and does not answer",
             hint="check spool.uri, its endpoint, the server, and the network and proxies between",
         ) from None
     if isinstance(taken, BaseException):
         raise taken
-    return taken
+    return taken[0]

@@ -112,6 +112,8 @@ class Background:
         try:
             await asyncio.to_thread(action)
         except Exception as error:
+            if may_pass(error) and self._stop.asked.is_set():
+                return  # the stop has cancelled it, and there is no next time
             self._errors.note(what, error)
             if not may_pass(error):
                 raise

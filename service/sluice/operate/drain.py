@@ -16,7 +16,9 @@ from sluice.health.report import Report
 from sluice.health.tables import TableReport
 from sluice.lsn import show
 
-_LOOK_SECONDS = 1.0
+_PAUSE_SECONDS = 1.0
+LAST_SECONDS = 5.0
+"""For a look that began before the end, so that a short time is enough for one."""
 _NAMED = 5
 """Tables that a line names."""
 
@@ -40,8 +42,8 @@ class Drained:
 
 
 def drain(
-    look: Callable[[], Report],
-    look_at_catalog: Callable[[], CatalogSeen],
+    look: Callable[[float], Report],
+    look_at_catalog: Callable[[float], CatalogSeen],
     *,
     target: int | None,
     timeout_s: float,
@@ -50,23 +52,28 @@ def drain(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Drained:
     """Returns once everything through `target` is in the lake; None is the end of the server's WAL
-    at the first look. `said` gets what is waited for, whenever that changes.
+    at the first look. A look is given the seconds that it may take; one that began may take LAST_SECONDS
+    past the end. `said` gets what is waited for, whenever that changes.
 
     Raises Interrupted when that takes longer than `timeout_s`, SlotLost as soon as the pipeline
     cannot go on, and what a look raises and cannot pass.
     """
     deadline, last = clock() + timeout_s, ""
     followed_seq: int | None = None
+
+    def seconds() -> float:
+        return max(LAST_SECONDS, deadline - clock())
+
     while True:
         try:
-            report = look()
+            report = look(seconds())
             if report.lost is not None:
                 raise report.lost
             target = target if target is not None else _end_of_wal(report)
             waiting = list(awaited(report, target))
             if not waiting and followed_seq is None:
                 # Only now: the server is past the target, wherever that was when it was given.
-                seen = look_at_catalog()
+                seen = look_at_catalog(seconds())
                 if seen.unfollowed:
                     waiting.append(f"the catalog has what the manifest has not: {_listed(list(seen.unfollowed))}")
                 else:
@@ -89,7 +96,7 @@ def drain(
                 f"the position was not reached within {timeout_s:,.0f} s; {words}",
                 hint="run it again: it changes nothing; `sluice status` says what stands in the way",
             )
-        sleep(_LOOK_SECONDS)
+        sleep(_PAUSE_SECONDS)
 
 
 def _end_of_wal(report: Report) -> int:

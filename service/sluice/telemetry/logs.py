@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from itertools import chain
 from typing import Any, TextIO
 from urllib.parse import quote
@@ -91,10 +91,14 @@ class Redaction:
         return self.clean(line) if isinstance(line, str) else line
 
     def clean(self, text: str) -> str:
-        for spelling in chain(self._spellings, *tuple(_LATER)):
-            if spelling in text:
-                text = text.replace(spelling, MASK)
-        return text
+        # All are found before any is cut out: one may lie in another, or overlap it.
+        found = sorted(_places(text, chain(self._spellings, *tuple(_LATER))))
+        parts, shown_from = [], 0
+        for start, end in found:
+            if start >= shown_from:
+                parts += [text[shown_from:start], MASK]
+            shown_from = max(shown_from, end)
+        return "".join([*parts, text[shown_from:]])
 
 
 class FloodLimit:
@@ -169,10 +173,19 @@ class _Forward(logging.Handler):
         structlog.get_logger().log(record.levelno, message, **fields)
 
 
+def _places(text: str, spellings: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Where each of `spellings` begins and ends in `text`."""
+    for spelling in spellings:
+        at = text.find(spelling)
+        while at >= 0:
+            yield at, at + len(spelling)
+            at = text.find(spelling, at + 1)
+
+
 def _all_spellings(secrets: Iterable[str]) -> tuple[str, ...]:
-    """Longest first, so that one within another leaves nothing of it."""
+    """Sorted, so that the same secrets give the same."""
     found = {spelling for secret in secrets if len(secret) >= _SHORTEST_SECRET for spelling in _spellings(secret)}
-    return tuple(sorted(found, key=len, reverse=True))
+    return tuple(sorted(found))
 
 
 def _spellings(secret: str) -> set[str]:

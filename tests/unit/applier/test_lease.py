@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.contract import keys
-from sluice.errors import FormatTooNew, StoreUnavailable, WriterFenced
+from sluice.errors import FormatTooNew, StoreRefused, StoreUnavailable, WriterFenced
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from sluice_spark.lease import Lease, Process, _started
@@ -68,6 +68,31 @@ def test_a_lease_of_a_newer_format_is_refused_by_name() -> None:
 def test_a_lease_whose_holder_ended_here_is_taken_over_at_once() -> None:
     store = MemoryStore(uuid.uuid4().hex)
     held_by(store, ended_process())
+    Lease(store, seconds=30).acquire()
+
+
+class Refusing(MemoryStore):
+    """Takes nothing any more once `refuses` is set, as after its key was withdrawn."""
+
+    refuses = False
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        if self.refuses:
+            raise StoreRefused("the key was withdrawn")
+        super().put(key, data)
+
+
+def test_who_cannot_give_the_lease_back_knows_that_it_still_holds_for_its_own_process() -> None:
+    """The program that takes this one's place has its number and its start."""
+    store = Refusing(uuid.uuid4().hex)
+    first = Lease(store, seconds=30)
+    first.acquire()
+    store.refuses = True
+    assert not first.release()
+    store.refuses = False
+    with pytest.raises(WriterFenced):
+        Lease(store, seconds=30).acquire()
+    assert first.release()
     Lease(store, seconds=30).acquire()
 
 

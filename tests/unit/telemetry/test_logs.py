@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+from collections import deque
 
 import pytest
 import structlog
@@ -37,6 +38,25 @@ def test_a_secret_is_cut_out_wherever_it_hides(log_format: str) -> None:
     text = stream.getvalue()
     assert not re.search(r"pa.{1,4}ss|w.{1,6}rd.{1,3}1|%22ss", text)
     assert text.count("********") == 5
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "said"),
+    [
+        ("hunter2", "hunter2-new", "hunter2-new"),
+        ("hunter2", "old-hunter2-new", "old-hunter2-new"),
+        ("hunter2-old", "old-hunter2", "hunter2-old-hunter2"),
+    ],
+)
+def test_of_secrets_that_lie_in_one_another_no_letter_is_left(
+    monkeypatch: pytest.MonkeyPatch, first: str, later: str, said: str
+) -> None:
+    monkeypatch.setattr(logs, "_LATER", deque())
+    stream = io.StringIO()
+    logs.configure(log_format="json", level="info", secrets=(first,), stream=stream)
+    logs.hide(later)
+    structlog.get_logger().info("connecting", password=said)
+    assert json.loads(stream.getvalue())["password"] == logs.MASK
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
