@@ -5,12 +5,18 @@ read by another package. The command line reads the tree and hands each package 
 files or the environment, and must not import any package of the pipeline.
 """
 
-import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from sluice.settings.addresses import listen_address, optional_listen_address, optional_web_address, web_address
+from sluice.settings.addresses import (
+    lake_uri,
+    listen_address,
+    optional_listen_address,
+    optional_web_address,
+    spool_uri,
+    web_address,
+)
 from sluice.settings.values import Duration, Retention, Size
 
 PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
@@ -19,8 +25,6 @@ _SLOT_NAME = r"^[a-z0-9_]{1,63}$"
 _KIBI, _MEBI, _GIBI = 1024, 1024**2, 1024**3
 _LONGEST_FRESHNESS = 240
 """Seconds. Below the 300 from which on status and alerts call the lake behind."""
-SPOOL_SCHEMES = ("file", "s3", "gs", "az", "abfss", "memory")
-LAKE_SCHEMES = ("file", "s3", "gs", "abfss")
 
 Streaming = Literal["off", "on", "parallel", "auto"]
 Origin = Literal["any", "none"]
@@ -29,27 +33,6 @@ OnChange = Literal["resync", "stop"]
 OnWiden = Literal["resync", "follow"]
 OnRename = Literal["keep", "move"]
 Contract = Literal["evolve", "ignore_new", "stop"]
-
-
-def _checked_uri(uri: str, schemes: tuple[str, ...]) -> str:
-    scheme, separator, rest = uri.partition("://")
-    if not separator or scheme not in schemes:
-        raise ValueError("an address begins with one of " + ", ".join(f"{name}://" for name in schemes))
-    if re.match(r"[^/@]*:[^/@]*@", rest):
-        raise ValueError("an address must not hold credentials; give them under `options` or in the environment")
-    if scheme == "file" and not rest.startswith("/"):
-        raise ValueError("a local address is absolute: file:///var/lib/sluice")
-    if not rest.strip("/"):
-        raise ValueError("an address needs a bucket or a directory after the scheme")
-    return uri.rstrip("/")
-
-
-def _spool_uri(uri: str) -> str:
-    return _checked_uri(uri, SPOOL_SCHEMES)
-
-
-def _lake_uri(uri: str) -> str:
-    return _checked_uri(uri, LAKE_SCHEMES)
 
 
 def _not_history(mode: Mode) -> Mode:
@@ -183,7 +166,7 @@ class SourceSettings(Section):
 class SpoolSettings(Section):
     """Where committed transactions become durable before PostgreSQL may forget them."""
 
-    uri: Annotated[str, AfterValidator(_spool_uri)] = Field(
+    uri: Annotated[str, AfterValidator(spool_uri)] = Field(
         description="object store prefix; the pipeline's name is added below it"
     )
     options: dict[str, SecretStr] = Field(
@@ -246,7 +229,7 @@ class LimitSettings(Section):
 class LakeSettings(Section):
     """Where the Delta tables are."""
 
-    uri: Annotated[str, AfterValidator(_lake_uri)] = Field(description="each table lives at <uri>/<schema>/<table>")
+    uri: Annotated[str, AfterValidator(lake_uri)] = Field(description="each table lives at <uri>/<schema>/<table>")
     options: dict[str, SecretStr] = Field(
         default_factory=dict,
         description="as spool.options, for the lake; left out: the spool's, when the schemes agree",
@@ -369,17 +352,6 @@ class TelemetrySettings(Section):
         description="file with a token that requests for /metrics, /status, /history and the page must carry, as "
         "bearer token or as password; read for each request. The probes need none, and then answer without details",
     )
-    tls_cert_path: str = Field(
-        "",
-        description="file with the certificate of the endpoints, and its chain, as PEM: they then speak TLS. The three "
-        "files are read again when they change",
-    )
-    tls_key_path: str = Field("", description="file with the key of that certificate, as PEM without a password")
-    tls_client_ca_path: str = Field(
-        "",
-        description="file with the authorities, as PEM, of which requests for /metrics, /status, /history and the page "
-        "must show a client certificate. The probes need none, and then answer without details",
-    )
     runbook_url: Annotated[str, AfterValidator(optional_web_address)] = Field(
         "",
         description="where docs/runbooks is served: the status page then links to the runbook of each problem, by "
@@ -398,6 +370,17 @@ class TelemetrySettings(Section):
     )
     max_tables: int = Field(
         500, ge=0, le=10_000, description="tables with metric series of their own; the rest is counted as _other"
+    )
+    tls_cert_path: str = Field(
+        "",
+        description="file with the certificate of the endpoints, and its chain, as PEM: they then speak TLS. The three "
+        "files are read again when they change",
+    )
+    tls_key_path: str = Field("", description="file with the key of that certificate, as PEM without a password")
+    tls_client_ca_path: str = Field(
+        "",
+        description="file with the authorities, as PEM, of which requests for /metrics, /status, /history and the page "
+        "must show a client certificate. The probes need none, and then answer without details",
     )
 
     @model_validator(mode="after")
