@@ -5,12 +5,18 @@ read by another package. The command line reads the tree and hands each package 
 files or the environment, and must not import any package of the pipeline.
 """
 
-import re
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from sluice.settings.addresses import (
+    lake_uri,
+    listen_address,
+    optional_listen_address,
+    optional_web_address,
+    spool_uri,
+    web_address,
+)
 from sluice.settings.values import Duration, Retention, Size
 
 PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
@@ -19,8 +25,6 @@ _SLOT_NAME = r"^[a-z0-9_]{1,63}$"
 _KIBI, _MEBI, _GIBI = 1024, 1024**2, 1024**3
 _LONGEST_FRESHNESS = 240
 """Seconds. Below the 300 from which on status and alerts call the lake behind."""
-SPOOL_SCHEMES = ("file", "s3", "gs", "az", "abfss", "memory")
-LAKE_SCHEMES = ("file", "s3", "gs", "abfss")
 
 Streaming = Literal["off", "on", "parallel", "auto"]
 Origin = Literal["any", "none"]
@@ -31,57 +35,10 @@ OnRename = Literal["keep", "move"]
 Contract = Literal["evolve", "ignore_new", "stop"]
 
 
-def _checked_uri(uri: str, schemes: tuple[str, ...]) -> str:
-    scheme, separator, rest = uri.partition("://")
-    if not separator or scheme not in schemes:
-        raise ValueError("an address begins with one of " + ", ".join(f"{name}://" for name in schemes))
-    if re.match(r"[^/@]*:[^/@]*@", rest):
-        raise ValueError("an address must not hold credentials; give them under `options` or in the environment")
-    if scheme == "file" and not rest.startswith("/"):
-        raise ValueError("a local address is absolute: file:///var/lib/sluice")
-    if not rest.strip("/"):
-        raise ValueError("an address needs a bucket or a directory after the scheme")
-    return uri.rstrip("/")
-
-
-def _spool_uri(uri: str) -> str:
-    return _checked_uri(uri, SPOOL_SCHEMES)
-
-
-def _lake_uri(uri: str) -> str:
-    return _checked_uri(uri, LAKE_SCHEMES)
-
-
 def _not_history(mode: Mode) -> Mode:
     if mode == "history":
         raise ValueError("mode history is not supported by this version; choose mirror or changelog")
     return mode
-
-
-def _listen_address(value: str) -> str:
-    host, separator, port = value.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError("an address to listen on is HOST:PORT, such as 127.0.0.1:9187; port 0 takes any free one")
-    return value
-
-
-def _web_address(value: str) -> str:
-    parts = urlsplit(value)
-    try:
-        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        whole = False
-    if not whole or parts.username is not None or parts.query or parts.fragment or not value.isprintable():
-        raise ValueError("an address is http:// or https://, a host and what follows, without user, query and fragment")
-    return value.rstrip("/")
-
-
-def _optional_web_address(value: str) -> str:
-    return value and _web_address(value)
-
-
-def _optional_listen_address(value: str) -> str:
-    return "off" if value in ("", "off") else _listen_address(value)
 
 
 def _table_pattern(value: str) -> str:
@@ -233,7 +190,7 @@ class SourceSettings(Section):
 class SpoolSettings(Section):
     """Where committed transactions become durable before PostgreSQL may forget them."""
 
-    uri: Annotated[str, AfterValidator(_spool_uri)] = Field(
+    uri: Annotated[str, AfterValidator(spool_uri)] = Field(
         description="object store prefix; the pipeline's name is added below it"
     )
     options: dict[str, SecretStr] = Field(
@@ -296,7 +253,7 @@ class LimitSettings(Section):
 class LakeSettings(Section):
     """Where the Delta tables are."""
 
-    uri: Annotated[str, AfterValidator(_lake_uri)] = Field(description="each table lives at <uri>/<schema>/<table>")
+    uri: Annotated[str, AfterValidator(lake_uri)] = Field(description="each table lives at <uri>/<schema>/<table>")
     options: dict[str, SecretStr] = Field(
         default_factory=dict,
         description="as spool.options, for the lake; left out: the spool's, when the schemes agree",
@@ -405,11 +362,11 @@ class ApplySettings(Section):
 class TelemetrySettings(Section):
     """Logs, metrics, health."""
 
-    listen: Annotated[str, AfterValidator(_listen_address)] = Field(
+    listen: Annotated[str, AfterValidator(listen_address)] = Field(
         "127.0.0.1:9187",
         description="address of the status page, /metrics, /livez, /readyz, /startupz, /status and /history",
     )
-    apply_listen: Annotated[str, AfterValidator(_optional_listen_address)] = Field(
+    apply_listen: Annotated[str, AfterValidator(optional_listen_address)] = Field(
         "127.0.0.1:9188",
         description="address of the applier's /metrics, /livez, /readyz and /startupz; off: none. Port 0 takes "
         "any free one",
@@ -419,12 +376,12 @@ class TelemetrySettings(Section):
         description="file with a token that requests for /metrics, /status, /history and the page must carry, as "
         "bearer token or as password; read for each request. The probes need none, and then answer without details",
     )
-    runbook_url: Annotated[str, AfterValidator(_optional_web_address)] = Field(
+    runbook_url: Annotated[str, AfterValidator(optional_web_address)] = Field(
         "",
         description="where docs/runbooks is served: the status page then links to the runbook of each problem, by "
         "this, a slash, the name of the page and .md",
     )
-    pipelines: dict[PipelineName, Annotated[str, AfterValidator(_web_address)]] = Field(
+    pipelines: dict[PipelineName, Annotated[str, AfterValidator(web_address)]] = Field(
         default_factory=dict,
         description="other pipelines that the status page lists: the address of the status page of each, by name, as "
         "`billing: http://127.0.0.1:9189`. Ingest asks its /readyz every 15 s",

@@ -1,0 +1,58 @@
+"""Addresses as people write them: of object stores, to listen on, of web pages.
+
+Invariant: an address of a store that holds credentials is refused. Each function returns the address in its one
+spelling, or raises ValueError with what is allowed. Must not know any setting by name.
+"""
+
+import re
+from urllib.parse import urlsplit
+
+SPOOL_SCHEMES = ("file", "s3", "gs", "az", "abfss", "memory")
+LAKE_SCHEMES = ("file", "s3", "gs", "abfss")
+
+
+def _checked_uri(uri: str, schemes: tuple[str, ...]) -> str:
+    scheme, separator, rest = uri.partition("://")
+    if not separator or scheme not in schemes:
+        raise ValueError("an address begins with one of " + ", ".join(f"{name}://" for name in schemes))
+    if re.match(r"[^/@]*:[^/@]*@", rest):
+        raise ValueError("an address must not hold credentials; give them under `options` or in the environment")
+    if scheme == "file" and not rest.startswith("/"):
+        raise ValueError("a local address is absolute: file:///var/lib/sluice")
+    if not rest.strip("/"):
+        raise ValueError("an address needs a bucket or a directory after the scheme")
+    return uri.rstrip("/")
+
+
+def spool_uri(uri: str) -> str:
+    return _checked_uri(uri, SPOOL_SCHEMES)
+
+
+def lake_uri(uri: str) -> str:
+    return _checked_uri(uri, LAKE_SCHEMES)
+
+
+def listen_address(value: str) -> str:
+    host, separator, port = value.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError("an address to listen on is HOST:PORT, such as 127.0.0.1:9187; port 0 takes any free one")
+    return value
+
+
+def web_address(value: str) -> str:
+    parts = urlsplit(value)
+    try:
+        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole or parts.username is not None or parts.query or parts.fragment or not value.isprintable():
+        raise ValueError("an address is http:// or https://, a host and what follows, without user, query and fragment")
+    return value.rstrip("/")
+
+
+def optional_web_address(value: str) -> str:
+    return value and web_address(value)
+
+
+def optional_listen_address(value: str) -> str:
+    return "off" if value in ("", "off") else listen_address(value)
