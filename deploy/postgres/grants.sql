@@ -48,6 +48,7 @@ SELECT format('GRANT SELECT ON TABLE %I.%I TO %I', schemaname, tablename, :'role
 
 -- Not granted, and yours to decide:
 --   pg_read_all_stats  `sluice check` and `sluice status` could say how long other sessions' transactions are open; it also shows their statements.
+--                      source.snapshot_max_replica_lag and source.snapshot_max_active_sessions need it.
 --   BYPASSRLS          tables with row level security cannot be read without it; it lifts the policies of every table of the server.
 --   CREATE on the database and the tables' ownership: only if `sluice setup` shall make the publication itself.
 -- In postgresql.conf: wal_level = logical, and max_slot_wal_keep_size to what the disk can spare.

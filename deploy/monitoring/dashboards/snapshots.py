@@ -54,6 +54,14 @@ BOARD = Dashboard(
                     height=6,
                     quiet=_NO_SNAPSHOT,
                 ),
+                Panel(
+                    title="Waits for the source",
+                    description="1 while snapshots wait because the source is above this limit "
+                    "(source.snapshot_max_*), or it cannot be seen.",
+                    unit="none",
+                    queries=(Query(worst(shown(known.SNAPSHOT_WAITING), "signal"), "{{pipeline}} {{signal}}"),),
+                    height=6,
+                ),
             ),
         ),
         Row(

@@ -143,6 +143,8 @@ def _snapshots(found: "Snapshots", bar: _Bar) -> list[RenderableType]:
     if found.eta_seconds is not None:
         line += f", {duration(found.eta_seconds)} left"
     lines: list[RenderableType] = [Text(line)]
+    if found.waits is not None:
+        lines.append(Text(one_line(f"  they wait: {found.waits}"), style="yellow"))
     for one in found.tables[:_SNAPSHOTS_SHOWN]:
         if one.rows is None:
             lines.append(Text(one_line(f"  {one.table} waits for its turn or is under way")))

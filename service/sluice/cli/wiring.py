@@ -84,6 +84,7 @@ def ingest_options(settings: Settings, *, instance: str, source: "SourceOptions 
     from sluice.ingest.encode.builder import BuilderLimits
     from sluice.ingest.options import FlushPolicy, IngestOptions
     from sluice.ingest.receive.stream import StreamLimits
+    from sluice.ingest.snapshot.load_gate import LoadLimits
     from sluice.ingest.snapshot.round import SnapshotLimits
 
     return IngestOptions(
@@ -114,6 +115,12 @@ def ingest_options(settings: Settings, *, instance: str, source: "SourceOptions 
             connections=settings.source.snapshot_connections,
             chunk_bytes=settings.source.snapshot_chunk,
             rows_per_second=settings.source.snapshot_rows_per_second,
+            load=LoadLimits(
+                stream_lag=settings.source.snapshot_max_stream_lag,
+                replica_lag_s=settings.source.snapshot_max_replica_lag,
+                active_sessions=settings.source.snapshot_max_active_sessions,
+                hold_s=settings.source.snapshot_hold,
+            ),
         ),
         slot_wait_s=settings.source.slot_wait,
         stop_s=settings.stop_timeout,

@@ -80,7 +80,8 @@ class ChildSeen:
 @dataclass(frozen=True, slots=True)
 class ProcessSeen:
     """The running ingest, asked from inside. `streaming_since` is when it last asked the server to
-    stream; `stuck` has a sentence for each stage that does not move.
+    stream; `stuck` has a sentence for each stage that does not move. `snapshots_wait` is why snapshots wait
+    for the source, if they do, and `snapshot_is_held` whether one holds VACUUM back meanwhile.
     """
 
     state: str
@@ -91,6 +92,9 @@ class ProcessSeen:
     applier: ChildSeen | None = None
     configuration_refused: str = ""
     configuration_refused_at: float | None = None
+    snapshots_wait: str = ""
+    snapshots_wait_since: float | None = None
+    snapshot_is_held: bool = False
 
     @property
     def streaming(self) -> bool:

@@ -84,6 +84,7 @@ class Presence:
         """What health is judged by; costs microseconds."""
         status = self._status
         streaming = status.state == "streaming" and status.connected
+        waits = status.snapshots.wait if status.snapshots.pending else None
         return ProcessSeen(
             state=status.state,
             connected=status.connected,
@@ -93,6 +94,9 @@ class Presence:
             applier=self._applier() if self._applier is not None else None,
             configuration_refused=status.configuration_refused,
             configuration_refused_at=status.configuration_refused_at or None,
+            snapshots_wait=waits.reason if waits is not None else "",
+            snapshots_wait_since=waits.began_at if waits is not None else None,
+            snapshot_is_held=waits is not None and waits.holding,
         )
 
     def _stuck(self) -> Iterator[str]:
@@ -143,7 +147,8 @@ class Presence:
     def _snapshot(self) -> SnapshotRound | None:
         progress, now = self._status.snapshots.progress, time.monotonic()
         present = dict(progress.tables)
-        if not self._status.snapshots.pending or not present:
+        waits = self._status.snapshots.wait
+        if not self._status.snapshots.pending or (not present and waits is None):
             return None
         under = [
             under_way(
@@ -165,4 +170,5 @@ class Presence:
             rows=progress.rows,
             seconds=now - progress.started_at,
             eta_seconds=progress.seconds_left(now),
+            waits=waits.reason if waits is not None else "",
         )

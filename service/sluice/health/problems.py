@@ -120,6 +120,15 @@ KINDS: tuple[Kind, ...] = (
         "The message says what to do; ingest tries again by itself.",
     ),
     _kind(
+        "snapshot.waiting",
+        "ingest",
+        "wi",
+        "SluiceSnapshotStalled",
+        "Initial rows are not read, because the source is above a limit of `source.snapshot_max_*`, or what the limit "
+        "is about cannot be seen. A warning after an hour. Known to the running process alone.",
+        "Wait until the source has less to do, or raise the limit that is named and restart ingest.",
+    ),
+    _kind(
         "spool.away",
         "spool",
         "c",

@@ -28,18 +28,21 @@ class SnapshotReport:
 @dataclass(frozen=True, slots=True)
 class SnapshotRound:
     """What the running process knows of its present round of snapshots. `rows`, `seconds` and
-    `eta_seconds` are of the whole round.
+    `eta_seconds` are of the whole round. `waits` is why it waits for the source, empty when it does not.
     """
 
     tables: tuple[SnapshotReport, ...]
     rows: int
     seconds: float
     eta_seconds: float | None
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """All snapshots of the pipeline. `rows` are those of finished ones and of the one under way."""
+    """All snapshots of the pipeline. `rows` are those of finished ones and of the one under way. `waits` is why
+    they wait for the source, None when they do not.
+    """
 
     tables_done: int
     tables_total: int
@@ -47,6 +50,7 @@ class Snapshots:
     rows_per_second: float | None
     eta_seconds: float | None
     tables: tuple[SnapshotReport, ...]
+    waits: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "tables": [asdict(table) for table in self.tables]}
@@ -59,14 +63,16 @@ def snapshots(state: PipelineState, present: SnapshotRound | None) -> Snapshots:
     rows = sum(table.snapshot.rows for table in known if table.snapshot and table.snapshot.final)
     if not waiting:
         return Snapshots(len(known), len(known), rows, None, None, ())
-    if present is None:
+    if present is None or not present.tables:
         tables = tuple(
             SnapshotReport(f"{table.schema_name}.{table.table_name}", None, None, None, None) for table in waiting
         )
-        return Snapshots(len(known) - len(waiting), len(known), rows, None, None, tables)
+        waits = present.waits or None if present is not None else None
+        return Snapshots(len(known) - len(waiting), len(known), rows, None, None, tables, waits)
     under_way = sum(table.rows or 0 for table in present.tables)
     rate = present.rows / present.seconds if present.seconds > 0 and present.rows else None
-    return Snapshots(len(known) - len(waiting), len(known), rows + under_way, rate, present.eta_seconds, present.tables)
+    done, eta = len(known) - len(waiting), None if present.waits else present.eta_seconds
+    return Snapshots(done, len(known), rows + under_way, rate, eta, present.tables, present.waits or None)
 
 
 def under_way(

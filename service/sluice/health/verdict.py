@@ -236,7 +236,17 @@ def _process(facts: Facts, process: ProcessSeen) -> Iterator[Problem]:
         yield _problem("ingest.stopped", severity, "ingest", f"ingest does not stream: it is {words}", since=since)
     for sentence in process.stuck:
         yield _problem("ingest.stuck", "critical", "ingest", sentence)
+    yield from _waiting(facts, process)
     yield from _errors(facts, process)
+
+
+def _waiting(facts: Facts, process: ProcessSeen) -> Iterator[Problem]:
+    if process.snapshots_wait:
+        since = process.snapshots_wait_since
+        long = since is not None and facts.now - since > LONG_SNAPSHOT_SECONDS
+        held = "; the snapshot that is held keeps VACUUM from removing rows" if process.snapshot_is_held else ""
+        message = f"snapshots wait: {process.snapshots_wait}{held}"
+        yield _problem("snapshot.waiting", "warning" if long else "info", "snapshots", message, since=since)
 
 
 def _errors(facts: Facts, process: ProcessSeen) -> Iterator[Problem]:

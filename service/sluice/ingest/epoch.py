@@ -54,6 +54,7 @@ class Epoch:
 
     def close(self) -> None:
         """Closes the sessions at the source; the committer is closed by itself."""
+        self.snapshotter.close()
         self.watch.close()
         self.lookup.close()
         self.end_guard()
@@ -116,6 +117,7 @@ def open_epoch(
         counts=status.snapshots,
         stop=stop.threads,
         rows_per_second=options.snapshot.rows_per_second,
+        load=options.snapshot.load,
     )
     snapshotter = Snapshotter(
         starting, book, segments, counts=status.snapshots, stop=stop.threads, limits=options.snapshot

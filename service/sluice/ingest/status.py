@@ -176,6 +176,18 @@ class SnapshotProgress:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotWait:
+    """Snapshots wait because the source is loaded: `signals` are above their limits, and `reason` says so of
+    the first, since `began_at` (unix seconds). `holding`: a snapshot is held meanwhile.
+    """
+
+    signals: tuple[str, ...]
+    reason: str
+    began_at: float
+    holding: bool
+
+
 @dataclass(slots=True)
 class SnapshotCounts:
     """Initial rows read by this process. `progress` is of the present round, a new value for each
@@ -194,6 +206,7 @@ class SnapshotCounts:
     waits: Waits = field(default_factory=Waits)
     """What keeps them from being read now."""
     progress: SnapshotProgress = field(default_factory=SnapshotProgress)
+    wait: SnapshotWait | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, table: str, *, estimated_rows: int, rows_before: int = 0) -> None:

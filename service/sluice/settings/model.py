@@ -145,6 +145,30 @@ class SourceSettings(Section):
         le=1_000_000_000,
         description="the most initial rows that are read in a second, by all connections together; 0: no limit",
     )
+    snapshot_max_stream_lag: Size | None = Field(
+        None,
+        ge=1 * _MEBI,
+        description="initial rows wait while the pipeline has not confirmed more than this of the server's WAL; left "
+        "out: no limit. Above what the server writes in spool.progress_interval",
+    )
+    snapshot_max_replica_lag: Duration | None = Field(
+        None,
+        ge=0.1,
+        description="initial rows wait while a standby that streams from the source is behind by more; left out: no "
+        "limit. Needs pg_read_all_stats",
+    )
+    snapshot_max_active_sessions: int | None = Field(
+        None,
+        ge=1,
+        description="initial rows wait while more sessions of others, of all databases, run a statement; left out: no "
+        "limit. Needs pg_read_all_stats",
+    )
+    snapshot_hold: Duration = Field(
+        600.0,
+        ge=0,
+        description="how long such a wait may hold a snapshot, and VACUUM with it; then what is left is read from "
+        "another snapshot, and tables whose chunks cannot be joined begin again",
+    )
     origin: Origin = Field(
         "any", description="`none` leaves out changes that replication brought to the source, which cuts loops"
     )

@@ -175,6 +175,7 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
             "rows_per_second": None,
             "eta_seconds": None,
             "tables": [],
+            "waits": None,
         },
         "waits": [],
         "prepared": [],
@@ -325,6 +326,7 @@ def snapshots() -> Document:
         "rows_per_second": 301_000.0,
         "eta_seconds": 192.7,
         "tables": [reading, waiting],
+        "waits": None,
     }
     for at, minute in enumerate(found["process"]["throughput"][-9:]):
         minute["snapshot_rows"] = (250_000 + at * 5_000) * minute["seconds"]
@@ -445,6 +447,7 @@ def new() -> Document:
         "rows_per_second": None,
         "eta_seconds": None,
         "tables": [],
+        "waits": None,
     }
     found["process"].update(
         state="starting", connected=False, received_lsn=None, reconnects=0, throughput=[], applier=None

@@ -111,6 +111,14 @@ def test_status_for_people_has_every_part(pipeline: RecordedPipeline) -> None:
         assert part in text, text
 
 
+def test_status_says_what_snapshots_wait_for_and_gives_no_time_left(pipeline: RecordedPipeline) -> None:
+    round_ = SnapshotRound((SnapshotReport("public.events", 50, 200, 10.0, 15.0),), 50, 5.0, 15.0, waits="too busy")
+    facts = ProcessFacts(ProcessSeen("streaming", True), NOW, "i", 1, 900, 900, None, round_, ())
+    text = drawn(report(pipeline, process=facts))
+    assert "they wait: too busy" in text
+    assert "50 rows, 10 rows/s\n" in text
+
+
 def test_a_lost_slot_is_lost_whatever_else_looks_well_and_comes_first(pipeline: RecordedPipeline) -> None:
     seen = report(pipeline, lost=SlotLost("INVALIDATED: gone", hint="copy again"))
     assert seen.verdict.state == "lost"

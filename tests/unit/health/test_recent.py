@@ -116,6 +116,9 @@ def test_snapshots_count_tables_that_have_their_rows_and_rates_come_from_the_pro
         10.0,
         20.0,
     )
+    waiting = snapshots(pipeline.log.state, SnapshotRound((), 0, 10.0, None, waits="60 active sessions are above 50"))
+    assert waiting.waits == "60 active sessions are above 50"
+    assert [one.table for one in waiting.tables] == ["public.now", "public.next"], "no round has begun"
     outside = snapshots(pipeline.log.state, None)
     assert (outside.tables_done, outside.tables_total, outside.rows_per_second, outside.eta_seconds) == (
         1,

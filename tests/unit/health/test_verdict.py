@@ -374,6 +374,11 @@ def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None,
         ({"lake_lag_seconds": 1801.0}, "lake.behind", "critical"),
         ({"manifest": replace(WELL_MANIFEST, prepared_at=AT - 901)}, "prepared.open", "warning"),
         ({"source": replace(WELL_SOURCE, wal_status="unreserved")}, "slot.unreserved", "critical"),
+        (
+            {"process": replace(WELL_PROCESS, snapshots_wait="busy", snapshots_wait_since=AT - 3601)},
+            "snapshot.waiting",
+            "warning",
+        ),
         ({"unread": replace(AWAY, retryable=False)}, "spool.unreadable", "critical"),
         (
             {"refusals": (RefusalSeen("public.typo", "not published", "publish it", AT - 60),)},

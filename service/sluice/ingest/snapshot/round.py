@@ -4,7 +4,8 @@ Invariant: a chunk is published only after all of its files are durable, and onl
 the generation that the chunk was read for. The last chunk of a table that was read at one moment is
 published as final, once nothing that only the catalog shows has happened since before the snapshot. What
 is wrong with one table never keeps the others from being read; what is wrong with the connection
-ends the round, and the next one goes on with the chunks that are missing.
+ends the round, and the next one goes on with the chunks that are missing. So it does when the source has
+been loaded for too long to hold the snapshot.
 """
 
 import threading
@@ -23,6 +24,7 @@ from sluice.contract.entries import Segment, Snapshot
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceUnavailable, UnsupportedChange
+from sluice.ingest.snapshot.load_gate import LoadLimits
 from sluice.ingest.snapshot.reader import SnapshotRaced, SnapshotSession, TableLocked, TableRefused
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.status import SnapshotCounts
@@ -48,12 +50,13 @@ _WRONG = (SnapshotRaced, TableLocked, TableRefused, UnsupportedChange)
 @dataclass(frozen=True, slots=True)
 class SnapshotLimits:
     """`connections` read at a time. A table is cut into chunks of about `chunk_bytes`; all together
-    read at most `rows_per_second` (0: as fast as they come).
+    read at most `rows_per_second` (0: as fast as they come), and no chunk while the source is above `load`.
     """
 
     connections: int = 2
     chunk_bytes: int = 256 << 20
     rows_per_second: int = 0
+    load: LoadLimits = field(default_factory=LoadLimits)
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +131,7 @@ class Round:
         self._running = 0
         self._changed = threading.Condition()
         self._error: BaseException | None = None
+        self._released = False
         self._result = RoundResult()
         self._logger = structlog.get_logger("snapshot")
 
@@ -150,7 +154,9 @@ class Round:
         with closing(SnapshotSession(self._options, self._snapshot)) as session:
             while (task := self._next()) is not None:
                 try:
-                    if isinstance(task, _Chunk):
+                    if not self._segments.gate.wait():
+                        self._released = True
+                    elif isinstance(task, _Chunk):
                         self._take_chunk(session, task)
                     else:
                         self._take_group(session, task)
@@ -166,7 +172,7 @@ class Round:
         with self._changed:
             while not self._tasks and self._running and self._error is None:
                 self._changed.wait()
-            if not self._tasks or self._error is not None or self._stop.is_set():
+            if not self._tasks or self._error is not None or self._released or self._stop.is_set():
                 return None
             self._running += 1
             return self._tasks.popleft()

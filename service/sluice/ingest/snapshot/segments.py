@@ -23,6 +23,7 @@ from sluice.ingest.commit.committer import Committer
 from sluice.ingest.encode.large import write_large
 from sluice.ingest.encode.rows import EncodedRows, encode_rows
 from sluice.ingest.encode.segment import SegmentFile, SegmentWriter
+from sluice.ingest.snapshot.load_gate import LoadGate, LoadLimits
 from sluice.ingest.snapshot.rate import RateLimit
 from sluice.ingest.snapshot.reader import SnapshotSession, binary_columns, read_rows
 from sluice.ingest.status import SnapshotCounts
@@ -41,7 +42,7 @@ _RELATION_BITS = 32 + _BLOCK_BITS
 
 class SnapshotSegments:
     """For the threads that read snapshots. Rows are added to `counts` as they arrive; all threads together
-    read at most `rows_per_second` (0: as fast as they come).
+    read at most `rows_per_second` (0: as fast as they come). `gate` is for whoever begins to read.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class SnapshotSegments:
         counts: SnapshotCounts,
         stop: threading.Event,
         rows_per_second: int = 0,
+        load: LoadLimits,
     ) -> None:
         self._options = options
         self._committer = committer
@@ -62,6 +64,7 @@ class SnapshotSegments:
         self._counts = counts
         self._stop = stop
         self._limit = RateLimit(rows_per_second, stop)
+        self.gate = LoadGate(options, load, counts=counts, stop=stop)
 
     def read(
         self,

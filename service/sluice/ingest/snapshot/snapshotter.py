@@ -80,8 +80,13 @@ class Snapshotter:
         """Table ids that wait for their rows."""
         return [table.table_id for table in self._book.states().values() if table.state == State.SNAPSHOT]
 
+    def close(self) -> None:
+        """Closes the session at the source."""
+        self._segments.gate.close()
+
     def run_once(self) -> int:
-        """Reads what every pending table lacks from one snapshot; returns how many were finished. Raises
+        """Reads what every pending table lacks from one snapshot; returns how many were finished. None is
+        taken while the source is loaded. Raises
         SourceUnavailable when the connection is lost, and when the server has no slot to spare.
         """
         finished = self._finish_joined()
@@ -93,7 +98,7 @@ class Snapshotter:
             for table_id in wanted
             if (table_id not in self._locked or self._locked[table_id].due(now)) and not self._is_complete(table_id)
         ]
-        jobs = self._jobs(due) if self._slot.due(now) else []
+        jobs = self._jobs(due) if due and self._slot.due(now) and self._segments.gate.is_open() else []
         if not jobs:
             return finished
         self._counts.progress = SnapshotProgress(

@@ -59,6 +59,7 @@ PROBLEM_CODES = (
     "ingest.stuck",
     "ingest.behind",
     "ingest.error",
+    "snapshot.waiting",
     "spool.away",
     "spool.unreadable",
     "spool.gone",

@@ -29,6 +29,12 @@ SNAPSHOT_ETA = Gauge(
     "Time until the present round is finished at its rate so far; absent without one and while it is not known.",
     _SNAPSHOT,
 )
+SNAPSHOT_WAITING = Gauge(
+    "sluice_snapshot_waiting",
+    "1 while snapshots wait because the source is above this limit (source.snapshot_max_*), or it cannot be seen.",
+    _SNAPSHOT,
+    {"signal": ("stream_lag", "replica_lag", "active_sessions")},
+)
 SNAPSHOT_DURATION = Histogram(
     "sluice_snapshot_table_duration_seconds",
     "Time of the snapshot of one table.",

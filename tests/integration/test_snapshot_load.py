@@ -1,0 +1,129 @@
+"""Snapshots wait while the source is loaded, say why, and are the table afterwards."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from sluice import faults
+from sluice.health.presence import Presence
+from sluice.health.snapshots import snapshots
+from sluice.ingest.snapshot.load_gate import LoadLimits
+from sluice.ingest.snapshot.round import SnapshotLimits
+from sluice.ingest.status import SnapshotWait
+from sluice.telemetry.recent_errors import RecentErrors
+from tests.integration.test_snapshot_chunks import CHUNKS, SETUP, assert_equal, chunks_of, publish
+from tests.support.ingesting import IngestPipeline, Running
+from tests.support.least_rights import grant, options_as, pipeline_role
+from tests.support.sources import Database
+
+HELD = """SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND backend_xmin IS NOT NULL
+    AND backend_type = 'client backend'"""
+"""Sessions of the pipeline that hold a snapshot, and VACUUM with it."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_armed() -> Iterator[None]:
+    yield
+    faults.arm("")
+
+
+def limited(**limits: Any) -> dict[str, Any]:
+    return {**CHUNKS, "snapshot": replace(CHUNKS["snapshot"], load=LoadLimits(**limits))}
+
+
+def waits(running: Running) -> SnapshotWait | None:
+    return running.ingest.status.snapshots.wait if running.ingest is not None else None
+
+
+def is_live(pipeline: IngestPipeline, name: str) -> bool:
+    return any(one.table_name == name and one.state == "live" for one in pipeline.state().tables.values())
+
+
+@contextmanager
+def active_sessions(database: Database, count: int) -> Iterator[None]:
+    """So many sessions run a statement until the block ends."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            connection = psycopg.connect(database.dsn, autocommit=True)
+            stack.callback(connection.close)
+            stack.callback(connection.cancel_safe)
+            connection.pgconn.send_query(b"SELECT pg_sleep(600)")
+        yield
+
+
+def test_a_snapshot_that_waits_for_too_long_is_released_and_the_rest_is_read_from_another(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    database, gate = pipeline.database, tmp_path / "chunk.open"
+    database.execute(*SETUP)
+    publish(pipeline, "t")
+    faults.arm(f"snapshot.chunk.after=hold:{gate}@1")
+    # The server is shared with other tests.
+    with pipeline.running(**limited(active_sessions=30, hold_s=1.0)) as running:
+        running.wait_until(lambda: faults.passages("snapshot.chunk.after") > 0)
+        with active_sessions(database, 40), database.connect() as admin:
+            gate.touch()
+            running.wait_until(lambda: (now := waits(running)) is not None and now.holding)
+            running.wait_until(lambda: (now := waits(running)) is not None and not now.holding)
+            assert running.ingest is not None
+            presence = Presence(running.ingest.status, RecentErrors(), None)
+            said = snapshots(pipeline.state(), presence.facts().snapshot).waits
+            assert said is not None
+            assert said.endswith("active sessions are above 30")
+            assert admin.execute(HELD, (database.slot,)).fetchone() == (0,)
+            database.execute("UPDATE t SET n = n + 1 WHERE id % 3 = 0")
+        running.wait_until(lambda: is_live(pipeline, "t"))
+        assert waits(running) is None
+    assert len({chunk.snapshot_lsn for chunk in chunks_of(pipeline)}) == 2
+    assert pipeline.table("public.t").generation == 1
+    assert_equal(pipeline, tmp_path)
+
+
+def test_a_snapshot_waits_until_the_stream_has_caught_up(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    publish(pipeline, "a")
+    pipeline.run(**CHUNKS)
+    gate = tmp_path / "decode.open"
+    faults.arm(f"decode.before=hold:{gate}")
+    pipeline.database.execute(
+        "INSERT INTO a SELECT generate_series(1, 40000)",
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        f"ALTER PUBLICATION {pipeline.database.publication} ADD TABLE t",
+    )
+    with pipeline.running(**limited(stream_lag=1 << 20)) as running:
+        running.wait_until(lambda: waits(running) is not None)
+        found = waits(running)
+        assert found is not None
+        assert (found.signals, found.holding) == (("stream_lag",), False)
+        gate.touch()
+        running.wait_until(lambda: is_live(pipeline, "t"))
+
+
+def test_a_role_that_cannot_see_sessions_waits_for_the_right_by_its_name(pipeline: IngestPipeline) -> None:
+    database = pipeline.database
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    with pipeline_role(database) as role:
+        grant(database, role, tables="a")
+        source = options_as(database, role)
+        with pipeline.running(**limited(active_sessions=100_000), source=source) as running:
+            running.wait_until(lambda: waits(running) is not None)
+            found = waits(running)
+            assert found is not None
+            assert "GRANT pg_read_all_stats" in found.reason
+            database.execute(f"GRANT pg_read_all_stats TO {role}")
+            running.wait_until(lambda: is_live(pipeline, "a"))
+
+
+def test_limits_that_are_kept_cost_no_wait(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    pipeline.database.execute(*SETUP)
+    publish(pipeline, "t")
+    ingest = pipeline.run(
+        **{**CHUNKS, "snapshot": SnapshotLimits(load=LoadLimits(1 << 40, replica_lag_s=3600.0, active_sessions=10_000))}
+    )
+    assert ingest.status.snapshots.wait is None
+    assert_equal(pipeline, tmp_path)
