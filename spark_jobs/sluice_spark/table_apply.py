@@ -19,7 +19,6 @@ from sluice.store.base import ObjectStore
 from sluice_spark.ahead import Ahead, Planned
 from sluice_spark.distributed.entry import Distribution
 from sluice_spark.lake import evolution
-from sluice_spark.lake.direct.data_files import FILE_BYTES
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.handover import Handover
 from sluice_spark.lake.layout import NotDirect
@@ -28,8 +27,7 @@ from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
 from sluice_spark.modes.planning import Planner
 from sluice_spark.options import AUTO, CHANGELOG, DIRECT, DISTRIBUTED, MERGE, ApplyOptions
-from sluice_spark.read.changes import Count, Taken, WindowChanges, only_inserts, versions_in
-from sluice_spark.read.snapshot import SnapshotRows
+from sluice_spark.read.changes import Count, SnapshotRows, Taken, WindowChanges, only_inserts, versions_in
 from sluice_spark.read.window import Window, visible
 
 _log = structlog.get_logger("sluice.apply")
@@ -178,8 +176,7 @@ class TableApply:
         """Makes the lake table of a few rows without a Spark job, where there is none and the way allows it."""
         if self._lake.place.version >= 0 or self._way not in (AUTO, DIRECT):
             return False
-        limit = min(self._options.max_memory_bytes, FILE_BYTES)
-        rows = SnapshotRows(self._store, window.segments, schema, lsn).within(limit)
+        rows = SnapshotRows(self._store, window.segments, schema, lsn).within(self._options.max_memory_bytes)
         if rows is None:
             return False
         try:

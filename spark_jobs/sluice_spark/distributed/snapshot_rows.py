@@ -21,8 +21,7 @@ from sluice.contract.schema import TableSchema
 from sluice_spark.distributed.stages import Piece, Stages
 from sluice_spark.distributed.task import Place
 from sluice_spark.lake.handover import struct
-from sluice_spark.read.changes import read_rows
-from sluice_spark.read.snapshot import snapshot_tables
+from sluice_spark.read.changes import read_rows, snapshot_tables
 
 _BATCH_BYTES = 8 * 1024 * 1024
 _NO_COLUMNS = pa.schema([])

@@ -1,5 +1,5 @@
-"""The changes of one window as Arrow tables: segments read through the store, checked against the
-manifest and completed with what the manifest says.
+"""The changes of one window, or the rows of a snapshot, as Arrow tables: segments read through the
+store, checked against the manifest and completed with what the manifest says.
 
 Owns two promises. No byte is applied that the manifest does not describe: size and sha256 are
 compared first, and a missing or changed object is fatal and named. A window stays in memory only
@@ -326,3 +326,39 @@ def _marked(rows: pa.Table, name: str, marks: dict[str, str], *, where: pa.Array
 
 def _repeated(value: pa.Scalar, count: int) -> pa.Array:
     return pa.repeat(value, count) if count else pa.nulls(0, value.type)
+
+
+def snapshot_tables(store: ObjectStore, segments: Iterable[Segment], version: TableSchema) -> Iterator[pa.Table]:
+    """The rows of `segments`, which have the schema version `version`, with the columns that the lake carries.
+    Raises ManifestCorrupt, StoreError.
+    """
+    carried = Projection(version, version.carried)
+    for segment in segments:
+        yield from map(carried.of, read_rows(store, segment))
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRows:
+    """The rows of `segments` in `store`, which have the schema version `version`, of a snapshot taken at `lsn`."""
+
+    store: ObjectStore
+    segments: Sequence[Segment]
+    version: TableSchema
+    lsn: int
+
+    def within(self, limit: int) -> pa.Table | None:
+        """All of them, or None when they take more than `limit` bytes. Raises ManifestCorrupt, StoreError."""
+        if sum(segment.bytes for segment in self.segments) > limit:
+            return None
+        tables: list[pa.Table] = []
+        size = 0
+        for rows in snapshot_tables(self.store, self.segments, self.version):
+            size += rows.nbytes
+            if size > limit:
+                return None
+            tables.append(self._stamped(rows))
+        return pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+
+    def _stamped(self, rows: pa.Table) -> pa.Table:
+        place = rows.column_names.index(envelope.LSN)
+        return rows.set_column(place, envelope.LSN, pa.repeat(pa.scalar(self.lsn, pa.int64()), len(rows)))
