@@ -3,7 +3,8 @@
 Owns that the boundary is reached under any load. A table that has not passed it gets no window
 across it. A table that has passed it continues at once, and its version at the boundary is kept.
 The applier never waits for a moment without running windows. A busy table gives away one window per
-boundary, cut short there, so boundaries lie apart. Pure.
+boundary, cut short there, so boundaries lie apart. One that every live table began after makes way
+for the next. Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -57,12 +58,7 @@ class Boundary:
         """What can be published, without number and time; None while a live table has not passed. A
         table that began later is left out as `snapshot`.
         """
-        live = {key: table for key, table in tables.items() if table.state == State.LIVE}
-        later = {
-            key
-            for key in live
-            if key not in self.versions and (since_lsn[key] > self.lsn or live[key].committed_seq > self.seq)
-        }
+        live, later = self._live_and_later(tables, since_lsn)
         if not self.seq or live.keys() - later - self.versions.keys() or not live.keys() - later:
             return None
         there = {_name(table) for table in live.values()}
@@ -83,6 +79,22 @@ class Boundary:
             {_name(table): self.versions[key] for key, table in live.items() if key not in later},
             left_out,
         )
+
+    def is_missed(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> bool:
+        """Whether every live table began after it: there is nothing that could ever be published."""
+        live, later = self._live_and_later(tables, since_lsn)
+        return bool(live) and live.keys() == later
+
+    def _live_and_later(
+        self, tables: Mapping[str, AppliedTable], since_lsn: Mapping[str, int]
+    ) -> tuple[dict[str, AppliedTable], set[str]]:
+        """The live tables, and those of them that began later."""
+        live = {key: table for key, table in tables.items() if table.state == State.LIVE}
+        return live, {
+            key
+            for key in live
+            if key not in self.versions and (since_lsn[key] > self.lsn or live[key].committed_seq > self.seq)
+        }
 
 
 class Boundaries:
@@ -131,7 +143,10 @@ class Boundaries:
         """States the boundary, when every live table has passed it, and since when one of its versions may
         have been replaced. `rows` are all tables now.
         """
-        complete = self._boundary.complete(rows, since_lsn=self._snapshot_lsns(rows))
+        since_lsn = self._snapshot_lsns(rows)
+        complete = self._boundary.complete(rows, since_lsn=since_lsn)
+        if self._boundary.is_missed(rows, since_lsn=since_lsn):
+            self._boundary = Boundary()
         if complete is not None:
             versions = self._boundary.versions
             newest = all(rows[key].delta_version == version for key, version in versions.items() if key in rows)

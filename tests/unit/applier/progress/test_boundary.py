@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import Phase, given, settings
 
 from sluice.contract.applied import AppliedTable, Complete
+from sluice.contract.entries import Snapshot
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
@@ -128,6 +129,23 @@ class Lake:
         self.ledger.busy.discard(lake_path(work.state))
         self.ledger.trim()
         self.ledger.applied(work, Applied(Place(work.progress.place.version + 1, last_seq, seen=True), last_seq, 1, 1))
+
+
+def test_boundaries_go_on_when_every_table_began_after_the_one_that_was_set() -> None:
+    lake = Lake(uuid.uuid4().hex)
+    for schema in lake.schemas:
+        lake.manifest.table(schema, generation=2, new=False)
+        # As of an LSN that no entry has reached.
+        lake.manifest.append(Snapshot(schema.table_id, 2, 1, lake.manifest.lsn + 5, (), final=True))
+    for _ in range(4):
+        lake.read()
+        lake.turn()
+        lake.manifest.unstored(*lake.schemas)
+        while lake.running:
+            lake.end(0)
+        lake.turn()
+    assert lake.published is not None
+    assert set(lake.published.versions) == {"public.t0", "public.t1", "public.t2"}
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])
