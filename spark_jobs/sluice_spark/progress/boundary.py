@@ -17,7 +17,7 @@ from sluice_spark.progress.ledger import Ledger
 TIMES_TAKEN = 3
 """The next boundary is set this many times as long after the last as that took to be published. When
 all workers are busy and a table waits long for its turn, one window in so many is cut short, and
-what is left waits for another turn.
+what is left waits for another turn. Sooner when no table waits so long any more.
 """
 
 
@@ -134,10 +134,20 @@ class Boundaries:
         ledger, boundary = self._ledger, self._boundary
         return (
             (boundary.published is not None or not boundary.seq)
-            and (last or now - boundary.set_at >= max(self._apart_seconds, TIMES_TAKEN * self._took_seconds))
             and ledger.read_seq > boundary.seq
+            and (last or self._is_time(now - boundary.set_at, now=now))
             and ledger.read_seq >= max((progress.committed_seq for progress in ledger.tables.values()), default=0)
         )
+
+    def _is_time(self, passed: float, *, now: float) -> bool:
+        """Whether the next boundary costs little after so many seconds. A backlog that is over says nothing about
+        what it takes to get there.
+        """
+        if passed < self._apart_seconds:
+            return False
+        if passed >= TIMES_TAKEN * self._took_seconds:
+            return True
+        return passed >= TIMES_TAKEN * max(self._ledger.waiting(now=now).values(), default=0.0)
 
     def publish(self, rows: Mapping[str, AppliedTable], say: Callable[[Complete, float], None], *, now: float) -> None:
         """States the boundary, when every live table has passed it, and since when one of its versions may

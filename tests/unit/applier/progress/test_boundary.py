@@ -108,7 +108,7 @@ class Lake:
 
     def read(self) -> None:
         for entry, sha256 in read_entries(self.store, after_seq=self.ledger.read_seq):
-            self.ledger.take_in(entry, sha256)
+            self.ledger.take_in(entry, sha256, since=self.now)
 
     def turn(self) -> None:
         """What the applier's loop does about the boundary and its workers."""
@@ -146,6 +146,21 @@ def test_boundaries_go_on_when_every_table_began_after_the_one_that_was_set() ->
         lake.turn()
     assert lake.published is not None
     assert set(lake.published.versions) == {"public.t0", "public.t1", "public.t2"}
+
+
+def test_a_backlog_that_is_over_holds_up_no_later_boundary() -> None:
+    lake = Lake(uuid.uuid4().hex, apart_seconds=5.0)
+    for before, after in ((0.0, 1000.0), (1006.0, 1007.0)):
+        lake.manifest.unstored(*lake.schemas)
+        lake.now = before
+        lake.read()
+        lake.turn()
+        assert lake.boundaries.seq == lake.manifest.seq
+        lake.now = after
+        while lake.running:
+            lake.end(0)
+        lake.turn()
+    assert lake.published is not None
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])
