@@ -101,7 +101,7 @@ def test_a_table_whose_last_checksum_is_missing_is_found_through_delta(pipeline:
     assert sorted(pipeline.rows(), key=str) == [_row(1), _row(2)]
 
 
-def test_a_table_with_a_checkpoint_is_found_by_a_fresh_thread_when_its_last_checksum_is_missing(
+def test_a_checkpoint_is_read_by_a_fresh_thread_when_the_last_checksum_is_missing(
     pipeline: Pipeline,
 ) -> None:
     pipeline.begin(SCHEMA, _row(1))
