@@ -152,8 +152,9 @@ tools: setup ## Fetch Prometheus, promtool and Chromium below build/tools, where
 test-ops: jars tools crds ## Test what people run it with: alerts, dashboards, chart, images, compose file, local stack, status page
 	$(BIN)/python -m pytest tests/ops $(PYTEST_ARGS)
 
-soak: jars tools ## Let the object store stall for three real minutes; takes ten
+soak: jars tools ## Let the object store stall for three real minutes, which takes ten, then live through a week in SOAK_MINUTES=40
 	CHAOS=full SLUICE_TEST_SOAK=1 $(BIN)/python -m pytest tests/ops/test_store_stalls.py $(PYTEST_ARGS)
+	$(BIN)/python -m tests.soak
 
 test: setup ## Check and test everything, on two cores
 	$(MAKE) -j 2 check jars tools crds

@@ -3,7 +3,7 @@
 import contextlib
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import psycopg
@@ -16,14 +16,26 @@ from tests.support.workload import Workload
 
 class Load:
     """Writes until it is stopped, through every loss of its connection. Two connections: short
-    transactions never wait for a large one.
+    transactions never wait for a large one. `pauses` lie between two of the short ones, one drawn each time;
+    `columns` is the share of them that adds a column.
     """
 
-    def __init__(self, workload: Workload, database: Database, choice: random.Random, *, two_phase: bool) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        database: Database,
+        choice: random.Random,
+        *,
+        two_phase: bool,
+        pauses: Sequence[float] = (0.0, 0.01, 0.05),
+        columns: float = 0.02,
+    ) -> None:
         self._workload = workload
         self._database = database
         self._choices = [random.Random(choice.random()) for _ in range(2)]
         self._two_phase = two_phase
+        self._pauses = pauses
+        self._share_of_columns = columns
         self._stop = threading.Event()
         self._pause = threading.Event()
         self._columns = 0
@@ -50,10 +62,10 @@ class Load:
 
     def _small(self) -> None:
         choice = self._choices[0]
-        if self._stop.wait(choice.choice([0.0, 0.01, 0.05])):
+        if self._stop.wait(choice.choice(self._pauses)):
             return
         try:
-            if choice.random() < 0.02:
+            if choice.random() < self._share_of_columns:
                 self._columns += 1
                 self._workload.add_column(f"added_{self._columns}", default=choice.choice([None, "it's", "${name}"]))
             else:

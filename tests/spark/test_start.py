@@ -9,6 +9,7 @@ import pytest
 from sluice.contract.applied import AppliedLog
 from sluice.contract.schema import TableSchema
 from sluice.manifest.reader import load_state
+from sluice.store.opening import open_store
 from sluice_spark.lake.opening import Lake
 from sluice_spark.progress.restart import find_tables, reported
 from sluice_spark.telemetry import ApplyTelemetry
@@ -98,3 +99,28 @@ def test_a_table_whose_last_checksum_is_missing_is_found_through_delta(pipeline:
     row = pipeline.apply().tables["16385"]
     assert (row.state, row.rows_applied) == ("live", 2)
     assert sorted(pipeline.rows(), key=str) == [_row(1), _row(2)]
+
+
+def test_a_checkpoint_is_read_by_a_fresh_thread_when_the_last_checksum_is_missing(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.begin(SCHEMA, _row(1))
+    pipeline.apply()
+    jvm: Any = pipeline.spark._jvm
+    delta = jvm.org.apache.spark.sql.delta.DeltaLog
+    delta.forTable(pipeline.spark._jsparkSession, str(pipeline.path())).checkpoint()
+    pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
+    log = pipeline.apply()
+    # As a kill between a commit and its checksum leaves it.
+    max((pipeline.path() / "_delta_log").glob("0*.crc")).unlink()
+    # Another path, because a running Spark remembers the log of this one.
+    pipeline.folder = pipeline.folder.rename(pipeline.folder.parent / f"{pipeline.folder.name}-moved")
+    pipeline.store = open_store(f"file://{pipeline.folder}/spool", prefix="shop/", options={})
+    options = pipeline.options()
+    lake = Lake(options, pipeline.store, before_commit=lambda: None)
+    states = load_state(pipeline.store).tables
+    (found,) = find_tables(
+        options, states, log, lake=lake, session=pipeline.spark, telemetry=ApplyTelemetry(options)
+    ).values()
+    assert (found.problem, found.failures) == ("", 0)
+    assert found.place.marker == log.tables["16385"].through_seq

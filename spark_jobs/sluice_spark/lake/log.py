@@ -34,6 +34,8 @@ class LakeLog:
         """The newest version, -1 when there is no table. Raises UnsupportedChange when its newest
         commit is empty or damaged and Delta fails on it.
         """
+        # Delta reads a checkpoint in the session of the thread, and a thread of ours may have none yet.
+        self._sessions.setActiveSession(self._session._jsparkSession)
         try:
             self._snapshot = self._table().update(*(False, self._none, self._none))
             return int(self._snapshot.version())
@@ -119,6 +121,10 @@ class LakeLog:
     @cached_property
     def _none(self) -> Any:
         return getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
+
+    @cached_property
+    def _sessions(self) -> Any:
+        return getattr(self._jvm.org.apache.spark.sql, "SparkSession$").__getattr__("MODULE$")
 
     def _path_of(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._path}/_delta_log/{name}")

@@ -3,7 +3,8 @@
 Owns that the boundary is reached under any load. A table that has not passed it gets no window
 across it. A table that has passed it continues at once, and its version at the boundary is kept.
 The applier never waits for a moment without running windows. A busy table gives away one window per
-boundary, cut short there, so boundaries lie apart. Pure.
+boundary, cut short there, so boundaries lie apart. One that every live table began after makes way
+for the next. Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from sluice_spark.progress.ledger import Ledger
 TIMES_TAKEN = 3
 """The next boundary is set this many times as long after the last as that took to be published. When
 all workers are busy and a table waits long for its turn, one window in so many is cut short, and
-what is left waits for another turn.
+what is left waits for another turn. Sooner when no table waits so long any more.
 """
 
 
@@ -57,12 +58,7 @@ class Boundary:
         """What can be published, without number and time; None while a live table has not passed. A
         table that began later is left out as `snapshot`.
         """
-        live = {key: table for key, table in tables.items() if table.state == State.LIVE}
-        later = {
-            key
-            for key in live
-            if key not in self.versions and (since_lsn[key] > self.lsn or live[key].committed_seq > self.seq)
-        }
+        live, later = self._live_and_later(tables, since_lsn)
         if not self.seq or live.keys() - later - self.versions.keys() or not live.keys() - later:
             return None
         there = {_name(table) for table in live.values()}
@@ -83,6 +79,22 @@ class Boundary:
             {_name(table): self.versions[key] for key, table in live.items() if key not in later},
             left_out,
         )
+
+    def is_missed(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> bool:
+        """Whether every live table began after it: there is nothing that could ever be published."""
+        live, later = self._live_and_later(tables, since_lsn)
+        return bool(live) and live.keys() == later
+
+    def _live_and_later(
+        self, tables: Mapping[str, AppliedTable], since_lsn: Mapping[str, int]
+    ) -> tuple[dict[str, AppliedTable], set[str]]:
+        """The live tables, and those of them that began later."""
+        live = {key: table for key, table in tables.items() if table.state == State.LIVE}
+        return live, {
+            key
+            for key in live
+            if key not in self.versions and (since_lsn[key] > self.lsn or live[key].committed_seq > self.seq)
+        }
 
 
 class Boundaries:
@@ -122,16 +134,29 @@ class Boundaries:
         ledger, boundary = self._ledger, self._boundary
         return (
             (boundary.published is not None or not boundary.seq)
-            and (last or now - boundary.set_at >= max(self._apart_seconds, TIMES_TAKEN * self._took_seconds))
             and ledger.read_seq > boundary.seq
+            and (last or self._is_time(now - boundary.set_at, now=now))
             and ledger.read_seq >= max((progress.committed_seq for progress in ledger.tables.values()), default=0)
         )
+
+    def _is_time(self, passed: float, *, now: float) -> bool:
+        """Whether the next boundary costs little after so many seconds. A backlog that is over says nothing about
+        what it takes to get there.
+        """
+        if passed < self._apart_seconds:
+            return False
+        if passed >= TIMES_TAKEN * self._took_seconds:
+            return True
+        return passed >= TIMES_TAKEN * max(self._ledger.waiting(now=now).values(), default=0.0)
 
     def publish(self, rows: Mapping[str, AppliedTable], say: Callable[[Complete, float], None], *, now: float) -> None:
         """States the boundary, when every live table has passed it, and since when one of its versions may
         have been replaced. `rows` are all tables now.
         """
-        complete = self._boundary.complete(rows, since_lsn=self._snapshot_lsns(rows))
+        since_lsn = self._snapshot_lsns(rows)
+        complete = self._boundary.complete(rows, since_lsn=since_lsn)
+        if self._boundary.is_missed(rows, since_lsn=since_lsn):
+            self._boundary = Boundary()
         if complete is not None:
             versions = self._boundary.versions
             newest = all(rows[key].delta_version == version for key, version in versions.items() if key in rows)

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import Phase, given, settings
 
 from sluice.contract.applied import AppliedTable, Complete
+from sluice.contract.entries import Snapshot
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
@@ -107,7 +108,7 @@ class Lake:
 
     def read(self) -> None:
         for entry, sha256 in read_entries(self.store, after_seq=self.ledger.read_seq):
-            self.ledger.take_in(entry, sha256)
+            self.ledger.take_in(entry, sha256, since=self.now)
 
     def turn(self) -> None:
         """What the applier's loop does about the boundary and its workers."""
@@ -128,6 +129,38 @@ class Lake:
         self.ledger.busy.discard(lake_path(work.state))
         self.ledger.trim()
         self.ledger.applied(work, Applied(Place(work.progress.place.version + 1, last_seq, seen=True), last_seq, 1, 1))
+
+
+def test_boundaries_go_on_when_every_table_began_after_the_one_that_was_set() -> None:
+    lake = Lake(uuid.uuid4().hex)
+    for schema in lake.schemas:
+        lake.manifest.table(schema, generation=2, new=False)
+        # As of an LSN that no entry has reached.
+        lake.manifest.append(Snapshot(schema.table_id, 2, 1, lake.manifest.lsn + 5, (), final=True))
+    for _ in range(4):
+        lake.read()
+        lake.turn()
+        lake.manifest.unstored(*lake.schemas)
+        while lake.running:
+            lake.end(0)
+        lake.turn()
+    assert lake.published is not None
+    assert set(lake.published.versions) == {"public.t0", "public.t1", "public.t2"}
+
+
+def test_a_backlog_that_is_over_holds_up_no_later_boundary() -> None:
+    lake = Lake(uuid.uuid4().hex, apart_seconds=5.0)
+    for before, after in ((0.0, 1000.0), (1006.0, 1007.0)):
+        lake.manifest.unstored(*lake.schemas)
+        lake.now = before
+        lake.read()
+        lake.turn()
+        assert lake.boundaries.seq == lake.manifest.seq
+        lake.now = after
+        while lake.running:
+            lake.end(0)
+        lake.turn()
+    assert lake.published is not None
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])

@@ -1,0 +1,52 @@
+"""From the record of a long run to its verdict and its page."""
+
+from typing import Any
+
+from tests.soak import judging, page
+
+
+def record(*, growing: bool) -> list[dict[str, Any]]:
+    """A run of forty samples; with `growing` the open files of ingest grow."""
+    samples: list[dict[str, Any]] = [
+        {
+            "what": "sample",
+            "at": 10.0 * number,
+            "phase": "warm" if number < 8 else "calm",
+            "processes": {"ingest": {"rss": 200 << 20, "files": 10 + (number if growing else 0)}},
+            "spool": {"manifest": {"objects": 700 + number % 5, "bytes": 5 << 20}},
+            "checkpoint_bytes": 30_000,
+            "lake": {"t": {"entries": 40, "log": 160, "data_files": 3}},
+        }
+        for number in range(40)
+    ]
+    begin = {"what": "begin", "at": 0.0, "commit": "abc1234", "minutes": 7, "cpus": 2, "seed": 1}
+    starts = [
+        {"what": "start", "at": 50.0 * number, "phase": "calm", "process": "ingest", "seconds": 2.0 + number % 2}
+        for number in range(6)
+    ]
+    restarts = [{"what": "restart", "at": 50.0, "phase": "calm", "process": "ingest", "how": "kill -9"}]
+    end = {"what": "end", "at": 400.0, "tables": 1, "transactions": 1234, "entries": 900}
+    return [begin, *samples, *starts, *restarts, end]
+
+
+def test_a_flat_run_passes_and_a_growing_one_is_named() -> None:
+    assert judging.grown(judging.series(record(growing=False))) == []
+    (grown,) = judging.grown(judging.series(record(growing=True)))
+    assert grown.startswith("open files of ingest: ")
+
+
+def test_what_was_measured_before_the_pace_was_found_is_plotted_and_not_judged() -> None:
+    judged, plotted = (
+        {one.name: len(one.points) for one in judging.series(record(growing=False), warm=warm)}
+        for warm in (False, True)
+    )
+    assert (judged["open files of ingest"], plotted["open files of ingest"]) == (32, 40)
+
+
+def test_the_page_has_the_figures_and_a_plot_for_what_was_measured() -> None:
+    text = page.rendered(record(growing=True))
+    assert "commit abc1234: 7 minutes under load on 2 cores, with SEED=1" in text
+    assert "1,234 short transactions" in text
+    assert "1 restarts: 1 of ingest (kill -9)" in text
+    assert "**grows**" in text
+    assert text.count("```mermaid") == 7
