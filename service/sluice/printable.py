@@ -8,6 +8,8 @@ import re
 
 HIDDEN = "-- not shown: it holds characters that no terminal should get; write it to a file instead"
 """In place of SQL that cannot be spelled for a terminal."""
+MASK = "********"
+"""In place of a secret."""
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 

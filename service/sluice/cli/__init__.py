@@ -63,7 +63,7 @@ def cli() -> None:
       sluice check              see what is missing, each finding with the SQL that fixes it
       sluice up                 snapshot, stream and apply, all on this machine
 
-    Every command reads sluice.yaml, or the file that -c names; SLUICE_* variables win over it.
+    Every command reads sluice.yaml, or the file that -c names; SLUICE_* variables override it.
     """
 
 

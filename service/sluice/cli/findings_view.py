@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from sluice.cli.output import SEVERITY_STYLES
 from sluice.findings import BY_CODE, KINDS, SEVERITIES, Finding, Step
 from sluice.printable import HIDDEN, one_line, sql
 
-_STYLES = {"critical": "bold red", "warning": "yellow", "info": ""}
 _HEADINGS = {
     Step.RESTART: "Settings that need a restart of the server",
     Step.RIGHTS: "Rights of the role",
@@ -36,7 +36,7 @@ def show(console: Console, findings: Sequence[Finding], not_examined: Sequence[t
     for finding in findings:
         seen = f": {one_line(finding.seen)}"
         head = (
-            (f"{finding.severity:8} ", _STYLES[finding.severity]),
+            (f"{finding.severity:8} ", SEVERITY_STYLES[finding.severity]),
             (one_line(finding.object), "bold"),
             seen,
             (f"  [{finding.code}]", "dim"),

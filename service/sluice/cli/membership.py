@@ -79,7 +79,7 @@ def remove(invocation: Invocation, names: tuple[str, ...], applied: bool) -> Non
 
     Says what takes them out, as SQL for the owner of the publication, and changes nothing. With
     --apply the statement is run, with the operator's own rights: those of the connection string in
-    SLUICE_OPERATOR_DSN. The running ingest then parts with the table within seconds: its state is
+    SLUICE_OPERATOR_DSN. The running ingest then takes the table out within seconds: its state is
     `detached`, the source sends nothing of it any more, and no WAL is kept for it.
 
     A table that the publication has by FOR ALL TABLES, by its schema or by a partitioned table above

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from sluice.printable import one_line
 
+SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": ""}
 _FORM = "sluice.form"
 
 

@@ -72,10 +72,10 @@ def plan(
     statement: str,
     seconds: float,
 ) -> int:
-    """Say what would become of the lake tables if ingest looked at the catalog now: followed without
-    a new snapshot, read again from a new snapshot, or stopped.
+    """Say what would become of each lake table if ingest looked at the catalog now.
 
-    Compares the catalog of the source with the manifest, by the rules and policies that ingest
+    A table is followed without a new snapshot, read again from a new snapshot, or stopped.
+    `plan` compares the catalog of the source with the manifest, by the rules and policies that ingest
     follows. It reads only, and asks for no lock on a table. A running ingest follows most changes
     within seconds: stop it before you change tables if you want to see the plan first. The state that
     it compares with may be older than a change that is on its way in the stream.

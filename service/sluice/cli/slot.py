@@ -88,9 +88,9 @@ def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -
     somebody else.
 
     The changes that nobody received are lost, and the manifest says so. Each table with a key that the
-    lake mirrors gets a gap: its lake table stands still there, its later changes wait in the spool, and
+    lake mirrors gets a gap: its lake table stays as it was, its later changes wait in the spool, and
     `sluice verify --repair` compares it with the source, reads again the rows that differ and makes it
-    live. Nothing else is copied. All other tables are stale, and are read again from new snapshots
+    live. All other tables are stale, and are read again from new snapshots
     as soon as ingest runs. A slot that is in order, and one of another server, is refused. Given
     twice, or after a crash, it does what is left to do.
 
@@ -134,7 +134,7 @@ def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> No
     """Move the slot forward to what the manifest holds, so that the server frees WAL while nothing
     runs.
 
-    Never needed while the pipeline runs, and refused past the manifest: what lies behind it would
+    Never needed while the pipeline runs, and refused past the manifest: what lies after it would
     be lost.
 
     \b

@@ -45,13 +45,13 @@ Look: TypeAlias = "Report | ServiceError"
 )
 @common
 def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: float, top: int) -> int:  # noqa: FBT001 - a command's parameters
-    """Show where the pipeline stands: the server's WAL, the slot's headroom, the spool, snapshots, the
-    lake, the tables that are furthest behind, problems.
+    """Show where the pipeline stands, and its problems.
 
-    Read from the spool and, when it answers, from the server; the pipeline need not be running.
-    Positions are read one after the other, not at one instant. What only the running process knows
-    (what it has received, throughput, its errors) is in its /status and on its page, see
-    telemetry.listen.
+    Shows the server's WAL, the slot's headroom, the spool, snapshots, the lake, and the tables that are
+    furthest behind. All of this is read from the spool and, when it answers, from the server; the
+    pipeline need not be running. Positions are read one after the other, not at one
+    instant. What only the running process knows (what it has received, throughput, its errors) is in
+    its /status and on its page, see telemetry.listen.
 
     Ends with 0 when the pipeline is healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown.
 

@@ -11,9 +11,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from sluice.cli import output
-from sluice.cli.output import amount, duration, number
+from sluice.cli.output import SEVERITY_STYLES, amount, duration, number
 from sluice.contract.applied import WAYS
 from sluice.contract.table_state import WORST_FIRST
+from sluice.health.verdict import LOW_HEADROOM, SCARCE_HEADROOM
 from sluice.lsn import show
 from sluice.printable import counted, one_line
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 _WIDE = 110
 """Columns from which a table has all of its columns."""
 _BAR_CELLS = 20
-_SCARCE, _LOW = 0.2, 0.4
-"""Shares of headroom left below which the bar is red and yellow: those of the alerts."""
 _SNAPSHOTS_SHOWN = 5
 _STATE_STYLES = {
     "live": "green",
@@ -43,7 +42,6 @@ _STATE_STYLES = {
     "lost": "bold red",
     "stopped": "bold red",
 }
-_SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": ""}
 
 
 def status(report: "Report", *, width: int, unicode: bool, top: int) -> RenderableType:
@@ -127,7 +125,7 @@ def _headroom(headroom: "Headroom", bar: _Bar) -> RenderableType:
     kept = f"The slot keeps {amount(headroom.retained_bytes)} of WAL"
     if headroom.share is None or headroom.limit_bytes is None:
         return Text(f"{kept}; max_slot_wal_keep_size sets no limit, so that the server's disk is the limit.")
-    style = "bold red" if headroom.share < _SCARCE else "yellow" if headroom.share < _LOW else "green"
+    style = "bold red" if headroom.share < SCARCE_HEADROOM else "yellow" if headroom.share < LOW_HEADROOM else "green"
     left = f" {headroom.share:.0%} of {amount(headroom.limit_bytes)} left"
     if headroom.seconds_left is not None:
         left += f", enough for {duration(headroom.seconds_left)} at {amount(round(headroom.write_rate or 0))}/s"
@@ -215,7 +213,7 @@ def _problem(problem: "Problem", now: float) -> RenderableType:
     head += f", since {duration(age)}" if age is not None else ""
     lines = [Text(one_line(problem.message)), Text(one_line(f"What to do: {problem.remedy}"))]
     return Group(
-        Text(one_line(head), style=_SEVERITY_STYLES[problem.severity]),
+        Text(one_line(head), style=SEVERITY_STYLES[problem.severity]),
         *(Padding(line, (0, 0, 0, 4), expand=False) for line in lines),
     )
 

@@ -72,7 +72,7 @@ def _no_options_before_the_command() -> None:
         if parameter.name and context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
     ]
     if given:
-        raise UsageError(f"{', '.join(given)} stands before the command", hint="give options behind the command")
+        raise UsageError(f"{', '.join(given)} stands before the command", hint="give options after the command")
 
 
 for _command in (membership.add, membership.remove, resync.resync, pausing.pause, pausing.resume):

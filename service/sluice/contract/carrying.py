@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.envelope import folded, is_reserved
+from sluice.contract.envelope import OP_NAMES, folded, is_reserved
 from sluice.contract.schema import TableSchema
 from sluice.findings import Finding
 from sluice.quoting import quote_identifier, quote_qualified
 
-PUBLISHED = "insert, update, delete, truncate"
-_LETTERS = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
+PUBLISHED = ", ".join(OP_NAMES.values())
 _IDENTITIES = {"d": "DEFAULT", "f": "FULL", "n": "NOTHING"}
 
 
@@ -44,7 +43,7 @@ def refusal_of(schema: TableSchema) -> str:
 
 def operations(facts: TableFacts) -> Iterator[Finding]:
     """Equal for every table of one publication."""
-    missing = [word for letter, word in _LETTERS.items() if letter not in facts.publishes]
+    missing = [word for letter, word in OP_NAMES.items() if letter not in facts.publishes]
     if facts.published and missing:
         seen = (
             f"it does not publish every kind of change ({', '.join(missing)} left out): the lake would "

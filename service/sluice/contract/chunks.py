@@ -41,6 +41,8 @@ from itertools import groupby
 
 from sluice.contract.schema import TableSchema
 
+BLOCK_BYTES = 8192
+"""PostgreSQL's, unless it was built otherwise: sizes of ranges are estimates."""
 ENDLESS = 0
 """The end of a range that has all blocks from its first on, also those that come later."""
 

@@ -46,7 +46,10 @@ OP_INSERT = "i"
 OP_UPDATE = "u"
 OP_DELETE = "d"
 OP_TRUNCATE = "t"
+OP_NAMES = {OP_INSERT: "insert", OP_UPDATE: "update", OP_DELETE: "delete", OP_TRUNCATE: "truncate"}
+"""The words of PostgreSQL's publications, and of the metrics."""
 
+MARKS = (SPECIAL, OLD_SPECIAL)
 SEGMENT_ENVELOPE = (OP, LSN, TS, ORDINAL, XID, UNCHANGED, OLD, SPECIAL, OLD_SPECIAL)
 DELTA_RESERVED = frozenset({
     "_change_type", "_commit_version", "_commit_timestamp",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-Severity = Literal["critical", "warning", "info"]
-SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "info")
+from sluice.findings import Severity
+
 Part = Literal["server", "slot", "ingest", "spool", "applier", "lake", "tables"]
 
 
@@ -253,7 +253,7 @@ KINDS: tuple[Kind, ...] = (
         "tables",
         "c",
         "SluiceTableUnequal",
-        "Changes of a table were lost with the slot. Its lake table stands still in front of them, and its later "
+        "Changes of a table were lost with the slot. Its lake table stays as it was before them, and its later "
         "changes wait in the spool.",
         "`sluice verify --repair` compares it with the source, reads again the rows that differ, and makes it live.",
     ),

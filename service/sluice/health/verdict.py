@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from sluice.contract.control import REFUSAL_SECONDS
 from sluice.errors import ErrorSeen
+from sluice.findings import SEVERITIES, Severity
 from sluice.health.facts import ApplierSeen, Away, ComparisonSeen, Facts, ProcessSeen, SourceSeen, named
-from sluice.health.problems import BY_CODE, SEVERITIES, Problem, Severity
+from sluice.health.problems import BY_CODE, Problem
 from sluice.printable import counted, one_line
 
 State = Literal["healthy", "degraded", "stopped", "lost", "new", "unknown"]

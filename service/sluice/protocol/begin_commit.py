@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 from sluice.errors import DecodeError
 from sluice.lsn import INVALID, MAX_STORED
-from sluice.protocol.constants import NO_FLAGS, POSTGRES_EPOCH_US, XLOGDATA_HEADER_BYTES
+from sluice.protocol.constants import LAST_TIME_US, NO_FLAGS, POSTGRES_EPOCH_US, XLOGDATA_HEADER_BYTES
 from sluice.protocol.frames import FrameTable
 
 _BEGIN_LENGTH = XLOGDATA_HEADER_BYTES + 1 + 8 + 8 + 4
 _COMMIT_LENGTH = XLOGDATA_HEADER_BYTES + 1 + 1 + 8 + 8 + 8
-_LAST_TIME_US = 2**63 - 1 - POSTGRES_EPOCH_US
-"""The wire counts from 2000, we from 1970: what is later than this has no number left."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +77,7 @@ def _lsns(table: FrameTable, at: NDArray[np.int64], name: str) -> list[int]:
 
 def _times(table: FrameTable, at: NDArray[np.int64], name: str) -> list[int]:
     values = _integers(table, at, ">i8")
-    if (values > _LAST_TIME_US).any():
+    if (values > LAST_TIME_US).any():
         raise DecodeError(f"a {name} message has a commit time past the year 292277")
     return list((values.astype(np.int64) + POSTGRES_EPOCH_US).tolist())
 

@@ -21,6 +21,8 @@ KEEPALIVE_BYTES = 18
 """The tag, the server's end of WAL, the send time, whether a reply is requested."""
 
 POSTGRES_EPOCH_US = 946_684_800_000_000
+LAST_TIME_US = 2**63 - 1 - POSTGRES_EPOCH_US
+"""What is later on the wire does not fit 64-bit microseconds since 1970."""
 """2000-01-01 UTC in microseconds since 1970: times on the wire count from there."""
 
 # Inside XLogData: the first byte of each pgoutput message (LogicalRepMsgType in PostgreSQL).

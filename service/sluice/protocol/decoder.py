@@ -14,7 +14,7 @@ from collections.abc import Callable
 from sluice.errors import DecodeError
 from sluice.lsn import INVALID, MAX_STORED, show
 from sluice.protocol import constants as c
-from sluice.protocol.constants import POSTGRES_EPOCH_US, XLOGDATA_HEADER_BYTES
+from sluice.protocol.constants import LAST_TIME_US, POSTGRES_EPOCH_US, XLOGDATA_HEADER_BYTES
 from sluice.protocol.frames import FrameTable, frame_name
 from sluice.protocol.keepalive import decode_keepalive
 from sluice.protocol.limits import MAX_COLUMNS, MAX_GID_CHARACTERS, MAX_NAME_CHARACTERS, MAX_ORIGIN_CHARACTERS
@@ -39,8 +39,6 @@ from sluice.protocol.messages import (
     Truncate,
     TypeName,
 )
-
-_MAX_TIME_US = 0x7FFF_FFFF_FFFF_FFFF
 
 
 def decode_control(table: FrameTable, index: int, *, in_stream: bool) -> ControlMessage:
@@ -140,10 +138,10 @@ class _Reader:
         """Microseconds since 1970. Times that only the wire's epoch can hold (after the year
         294246, infinity) could not be stored: refused.
         """
-        time_us: int = struct.unpack(">q", self.take(8))[0] + POSTGRES_EPOCH_US
-        if time_us > _MAX_TIME_US:
+        time_us: int = struct.unpack(">q", self.take(8))[0]
+        if time_us > LAST_TIME_US:
             raise self.refusal("has a time that does not fit 64-bit microseconds since 1970")
-        return time_us
+        return time_us + POSTGRES_EPOCH_US
 
     def take(self, count: int) -> bytes:
         position = self.skip(count)

@@ -8,12 +8,10 @@ import struct
 
 from sluice.errors import DecodeError
 from sluice.lsn import MAX_STORED, show
-from sluice.protocol.constants import KEEPALIVE_BYTES, POSTGRES_EPOCH_US, PRIMARY_KEEPALIVE
+from sluice.protocol.constants import KEEPALIVE_BYTES, LAST_TIME_US, POSTGRES_EPOCH_US, PRIMARY_KEEPALIVE
 from sluice.protocol.messages import Keepalive
 
 _KEEPALIVE = struct.Struct(">BQqB")
-_LAST_TIME_US = 2**63 - 1 - POSTGRES_EPOCH_US
-"""What is later on the wire does not fit 64-bit microseconds since 1970."""
 
 
 def decode_keepalive(payload: bytes | memoryview) -> Keepalive:
@@ -25,7 +23,7 @@ def decode_keepalive(payload: bytes | memoryview) -> Keepalive:
         problem = f"has {len(payload) - KEEPALIVE_BYTES} bytes behind its last field"
     elif end_lsn > MAX_STORED:
         problem = "has an impossible LSN"
-    elif sent_time > _LAST_TIME_US:
+    elif sent_time > LAST_TIME_US:
         problem = "has a time that does not fit 64-bit microseconds since 1970"
     elif reply > 1:
         problem = f"has unknown flags 0x{reply:02x}"

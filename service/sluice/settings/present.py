@@ -12,11 +12,10 @@ from typing import Any
 from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
+from sluice.printable import MASK
 from sluice.settings.load import Loaded
 from sluice.settings.model import Settings
 from sluice.settings.tree import Key, Path, keys
-
-MASK = "********"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ from sluice.source.facts import Place, ServerFacts
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 OLDEST_SERVER = 140000
+GROW_BUFFER = b"SELECT pg_catalog.repeat('x', 4194304)"
+"""libpq reads at most what its input buffer holds, 16 KiB at first, and never shrinks it: one large
+answer cuts the reads by a factor of hundreds. Asked before a stream or a COPY.
+"""
 PING_SECONDS = 2
 """The least that libpq takes. Other threads wait as well while it pings."""
 

@@ -15,16 +15,11 @@ from sluice import lsn
 from sluice.errors import SourceUnavailable, UsageError
 from sluice.quoting import publication_names, quote_replication_literal, quote_slot
 from sluice.source.binary import require_binary
-from sluice.source.sessions import Connection, SourceOptions, open_replication, raise_result
+from sluice.source.sessions import GROW_BUFFER, Connection, SourceOptions, open_replication, raise_result
 
 PARALLEL_SINCE = 160000
 Streaming = Literal["off", "on", "parallel"]
 Origin = Literal["any", "none"]
-
-_GROW_BUFFER = b"SELECT pg_catalog.repeat('x', 4194304)"
-"""libpq reads at most what its input buffer holds, 16 KiB at first, and never shrinks it: one large
-answer cuts the reads by a factor of hundreds.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +111,7 @@ def start_replication(options: SourceOptions, *, command: bytes, expect: tuple[s
         if expect is not None and expect != (identity.system_identifier, identity.timeline):
             raise SourceUnavailable("another server, or another timeline, answers than the one that was just examined")
         timeout_s = _wal_sender_timeout_s(conn.pgconn)
-        _rows(conn.pgconn, _GROW_BUFFER, doing="growing the input buffer")
+        _rows(conn.pgconn, GROW_BUFFER, doing="growing the input buffer")
         result = conn.pgconn.exec_(command)
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise_result(result, doing="START_REPLICATION", slot=options.slot, phase="start")

@@ -20,9 +20,8 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from sluice.errors import ServiceError
-from sluice.printable import one_line
+from sluice.printable import MASK, one_line
 
-MASK = "********"
 FLOOD_LINES = 20
 FLOOD_SECONDS = 10.0
 """Lines of one event that are written in this many seconds; the rest are counted, and the next one

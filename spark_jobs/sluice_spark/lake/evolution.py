@@ -42,7 +42,6 @@ from sluice_spark.read.column_defaults import missing_value
 
 Field = Mapping[str, Any]
 """A column in Delta's own spelling."""
-_MARKS = (envelope.SPECIAL, envelope.OLD_SPECIAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class Values:
 def values(found: Iterable[Step], new: Shape, *, with_defaults: bool) -> Values:
     """Of a lake table that has the columns of `new` already."""
     found = tuple(found)
-    marks = {name: f"coalesce({quote(name)}, {_NO_MARKS})" for name in _MARKS if name in new.types}
+    marks = {name: f"coalesce({quote(name)}, {_NO_MARKS})" for name in envelope.MARKS if name in new.types}
     names, gone = _renamed_marks(found)
     days = [step.before.name for step in found if isinstance(step, Retyped) and _is_day_with_time(step)]
     conditions = []
@@ -128,7 +127,7 @@ def values(found: Iterable[Step], new: Shape, *, with_defaults: bool) -> Values:
     assignments |= defaults[0]
     if defaults[1]:
         assignments[envelope.SPECIAL] = f"map_concat({marks[envelope.SPECIAL]}, map({', '.join(defaults[1])}))"
-    for name in assignments.keys() & set(_MARKS):
+    for name in assignments.keys() & set(envelope.MARKS):
         text = assignments[name]
         assignments[name] = f"CASE WHEN size({text}) = 0 THEN NULL ELSE {text} END"
     changed = {step.column.attnum for step in found if isinstance(step, Retyped) and _stored_otherwise(step)}

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from sluice.errors import ObjectMissing
 from sluice.store.base import ObjectStore
+from sluice_spark.lake.history import COMMIT
 
 READER, WRITER = 3, 7
 """The highest protocol versions; from there on features are named one by one."""
@@ -56,7 +57,6 @@ KNOWN_FEATURES = frozenset(
 )
 """All that Delta 4.4.0 supports; a test compares with the jar."""
 
-_COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:\d{10}\.\d{10}\.|[0-9a-f-]{36}\.)?(parquet|json)")
 
 
@@ -90,7 +90,7 @@ def read_protocol(store: ObjectStore, folder: str) -> dict[str, Any] | None:
 
 def _newest(store: ObjectStore, keys: list[str], log: str) -> dict[str, Any]:
     names = [key.removeprefix(log) for key in keys]
-    commits = sorted((name for name in names if _COMMIT.fullmatch(name)), reverse=True)
+    commits = sorted((name for name in names if COMMIT.fullmatch(name)), reverse=True)
     if commits and f"{commits[0][:20]}.crc" in names:
         summary = json.loads(store.get(f"{log}{commits[0][:20]}.crc")).get("protocol")
         if summary:

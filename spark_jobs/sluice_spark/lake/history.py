@@ -8,6 +8,7 @@ may hold values. (Delta protocol: Delta Log Entries, Actions.)
 
 import base64
 import json
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ AFTER = "after"
 table had been looked at}.
 """
 
+COMMIT = re.compile(r"(\d{20})\.json")
+"""The name of a commit's file in the log, with its version."""
 _REARRANGING = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL", "COMPUTE STATS"})
 """Operations that by definition keep the rows of the files they rewrite. Any writer may set
 dataChange to false, so that alone proves nothing.
@@ -72,6 +75,11 @@ class Commit:
             f"{_short(self.operation) or 'an operation not recorded'} at {when} made version "
             f"{self.version} ({by or 'by an unknown engine'})"
         )
+
+
+def commit_name(version: int) -> str:
+    """What `COMMIT` reads."""
+    return f"{version:020d}.json"
 
 
 def tag(app_id: str, *, after: int) -> str:

@@ -4,7 +4,6 @@ Must not judge what it reads, and must not rebuild a table's state to find a mar
 version's checksum states. (Delta protocol: Version Checksum File.)
 """
 
-import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -14,10 +13,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sluice.errors import UnsupportedChange
-from sluice_spark.lake.history import Commit, damaged, read_commit, shape
+from sluice_spark.lake.history import COMMIT, Commit, commit_name, damaged, read_commit, shape
 
 _AT_ONCE = 1 << 20
-_COMMIT = re.compile(r"(\d{20})\.json")
 
 
 class LakeLog:
@@ -67,7 +65,7 @@ class LakeLog:
         """The commit that made `version`. Raises UnsupportedChange when its file is gone, empty or
         damaged.
         """
-        name = f"{version:020d}.json"
+        name = commit_name(version)
         try:
             return read_commit(version, self._lines(name), name=name)
         except Py4JJavaError as error:
@@ -109,7 +107,7 @@ class LakeLog:
         except Py4JJavaError:
             return
         for status in found:
-            match = _COMMIT.fullmatch(str(status.getPath().getName()))
+            match = COMMIT.fullmatch(str(status.getPath().getName()))
             if match:
                 yield int(match[1])
 

@@ -19,10 +19,9 @@ from pyspark.sql import SparkSession
 
 from sluice.errors import ObjectMissing, ServiceError
 from sluice.store.base import ObjectStore
-from sluice_spark.lake.history import Commit, read_commit
+from sluice_spark.lake.history import COMMIT, Commit, commit_name, read_commit
 from sluice_spark.lake.log import LakeLog, cleaned_up
 
-_COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKSUM = re.compile(r"(\d{20})\.crc")
 _NOT_IN_THE_LOG = frozenset({"catalogManaged", "coordinatedCommits-preview"})
 """Features of tables whose newest commits may be elsewhere."""
@@ -81,7 +80,7 @@ class LogTail(LakeLog):
     def commit(self, version: int) -> Commit:
         if self._state is None:
             return super().commit(version)
-        name = f"{version:020d}.json"
+        name = commit_name(version)
         try:
             content = self._store.get(self._log + name)
         except ObjectMissing:
@@ -98,7 +97,7 @@ class LogTail(LakeLog):
         names = [key.removeprefix(self._log) for key in self._store.list(self._log, after=after)]
         if not names and self._since < 0:
             return _State(-1, {}, [])
-        commits = [int(match[1]) for name in names if (match := _COMMIT.fullmatch(name))]
+        commits = [int(match[1]) for name in names if (match := COMMIT.fullmatch(name))]
         checksums = [int(match[1]) for name in names if (match := _CHECKSUM.fullmatch(name))]
         if not commits or max(commits) != max(checksums, default=-1):
             return None
@@ -108,7 +107,7 @@ class LogTail(LakeLog):
         """Versions are dense: without the next commit there is none after it. A log is cleaned from its
         beginning, so the next one is not missing while this one is there.
         """
-        here, after = (self._store.size(f"{self._log}{number:020d}.json") for number in (version, version + 1))
+        here, after = (self._store.size(self._log + commit_name(number)) for number in (version, version + 1))
         return here is not None and after is None
 
     def _stated(self, version: int) -> _State | None:

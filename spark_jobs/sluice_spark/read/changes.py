@@ -35,12 +35,6 @@ ARROW_MAP = pa.map_(pa.string(), pa.string())
 Taken = list[Versioned]
 """Changes that are in memory together."""
 _TS = pa.timestamp("us", tz="UTC")
-_KINDS = {
-    envelope.OP_INSERT: "insert",
-    envelope.OP_UPDATE: "update",
-    envelope.OP_DELETE: "delete",
-    envelope.OP_TRUNCATE: "truncate",
-}
 _LINK_COST = 100
 """Bytes that one link takes while the groups are found."""
 
@@ -65,7 +59,7 @@ class Count:
 
     def by_kind(self) -> dict[str, int]:
         """The changes by kind, in the words of the metrics."""
-        return {_KINDS[op]: rows for op, rows in self.ops.items()}
+        return {envelope.OP_NAMES[op]: rows for op, rows in self.ops.items()}
 
 
 def versions_in(changes: Iterable[Versioned]) -> list[TableSchema]:

@@ -19,8 +19,6 @@ from sluice.errors import ManifestCorrupt
 from sluice_spark.fold.row_identity import whole
 from sluice_spark.read.column_defaults import arrow_type
 
-_MARKS = (envelope.SPECIAL, envelope.OLD_SPECIAL)
-
 
 @dataclass(frozen=True)
 class Projection:
@@ -91,7 +89,7 @@ class Projection:
             if name == envelope.OLD:
                 arrays.append(self._old(whole(column)))
                 names.append(name)
-            elif name in _MARKS:
+            elif name in envelope.MARKS:
                 arrays.append(self._marks(column))
                 names.append(name)
             elif envelope.is_reserved(name):

@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded
+from sluice_spark.read.changes import ARROW_MAP
 from sluice_spark.verify.canonical import SPECIAL_SUFFIX, Canonical, whole
 from sluice_spark.verify.hashing import Hashes
-
-_MAP = pa.map_(pa.string(), pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def _with_kept_marks(rows: pa.Table, keep: pa.Array, before: pa.Array, name: str
             one[name] = dict(old)[name]
         marks.append(list(one.items()) or None)
     place = rows.column_names.index(envelope.SPECIAL)
-    return rows.set_column(place, envelope.SPECIAL, pa.array(marks, _MAP))
+    return rows.set_column(place, envelope.SPECIAL, pa.array(marks, ARROW_MAP))
 
 
 def nothing(schema: TableSchema) -> pa.Table:

@@ -4,7 +4,6 @@ Owns that nothing is left out between the two: the version's marker says through
 everything, and the entries behind that one are read up to the position.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,12 +22,11 @@ from sluice.manifest.reader import identity, load_state, read_entries, read_entr
 from sluice.manifest.state import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.fold.spill import Versioned
-from sluice_spark.lake.history import read_commit
+from sluice_spark.lake.history import COMMIT, commit_name, read_commit
 from sluice_spark.lake.opening import application_id, lake_path
 from sluice_spark.read.changes import read_rows
 from sluice_spark.read.window import visible
 
-_COMMIT = re.compile(r"/(\d{20})\.json\Z")
 POLL_SECONDS = 0.5
 MOST_COMMITS = 2000
 """Of a table's log that are looked through for the version of a position."""
@@ -87,10 +85,11 @@ def find_version(
     """
     app_id = application_id(pipeline, state, manifest=identity(spool))
     folder = f"{lake_path(state)}/_delta_log/"
-    numbers = sorted((int(match[1]) for key in lake.list(folder) if (match := _COMMIT.search(key))), reverse=True)
+    names = (key.removeprefix(folder) for key in lake.list(folder))
+    numbers = sorted((int(match[1]) for name in names if (match := COMMIT.fullmatch(name))), reverse=True)
     candidate = numbers[0] if numbers else -1
     for number in numbers[:MOST_COMMITS]:
-        name = f"{number:020d}.json"
+        name = commit_name(number)
         try:
             commit = read_commit(number, lake.get(folder + name).splitlines(), name=name)
         except ObjectMissing:

@@ -18,6 +18,7 @@ from rich.console import Console
 from sluice.cli import exits, status, status_view
 from sluice.contract.table_state import State
 from sluice.errors import SlotLost, StoreUnavailable
+from sluice.findings import SEVERITIES
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.verdict import export_verdict
 from sluice.health.facts import (
@@ -33,7 +34,7 @@ from sluice.health.facts import (
     TableSeen,
     grouped,
 )
-from sluice.health.problems import BY_CODE, KINDS, SEVERITIES, Problem, page
+from sluice.health.problems import BY_CODE, KINDS, Problem, page
 from sluice.health.process_facts import ProcessFacts
 from sluice.health.report import Report
 from sluice.health.reporter import Reporter

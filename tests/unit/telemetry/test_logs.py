@@ -9,6 +9,7 @@ from collections import deque
 import pytest
 import structlog
 
+from sluice import printable
 from sluice.errors import StoreRefused
 from sluice.telemetry import logs
 from sluice.telemetry.logs import FLOOD_LINES, FLOOD_SECONDS, FloodLimit
@@ -56,7 +57,7 @@ def test_of_secrets_that_lie_in_one_another_no_letter_is_left(
     logs.configure(log_format="json", level="info", secrets=(first,), stream=stream)
     logs.hide(later)
     structlog.get_logger().info("connecting", password=said)
-    assert json.loads(stream.getvalue())["password"] == logs.MASK
+    assert json.loads(stream.getvalue())["password"] == printable.MASK
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])

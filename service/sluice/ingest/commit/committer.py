@@ -21,6 +21,7 @@ from sluice import faults
 from sluice.backoff import Backoff
 from sluice.contract import keys
 from sluice.contract.entries import Progress, Segment
+from sluice.contract.envelope import OP_NAMES
 from sluice.contract.receipt import DurableReceipt
 from sluice.contract.schema import TableSchema
 from sluice.errors import StoreUnavailable
@@ -31,7 +32,6 @@ from sluice.ingest.status import CommitCounts
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 
-OP_NAMES = {"i": "insert", "u": "update", "d": "delete", "t": "truncate"}
 UPLOAD_THREADS = 4
 UNITS_IN_FLIGHT = 2
 """Finished units that may wait for the store. Past it the decoder waits, then the socket does:

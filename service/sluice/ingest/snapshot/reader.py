@@ -25,15 +25,13 @@ from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
 from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.quoting import quote_identifier, quote_literal, quote_qualified
 from sluice.source.catalog import Catalog
-from sluice.source.sessions import Connection, KnownSource, open_query, raise_result, translated
+from sluice.source.sessions import GROW_BUFFER, Connection, KnownSource, open_query, raise_result, translated
 
 BATCH_BYTES = 8 * 1024 * 1024
 LOCK_WAIT_S = 2
 """Longer than ordinary statements hold a lock that excludes reading, and short enough for the
 tables behind this one.
 """
-_GROW_BUFFER = b"SELECT pg_catalog.repeat('x', 4194304)"
-"""As for the stream: libpq then reads megabytes at a time instead of 16 KiB."""
 _COALESCE_S = 0.001
 """Lets the socket fill between two reads, so that the server writes without waking us for every 8
 KiB.
@@ -120,7 +118,7 @@ class SnapshotSession:
             try:
                 with translated("preparing a snapshot"):
                     _enter_snapshot(conn, self._snapshot)
-                    conn.pgconn.exec_(_GROW_BUFFER)
+                    conn.pgconn.exec_(GROW_BUFFER)
             except BaseException:
                 conn.close()
                 raise

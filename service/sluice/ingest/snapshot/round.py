@@ -19,7 +19,7 @@ import structlog
 
 from sluice import faults
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.chunks import BlockRange, remaining
+from sluice.contract.chunks import BLOCK_BYTES, BlockRange, remaining
 from sluice.contract.entries import Segment, Snapshot
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
@@ -39,7 +39,6 @@ GROUP = 50
 """Tables that are locked and compared together: what a small table costs is asking about it."""
 SMALL_BLOCKS = 128
 """Up to this many blocks a table is read with its group; a larger one waits for its own turn."""
-BLOCK_BYTES = 8192
 LOCK_TRIES = 10
 """How often a chunk of a table is tried whose others were read, LOCK_WAIT_S each."""
 

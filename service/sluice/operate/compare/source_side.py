@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.chunks import BLOCK_BYTES
 from sluice.contract.row_form import PROBES, Row, Sums
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceUnavailable
@@ -21,7 +22,6 @@ from sluice.source.sessions import Connection, KnownSource, open_query, translat
 
 BLOCKS_AT_ONCE = 8192
 """64 MiB of an ordinary table."""
-_BLOCK_BYTES = 8192
 _HASHES = 1 << 64
 
 
@@ -89,7 +89,7 @@ class SourceTable:
             ).fetchone()
         if found is None or not found[1]:
             return [None]
-        starts = list(range(0, max(1, found[0] // _BLOCK_BYTES), BLOCKS_AT_ONCE))
+        starts = list(range(0, max(1, found[0] // BLOCK_BYTES), BLOCKS_AT_ONCE))
         return [(start, end) for start, end in zip(starts, [*starts[1:], 0], strict=True)]
 
 

@@ -1,6 +1,7 @@
 """The applier: what its records say to ingest, and what it serves itself."""
 
 from sluice.contract.applied import MAINTENANCE_TASKS, WAYS
+from sluice.contract.envelope import OP_NAMES
 from sluice.telemetry.catalogue.metric import APPLY, BOTH, Counter, Gauge, Histogram
 
 _WINDOW_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
@@ -104,7 +105,7 @@ APPLY_ROWS = Counter(
     "sluice_apply_rows_total",
     "Change rows taken into the lake; `snapshot` are rows of snapshots.",
     _APPLY,
-    {"op": ("insert", "update", "delete", "truncate", "snapshot")},
+    {"op": (*OP_NAMES.values(), "snapshot")},
     APPLY,
 )
 APPLY_CONFLICTS = Counter(

@@ -1,5 +1,6 @@
 """What comes off the stream, and the memory that it takes."""
 
+from sluice.contract.envelope import OP_NAMES
 from sluice.telemetry.catalogue.metric import OPEN, Counter, Gauge, Histogram
 
 _POWERS_OF_TEN = tuple(float(10**power) for power in range(10))
@@ -18,7 +19,7 @@ ROWS = Counter(
     "sluice_rows_total",
     "Row changes made durable in the spool.",
     _STREAM,
-    {"schema": OPEN, "table": OPEN, "op": ("insert", "update", "delete", "truncate")},
+    {"schema": OPEN, "table": OPEN, "op": tuple(OP_NAMES.values())},
 )
 TRANSACTION_ROWS = Histogram(
     "sluice_transaction_rows", "Row changes of committed and prepared transactions.", _STREAM, buckets=_POWERS_OF_TEN
