@@ -140,6 +140,9 @@ class Presence:
         if status.backpressure_cause is not None and status.unread_s > UNREAD_SECONDS:
             busy = "the upload to the spool" if status.backpressure_cause == "upload" else "the decoder"
             yield Wait("reading the stream", f"{busy} to catch up (backpressure)", now - status.unread_s)
+        loaded = status.snapshots.wait
+        if loaded is not None and status.snapshots.pending:
+            yield Wait("snapshots", loaded.reason, loaded.began_at)
         most = status.snapshots.most_rows_per_second
         if most and status.snapshots.progress.tables:
             yield Wait("snapshots", f"source.snapshot_rows_per_second lets them read {most:,} rows/s", None)

@@ -5,9 +5,11 @@ values.
 from sluice.contract.table_state import State
 from sluice.errors import SourceUnavailable
 from sluice.health.facts import Facts, TableSeen, grouped
+from sluice.health.presence import Presence
 from sluice.health.snapshots import SnapshotReport, SnapshotRound, snapshots, under_way
 from sluice.health.throughput import MINUTES, Throughput
 from sluice.health.verdict import judge
+from sluice.ingest.status import IngestStatus, SnapshotWait
 from sluice.telemetry.recent_errors import KEPT, RECENT_SECONDS, RecentErrors
 from tests.support.recorded import RecordedPipeline
 
@@ -127,3 +129,23 @@ def test_snapshots_count_tables_that_have_their_rows_and_rates_come_from_the_pro
         None,
     )
     assert [one.table for one in outside.tables] == ["public.now", "public.next"]
+
+
+def test_what_the_counters_show_is_waited_for_while_it_lasts_and_not_a_moment_of_it() -> None:
+    status = IngestStatus(backpressure_cause="upload", unread_s=1.0)
+    presence = Presence(status, RecentErrors(), None)
+    assert presence.facts().waits == ()
+    status.unread_s = 40.0
+    status.snapshots.pending = 1
+    status.snapshots.most_rows_per_second = 5000
+    status.snapshots.begin("public.a", estimated_rows=10)
+    status.snapshots.wait = SnapshotWait(("stream_lag",), "the lag of the stream is above 1.0 MiB", 77.0, holding=False)
+    stream, *others = presence.facts().waits
+    assert (stream.what, stream.reason) == ("reading the stream", "the upload to the spool to catch up (backpressure)")
+    assert [(one.reason, one.since) for one in others] == [
+        ("the lag of the stream is above 1.0 MiB", 77.0),
+        ("source.snapshot_rows_per_second lets them read 5,000 rows/s", None),
+    ]
+    status.snapshots.left("public.a", done=True)
+    status.snapshots.pending, status.backpressure_cause = 0, None
+    assert presence.facts().waits == ()
