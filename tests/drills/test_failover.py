@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from sluice import lsn
-from sluice.errors import SlotLost
+from sluice.errors import SlotLost, SourceMoved
 from sluice.store.opening import open_store
 from tests.drills.standbys import SYNCHRONISES, catch_up, hand_over_slot, promote, standby_of
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
+from tests.support.pgproxy import PgProxy
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
 from tools.local.postgres import PostgresServer, temporary_server
@@ -105,6 +106,33 @@ def test_a_running_command_goes_on_by_itself_on_a_standby_that_was_promoted_unde
         drill.assert_equal()
         assert drill.opened() == (2, [1])
     assert "the command begins again" in (command.directory / "run.log").read_text()
+
+
+def test_a_session_that_is_led_to_a_promoted_copy_while_its_primary_lives_reads_nothing_there(drill: Drill) -> None:
+    """As behind a load balancer: the stream is still of the primary."""
+    with standby_of(drill.primary, "one") as copy, PgProxy(drill.primary.port) as proxy:
+        catch_up(drill.primary, copy)
+        promote(copy)
+        drill.database.execute("INSERT INTO a VALUES (1, 'here')")
+        copied = replace(drill.database, server=copy)
+        copied.execute("INSERT INTO a VALUES (1, 'there')", "ALTER TABLE a ADD COLUMN there int")
+        through = replace(drill.pipeline, dsn=proxy.dsn(dbname=drill.database.name))
+
+        def follow() -> None:
+            with through.running(watch_interval_s=0.1) as run:
+                run.wait_until(lambda: run.ingest is not None and run.ingest.status.connected)
+                proxy.lead_to(copy.port)
+                drill.database.execute(
+                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE backend_type = "
+                    "'client backend' AND pid <> pg_backend_pid()"
+                )
+                run.thread.join(30)
+
+        with pytest.raises(SourceMoved, match="leads to timeline 2 now"):
+            follow()
+        with pytest.raises(SlotLost, match=r"DIVERGED|MISSING"):
+            through.run()
+        drill.assert_equal()
 
 
 def test_a_pipeline_follows_one_promotion_after_the_other(drill: Drill) -> None:

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from threading import Barrier, Thread, local
 
@@ -174,6 +175,28 @@ def test_one_that_was_paused_until_its_number_was_free_again_loses_nothing() -> 
     kept.record.note(table("late"), verdict(DIFFERENT, 60, rows=1))
     assert kept.record.read().tables.keys() == {"late", *(str(number) for number in range(KEPT + 5))}
     assert len(list(kept.store.list(keys.VERIFIED))) == KEPT
+
+
+def test_what_comparisons_left_that_were_killed_is_collected_by_the_next() -> None:
+    class Killed(MemoryStore):
+        """The process ends before it has collected anything."""
+
+        killed = False
+
+        def delete(self, key: str) -> None:
+            if self.killed:
+                raise KeyboardInterrupt
+            super().delete(key)
+
+    kept = Kept(store := Killed(f"verified {uuid.uuid4()}", prefix="shop/"))
+    for number in range(KEPT + 3):
+        store.killed = number >= KEPT
+        with suppress(KeyboardInterrupt):
+            kept.record.note(table(str(number)), verdict(EQUAL, 1))
+    store.killed = False
+    kept.record.note(table("last"), verdict(EQUAL, 1))
+    assert len(list(store.list(keys.VERIFIED))) == KEPT
+    assert len(kept.record.read().tables) == KEPT + 4
 
 
 @pytest.mark.parametrize("junk", [b"", b"{}", b'{"format_version": 99}'])

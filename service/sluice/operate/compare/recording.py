@@ -77,12 +77,17 @@ class Record:
             except ObjectExists:
                 continue
             if newest_verified(self._store).number() < number + KEPT:
-                if number > KEPT:
-                    self._store.delete(keys.verified(number - KEPT))
+                self._collect(number - KEPT)
                 return
             # So many others were faster that the number was free again: nobody reads it.
             self._store.delete(keys.verified(number))
         raise StoreUnavailable("others keep what they found all the time", hint="it is tried again")
+
+    def _collect(self, through: int) -> None:
+        """Those that ended before they collected anything left more than one."""
+        for key in list(self._store.list(keys.VERIFIED)):
+            if keys.record_number(key) <= through:
+                self._store.delete(key)
 
     def _expecting(self, found: Verified) -> Verified:
         """A comparer that is started again and again does not put off when tables are late."""
