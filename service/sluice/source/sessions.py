@@ -445,8 +445,8 @@ _HINTS = {
     "28000": "check the role, its password and pg_hba.conf (the line needs the database's name)",
     "28P01": "check the password",
     "3D000": "check the database's name in source.dsn",
-    "XX000": "the server failed by itself; if it speaks of a filenumber or of missing attributes while it "
-    "streams a transaction that undid DDL, source.streaming: off gets past it",
+    "XX000": "the server failed by itself; if it speaks of a filenumber, of missing attributes or of a relation that "
+    "it could not open while it streams a transaction that undid DDL, source.streaming: off gets past it",
 }
 
 _ABOUT_TLS = re.compile(r"certificate|private key|SSL|TLS")
