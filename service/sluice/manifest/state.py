@@ -32,7 +32,7 @@ from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.lsn import show
 from sluice.manifest.gaps import Gap, Gaps, after_lsn, closed
-from sluice.manifest.losing import broken, lacking_origins, on_its_server, since_the_fork, with_gap
+from sluice.manifest.lost_changes import broken, lacking_origins, on_its_server, since_the_fork, with_gap
 from sluice.manifest.snapshot_state import SnapshotState, begun, published_kinds
 
 MOVING = (Changes, Progress)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from sluice.contract.applied import AppliedLog
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, UnsupportedChange
-from sluice.manifest.losing import resync_remedy
+from sluice.manifest.lost_changes import resync_remedy
 from sluice.manifest.reader import load_state, pruned_through
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore

@@ -22,8 +22,8 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
 from sluice.ingest.tables import messages as messagetable
+from sluice.ingest.tables.automatic_resyncs import AutomaticResyncs, Clock, utc_now
 from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
-from sluice.ingest.tables.healing import Clock, Healing, utc_now
 from sluice.ingest.tables.places import Places
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
@@ -59,7 +59,7 @@ class TableBook:
     ) -> None:
         self._register = TableRegister(log, counts or TableCounts())
         policies = policies or Policies()
-        self._healing = Healing(self._register, policies, clock=clock)
+        self._resyncs = AutomaticResyncs(self._register, policies, clock=clock)
         self._places = Places(self._register, policies, patterns)
         self._lookup = lookup
         self._wal_end = wal_end
@@ -75,7 +75,7 @@ class TableBook:
     def configure(self, patterns: tuple[str, ...], policies: Policies) -> None:
         """From now on these hold. Tables join and leave with the next look at the catalog."""
         with self._lock:
-            self._healing.policies = self._places.policies = policies
+            self._resyncs.policies = self._places.policies = policies
             self._places.patterns, self._resolved = patterns, {}
             self.configured += 1
 
@@ -168,7 +168,7 @@ class TableBook:
                     self.detach(facts.oid, "source.tables no longer selects it")
             elif known is None:
                 self._join(relation_of(facts), facts)
-            elif known.state.is_followed and self._places.moves(known) and self._healing.rested(known):
+            elif known.state.is_followed and self._places.moves(known) and self._resyncs.rested(known):
                 self._begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
             elif known.state.is_followed:
                 self._look_at_carried(facts, known, wal_end)
@@ -176,7 +176,7 @@ class TableBook:
                 self._heal(facts)
             elif known.state == State.DETACHED:
                 self._begin(facts, known, Unseen(Cause.PUBLICATION, "the table was not carried for a while"))
-            elif known.state == State.QUARANTINED and self._healing.may_try(facts, known):
+            elif known.state == State.QUARANTINED and self._resyncs.may_try(facts, known):
                 self._begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
 
     def looked(self, *, before_lsn: int) -> None:
@@ -228,7 +228,7 @@ class TableBook:
                 return False
             self._register.publish_snapshot(entry, first=state.snapshot is None)
             if entry.final:
-                self._healing.taken(int(entry.table_id))
+                self._resyncs.taken(int(entry.table_id))
             return True
 
     @property
@@ -247,7 +247,7 @@ class TableBook:
             lost = step(state, relation_of(facts), facts, self._policy(state)).lost
             if lost is not None and not lost.cause.heals:
                 unseen = lost
-            waits = unseen.cause != Cause.INTERRUPTED and self._healing.must_wait(state, unseen.cause)
+            waits = unseen.cause != Cause.INTERRUPTED and self._resyncs.must_wait(state, unseen.cause)
             if not unseen.cause.heals or waits:
                 self.mark_stale(facts.oid, unseen.reason, lsn=self._register.through_lsn, cause=unseen.cause)
                 return
@@ -270,7 +270,7 @@ class TableBook:
         with self._lock:
             state = self._register.state(facts.oid)
             if state is not None and state.generation == generation and state.state.is_followed:
-                self._healing.refused(facts.oid)
+                self._resyncs.refused(facts.oid)
                 self._quarantine(facts, state, reason)
 
     def set_paused(self, table_id: str, *, paused: bool) -> None:
@@ -286,7 +286,7 @@ class TableBook:
     @property
     def awaiting(self) -> bool:
         """Whether a change of shape waits for the stream, or a stale table for the next look."""
-        return any(table.state == State.PENDING or self._healing.is_near(table) for table in self.states().values())
+        return any(table.state == State.PENDING or self._resyncs.is_near(table) for table in self.states().values())
 
     def mark_stale(self, oid: int, reason: str, *, lsn: int, cause: Cause, generation: int | None = None) -> None:
         """The lake table no longer equals the source, for `reason`; nothing more is spooled for the
@@ -298,7 +298,7 @@ class TableBook:
         with self._lock:
             state = self._register.state(oid)
             if state is not None and state.state.is_followed and generation in (None, state.generation):
-                self._healing.lose(state, reason, cause=cause, lsn=lsn)
+                self._resyncs.lose(state, reason, cause=cause, lsn=lsn)
                 self._forget(oid)
 
     def mark_all_stale(self, reason: str, *, lsn: int, cause: Cause) -> None:
@@ -381,16 +381,16 @@ class TableBook:
     def _heal(self, facts: TableFacts) -> None:
         """Begins the next generation of a stale table, when it is time."""
         state = self._register.state(facts.oid)
-        if state is None or state.state != State.STALE or not self._healing.is_due(state):
+        if state is None or state.state != State.STALE or not self._resyncs.is_due(state):
             return
         lost = step(state, relation_of(facts), facts, self._policy(state)).lost
         if lost is not None and not lost.cause.heals:
-            self._healing.lose(state, lost.reason, cause=lost.cause, lsn=state.lsn)
+            self._resyncs.lose(state, lost.reason, cause=lost.cause, lsn=state.lsn)
         else:
-            self._begin(facts, state, self._healing.why(state))
+            self._begin(facts, state, self._resyncs.why(state))
 
     def _policy(self, state: TableState) -> TablePolicy:
-        return self._healing.policies.of(state.schema_name, state.table_name)
+        return self._resyncs.policies.of(state.schema_name, state.table_name)
 
     def _begin(self, facts: TableFacts, state: TableState, why: Unseen | None) -> TableSchema | None:
         """The next generation, to be read because of `why`. None, and quarantined, when the table

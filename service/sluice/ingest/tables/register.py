@@ -16,7 +16,7 @@ from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
 from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.lsn import show
-from sluice.manifest.losing import resync_remedy
+from sluice.manifest.lost_changes import resync_remedy
 from sluice.manifest.state import TableState
 from sluice.manifest.writer import ManifestLog
 

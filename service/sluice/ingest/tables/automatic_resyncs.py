@@ -21,7 +21,7 @@ from sluice.ingest.tables.catalog_diff import Unseen
 from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister, differs
 from sluice.lsn import show
-from sluice.manifest.losing import resync_remedy
+from sluice.manifest.lost_changes import resync_remedy
 from sluice.manifest.state import TableState
 
 RETRY_SECONDS = (5.0, 30.0, 120.0, 600.0)
@@ -36,7 +36,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Healing:
+class AutomaticResyncs:
     """`clock` gives the time by which entries are dated too."""
 
     def __init__(self, register: TableRegister, policies: Policies, *, clock: Clock = utc_now) -> None:
@@ -64,7 +64,7 @@ class Healing:
 
     def must_wait(self, state: TableState, cause: Cause) -> bool:
         """Whether a table that changed for `cause` is not read again now: it must rest first."""
-        return self._heals(state, cause) and not self.rested(state)
+        return self._is_automatic(state, cause) and not self.rested(state)
 
     def rested(self, state: TableState) -> bool:
         """Whether the table may be read again now without anybody asking."""
@@ -107,8 +107,8 @@ class Healing:
         refused = self._refused.get(facts.oid)
         return not refusal(facts) and (refused is None or refused.due(time.monotonic()))
 
-    def _heals(self, state: TableState, cause: Cause) -> bool:
+    def _is_automatic(self, state: TableState, cause: Cause) -> bool:
         return cause.heals and self.policies.of(state.schema_name, state.table_name).on_change == "resync"
 
     def _resync_at(self, state: TableState, cause: Cause) -> str:
-        return text(state.resyncs.next_at(self._clock())) if self._heals(state, cause) else ""
+        return text(state.resyncs.next_at(self._clock())) if self._is_automatic(state, cause) else ""
