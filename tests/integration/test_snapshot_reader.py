@@ -43,7 +43,7 @@ def read_in(options: KnownSource, facts: TableFacts, snapshot: str) -> list[Row]
     """The rows of a snapshot, read by a parser of this test's own; integers as text."""
     columns = schema_of(facts).columns
     payload = b"".join(
-        b"".join(batch) for batch in read_table(options, schema=schema_of(facts), facts=facts, snapshot=snapshot)
+        b"".join(batch.chunks) for batch in read_table(options, schema=schema_of(facts), facts=facts, snapshot=snapshot)
     )
     assert payload[:11] == b"PGCOPY\n\xff\r\n\0"
     position = 19

@@ -12,6 +12,7 @@ COPY Operations: one CopyData message per row, header with the first, trailer by
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,16 @@ _COUNT_BYTES = 2
 _LENGTH_BYTES = 4
 
 
+@dataclass(slots=True)
+class CopyPayloads:
+    """CopyData payloads in the order received: `sizes` has the length of each, `chunks` their bytes, in pieces
+    that hold one or many of them.
+    """
+
+    chunks: list[bytes | memoryview] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+
 class CopyRows:
     """The rows of one copy of a relation with `column_count` columns, batch by batch.
 
@@ -53,16 +64,18 @@ class CopyRows:
         self._begun = False
         self._complete = False
 
-    def feed(self, chunks: Sequence[bytes | memoryview], *, emptied: bool = False) -> RowColumns:
+    def feed(
+        self, chunks: Sequence[bytes | memoryview], *, sizes: Sequence[int] | None = None, emptied: bool = False
+    ) -> RowColumns:
         """The rows in `chunks`, CopyData payloads in the order received: op I throughout, kind t,
-        b or n, no old tuples.
+        b or n, no old tuples. With `sizes` a chunk may hold many payloads (see CopyPayloads).
 
         With `emptied` the caller releases the large chunks that are memoryviews: what they showed
         is gone afterwards, and its memory with it. Raises DecodeError, and nothing else, for a
         missing or unknown header, a malformed row, anything behind the trailer, and past the size
         caps.
         """
-        raw, buffer, start, end = join_bytes(chunks, emptied=emptied)
+        raw, buffer, start, end = join_bytes(chunks, sizes=sizes, emptied=emptied)
         if self._complete and len(start):
             raise DecodeError("the copy goes on behind its trailer")
         if not self._begun and len(start):

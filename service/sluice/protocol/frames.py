@@ -107,13 +107,19 @@ def _table(raw: Raw, buffer: Bytes, start: Offsets, end: Offsets) -> FrameTable:
     return FrameTable(raw, buffer, start, end, outer=outer, tag=tag, nulls_at=nulls_at(raw))
 
 
-def join_bytes(chunks: Sequence[bytes | memoryview], *, emptied: bool = False) -> tuple[Raw, Bytes, Offsets, Offsets]:
-    """`chunks` and the tail as one buffer, with the bounds of each chunk; `emptied` as for `join`.
-    Raises DecodeError past the size caps, before anything is copied.
+def join_bytes(
+    chunks: Sequence[bytes | memoryview], *, sizes: Sequence[int] | None = None, emptied: bool = False
+) -> tuple[Raw, Bytes, Offsets, Offsets]:
+    """`chunks` and the tail as one buffer, with the bounds of each chunk, or of what lies in them by its
+    `sizes`; `emptied` as for `join`. Raises DecodeError past the size caps, before anything is copied.
     """
-    length = np.fromiter(map(len, chunks), np.int64, len(chunks))
+    length = np.fromiter(
+        map(len, chunks) if sizes is None else sizes, np.int64, len(chunks if sizes is None else sizes)
+    )
     end = np.cumsum(length)
     total = int(end[-1]) if len(end) else 0
+    if sizes is not None and total != sum(map(len, chunks)):
+        raise AssertionError(f"{sum(map(len, chunks))} bytes were joined as {total}")
     if len(length) and int(length.max()) > MAX_FRAME_BYTES:
         raise DecodeError(
             f"a message of {int(length.max())} bytes is larger than PostgreSQL can build ({MAX_FRAME_BYTES})"

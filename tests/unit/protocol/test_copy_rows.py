@@ -49,6 +49,21 @@ def test_a_snapshot_gives_its_rows_however_it_is_cut_into_batches(
     assert found == expected
 
 
+@given(tables(), st.data())
+def test_payloads_that_were_joined_as_they_came_give_the_same_rows(
+    table: tuple[int, list[list[bytes | None]]], data: st.DataObject
+) -> None:
+    width, expected = table
+    payloads = chunks_of(expected)
+    place = data.draw(st.integers(0, len(payloads)))
+    pieces = [b"".join(payloads[:place]), *payloads[place : place + 1], b"".join(payloads[place + 1 :])]
+    reader = CopyRows(width)
+    assert rows_of(reader.feed(pieces, sizes=list(map(len, payloads)))) == expected
+    reader.close()
+    with pytest.raises(AssertionError):
+        CopyRows(width).feed(pieces, sizes=[*map(len, payloads), 1])
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), st.data())
 def test_a_mutated_snapshot_gives_rows_or_a_decode_error(

@@ -11,6 +11,7 @@ import select
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from io import BytesIO
 from typing import Any
 
 import psycopg
@@ -23,6 +24,7 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
 from sluice.ingest.tables.catalog_diff import fingerprint
+from sluice.protocol.copy_rows import CopyPayloads
 from sluice.quoting import quote_identifier, quote_literal, quote_qualified
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import GROW_BUFFER, Connection, KnownSource, open_query, raise_result, translated
@@ -202,9 +204,9 @@ def read_rows(
     where: str = "",
     batch_bytes: int = BATCH_BYTES,
     accept_empty: bool = False,
-) -> Iterator[list[bytes | memoryview]]:
+) -> Iterator[CopyPayloads]:
     """Yields raw CopyData payloads of COPY's binary format; the first begins with its header, the
-    last is its trailer. A list is the caller's to empty. With `blocks` only the rows in them, with
+    last is its trailer. What is yielded is the caller's to empty. With `blocks` only the rows in them, with
     `where` only those for which the SQL condition holds. The table
     must be locked; a session that was left before the last row is closed.
 
@@ -238,7 +240,7 @@ def read_table(
     snapshot: str,
     batch_bytes: int = BATCH_BYTES,
     accept_empty: bool = False,
-) -> Iterator[list[bytes | memoryview]]:
+) -> Iterator[CopyPayloads]:
     """`read_rows` of one whole table in a session of its own. Raises what is wrong with the table, too."""
     with closing(SnapshotSession(options, snapshot)) as session, session.locked([facts]) as wrong:
         if wrong:
@@ -326,31 +328,38 @@ def _shape(facts: TableFacts) -> list[tuple[str, int, int, int]]:
     return [(column.name, column.attnum, column.type_oid, column.typmod) for column in facts.columns]
 
 
-def _chunks(
-    pgconn: pq.abc.PGconn, facts: TableFacts, batch_bytes: int
-) -> Generator[list[bytes | memoryview], None, int]:
+def _chunks(pgconn: pq.abc.PGconn, facts: TableFacts, batch_bytes: int) -> Generator[CopyPayloads, None, int]:
     """Returns the number of rows: the server sends one row in each CopyData message, the header
     with the first and the trailer alone.
+
+    Rows are copied into one buffer as they come: an object for each costs as much as all else in here.
     """
     pgconn.nonblocking = 1
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)
     get = pgconn.get_copy_data
     pause_s = 0 if pgconn.ssl_in_use else _COALESCE_S  # over TLS a read gives one record, however long one waits
-    batch: list[bytes | memoryview] = []
-    append = batch.append
+    batch, buffer = CopyPayloads(), BytesIO()
+    append, write = batch.sizes.append, buffer.write
     nbytes = messages = 0
     while True:
         size, chunk = get(1)
         if size > 0:
-            append(bytes(chunk) if size < LARGE_PAYLOAD_BYTES else chunk)  # see the stream
+            append(size)
+            if size < LARGE_PAYLOAD_BYTES:
+                write(chunk)
+            else:  # stays in the block that libpq made for it
+                batch.chunks += (buffer.getvalue(), chunk)
+                buffer = BytesIO()
+                write = buffer.write
             nbytes += size
             if nbytes >= batch_bytes:
-                messages += len(batch)
-                yield batch
-                batch = []
-                append = batch.append
+                messages += len(batch.sizes)
+                full, batch, buffer = _closed(batch, buffer), CopyPayloads(), BytesIO()
+                append, write = batch.sizes.append, buffer.write
                 nbytes = 0
+                del chunk  # a large one is the caller's to empty
+                yield full
         elif size == 0:
             poll.poll()
             time.sleep(pause_s)
@@ -363,7 +372,12 @@ def _chunks(
     while pgconn.get_result() is not None:
         pass
     pgconn.nonblocking = 0
-    messages += len(batch)
-    if batch:
-        yield batch
+    messages += len(batch.sizes)
+    if batch.sizes:
+        yield _closed(batch, buffer)
     return messages - 1
+
+
+def _closed(batch: CopyPayloads, buffer: BytesIO) -> CopyPayloads:
+    batch.chunks.append(buffer.getvalue())
+    return batch

@@ -43,8 +43,9 @@ def read_again(
         if wrong:
             raise wrong[facts.oid]
         where = rows_of_keys(columns, wanted)
-        for chunks in read_rows(session, schema=schema, facts=facts, where=where, accept_empty=True):
-            _append(writer, schema, reader.feed(chunks), ordinal, lsn=holder.consistent_lsn, op=_UPDATE)
+        for read in read_rows(session, schema=schema, facts=facts, where=where, accept_empty=True):
+            rows = reader.feed(read.chunks, sizes=read.sizes)
+            _append(writer, schema, rows, ordinal, lsn=holder.consistent_lsn, op=_UPDATE)
         reader.close()
         gone = missing_keys(session.inside, facts, columns, wanted)
     if gone:

@@ -86,12 +86,14 @@ class SnapshotSegments:
         for blocks in ranges:
             reader = CopyRows(len(schema.columns), binary_columns(schema))
             ordinal = first_ordinal(blocks, relations)
-            for chunks in read_rows(session, schema=schema, facts=facts, blocks=blocks, accept_empty=accept_empty):
+            for read in read_rows(session, schema=schema, facts=facts, blocks=blocks, accept_empty=accept_empty):
                 self._require_going_on(schema)
                 faults.point("snapshot.read")
-                taken = sum(map(len, chunks))
-                encoded = _encode(reader.feed(chunks, emptied=True), schema, lsn=lsn, ordinal=ordinal, time_us=now_us)
-                chunks.clear()
+                taken = sum(read.sizes)
+                rows = reader.feed(read.chunks, sizes=read.sizes, emptied=True)
+                read.chunks.clear()
+                encoded = _encode(rows, schema, lsn=lsn, ordinal=ordinal, time_us=now_us)
+                del rows
                 count = encoded[0].stats.rows if encoded else 0
                 if encoded and encoded[0].large:
                     yield self._store(schema, write_large(encoded))
