@@ -7,6 +7,7 @@ protocol: Schema Serialization Format, Column Mapping, Table Features.)
 """
 
 import json
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,12 @@ TABLE_PROPERTIES = {
     # Any name that PostgreSQL allows works as a column name.
     "delta.columnMapping.mode": "name",
     "delta.enableDeletionVectors": "true",
-    "delta.checkpointInterval": "50",
     # A timestamp column may be added later, and Delta then asks for the feature to be there already.
     "delta.feature.timestampNtz": "supported",
 }
-"""Of the tables that the applier makes."""
+"""Of all tables that the applier makes."""
+CHECKPOINT_VERSIONS = 50
+"""At least so many lie between two checkpoints, and fewer than twice as many."""
 _PRIMITIVE: dict[str, pa.DataType] = {
     "byte": pa.int8(),
     "short": pa.int16(),
@@ -76,6 +78,14 @@ _COLUMN_RULES = (
 )
 _ID = "delta.columnMapping.id"
 _PHYSICAL = "delta.columnMapping.physicalName"
+
+
+def table_properties(path: str) -> dict[str, str]:
+    """Those of the table that is made at `path`. A checkpoint is a Spark job: tables that begin together must
+    not all write theirs at the same time.
+    """
+    every = CHECKPOINT_VERSIONS + zlib.crc32(path.encode()) % CHECKPOINT_VERSIONS
+    return {**TABLE_PROPERTIES, "delta.checkpointInterval": str(every)}
 
 
 class NotDirect(Exception):

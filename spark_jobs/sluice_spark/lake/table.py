@@ -31,7 +31,7 @@ from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.handover import Held, Pieces, struct
 from sluice_spark.lake.history import AFTER, Commit, changes_data, tag
-from sluice_spark.lake.layout import TABLE_PROPERTIES, NotDirect
+from sluice_spark.lake.layout import NotDirect, table_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.place import Place, Way, contradiction, gone, shown
@@ -322,7 +322,7 @@ class LakeTable:
                 Path(self.path).mkdir(parents=True, exist_ok=True)
         with translated_errors():
             schema = struct(columns).json()
-        make = partial(direct.prepare_table, schema=schema, rows=rows, properties=TABLE_PROPERTIES)
+        make = partial(direct.prepare_table, schema=schema, rows=rows, properties=table_properties(self.path))
         self.commit_prepared(version, DirectCommit(direct, make))
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
@@ -352,7 +352,7 @@ class LakeTable:
                 frame.write.format("delta").mode(mode).option("txnAppId", app_id).option("txnVersion", str(version))
             )
             if new_schema:
-                writer = writer.option("overwriteSchema", "true").options(**TABLE_PROPERTIES)
+                writer = writer.option("overwriteSchema", "true").options(**table_properties(self.path))
             writer.save(self.path)
 
         self._commit(app_id, version, run, settings={})
