@@ -7,12 +7,14 @@ Servers start when the first test asks for them and stop at the end of the run. 
 -n 2 --dist loadscope`) each have their own.
 """
 
+import logging
 import uuid
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+import structlog
 from xdist.scheduler import LoadScopeScheduling
 
 from sluice_spark.options import ApplyOptions
@@ -120,3 +122,15 @@ def moto(s3_server: S3Server) -> Bucket:
     name = f"bucket-{uuid.uuid4().hex[:10]}"
     s3_server.create_bucket(name)
     return Bucket(s3_server, name)
+
+
+@pytest.fixture
+def logs_as_before_afterwards() -> Iterator[None]:
+    """For a test that configures logging: whoever logs later must not write into its stream."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()

@@ -3,13 +3,11 @@ says it could not look at.
 """
 
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from sluice.cli import check as check_command
 from sluice.cli import cli, exits
@@ -19,6 +17,7 @@ from tests.support.sources import Bucket, Database
 from tools.local.sluice import Pipeline
 
 CALLS = 12
+pytestmark = pytest.mark.usefixtures("logs_as_before_afterwards")
 
 
 @pytest.fixture
@@ -30,17 +29,6 @@ def pipeline(database: Database, tmp_path: Path) -> Iterator[Pipeline]:
         source = {"slot": database.slot, "publication": database.publication}
         yield Pipeline(tmp_path / "p", name="shop", dsn=options_as(database, role).dsn, settings={"source": source})
     database.execute("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
-
-
-@pytest.fixture(autouse=True)
-def logs_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
 
 
 def check(
