@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.pages import write_between
+
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- results: written by python -m tests.chaos.report -->", "<!-- end of results -->"
 
@@ -20,10 +22,7 @@ def main(arguments: Sequence[str]) -> int:
         for line in Path(name).read_text(encoding="utf-8").splitlines()
         if line.strip()
     ]
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{rendered(lines)}{END}{after}", encoding="utf-8")
+    write_between(PAGE, BEGIN, END, f"\n{rendered(lines)}")
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.soak import judging
 from tests.soak.judging import Series
+from tests.support.pages import write_between
 
 PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
 BEGIN, END = "<!-- results: written by python -m tests.soak.page -->", "<!-- end of results -->"
@@ -52,10 +53,7 @@ _COLUMNS = 30
 
 def main(arguments: Sequence[str]) -> int:
     lines = judging.read(Path(arguments[0]).read_text(encoding="utf-8"))
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{rendered(lines)}\n{END}{after}", encoding="utf-8")
+    write_between(PAGE, BEGIN, END, f"\n\n{rendered(lines)}\n")
     return 0
 
 
