@@ -145,9 +145,8 @@ class DeltaTransaction:
             made.append(names.marker(app_id, version, names.some(int(time.time() * 1000))))
         schema = names.data_type(json.dumps({"type": "struct", "fields": list(fields)}))
         if str(schema.json()) != str(before.schema().json()):
-            copied = (before.id(), before.name(), before.description(), before.format(), str(schema.json()))
-            kept = (before.partitionColumns(), before.configuration(), before.createdTime())
-            self._transaction.updateMetadata(*(before.copy(*copied, *kept), False))
+            after = _metadata(before, schema=str(schema.json()), configuration=before.configuration())
+            self._transaction.updateMetadata(*(after, False))
         return int(self._transaction.commit(names.seq(made), names.operations.UpdateSchema(before.schema(), schema)))
 
     def make_table(self, schema: str, *, properties: Mapping[str, str]) -> None:
@@ -158,9 +157,8 @@ class DeltaTransaction:
         configuration = names.map(names.convert(before.configuration()))
         for name, value in properties.items():
             configuration.put(name, value)
-        copied = (before.id(), before.name(), before.description(), before.format(), schema)
-        kept = (before.partitionColumns(), names.utils.toScalaMap(configuration), before.createdTime())
-        self._transaction.updateMetadataForNewTable(before.copy(*copied, *kept))
+        made = _metadata(before, schema=schema, configuration=names.utils.toScalaMap(configuration))
+        self._transaction.updateMetadataForNewTable(made)
 
     def _operation(self, name: str) -> Any:
         none, operations = self._names.none, self._names.operations
@@ -181,3 +179,9 @@ class DeltaTransaction:
             metric.set(int(value))
             made.put(name, metric)
         self._transaction.registerSQLMetrics(self._java, self._names.utils.toScalaMap(made))
+
+
+def _metadata(before: Any, *, schema: str, configuration: Any) -> Any:
+    """Delta's metadata `before`, with other columns and properties."""
+    copied = (before.id(), before.name(), before.description(), before.format(), schema)
+    return before.copy(*copied, before.partitionColumns(), configuration, before.createdTime())
