@@ -1,7 +1,8 @@
 """Snapshots wait while the source is loaded, say why, and are the table afterwards."""
 
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 from sluice import faults
 from sluice.health.presence import Presence
 from sluice.health.snapshots import snapshots
-from sluice.ingest.snapshot.load_gate import LoadLimits
+from sluice.ingest.snapshot.load_gate import LoadGate, LoadLimits
 from sluice.ingest.snapshot.round import SnapshotLimits
-from sluice.ingest.status import SnapshotWait
+from sluice.ingest.status import SnapshotCounts, SnapshotWait
 from sluice.telemetry.recent_errors import RecentErrors
 from tests.integration.test_snapshot_chunks import CHUNKS, SETUP, assert_equal, chunks_of, publish
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.least_rights import grant, options_as, pipeline_role
+from tests.support.source_setup import options_of
 from tests.support.sources import Database
 
 HELD = """SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND backend_xmin IS NOT NULL
@@ -128,3 +130,19 @@ def test_limits_that_are_kept_cost_no_wait(pipeline: IngestPipeline, tmp_path: P
     )
     assert ingest.status.snapshots.wait is None
     assert_equal(pipeline, tmp_path)
+
+
+def test_a_wait_that_nobody_waits_for_any_more_is_over_and_the_next_one_begins_anew(database: Database) -> None:
+    counts = SnapshotCounts()
+    limits = LoadLimits(active_sessions=-1)
+    with closing(LoadGate(options_of(database), limits, counts=counts, stop=threading.Event())) as gate:
+        gate.is_open()
+        first = counts.wait
+        gate.rest()
+        between = counts.wait
+        gate.is_open()
+        second = counts.wait
+    assert between is None
+    assert first is not None
+    assert second is not None
+    assert second.began_at > first.began_at

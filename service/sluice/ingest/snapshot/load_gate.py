@@ -121,6 +121,10 @@ class LoadGate:
         self._since = 0.0
         self._logger = structlog.get_logger("snapshot")
 
+    def rest(self) -> None:
+        """Nobody reads, and so nobody waits: the next wait begins anew. Not while `wait` runs."""
+        self._above, self._counts.wait = frozenset(), None
+
     def close(self) -> None:
         """Ends the session at the source; the next question opens another."""
         self._session.close()

@@ -81,7 +81,10 @@ class Snapshotter:
         return [table.table_id for table in self._book.states().values() if table.state == State.SNAPSHOT]
 
     def close(self) -> None:
-        """Closes the session at the source."""
+        """Closes the session at the source. Who waited for locks or for a slot does not any more; a source that
+        was loaded counts as loaded until it is looked at again.
+        """
+        self._end_waits()
         self._segments.gate.close()
 
     def run_once(self) -> int:
@@ -126,6 +129,10 @@ class Snapshotter:
 
     def rest(self) -> None:
         """Nothing is to be read: what was waited for before is not waited for any more."""
+        self._end_waits()
+        self._segments.gate.rest()
+
+    def _end_waits(self) -> None:
         self._counts.waits.end(_SNAPSHOT)
         self._counts.waits.end(_LOCKS)
 
