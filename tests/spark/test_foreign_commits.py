@@ -3,7 +3,8 @@ author; maintenance alone does not.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,10 +139,17 @@ def _taken_or_refused(pipeline: Pipeline, work: Running, seq: int) -> AppliedTab
     return reported()
 
 
-def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not_begun_anew(pipeline: Pipeline) -> None:
+@contextmanager
+def _with_its_snapshot(pipeline: Pipeline) -> Iterator[Running]:
+    """A running applier that has brought the first row to the lake."""
     pipeline.begin(SCHEMA, _row(1))
     with running(pipeline) as work:
         wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the snapshot is applied")
+        yield work
+
+
+def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not_begun_anew(pipeline: Pipeline) -> None:
+    with _with_its_snapshot(pipeline) as work:
         shutil.rmtree(pipeline.path())
         seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
         row = _taken_or_refused(pipeline, work, seq)
@@ -152,9 +160,7 @@ def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not
 
 def test_a_table_whose_folder_was_removed_is_made_anew_by_a_resync_in_the_same_process(pipeline: Pipeline) -> None:
     """Spark still has the removed table's log in its memory."""
-    pipeline.begin(SCHEMA, _row(1))
-    with running(pipeline) as work:
-        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the snapshot is applied")
+    with _with_its_snapshot(pipeline) as work:
         shutil.rmtree(pipeline.path())
         seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
         assert _taken_or_refused(pipeline, work, seq).state == "stale"
@@ -172,10 +178,8 @@ def test_a_table_whose_folder_was_removed_is_made_anew_by_a_resync_in_the_same_p
 
 def test_another_table_put_in_the_place_of_ours_is_recognised_by_the_marker_alone(pipeline: Pipeline) -> None:
     """It is ahead of ours, and its commits since then changed no row: only our marker is missing."""
-    pipeline.begin(SCHEMA, _row(1))
     elsewhere = pipeline.folder / "elsewhere"
-    with running(pipeline) as work:
-        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the snapshot is applied")
+    with _with_its_snapshot(pipeline) as work:
         pipeline.spark.read.format("delta").load(str(pipeline.path())).write.format("delta").save(str(elsewhere))
         for number in range(2):
             pipeline.spark.sql(f"ALTER TABLE delta.`{elsewhere}` SET TBLPROPERTIES ('somebodys' = '{number}')")
@@ -191,9 +195,7 @@ def test_a_table_whose_folder_is_removed_while_nothing_changes_is_stale_as_well(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice_spark.progress.ledger.LOOK_SECONDS", 1.0)
-    pipeline.begin(SCHEMA, _row(1))
-    with running(pipeline) as work:
-        wait_until(lambda: any(pipeline.store.list(keys.APPLY_COMPLETE)), what="the snapshot is applied")
+    with _with_its_snapshot(pipeline) as work:
         shutil.rmtree(pipeline.path())
         wait_until(lambda: bool(work.ended) or pipeline.reported()["16385"].state == "stale", what="it is noticed")
     row = pipeline.reported()["16385"]
