@@ -314,9 +314,10 @@ def _check(path: Path, probe: Probe, commit: Commit) -> None:
     """Another engine sees the probe's row in the version that made it visible, and not before."""
     for version, wanted in ((commit.version, 1), (commit.version - 1, 0)):
         lake = QueryBuilder().register("lake", DeltaTable(path, version=version))
-        found = lake.execute(f"SELECT count(*) AS n FROM lake WHERE id = {probe.row}").read_all()
-        if found.column(0)[0].as_py() != wanted:
-            raise RuntimeError(f"version {version} of {path.name} has {found.column(0)[0]} rows of a probe")
+        query = f"SELECT count(*) AS n FROM lake WHERE id = {probe.row}"
+        found = int(lake.execute(query).read_all().column(0)[0].as_py())
+        if found != wanted:
+            raise RuntimeError(f"version {version} of {path.name} has {found} rows of a probe")
 
 
 def _cpu_seconds(root: int) -> float:

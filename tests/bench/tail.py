@@ -4,11 +4,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+_JOINED = "/files"
+
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit that moved the applier's marker to `marker`; `at` is the time of its file (unix
-    seconds).
+    """A commit that moved the marker of the applier's windows to `marker`; `at` is the time of its file
+    (unix seconds).
     """
 
     version: int
@@ -30,8 +32,9 @@ class Tail:
         """Takes the commits that were made since."""
         while (path := self._log / f"{self._version:020d}.json").exists():
             actions = [json.loads(line) for line in path.read_text().splitlines()]
-            markers = [action["txn"]["version"] for action in actions if "txn" in action]
-            if markers:
+            transactions = [action["txn"] for action in actions if "txn" in action]
+            # A commit that joins small files changes no row, and has a marker of its own.
+            if markers := [one["version"] for one in transactions if not one["appId"].endswith(_JOINED)]:
                 self.commits.append(Commit(self._version, markers[0], path.stat().st_mtime))
             self._version += 1
 
