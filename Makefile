@@ -13,6 +13,7 @@ ONLY        ?=
 FUZZ        ?=
 SEEDS       ?= 20
 MINUTES     ?= 0
+GIGABYTES   ?= 20
 WAYS_SEEDS  ?= 2
 MAJORS      ?= 14 15 16 17 18
 # uv makes the lock and nothing else; it lives in an environment of its own.
@@ -36,7 +37,7 @@ VERSION     := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo up status load query logs down reset soak check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds clouds test-ops images test test-matrix test-drills fuzz bench docs lock wheel baseline clean distclean
+.PHONY: help setup prerequisites jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds clouds test-ops images test test-matrix test-drills fuzz bench docs lock wheel baseline clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -155,6 +156,9 @@ test-ops: jars tools crds ## Test what people run it with: alerts, dashboards, c
 soak: jars tools ## Let the object store stall for three real minutes, which takes ten, then live through a week in SOAK_MINUTES=40
 	CHAOS=full SLUICE_TEST_SOAK=1 $(BIN)/python -m pytest tests/ops/test_store_stalls.py $(PYTEST_ARGS)
 	$(BIN)/python -m tests.soak
+
+soak-snapshot: jars ## Take the snapshot of a table of GIGABYTES=20 while every process is killed, then replace it under readers
+	GIGABYTES=$(GIGABYTES) $(BIN)/python -m tests.soak.large_table
 
 test: setup ## Check and test everything, on two cores
 	$(MAKE) -j 2 check jars tools crds
