@@ -41,11 +41,12 @@ ROW_BYTES = 540
 """Of a row in the table, its header and alignment included."""
 ROWS = int(GIGABYTES * 1e9 / ROW_BYTES)
 NAME = "t"
+WITHOUT_WAL = {"wal_level": "minimal", "max_wal_senders": "0"}
+"""While the table is written."""
 SETTINGS = {
     "shared_buffers": "1GB",
     "max_wal_size": "8GB",
-    "wal_level": "minimal",
-    "max_wal_senders": "0",
+    **WITHOUT_WAL,
     "checkpoint_timeout": "10min",
     "maintenance_work_mem": "1GB",
     "autovacuum": "off",
@@ -242,7 +243,7 @@ def fill(server: PostgresServer, database: Database) -> None:
     database.execute(
         FILL.format(rows=ROWS, pool=pool), "ALTER TABLE large ADD PRIMARY KEY (id)", "VACUUM ANALYZE large"
     )
-    database.execute("ALTER SYSTEM SET wal_level = 'logical'", "ALTER SYSTEM SET max_wal_senders = 20")
+    server.settings.update({"wal_level": "logical", "max_wal_senders": "20"})
     server.restart()
     with database.connect() as connection:
         row = connection.execute("SELECT pg_size_pretty(pg_table_size('large'))").fetchone()

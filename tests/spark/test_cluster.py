@@ -1,5 +1,5 @@
-"""The applier with a Spark standalone cluster: executors are other processes with another environment, and
-they die, are slow, or lack something.
+"""The applier with a cluster of Spark's own, YARN or Kubernetes: executors are other processes with another
+environment, and they die, are slow, or lack something.
 """
 
 import os
@@ -25,8 +25,10 @@ from tests.chaos import nemesis
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
 from tests.spark.processes import Run, run_applier
-from tests.support.extent import slow
+from tests.support.extent import cases, slow
+from tests.support.kubernetes_cluster import kubernetes_cluster
 from tests.support.spark_cluster import SparkCluster, executor_of, spark_cluster
+from tests.support.yarn_cluster import yarn_cluster
 from tools.local.s3 import running_s3
 
 pytestmark = pytest.mark.timeout(600)
@@ -42,10 +44,17 @@ SPECULATION = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with spark_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
+CLUSTERS = {"standalone": spark_cluster, "yarn": yarn_cluster, "kubernetes": kubernetes_cluster}
+
+
+@pytest.fixture(scope="module", params=cases(CLUSTERS, quick=["standalone"]))
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    kind: str = request.param
+    folder = tmp_path_factory.mktemp(kind)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HADOOP_CONF_DIR", str(folder / "conf"))
+        with CLUSTERS[kind](folder) as running:
+            yield running
 
 
 def _row(key: int, v: int = 0, big: str = "B") -> dict[str, Any]:

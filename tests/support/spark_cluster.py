@@ -15,7 +15,7 @@ import time
 import venv
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
@@ -29,12 +29,15 @@ _SECONDS = 60
 
 @dataclass(frozen=True)
 class SparkCluster:
-    """`python` has Sluice, `bare_python` has only what Sluice needs. `folder` is what executors alone know."""
+    """`python` has Sluice, `bare_python` has only what Sluice needs. `folder` is what executors alone know. `own` is
+    what drivers of this cluster must be given.
+    """
 
     url: str
     python: Path
     bare_python: Path
     folder: Path
+    own: dict[str, str] = field(default_factory=dict)
 
     def conf(self, **changed: str) -> dict[str, str]:
         """What a driver must be given, and small processes."""
@@ -46,6 +49,7 @@ class SparkCluster:
             "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
+            **self.own,
             **changed,
         }
 
@@ -53,8 +57,7 @@ class SparkCluster:
 @contextmanager
 def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
     """One master and two workers of one core each."""
-    python = _environment(folder / "environment", sluice=True)
-    bare = _environment(folder / "bare", sluice=False)
+    python, bare = python_environments(folder)
     with ExitStack() as processes:
         master = processes.enter_context(_daemon(folder / "master", "master.Master", ["--host", "127.0.0.1"]))
         url = _said(master, r"(spark://127\.0\.0\.1:\d+)")
@@ -81,6 +84,11 @@ def executor_of(python: int) -> int:
     return python
 
 
+def python_environments(folder: Path) -> tuple[Path, Path]:
+    """The Python with Sluice and the bare one, below `folder`."""
+    return _environment(folder / "environment", sluice=True), _environment(folder / "bare", sluice=False)
+
+
 def _environment(folder: Path, *, sluice: bool) -> Path:
     """Another Python environment with the packages of this one, and with a copy of Sluice, if any."""
     venv.create(folder, symlinks=True)
@@ -95,9 +103,26 @@ def _environment(folder: Path, *, sluice: bool) -> Path:
 
 @contextmanager
 def _daemon(folder: Path, name: str, arguments: list[str]) -> Iterator[Path]:
-    """The log of a process of Spark's that runs in `folder`; it is killed at the end, by its number."""
+    """The log of a process of Spark's that runs in `folder`."""
+    command = [SPARK / "bin/spark-class", f"org.apache.spark.deploy.{name}", "--port", "0", "--webui-port", "0"]
+    with _process(folder, [*map(str, command), *arguments]) as log:
+        yield log
+
+
+@contextmanager
+def java_daemon(folder: Path, arguments: list[str]) -> Iterator[Path]:
+    """The log of a JVM with these arguments that runs in `folder`."""
+    small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if "JAVA_HOME" in os.environ else "java"
+    with _process(folder, [str(java), *small, *arguments]) as log:
+        yield log
+
+
+@contextmanager
+def _process(folder: Path, command: list[str]) -> Iterator[Path]:
+    """The log of a process that runs in `folder` and knows no other; it is killed at the end, by its number."""
     for there in ("home", "tmp", "conf"):
-        (folder / there).mkdir(parents=True)
+        (folder / there).mkdir(parents=True, exist_ok=True)
     kept = {key: value for key, value in os.environ.items() if key in ("PATH", "JAVA_HOME", "LANG")}
     environment = {
         **kept,
@@ -111,21 +136,7 @@ def _daemon(folder: Path, name: str, arguments: list[str]) -> Iterator[Path]:
     }
     log = folder / "log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                SPARK / "bin/spark-class",
-                f"org.apache.spark.deploy.{name}",
-                "--port",
-                "0",
-                "--webui-port",
-                "0",
-                *arguments,
-            ],
-            cwd=folder,
-            env=environment,
-            stdout=output,
-            stderr=output,
-        )
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
     try:
         yield log
     finally:
