@@ -472,4 +472,5 @@ def connect_error(error: psycopg.Error, *, password: str) -> SourceError:
             f"PostgreSQL refused the connection: {text[:400]}",
             hint=_TLS_HINT if _ABOUT_TLS.search(text) else _HINTS["28000"],
         )
-    return SourceUnavailable(f"PostgreSQL cannot be reached: {text[:400]}", reason="connect_failed")
+    hint = "raise max_wal_senders, or end who holds a walsender" if "max_wal_senders" in said else ""
+    return SourceUnavailable(f"PostgreSQL cannot be reached: {text[:400]}", reason="connect_failed", hint=hint)

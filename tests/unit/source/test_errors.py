@@ -136,6 +136,11 @@ def test_a_connection_that_may_succeed_next_time_is_tried_again(said: str) -> No
     assert type(_connect_error(said)) is SourceUnavailable
 
 
+def test_without_a_free_walsender_the_setting_to_raise_is_named() -> None:
+    error = _connect_error("FATAL:  number of requested standby connections exceeds max_wal_senders (currently 0)")
+    assert "max_wal_senders" in error.hint
+
+
 def test_a_name_that_cannot_be_resolved_now_is_tried_again() -> None:
     for said in ("Temporary failure in name resolution", "Name or service not known"):
         assert (
