@@ -2,6 +2,11 @@
 transaction that rolled back.
 """
 
+import io
+
+import pyarrow.parquet as pq
+
+from sluice.ingest.tables.messages import TABLE_ID
 from tests.support.ingesting import IngestPipeline
 
 
@@ -41,3 +46,24 @@ def test_a_message_is_not_delivered_twice_across_restarts(pipeline: IngestPipeli
         "m2",
         "m3",
     ]
+
+
+def test_a_table_of_the_source_with_the_name_of_theirs_takes_no_message_away(pipeline: IngestPipeline) -> None:
+    """It cannot be carried, and its joining detached the messages' table, with nothing but a line in the log."""
+    pipeline.database.execute(f"CREATE PUBLICATION {pipeline.database.publication} FOR ALL TABLES")
+    pipeline.run(messages=True)
+    pipeline.database.execute("CREATE SCHEMA _sluice", "CREATE TABLE _sluice.messages (id int PRIMARY KEY)")
+    pipeline.run(messages=True)
+    pipeline.database.execute(
+        "INSERT INTO _sluice.messages VALUES (1)", "SELECT pg_logical_emit_message(false, 'kept', '')"
+    )
+    pipeline.run(messages=True)
+    theirs, ours = (table for _, table in sorted(pipeline.state().tables.items()))
+    assert (ours.state, theirs.state, theirs.generation) == ("quarantined", "live", 1)
+    kept = [
+        prefix
+        for segment in (segment for change in pipeline.changes() for segment in change.segments)
+        if segment.table_id == TABLE_ID
+        for prefix in pq.read_table(io.BytesIO(pipeline.store.get(segment.key)))["prefix"].to_pylist()
+    ]
+    assert kept.count("kept") == 1

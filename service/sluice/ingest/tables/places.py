@@ -8,6 +8,7 @@ with another generation, whose snapshot replaces whatever is there in one commit
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.table_state import State
+from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister
 from sluice.manifest.state import TableState
@@ -57,11 +58,11 @@ class Places:
         return moves and known.path != self.path(int(known.table_id), *name, known)
 
     def namesakes(self, oid: int, schema_name: str, table_name: str) -> tuple[TableState, ...]:
-        """Other tables that the manifest knows by this name: they are gone, or have another one."""
+        """Other tables of the source that the manifest knows by this name: they are gone, or have another one."""
         return tuple(
             other
             for other in self._register.states().values()
             if (other.schema_name, other.table_name) == (schema_name, table_name)
-            and other.table_id != str(oid)
+            and other.table_id not in (str(oid), messagetable.TABLE_ID)
             and other.state != State.DETACHED
         )
