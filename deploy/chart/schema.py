@@ -13,7 +13,7 @@ from typing import Any
 
 from deploy.chart.values import Path, Value
 from deploy.monitoring.alerts import ALERTS, THRESHOLDS
-from sluice.settings.present import json_schema
+from sluice.settings.display import json_schema
 
 Schema = dict[str, Any]
 

@@ -5,7 +5,7 @@ path from the repository's root.
 import json
 from pathlib import Path
 
-from deploy.monitoring import notifying, rules
+from deploy.monitoring import alertmanager, rules
 from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS
 from deploy.monitoring.alerts.inhibitions import INHIBITIONS
 from deploy.monitoring.dashboards import DASHBOARDS
@@ -24,8 +24,8 @@ def generated() -> dict[Path, str]:
     files = {
         PLAIN_RULES: rules.plain_file(ALERTS, RECORDINGS, DEFAULTS),
         CHART / "recording-rules.yaml": rules.chart_recordings(RECORDINGS),
-        ALERTMANAGER: notifying.alertmanager_file(INHIBITIONS),
-        CHART / "inhibit-rules.yaml": notifying.chart_inhibitions(INHIBITIONS),
+        ALERTMANAGER: alertmanager.alertmanager_file(INHIBITIONS),
+        CHART / "inhibit-rules.yaml": alertmanager.chart_inhibitions(INHIBITIONS),
         INDEX: index(),
     }
     files |= {CHART / "alerts" / f"{alert.name}.yaml": rules.chart_alert(alert) for alert in ALERTS}

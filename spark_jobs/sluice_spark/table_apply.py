@@ -16,8 +16,7 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError, StoreError, UnsupportedChange, WriterFenced
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
-from sluice_spark.ahead import Ahead, Planned
-from sluice_spark.distributed.entry import Distribution
+from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.lake import evolution
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.handover import Handover
@@ -26,6 +25,7 @@ from sluice_spark.lake.place import Place, Way
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
 from sluice_spark.modes.planning import Planner
+from sluice_spark.next_window import Ahead, Planned
 from sluice_spark.options import AUTO, CHANGELOG, DIRECT, DISTRIBUTED, MERGE, ApplyOptions
 from sluice_spark.read.changes import Count, SnapshotRows, Taken, WindowChanges, only_inserts, versions_in
 from sluice_spark.read.window import Window, visible

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from sluice.contract.entries import Opened
 from sluice.errors import ServiceError, WriterFenced
 from sluice.store.base import ObjectStore
-from sluice_spark.ahead import Ahead
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
 from sluice_spark.modes.target import removals_are_sent
+from sluice_spark.next_window import Ahead
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.table_progress import TableProgress, Work
 from sluice_spark.read.window import Window

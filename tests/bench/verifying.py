@@ -13,7 +13,7 @@ from typing import Any
 from sluice.manifest.reader import identity, load_state
 from sluice.store.opening import open_store
 from sluice_spark import session as sessions
-from sluice_spark.lake.history import tag
+from sluice_spark.lake.foreign_commits import tag
 from sluice_spark.lake.opening import application_id
 from sluice_spark.options import ApplyOptions
 from tests.bench.applying import CREATE, FILL

@@ -21,7 +21,7 @@ from sluice.manifest import pruning as gc
 from sluice.manifest.reader import load_state
 from sluice.manifest.state import PipelineState
 from sluice.manifest.writer import ManifestLog
-from sluice.operate.verify import verify
+from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from tests.support.manifests import opened, put, schema, segment, table
 

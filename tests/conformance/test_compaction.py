@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from sluice.contract import archive, keys
 from sluice.contract.entries import Progress
 from sluice.errors import ManifestCorrupt, StoreUnavailable, WriterFenced
-from sluice.manifest import checkpoint, compaction, links
+from sluice.manifest import checkpoint, compaction, entry_lookup
 from sluice.manifest.compaction import Compactor
 from sluice.manifest.reader import load_state, read_entries, read_entry
 from sluice.manifest.state import PipelineState, reduce
 from sluice.manifest.writer import ManifestLog
-from sluice.operate.verify import verify
+from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
@@ -445,10 +445,10 @@ def replayed_some(store: ObjectStore, state: PipelineState, count: int) -> Pipel
 
 def test_an_opening_is_believed_only_where_no_archive_says_otherwise(store: ObjectStore) -> None:
     filled(store, 6)
-    assert links.find(store, 1) == links.single(store, 1)
+    assert entry_lookup.find(store, 1) == entry_lookup.single(store, 1)
     compacted(store, 6)
     filled(store, 12)
     compacted(store, 12)
-    found = links.find(store, 1)
+    found = entry_lookup.find(store, 1)
     assert found is not None
-    assert found == links.single(store, 1)
+    assert found == entry_lookup.single(store, 1)

@@ -24,7 +24,7 @@ from sluice.errors import ManifestCorrupt, StoreUnavailable
 from sluice.manifest import checkpoint
 from sluice.manifest import pruning as gc
 from sluice.manifest.reader import load_state
-from sluice.operate.verify import verify
+from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore

@@ -11,7 +11,7 @@ from sluice.errors import (
     ManifestCorrupt,
 )
 from sluice.manifest.reader import load_state, read_entries
-from sluice.operate.verify import verify
+from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from tests.support.manifests import changes, filled_log, open_log, overwrite, put
 

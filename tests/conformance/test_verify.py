@@ -6,7 +6,7 @@ from sluice.contract import keys
 from sluice.contract.entries import Changes, Commits, Prepared, PreparedPart, digest
 from sluice.manifest.reader import load_state
 from sluice.manifest.writer import ManifestLog
-from sluice.operate.verify import Verdict, verify
+from sluice.operate.spool_verify import Verdict, verify
 from sluice.store.base import ObjectStore
 from tests.support.manifests import opened, put, schema, segment, table
 

@@ -18,7 +18,7 @@ from sluice.contract import keys
 from sluice.contract.control import RESYNC, Request
 from sluice.errors import SlotLost
 from sluice.manifest import pruning
-from sluice.operate.verify import verify
+from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark.applier import Applier

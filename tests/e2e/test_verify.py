@@ -12,7 +12,7 @@ from sluice.manifest.reader import identity
 from sluice.operate.compare.comparing import Comparing, Verdict
 from sluice.operate.compare.repairing import repair
 from sluice.operate.compare.source_side import Load
-from sluice_spark.lake.history import tag
+from sluice_spark.lake.foreign_commits import tag
 from sluice_spark.lake.opening import application_id
 from sluice_spark.lake.sql import quote
 from sluice_spark.options import ApplyOptions

@@ -12,7 +12,7 @@ import pytest
 from sluice.cli import plan
 from sluice.contract.row_form import LakeAnswer, LakeQuestion
 from sluice.errors import ServiceError, SlotLost, SourceMoved
-from sluice.operate.compare.runs import Run
+from sluice.operate.compare.verify import Run
 from sluice.settings import load
 from sluice.source.sessions import open_query, open_replication
 from sluice.store.opening import open_store
@@ -140,7 +140,7 @@ def test_plan_and_drain_look_at_no_other_servers_catalog(two: Two, tmp_path: Pat
         f"{two.here.publication}}}\nspool: {{uri: '{two.spool.as_uri()}'}}\nlake: {{uri: '{tmp_path.as_uri()}/lake'}}\n"
     )
     settings = load(str(file), environ={}).settings
-    assert {one.foreseen.effect for one in plan.look(settings)} == {"nothing"}
+    assert {one.preview.effect for one in plan.look(settings)} == {"nothing"}
     two.lead_away()
     with pytest.raises(SlotLost, match="WRONG_CLUSTER"):
         plan.look(settings)

@@ -20,7 +20,7 @@ from sluice.operate.check.preflight import run_preflight
 from sluice.operate.check.server import examine_version
 from sluice.source.sessions import SourceOptions
 from sluice.source.slot import ensure_slot
-from sluice.source.start import start_command, start_replication
+from sluice.source.start_replication import start_command, start_replication
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.source_setup import options_of, server_major, since
 from tests.support.sources import Database

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sluice.contract.control import RESYNC, Request
-from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
+from tests.support.surfaces import Pipe, orders
 
 REFUSAL = {
     "format_version": 1,

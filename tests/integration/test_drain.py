@@ -11,8 +11,8 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state
-from tests.support.looks import Pipe
 from tests.support.sources import Database
+from tests.support.surfaces import Pipe
 
 
 def applier_says(pipe: Pipe, number: int, through: int, *, state: State = State.LIVE) -> None:

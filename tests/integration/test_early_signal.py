@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
+from tests.support.surfaces import Pipe, orders
 
 
 def signals_are_armed(pid: int) -> bool:

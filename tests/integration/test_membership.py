@@ -16,9 +16,9 @@ from sluice.source.sessions import open_query
 from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
-from tests.support.looks import Pipe
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
+from tests.support.surfaces import Pipe
 
 
 @contextmanager

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from tests.support.extent import slow
-from tests.support.looks import Pipe
 from tests.support.sources import Database
+from tests.support.surfaces import Pipe
 
 ESCAPE = "e\x1b]0;owned\x07\x1b[31mred"
 LINE = "x\npublic.orders  live   mirror  0/FFFFFFFF  1  1  0 s"

@@ -78,14 +78,14 @@ def test_columns_left_out_stay_so_over_a_snapshot_and_come_by_one_when_they_are_
     set_up(pipeline, BEFORE)
     pipeline.run(**IGNORE)
     set_up(pipeline, ("ALTER TABLE t ADD w int DEFAULT 7", "INSERT INTO t VALUES (10, 'ten', 10)"))
-    assert planned(pipeline, tmp_path, more=", contract: ignore_new")[0].foreseen.why == "column w added and left out"
+    assert planned(pipeline, tmp_path, more=", contract: ignore_new")[0].preview.why == "column w added and left out"
     pipeline.run(**IGNORE)
     set_up(pipeline, ("ALTER TABLE t ALTER v TYPE text USING v || '!'", "ALTER TABLE t ADD y int"))
     pipeline.run(**IGNORE)
     pipeline.run(**IGNORE)
     assert_equal(pipeline, tmp_path, resyncs={"rewrite": 1})
     assert shape(pipeline) == (["id", "v"], ["w", "y"])
-    found = planned(pipeline, tmp_path)[0].foreseen
+    found = planned(pipeline, tmp_path)[0].preview
     assert (found.effect, "no longer leaves out w, y" in found.why) == ("snapshot", True)
     pipeline.run(**EVOLVE)
     assert_equal(pipeline, tmp_path, resyncs={"rewrite": 1, "schema": 1})

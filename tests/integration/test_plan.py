@@ -49,7 +49,7 @@ def configured(pipeline: IngestPipeline, folder: Path, *, more: str = "") -> Pat
 def planned(pipeline: IngestPipeline, folder: Path, *, more: str = "") -> tuple[Planned, int]:
     """The table of which most would become, and how `plan` would end."""
     found = look(load(str(configured(pipeline, folder, more=more)), environ={}).settings)
-    worst = max(found, key=lambda one: ["nothing", "followed", "snapshot", "stop"].index(one.foreseen.effect))
+    worst = max(found, key=lambda one: ["nothing", "followed", "snapshot", "stop"].index(one.preview.effect))
     return worst, exit_code(found)
 
 
@@ -61,7 +61,7 @@ def test_what_is_planned_is_what_happens(pipeline: IngestPipeline, tmp_path: Pat
     entries = pipeline.state().seq
     set_up(pipeline, after)
     table, ended = planned(pipeline, tmp_path)
-    assert (table.foreseen.effect, table.foreseen.cause or None, ended) == (effect, cause, code)
+    assert (table.preview.effect, table.preview.cause or None, ended) == (effect, cause, code)
     assert pipeline.state().seq == entries
     for _ in range(2):
         pipeline.run(**RESYNC)
@@ -87,7 +87,7 @@ def test_a_plan_says_how_much_a_snapshot_would_read(pipeline: IngestPipeline, tm
     assert table.rows == 5002
     assert table.bytes is not None
     assert 500_000 < table.bytes < 2_000_000
-    assert planned(pipeline, tmp_path, more=", on_change: stop")[0].foreseen.effect == "stop"
+    assert planned(pipeline, tmp_path, more=", on_change: stop")[0].preview.effect == "stop"
     command = [sys.executable, "-m", "sluice", "plan", "-c", str(configured(pipeline, tmp_path)), "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     (shown,) = json.loads(ended.stdout)["tables"]
@@ -131,7 +131,7 @@ def tried(pipeline: IngestPipeline, folder: Path, statement: str, **options: Any
     """What `plan --sql` says."""
     settings = load(str(configured(pipeline, folder)), environ={}).settings
     found = look(settings, statement=statement, **options)
-    return [(one.table, one.foreseen.effect, one.foreseen.cause) for one in found]
+    return [(one.table, one.preview.effect, one.preview.cause) for one in found]
 
 
 TRIED = {
@@ -148,7 +148,7 @@ def test_a_statement_is_tried_out_and_leaves_nothing_behind(pipeline: IngestPipe
     set_up(pipeline, PLAIN)
     pipeline.run(**RESYNC)
     assert {statement: tried(pipeline, tmp_path, statement) for statement in TRIED} == TRIED
-    assert planned(pipeline, tmp_path)[0].foreseen.effect == "nothing"
+    assert planned(pipeline, tmp_path)[0].preview.effect == "nothing"
     assert pipeline.source_rows("t") == {("1", "a"), ("2", "b")}
 
 
@@ -171,7 +171,7 @@ def test_any_other_statement_is_refused(pipeline: IngestPipeline, tmp_path: Path
     with pytest.raises((UsageError, SourceError), match=said):
         tried(pipeline, tmp_path, statement)
     assert pipeline.source_rows("t") == {("1", "a"), ("2", "b")}
-    assert planned(pipeline, tmp_path)[0].foreseen.effect == "nothing"
+    assert planned(pipeline, tmp_path)[0].preview.effect == "nothing"
 
 
 def test_a_statement_that_waits_or_works_too_long_is_cancelled(pipeline: IngestPipeline, tmp_path: Path) -> None:

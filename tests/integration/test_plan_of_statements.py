@@ -9,7 +9,7 @@ from sluice.cli.plan import look
 from sluice.contract import resyncs
 from sluice.errors import SourceUnavailable, UsageError
 from sluice.ingest.tables.policies import Policies, TablePolicy
-from sluice.operate import rehearsal
+from sluice.operate import dry_run
 from sluice.settings import load
 from sluice_spark.read.column_defaults import missing_value
 from tests.integration.test_plan import configured, tried
@@ -42,14 +42,14 @@ def test_a_statement_that_locks_a_table_which_is_not_published_is_refused(
 def test_what_is_read_while_the_locks_are_held_is_bounded(
     pipeline: IngestPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearsal, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(dry_run, "READ_SECONDS", 0.1)
     set_up(pipeline, PLAIN)
     with pipeline.database.connect() as connection:
         oids = [oid for (oid,) in connection.execute("SELECT 't'::regclass::oid::int8").fetchall()]
         statement = "ALTER TABLE t ADD COLUMN w int"
         with (
             pytest.raises(SourceUnavailable, match="statement timeout"),
-            rehearsal.rehearsed(connection, statement, published=oids, seconds=2.0),
+            dry_run.rolled_back(connection, statement, published=oids, seconds=2.0),
         ):
             connection.execute("SELECT pg_sleep(20)")
         assert connection.execute("SHOW statement_timeout").fetchall() == [("0",)]
@@ -78,8 +78,8 @@ def test_what_is_said_is_what_happens(
     statement = STATEMENTS[name]
     more = ", on_widen: follow, contract: ignore_new" if loose else ""
     settings = load(str(configured(pipeline, tmp_path, more=more)), environ={}).settings
-    said = {one.table: (one.foreseen.effect, one.foreseen.cause) for one in look(settings, statement=statement)}
-    assert not [one for one in look(settings) if one.foreseen.effect != "nothing"]
+    said = {one.table: (one.preview.effect, one.preview.cause) for one in look(settings, statement=statement)}
+    assert not [one for one in look(settings) if one.preview.effect != "nothing"]
     set_up(pipeline, (statement,))
     for _ in range(2):
         pipeline.run(**options)

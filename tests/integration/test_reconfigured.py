@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sluice.manifest.reader import load_state
-from tests.support.looks import Pipe
 from tests.support.sources import Database
+from tests.support.surfaces import Pipe
 
 
 def states(pipe: Pipe) -> dict[str, str]:

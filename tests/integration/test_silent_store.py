@@ -7,10 +7,10 @@ import socket
 import time
 from pathlib import Path
 
-from sluice.cli.looking import LOOK_SECONDS
+from sluice.cli.deadline import LOOK_SECONDS
 from tests.support.extent import slow
-from tests.support.looks import Pipe
 from tests.support.sources import Database
+from tests.support.surfaces import Pipe
 
 
 @slow

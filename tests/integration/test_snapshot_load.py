@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from sluice import faults
-from sluice.health.presence import Presence
+from sluice.health.process_state import ProcessState
 from sluice.health.snapshots import snapshots
 from sluice.ingest.snapshot.load_gate import LoadGate, LoadLimits
 from sluice.ingest.snapshot.round import SnapshotLimits
@@ -73,11 +73,11 @@ def test_a_snapshot_that_waits_for_too_long_is_released_and_the_rest_is_read_fro
             running.wait_until(lambda: (now := waits(running)) is not None and now.holding)
             running.wait_until(lambda: (now := waits(running)) is not None and not now.holding)
             assert running.ingest is not None
-            presence = Presence(running.ingest.status, RecentErrors(), None)
-            said = snapshots(pipeline.state(), presence.facts().snapshot).waits
+            process = ProcessState(running.ingest.status, RecentErrors(), None)
+            said = snapshots(pipeline.state(), process.facts().snapshot).waits
             assert said is not None
             assert said.endswith("active sessions are above 30")
-            assert ("snapshots", said) in {(one.what, one.reason) for one in presence.facts().waits}
+            assert ("snapshots", said) in {(one.what, one.reason) for one in process.facts().waits}
             assert admin.execute(HELD, (database.slot,)).fetchone() == (0,)
             database.execute("UPDATE t SET n = n + 1 WHERE id % 3 = 0")
         running.wait_until(lambda: is_live(pipeline, "t"))

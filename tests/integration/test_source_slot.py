@@ -19,7 +19,7 @@ from sluice.source.sessions import SourceOptions, open_query
 from sluice.source.slot import ensure_slot
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
-from sluice.source.start import Started, identify, start_command, start_replication
+from sluice.source.start_replication import Started, identify, start_command, start_replication
 from sluice.store.memory import MemoryStore
 from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of, server_major

@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 from sluice.errors import Interrupted
-from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
+from tests.support.surfaces import Pipe, orders
 
 PROGRAM = Path(__file__).parents[1] / "support" / "stalled.py"
 

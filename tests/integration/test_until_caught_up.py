@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from sluice.errors import Interrupted
-from tests.support.looks import Pipe, orders
 from tests.support.sources import Database
+from tests.support.surfaces import Pipe, orders
 
 
 def test_a_batch_that_left_a_table_out_ends_with_75_and_names_it(database: Database, tmp_path: Path) -> None:

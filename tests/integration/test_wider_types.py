@@ -126,6 +126,6 @@ def test_a_plan_says_which_columns_get_wider_and_whether_rows_are_read_again(
     set_up(pipeline, BEFORE)
     pipeline.run(**DOUBT)
     set_up(pipeline, ("ALTER TABLE t ALTER i TYPE bigint",))
-    assert planned(pipeline, tmp_path)[0].foreseen.effect == "snapshot"
-    found = planned(pipeline, tmp_path, more=", on_widen: follow")[0].foreseen
+    assert planned(pipeline, tmp_path)[0].preview.effect == "snapshot"
+    found = planned(pipeline, tmp_path, more=", on_widen: follow")[0].preview
     assert (found.effect, found.why) == ("followed", "column i changed from integer to bigint")

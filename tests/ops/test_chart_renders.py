@@ -12,7 +12,7 @@ import pytest
 import yaml
 from kubernetes_validate import utils
 
-from tests.ops import customs, helm, manifests
+from tests.ops import custom_resources, helm, manifests
 from tests.ops.helm import CHART, Manifest
 
 FEATURES = [pytest.param(path, id=path.stem.removesuffix("-values")) for path in helm.ci_files()]
@@ -95,22 +95,22 @@ def test_a_misplaced_key_is_not_accepted(schemas_read_once: None) -> None:
 def test_objects_of_other_kinds_have_known_keys_only() -> None:
     found = [manifest for manifest in _everything() if manifest["apiVersion"] in _OUR_KINDS]
     assert {manifest["kind"] for manifest in found} >= {"PodMonitor", "ServiceMonitor", "SparkApplication"}
-    assert {manifest["kind"]: problems for manifest in found if (problems := customs.problems(manifest))} == {}
+    assert {manifest["kind"]: problems for manifest in found if (problems := custom_resources.problems(manifest))} == {}
 
 
 def test_an_unknown_key_of_another_kind_is_found() -> None:
     monitor = manifests.of_kind(helm.render(helm.feature("pod-monitor")), "PodMonitor")[0]
     monitor["spec"]["podMetricsEndpoints"][0]["scrape_timeout"] = "10s"
-    assert customs.problems(monitor)
+    assert custom_resources.problems(monitor)
 
 
 def test_the_prometheus_operator_s_validators_accept_its_objects() -> None:
-    if reason := customs.validators_missing():
+    if reason := custom_resources.validators_missing():
         pytest.skip(reason)
     found = [manifest for manifest in _everything() if manifest["apiVersion"].startswith("monitoring.")]
     broken = json.loads(json.dumps(manifests.of_kind(found, "PodMonitor")[0]))
     broken["spec"]["podMetricsEndpoints"][0]["interval"] = "30 seconds"
-    *verdicts, refused = customs.verdicts([*found, broken])
+    *verdicts, refused = custom_resources.verdicts([*found, broken])
     assert verdicts == [None] * len(found)
     assert refused
     assert "interval" in refused

@@ -189,7 +189,7 @@ def test_the_configuration_s_schema_is_the_service_s_own() -> None:
     """A key that the service gains or loses changes the chart's schema: every section has the same
     keys in both.
     """
-    from sluice.settings.present import json_schema
+    from sluice.settings.display import json_schema
 
     own = json.loads((CHART / "values.schema.json").read_text())
     service = json_schema()

@@ -60,7 +60,15 @@ class Scene:
     def start(self, *arguments: str) -> SluiceProcess:
         """`sluice` with its waits divided."""
         root = str(Path(__file__).parents[2])
-        command = [sys.executable, "-m", "tests.ops.hurried", str(FACTOR), *arguments, "-c", str(self.pipeline.config)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.ops.short_waits",
+            str(FACTOR),
+            *arguments,
+            "-c",
+            str(self.pipeline.config),
+        ]
         ours = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
         return SluiceProcess(
             command, log=self.pipeline.directory / f"{arguments[0]}.log", environment={**ours, "PYTHONPATH": root}

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from tests.soak import judging, sampling
+from tests.soak import growth, sampling
 from tests.soak.story import Story
 from tests.soak.world import World, world
 
@@ -50,7 +50,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="sluice-soak-"))
     with RECORD.open("w", encoding="utf-8") as file, world(folder, seed=seed) as pipeline:
         _live(pipeline, Record(file), seconds=minutes * 60, every=every, seed=seed)
-    grown = judging.grown(judging.series(judging.read(RECORD.read_text(encoding="utf-8"))))
+    grown = growth.grown(growth.series(growth.read(RECORD.read_text(encoding="utf-8"))))
     print("\n".join(["all tables are equal", *(f"grows: {one}" for one in grown)]), flush=True)
     if not grown:
         shutil.rmtree(folder, ignore_errors=True)

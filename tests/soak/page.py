@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.soak import judging
-from tests.soak.judging import Series
+from tests.soak import growth
+from tests.soak.growth import Series
 from tests.support.pages import write_between
 
 PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
@@ -52,18 +52,18 @@ _COLUMNS = 30
 
 
 def main(arguments: Sequence[str]) -> int:
-    lines = judging.read(Path(arguments[0]).read_text(encoding="utf-8"))
+    lines = growth.read(Path(arguments[0]).read_text(encoding="utf-8"))
     write_between(PAGE, BEGIN, END, f"\n\n{rendered(lines)}\n")
     return 0
 
 
 def rendered(lines: Sequence[dict[str, Any]]) -> str:
     """What happened, the halves of each series, and the plots."""
-    everything = {one.name: one for one in judging.series(lines, warm=True)}
+    everything = {one.name: one for one in growth.series(lines, warm=True)}
     plots = [
         _plot(title, unit, [everything[name] for name in names if name in everything]) for title, unit, names in PLOTS
     ]
-    return "\n\n".join([_said(lines), _table(judging.series(lines)), *plots])
+    return "\n\n".join([_said(lines), _table(growth.series(lines)), *plots])
 
 
 def _said(lines: Iterable[dict[str, Any]]) -> str:

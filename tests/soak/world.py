@@ -45,7 +45,14 @@ class World:
     def start(self, name: str) -> float:
         """Starts ingest or the applier; seconds until it says that it is ready."""
         began = self.started[name] = time.monotonic()
-        command = [sys.executable, "-m", "tests.soak.hastened", COMMANDS[name], "-c", str(self.pipeline.config)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.soak.short_log_retention",
+            COMMANDS[name],
+            "-c",
+            str(self.pipeline.config),
+        ]
         log = self.pipeline.directory / f"{COMMANDS[name]}.log"
         process = self.running[name] = SluiceProcess(command, log=log, environment=_environment())
         address = yaml.safe_load(self.pipeline.config.read_text())["telemetry"][

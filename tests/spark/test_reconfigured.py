@@ -5,8 +5,8 @@ from pathlib import Path
 from sluice.contract.applied import AppliedLog
 from sluice.manifest.newest import newest_log
 from tests.support.extent import slow
-from tests.support.looks import Pipe
 from tests.support.sources import Database
+from tests.support.surfaces import Pipe
 
 
 def reported(pipe: Pipe) -> AppliedLog | None:

@@ -6,12 +6,12 @@ from pathlib import Path
 from sluice.cli import cli, exits, findings_view
 from sluice.cli.templates import GRANTS
 from sluice.health import problems
-from sluice.settings import present
+from sluice.settings import display
 from tools.docs import commands, metrics, types
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": lambda: commands.page(cli),
-    "docs/configuration.md": present.page,
+    "docs/configuration.md": display.page,
     "docs/metrics.md": metrics.page,
     "docs/types.md": types.page,
     "docs/exit-codes.md": exits.page,

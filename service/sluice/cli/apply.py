@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from sluice.cli import rereading, wiring
+from sluice.cli import config_reload, wiring
 from sluice.cli.invocation import Invocation, common
 
 
@@ -24,7 +24,7 @@ def apply(invocation: Invocation, once: bool) -> None:  # noqa: FBT001 - a comma
       sluice apply --once
     """
     wiring.require("pyspark", "obstore")
-    seen = rereading.seen(invocation)
+    seen = config_reload.seen(invocation)
     settings = invocation.settings().settings
     log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
     options = wiring.apply_options(
@@ -32,7 +32,7 @@ def apply(invocation: Invocation, once: bool) -> None:  # noqa: FBT001 - a comma
         log_format=log_format,
         log_level=invocation.log_level(settings),
         once=once,
-        reread=rereading.of_applier(invocation, seen=seen, log_format=log_format),
+        reread=config_reload.of_applier(invocation, seen=seen, log_format=log_format),
     )
     command = wiring.applier_command()
     sys.stdout.flush()

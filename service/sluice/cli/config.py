@@ -4,7 +4,7 @@ import click
 
 from sluice.cli import output
 from sluice.cli.invocation import Invocation, common
-from sluice.settings import present
+from sluice.settings import display
 
 
 @click.group()
@@ -25,7 +25,7 @@ def show(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT001 - a
       sluice config show
       SLUICE_SPOOL__MAX_DELAY=500ms sluice config show -c shop/sluice.yaml
     """
-    lines = present.effective(invocation.settings())
+    lines = display.effective(invocation.settings())
     if json_wanted:
         settings = {line.name: {"value": line.value, "origin": line.origin} for line in lines}
         output.as_json({"schema_version": 1, "settings": settings})
@@ -57,7 +57,7 @@ def schema(invocation: Invocation) -> None:  # noqa: ARG001 - takes the common o
       sluice config schema > sluice.schema.json
       and as the first line of sluice.yaml:  # yaml-language-server: $schema=sluice.schema.json
     """
-    output.as_json(present.json_schema())
+    output.as_json(display.json_schema())
 
 
 @config.command("env")
@@ -67,4 +67,4 @@ def env(invocation: Invocation) -> None:
 
     Each may end in _FILE and then names a file that holds the value, as for mounted secrets.
     """
-    invocation.console().print(output.table("", ("variable", "sets"), present.variables()))
+    invocation.console().print(output.table("", ("variable", "sets"), display.variables()))

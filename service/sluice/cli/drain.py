@@ -3,7 +3,7 @@
 import click
 
 from sluice import lsn
-from sluice.cli import looking, output, plan, wiring
+from sluice.cli import deadline, output, plan, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.errors import UsageError
 from sluice.lsn import show
@@ -36,7 +36,7 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
       sluice drain
       sluice drain --to-lsn 16/B374D848 --timeout 5m
     """
-    wiring.require(*looking.PACKAGES)
+    wiring.require(*deadline.PACKAGES)
     target = lsn.parse(to_lsn) if to_lsn else None
     settings = invocation.settings().settings
     from sluice.manifest.reader import load_state
@@ -46,12 +46,12 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
     reporter, store = wiring.reporter(settings), wiring.open_spool(settings)
 
     def look_at_catalog() -> CatalogSeen:
-        unfollowed = [one.table for one in plan.look(settings) if one.foreseen.effect != "nothing"]
+        unfollowed = [one.table for one in plan.look(settings) if one.preview.effect != "nothing"]
         return CatalogSeen(tuple(unfollowed), load_state(store).seq)
 
     done = wait(
-        lambda seconds: looking.within(min(seconds, looking.LOOK_SECONDS), reporter.take),
-        lambda seconds: looking.within(min(seconds, looking.LOOK_SECONDS), look_at_catalog),
+        lambda seconds: deadline.within(min(seconds, deadline.LOOK_SECONDS), reporter.take),
+        lambda seconds: deadline.within(min(seconds, deadline.LOOK_SECONDS), look_at_catalog),
         target=target,
         timeout_s=_seconds(timeout),
         said=lambda words: click.echo(one_line(words), err=True),

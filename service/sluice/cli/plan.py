@@ -15,7 +15,7 @@ from sluice.printable import one_line
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from sluice.ingest.tables.foresight import Foreseen
+    from sluice.ingest.tables.preview import Preview
     from sluice.settings import Settings
 
 _CODES = {"nothing": exits.OK, "followed": exits.OK, "snapshot": exits.PLAN_SNAPSHOT, "stop": exits.PLAN_STOP}
@@ -26,7 +26,7 @@ class Planned:
     """`rows` and `bytes` are what a snapshot would read, as the server estimates it."""
 
     name: Name
-    foreseen: "Foreseen"
+    preview: "Preview"
     rows: int | None = None
     bytes: int | None = None
 
@@ -35,7 +35,7 @@ class Planned:
         return ".".join(self.name)
 
     def to_json(self) -> dict[str, Any]:
-        found = self.foreseen
+        found = self.preview
         return {
             "table": self.table,
             "effect": found.effect,
@@ -101,7 +101,7 @@ def plan(
     if json_wanted:
         output.as_json({"schema_version": 1, "tables": [one.to_json() for one in planned]})
     else:
-        shown = planned if tables or statement else [one for one in planned if one.foreseen.effect != "nothing"]
+        shown = planned if tables or statement else [one for one in planned if one.preview.effect != "nothing"]
         console = invocation.console()
         if shown:
             console.print(_table(shown))
@@ -111,7 +111,7 @@ def plan(
 
 
 def exit_code(planned: list[Planned]) -> int:
-    return max((_CODES[one.foreseen.effect] for one in planned), default=exits.OK)
+    return max((_CODES[one.preview.effect] for one in planned), default=exits.OK)
 
 
 def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> list[Planned]:
@@ -120,9 +120,9 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     not the manifest's.
     """
     from sluice.ingest.tables import messages as messagetable
-    from sluice.ingest.tables.foresight import foresee
+    from sluice.ingest.tables.preview import preview_of
     from sluice.manifest.reader import load_state
-    from sluice.operate.rehearsal import rehearsed
+    from sluice.operate.dry_run import rolled_back
     from sluice.source.catalog import Catalog
     from sluice.source.selection import selects
     from sluice.source.sessions import known, open_query
@@ -140,7 +140,7 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
         oids = states.keys() | published.keys()
         if statement:
             now = published
-            with rehearsed(connection, statement, published=list(now), seconds=seconds):
+            with rolled_back(connection, statement, published=list(now), seconds=seconds):
                 published = {facts.oid: facts for facts in catalog.published_tables(publication)}
             oids = {oid for oid in now.keys() | published.keys() if now.get(oid) != published.get(oid)}
     planned = []
@@ -149,12 +149,12 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
         before = (state.schema_name, state.table_name) if state is not None else ("", "")
         name = (facts.schema, facts.name) if facts is not None else before
         selected = selects(patterns, *name, first_name=state.first_name if state is not None else None)
-        foreseen = foresee(state, facts, policies.of(*name), selected=selected)
-        estimated = foreseen.effect == "snapshot" and facts is not None
+        preview = preview_of(state, facts, policies.of(*name), selected=selected)
+        estimated = preview.effect == "snapshot" and facts is not None
         planned.append(
             Planned(
                 name,
-                foreseen,
+                preview,
                 rows=max(0, facts.estimated_rows) if estimated and facts is not None else None,
                 bytes=sizes.get(oid) if estimated else None,
             )
@@ -172,10 +172,10 @@ def _table(planned: list[Planned]) -> "RenderableType":
     rows = [
         (
             one.table,
-            one.foreseen.effect,
+            one.preview.effect,
             "-" if one.rows is None else f"{one.rows:,}",
             "-" if one.bytes is None else f"{one.bytes:,}",
-            one.foreseen.why,
+            one.preview.why,
         )
         for one in planned
     ]

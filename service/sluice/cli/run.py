@@ -3,7 +3,7 @@
 import click
 
 from sluice import lsn
-from sluice.cli import ingesting, rereading, wiring
+from sluice.cli import config_reload, start_ingest, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.errors import UsageError
 
@@ -30,6 +30,6 @@ def run(invocation: Invocation, until_caught_up: bool, until_lsn: str | None) ->
         raise UsageError("--until-caught-up and --until-lsn exclude each other")
     wiring.require("psycopg", "pyarrow", "obstore")
     target = lsn.parse(until_lsn) if until_lsn else None
-    seen = rereading.seen(invocation)
+    seen = config_reload.seen(invocation)
     settings = invocation.settings().settings
-    return ingesting.start(invocation, settings, seen=seen, until_lsn=target, until_caught_up=until_caught_up)
+    return start_ingest.start(invocation, settings, seen=seen, until_lsn=target, until_caught_up=until_caught_up)

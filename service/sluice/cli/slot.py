@@ -8,8 +8,8 @@ import click
 
 from sluice import lsn
 from sluice.cli import output, table_names, wiring
+from sluice.cli.config_reload import mode_of
 from sluice.cli.invocation import Invocation, common
-from sluice.cli.rereading import mode_of
 from sluice.contract.control import RESYNC
 from sluice.errors import UsageError
 from sluice.lsn import show

@@ -91,7 +91,7 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
       sluice spool verify --content --json
     """
     wiring.require("obstore")
-    from sluice.operate.verify import verify
+    from sluice.operate.spool_verify import verify
 
     verdict = verify(wiring.open_spool(invocation.settings().settings), content=content)
     state = verdict.state

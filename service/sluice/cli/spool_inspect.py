@@ -87,9 +87,9 @@ def _text(value: object) -> str:
 
 
 def _entry_facts(store: "ObjectStore", seq: int) -> dict[str, Any]:
-    from sluice.manifest import links
+    from sluice.manifest import entry_lookup
 
-    found = links.find(store, seq)
+    found = entry_lookup.find(store, seq)
     if found is None:
         raise UsageError(f"there is no manifest entry {seq}", hint="`sluice spool ls` lists the newest")
     entry = found.entry

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from sluice.cli import exits, looking, output, status_view, wiring
+from sluice.cli import deadline, exits, output, status_view, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.errors import FormatTooNew, ManifestCorrupt, ServiceError, StoreError
 from sluice.health.facts import Away, Facts
@@ -61,7 +61,7 @@ def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: flo
       sluice status --watch
       sluice status --json | jq .apply.complete_through_lsn
     """
-    wiring.require(*looking.PACKAGES)
+    wiring.require(*deadline.PACKAGES)
     reporter = wiring.reporter(invocation.settings().settings)
     console = invocation.console()
     if not watch:
@@ -82,7 +82,7 @@ def look(reporter: "Reporter") -> Look:
     verdict most then.
     """
     try:
-        return looking.take(reporter)
+        return deadline.take(reporter)
     except (StoreError, ManifestCorrupt, FormatTooNew) as error:
         return error
 

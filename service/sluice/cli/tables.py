@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from sluice.cli import looking, membership, output, pausing, resync, status_view, wiring
+from sluice.cli import deadline, output, resync, status_view, tables_add_remove, tables_pause_resume, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract.table_state import State
 from sluice.errors import UsageError
@@ -51,9 +51,9 @@ def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], o
     if click.get_current_context().invoked_subcommand is not None:
         _no_options_before_the_command()
         return
-    wiring.require(*looking.PACKAGES)
+    wiring.require(*deadline.PACKAGES)
     settings = invocation.settings().settings
-    report = looking.take(wiring.reporter(settings))
+    report = deadline.take(wiring.reporter(settings))
     chosen = _sorted([table for table in report.tables if not states or table.state in states], order)
     if json_wanted:
         output.as_json({**report.tables_json(), "tables": [table.to_json() for table in chosen]})
@@ -75,7 +75,13 @@ def _no_options_before_the_command() -> None:
         raise UsageError(f"{', '.join(given)} stands before the command", hint="give options after the command")
 
 
-for _command in (membership.add, membership.remove, resync.resync, pausing.pause, pausing.resume):
+for _command in (
+    tables_add_remove.add,
+    tables_add_remove.remove,
+    resync.resync,
+    tables_pause_resume.pause,
+    tables_pause_resume.resume,
+):
     tables.add_command(_command)
 
 

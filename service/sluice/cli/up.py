@@ -4,7 +4,7 @@ import os
 
 import click
 
-from sluice.cli import ingesting, rereading, wiring
+from sluice.cli import config_reload, start_ingest, wiring
 from sluice.cli.invocation import Invocation, common
 
 
@@ -24,7 +24,7 @@ def up(invocation: Invocation) -> int:
       sluice up -c shop/sluice.yaml --log-format json
     """
     wiring.require("psycopg", "pyarrow", "obstore", "pyspark")
-    seen = rereading.seen(invocation)
+    seen = config_reload.seen(invocation)
     settings = invocation.settings().settings
     from sluice.process.pipeline import ApplierCommand
 
@@ -33,9 +33,9 @@ def up(invocation: Invocation) -> int:
         settings,
         log_format=log_format,
         log_level=invocation.log_level(settings),
-        reread=rereading.of_applier(invocation, seen=seen, log_format=log_format),
+        reread=config_reload.of_applier(invocation, seen=seen, log_format=log_format),
     )
     applier = ApplierCommand(
         wiring.applier_command(), environment=wiring.applier_environment(options, dict(os.environ))
     )
-    return ingesting.start(invocation, settings, seen=seen, applier=applier)
+    return start_ingest.start(invocation, settings, seen=seen, applier=applier)

@@ -124,8 +124,8 @@ def verify(
     wiring.require("psycopg", "obstore", "pyspark")
     settings = invocation.settings().settings
     from sluice.manifest.reader import load_state
-    from sluice.operate.compare.runs import Run
-    from sluice.process.lake_questions import Lake, LakeQuestions
+    from sluice.operate.compare.verify import Run
+    from sluice.process.lake_reader import LakeReader, LakeReaderProcess
 
     if continuous and tables:
         raise UsageError("--continuous compares every table", hint="leave the names out")
@@ -133,7 +133,7 @@ def verify(
     store = wiring.open_spool(settings)
     log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
     environment = wiring.applier_environment(wiring.apply_options(settings, log_format=log_format), dict(os.environ))
-    with Lake(lambda: LakeQuestions(wiring.lake_questions_command(), environment=environment)) as lake:
+    with LakeReader(lambda: LakeReaderProcess(wiring.lake_reader_command(), environment=environment)) as lake:
         run = Run.of(
             wiring.source_options(settings),
             store,

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from sluice.errors import UsageError
 from sluice.reloading import Signature
 from sluice.settings import Settings
-from sluice.settings.present import fingerprint
+from sluice.settings.display import fingerprint
 from sluice.settings.reload import fixed
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def lake_check_command() -> list[str]:
     return [sys.executable, "-m", "sluice_spark.preflight"]
 
 
-def lake_questions_command() -> list[str]:
+def lake_reader_command() -> list[str]:
     """What reads the lake for `verify`. It takes the applier's options."""
     return [sys.executable, "-m", "sluice_spark.verify"]
 

@@ -20,6 +20,8 @@ _ROWS_A_RANGE = 512
 FORMAT_VERSION = 1
 PROBES = ("", "a", "abcd", "abcdefgh", "abcdefghijkl", "abcdefghijklm", "ä€😀" * 11)
 """Texts of the lengths at which the hash function does something else: both sides must agree on them."""
+ANSWERS = "SLUICE_ANSWERS"
+"""The environment variable with the file descriptor for answers, in the process that reads the lake."""
 
 Sums = dict[int, tuple[int, int]]
 """By range: how many rows it has, and the sum of their hashes modulo 2**64."""

@@ -14,8 +14,8 @@ from sluice.errors import ServiceError, SlotLost
 from sluice.health.continuity import check_holds, lost_between
 from sluice.health.endpoint import Health
 from sluice.health.facts import Away, Facts, ProcessSeen
-from sluice.health.presence import Presence
 from sluice.health.process_facts import ProcessFacts
+from sluice.health.process_state import ProcessState
 from sluice.health.report import Report
 from sluice.health.reporter import Reporter
 from sluice.health.source_history import SourceHistory
@@ -34,11 +34,13 @@ class LiveReport:
     everything else from any.
     """
 
-    def __init__(self, *, status: IngestStatus, reporter: Reporter, presence: Presence, health: Health) -> None:
+    def __init__(
+        self, *, status: IngestStatus, reporter: Reporter, process_state: ProcessState, health: Health
+    ) -> None:
         self._status = status
         self._reporter = reporter
         self._source = reporter.source
-        self._presence = presence
+        self._process_state = process_state
         self._health = health
         self._lock = threading.Lock()
         self._report: Report | None = None
@@ -87,7 +89,7 @@ class LiveReport:
             if self._report is None:
                 raise
             report = self._report
-        return self._present(report, self._presence.facts())
+        return self._present(report, self._process_state.facts())
 
     def verdict(self) -> Verdict:
         """The verdict of this moment: on what was stored and said by the server at the last look,
@@ -149,7 +151,7 @@ class LiveReport:
         return self._report.manifest if self._report is not None else None
 
     def _seen(self) -> ProcessSeen:
-        seen = self._presence.seen()
+        seen = self._process_state.seen()
         return replace(seen, stuck=(*seen.stuck, *self._health.live_problems()))
 
     def _present(self, report: Report, process: ProcessFacts | None) -> Report:

@@ -22,8 +22,8 @@ from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.catalog_watch import CatalogWatch
 from sluice.ingest.tables.lookup import CatalogLookup
-from sluice.ingest.tables.watch import CatalogWatch
 from sluice.manifest.state import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore

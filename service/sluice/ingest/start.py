@@ -23,7 +23,7 @@ from sluice.source.setup import set_up
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
 from sluice.source.snapshot_export import Waiting, waited_for
-from sluice.source.start import best_streaming, highest_protocol
+from sluice.source.start_replication import best_streaming, highest_protocol
 from sluice.source.timeline_guard import TimelineGuard
 from sluice.store.base import ObjectStore
 from sluice.telemetry.waits import Waits

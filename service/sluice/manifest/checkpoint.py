@@ -8,7 +8,7 @@ passed over for an older one; one that contradicts its entry is ManifestCorrupt.
 from sluice.contract import codec, keys
 from sluice.contract.entries import digest
 from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing
-from sluice.manifest import horizon, links
+from sluice.manifest import entry_lookup, horizon
 from sluice.manifest.state import PipelineState, from_json, to_json
 from sluice.store.base import ObjectStore
 
@@ -40,7 +40,7 @@ def newest(store: ObjectStore) -> PipelineState:
         state = _read(store, key)
         if state is None:
             continue
-        found = links.find(store, state.seq)
+        found = entry_lookup.find(store, state.seq)
         if found is None and state.seq <= horizon.floor_seq(store):
             break
         if found is None:

@@ -18,8 +18,8 @@ from sluice import faults
 from sluice.contract import archive, keys
 from sluice.contract.archive import ENTRIES, Archive, Sealing
 from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing
-from sluice.manifest import horizon, links
-from sluice.manifest.links import Link
+from sluice.manifest import entry_lookup, horizon
+from sluice.manifest.entry_lookup import Link
 from sluice.manifest.state import PipelineState, reduce, to_json
 from sluice.store.base import ObjectStore
 
@@ -84,7 +84,7 @@ class Compactor:
     def _resumed(self, floor_seq: int, newest_seq: int) -> PipelineState:
         """The state after the newest archive, whose entries are removed if that was not done."""
         last = newest_archived(self._store, floor_seq=floor_seq, newest_seq=newest_seq)
-        kept = links.archive_with(self._store, last) if last else None
+        kept = entry_lookup.archive_with(self._store, last) if last else None
         if kept is None:
             if last:
                 raise ManifestCorrupt(f"{keys.archive(last)} is gone", hint="was it deleted by a lifecycle rule?")
@@ -92,7 +92,7 @@ class Compactor:
         state = horizon.state_before(kept)
         there = self._singles(kept.head.first_seq, last)
         left = []
-        for link in links.archived(kept, after_seq=0):
+        for link in entry_lookup.archived(kept, after_seq=0):
             state = reduce(state, link.entry, link.sha256)
             if link.entry.seq in there and self._is_left(link):
                 left.append(link.entry.seq)
@@ -103,7 +103,7 @@ class Compactor:
         """Whether an archived entry is to be removed. An `opened` may be there that the chain does
         not have: see `links`.
         """
-        found = links.single(self._store, link.entry.seq)
+        found = entry_lookup.single(self._store, link.entry.seq)
         if found is None or found.is_opening:
             return False
         if found.sha256 != link.sha256:
@@ -119,9 +119,11 @@ class Compactor:
         numbers = range(state.seq + 1, state.seq + ENTRIES + 1)
         with ThreadPoolExecutor(THREADS, thread_name_prefix="compaction") as pool:
             # What is removed is what was read here: so nothing of it comes out of an archive.
-            for seq, link in zip(numbers, pool.map(lambda seq: links.single(self._store, seq), numbers), strict=True):
+            for seq, link in zip(
+                numbers, pool.map(lambda seq: entry_lookup.single(self._store, seq), numbers), strict=True
+            ):
                 if link is None:
-                    if links.archive_with(self._store, seq) is None:
+                    if entry_lookup.archive_with(self._store, seq) is None:
                         raise ManifestCorrupt(f"manifest entry {seq} is missing, though a later one exists")
                     return None
                 state = reduce(state, link.entry, link.sha256)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sluice.contract import archive, keys
 from sluice.contract.horizon import Horizon
 from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing
-from sluice.manifest import links
+from sluice.manifest import entry_lookup
 from sluice.manifest.state import PipelineState, from_json
 from sluice.store.base import ObjectStore
 
@@ -40,7 +40,7 @@ def base(store: ObjectStore) -> PipelineState:
     the same.
     """
     while floor := floor_seq(store):
-        kept = links.archive_with(store, floor + 1)
+        kept = entry_lookup.archive_with(store, floor + 1)
         if kept is not None:
             return state_before(kept)
         if floor_seq(store) == floor:
@@ -105,7 +105,7 @@ def _checked(store: ObjectStore, last: str, key_of: Callable[[int], str]) -> Hor
     found = Horizon.decode(store.get(last))
     if last != key_of(found.through_seq):
         raise ManifestCorrupt(f"{last} speaks of entry {found.through_seq}")
-    link = links.find(store, found.through_seq)
+    link = entry_lookup.find(store, found.through_seq)
     if link is None or link.sha256 != found.entry_sha256:
         raise ManifestCorrupt(
             f"{last} stands on a manifest entry {found.through_seq} that is missing or another one",

@@ -29,7 +29,7 @@ from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Changes, Entry, Opened, Prepared
 from sluice.contract.horizon import Horizon
 from sluice.errors import ManifestCorrupt, StoreRefused
-from sluice.manifest import horizon, links
+from sluice.manifest import entry_lookup, horizon
 from sluice.manifest.compaction import newest_archived
 from sluice.manifest.leftovers import referenced, unnamed
 from sluice.manifest.newest import newest_complete, newest_log
@@ -165,7 +165,7 @@ def _floor(store: ObjectStore, cleaned_seq: int, *, newest_seq: int, now: dateti
     former = horizon.floor_seq(store)
     last = newest_archived(store, floor_seq=former, newest_seq=newest_seq)
     floor = min(archive.first_of(max(1, cleaned_seq)), archive.first_of(max(1, last))) - 1
-    kept = links.archive_with(store, floor + 1) if floor > former else None
+    kept = entry_lookup.archive_with(store, floor + 1) if floor > former else None
     if kept is None:
         return None
     return Horizon(floor + 1, kept.head.entry_sha256[0], now.isoformat(timespec="seconds"))

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from sluice.contract import keys
 from sluice.contract.entries import Entry, digest
 from sluice.errors import ManifestCorrupt
-from sluice.manifest import checkpoint, horizon, links
-from sluice.manifest.links import Link
+from sluice.manifest import checkpoint, entry_lookup, horizon
+from sluice.manifest.entry_lookup import Link
 from sluice.manifest.state import PipelineState, check_positions, reduce
 from sluice.store.base import ObjectStore
 
@@ -25,7 +25,7 @@ IDENTITY_DIGITS = 16
 
 def read_entry(store: ObjectStore, seq: int) -> Entry | None:
     """Entry `seq`, None if it is not there (yet). Raises ManifestCorrupt, FormatTooNew, StoreError."""
-    found = links.find(store, seq)
+    found = entry_lookup.find(store, seq)
     return found.entry if found else None
 
 
@@ -97,7 +97,7 @@ def _is_followed(store: ObjectStore, state: PipelineState) -> bool:
     Most often one GET: an entry that is an object of its own is younger than all archives that may
     be gone. Only an `opened` stays for ever, whatever becomes of those after it.
     """
-    link = links.single(store, state.seq) if state.seq else None
+    link = entry_lookup.single(store, state.seq) if state.seq else None
     if link is None or link.sha256 != state.previous_sha256:
         return False
     return not link.is_opening or state.seq > horizon.floor_seq(store)
@@ -141,20 +141,20 @@ def _found(store: ObjectStore, seq: int, *, last: int | None, gaps: bool) -> Ite
             if found is None:
                 if not gaps or later_entry(store, seq) is None:
                     return
-                found = links.single(store, seq)  # written meanwhile, unless it is archived or a gap
-            kept = links.archive_with(store, seq) if found is None or found.is_opening else None
+                found = entry_lookup.single(store, seq)  # written meanwhile, unless it is archived or a gap
+            kept = entry_lookup.archive_with(store, seq) if found is None or found.is_opening else None
             if kept is None:
                 if found is None:
                     raise _missing(store, seq)
                 yield found
                 seq += 1
             while kept is not None:
-                for link in links.archived(kept, after_seq=seq - 1):
+                for link in entry_lookup.archived(kept, after_seq=seq - 1):
                     if last is not None and seq > last:
                         return
                     yield link
                     seq += 1
-                kept = links.archive_with(store, seq) if last is None or seq <= last else None
+                kept = entry_lookup.archive_with(store, seq) if last is None or seq <= last else None
 
 
 def _singles(pool: ThreadPoolExecutor, store: ObjectStore, seq: int, *, last: int | None) -> Iterator[Link | None]:
@@ -163,7 +163,9 @@ def _singles(pool: ThreadPoolExecutor, store: ObjectStore, seq: int, *, last: in
     while last is None or seq <= last:
         wanted = range(seq, seq + width if last is None else min(seq + width, last + 1))
         yield from (
-            pool.map(lambda number: links.single(store, number), wanted) if width > 1 else [links.single(store, seq)]
+            pool.map(lambda number: entry_lookup.single(store, number), wanted)
+            if width > 1
+            else [entry_lookup.single(store, seq)]
         )
         seq += len(wanted)
         width = min(width * 2, AHEAD)

@@ -21,7 +21,7 @@ from sluice.contract import keys
 from sluice.contract.entries import Body, Changes, Entry, Opened, Progress, digest
 from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing, ServiceError, StoreUnavailable, WriterFenced
-from sluice.manifest import checkpoint, links
+from sluice.manifest import checkpoint, entry_lookup
 from sluice.manifest.reader import later_entry
 from sluice.manifest.state import PipelineState, reduce
 from sluice.store.base import ObjectStore
@@ -116,7 +116,7 @@ class ManifestLog:
         while True:
             state = self._state
             # Another writer begins with an `opened`, which stays an object of its own for ever.
-            if links.single(self._store, state.seq + 1) is None:
+            if entry_lookup.single(self._store, state.seq + 1) is None:
                 return state
             with self._lock:  # one of ours that is being stored right now counts as stored
                 if self._state.seq == state.seq:

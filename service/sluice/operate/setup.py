@@ -22,7 +22,7 @@ from sluice.source.sessions import Connection, KnownSource, open_query
 from sluice.source.setup import set_up
 from sluice.source.slot import can_fail_over
 from sluice.source.slot_facts import server_facts, slot_facts
-from sluice.source.start import set_two_phase
+from sluice.source.start_replication import set_two_phase
 from sluice.store.base import ObjectStore
 
 

@@ -7,7 +7,7 @@ PUBLICATION.)
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sluice.contract.carrying import PUBLISHED
+from sluice.contract.conditions import PUBLISHED
 from sluice.errors import SourceRefused
 from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.catalog import Catalog

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from sluice import lsn
 from sluice.errors import SourceUnavailable
 from sluice.source.facts import Place, ServerFacts, SlotFacts
-from sluice.source.history import read_history
 from sluice.source.sessions import PLACE, Connection, KnownSource, SourceOptions, translated
+from sluice.source.timeline_history import read_history
 
 
 def server_facts(

@@ -10,7 +10,7 @@ import threading
 
 from sluice.errors import SourceMoved
 from sluice.source.sessions import Connection, KnownSource, open_replication
-from sluice.source.start import identity_of
+from sluice.source.start_replication import identity_of
 
 
 class TimelineGuard:

@@ -6,7 +6,7 @@ outside of its functions.
 def packages_or_error(_: int) -> tuple[dict[str, str], str]:
     """What `packages` says there, and which import fails."""
     try:
-        from sluice_spark.distributed import entry, packages  # noqa: F401 - it may not be there
+        from sluice_spark.distributed import distribution, packages  # noqa: F401 - it may not be there
     except ImportError as error:
         return {}, str(error)
     return dict(packages.packages()), ""

@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from sluice.contract import envelope
 from sluice.errors import ServiceError, StoreError
-from sluice_spark.distributed import appending, cutting, finding, finishing, folding
-from sluice_spark.distributed.appending import Appended
-from sluice_spark.distributed.cutting import BinCount, CutTask
-from sluice_spark.distributed.finding import JOIN_SETTINGS, KnownFile, Marked, MarkedFile, MarkTask
-from sluice_spark.distributed.finishing import Finished, FinishTask
-from sluice_spark.distributed.folding import FoldTask, Part, Portion, Written
+from sluice_spark.distributed import append_stage, fold_stage, kept_values_stage, key_search_stage, partition_stage
+from sluice_spark.distributed.append_stage import Appended
+from sluice_spark.distributed.fold_stage import FoldTask, Part, Portion, Written
+from sluice_spark.distributed.kept_values_stage import Finished, FinishTask
+from sluice_spark.distributed.key_search_stage import JOIN_SETTINGS, KnownFile, Marked, MarkedFile, MarkTask
+from sluice_spark.distributed.partition_stage import BinCount, CutTask
 from sluice_spark.distributed.stages import COUNT, ERROR, RESULT, Piece, Stages, require, results, settings
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.partition import Links, cutter_for
@@ -134,7 +134,7 @@ class DistributedWindow:
     # Before the lake is looked at.
 
     def _append(self) -> Folded:
-        pieces = self._stages.collected(self._stages.first(appending.append, self._task, tasks=len(self._task.bins)))
+        pieces = self._stages.collected(self._stages.first(append_stage.append, self._task, tasks=len(self._task.bins)))
         found: list[Appended] = [piece.value for piece in pieces if piece.kind == RESULT]
         self._raise(pieces, {path for one in found for path in _paths(one.written)})
         self._require_bins([one.number for one in found])
@@ -145,8 +145,8 @@ class DistributedWindow:
         parts = parts_for(task, slots=stages.slots)
         cutter = replace(cutter_for([task.schema]), level=LEVEL, parts=parts)
         cutter = replace(cutter, groups=self._groups(CutTask(task, cutter)))
-        cut = stages.first(cutting.cut, CutTask(task, cutter), tasks=len(task.bins))
-        pieces = stages.collected(stages.then(cut, folding.fold_part, FoldTask(task, cutter), tasks=parts))
+        cut = stages.first(partition_stage.cut, CutTask(task, cutter), tasks=len(task.bins))
+        pieces = stages.collected(stages.then(cut, fold_stage.fold_part, FoldTask(task, cutter), tasks=parts))
         found: list[Part] = [piece.value for piece in pieces if piece.kind == RESULT]
         portions = [portion for part in found for portion in part.portions]
         self._raise(pieces, {path for portion in portions for path in _paths(portion.written)})
@@ -163,7 +163,7 @@ class DistributedWindow:
         segments = [segment for share in self._task.bins for segment in share]
         links = Links()
         if any(segment.key_changes and sum(segment.unchanged.values()) for segment in segments):
-            job = self._stages.first(cutting.links, task, tasks=len(self._task.bins))
+            job = self._stages.first(partition_stage.links, task, tasks=len(self._task.bins))
             for old, new in results(self._stages.collected(job)):
                 links.add(old, new)
                 require_few(links, limit=self._memory)
@@ -241,10 +241,12 @@ class DistributedWindow:
         paths = [f"{self._spool_path}/{portion.keys}" for portion in portions]
         numbers = {portion.number: place for place, portion in enumerate(portions)}
         with settings(stages.session, {**JOIN_SETTINGS, "spark.sql.shuffle.partitions": str(tasks)}):
-            rows = finding.positions_of(stages.session, self._table, version, plan=plan, keys=paths, tasks=tasks)
-            job = stages.of_rows(rows, finding.mark, MarkTask(task, _known(files), numbers, self._kept(plan)))
+            rows = key_search_stage.positions_of(
+                stages.session, self._table, version, plan=plan, keys=paths, tasks=tasks
+            )
+            job = stages.of_rows(rows, key_search_stage.mark, MarkTask(task, _known(files), numbers, self._kept(plan)))
             finish = FinishTask(task, dict(enumerate(portions)))
-            pieces = stages.collected(stages.then(job, finishing.finish, finish, tasks=len(portions)))
+            pieces = stages.collected(stages.then(job, kept_values_stage.finish, finish, tasks=len(portions)))
         found = [piece.value for piece in pieces if piece.kind == RESULT]
         self._raise(pieces, _written(found))
         return found
@@ -262,7 +264,7 @@ class DistributedWindow:
         require(holds=len(set(numbers)) == len(numbers), what="a portion was finished twice")
         matched = sum(item.matched for item in marked)
         require(holds=matched == sum(one.matched for one in finished), what="rows that were found were lost")
-        finishing.require_values(folded.portions, finished)
+        kept_values_stage.require_values(folded.portions, finished)
 
     # What was written and is not committed.
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from sluice.errors import ApplyError, UnsupportedChange
-from sluice_spark.lake.history import Commit
+from sluice_spark.lake.foreign_commits import Commit
 
 
 def sync_commits(table: Path, commits: Sequence[Commit]) -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from sluice.errors import ObjectMissing
 from sluice.store.base import ObjectStore
-from sluice_spark.lake.history import COMMIT
+from sluice_spark.lake.foreign_commits import COMMIT
 
 READER, WRITER = 3, 7
 """The highest protocol versions; from there on features are named one by one."""

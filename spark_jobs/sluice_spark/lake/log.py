@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sluice.errors import UnsupportedChange
-from sluice_spark.lake.history import COMMIT, Commit, commit_name, damaged, read_commit, shape
+from sluice_spark.lake.foreign_commits import COMMIT, Commit, commit_name, damaged, read_commit, shape
 
 _AT_ONCE = 1 << 20
 

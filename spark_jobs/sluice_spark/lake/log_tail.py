@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from sluice.errors import ObjectMissing, ServiceError
 from sluice.store.base import ObjectStore
-from sluice_spark.lake.history import COMMIT, Commit, commit_name, read_commit
+from sluice_spark.lake.foreign_commits import COMMIT, Commit, commit_name, read_commit
 from sluice_spark.lake.log import LakeLog, cleaned_up
 
 _CHECKSUM = re.compile(r"(\d{20})\.crc")

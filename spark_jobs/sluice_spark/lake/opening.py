@@ -20,7 +20,7 @@ from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.handover import SCRATCH, Handover, forget_scratch
-from sluice_spark.lake.hygiene import LogHygiene
+from sluice_spark.lake.log_cleanup import LogHygiene
 from sluice_spark.lake.log_tail import LogTail
 from sluice_spark.lake.place import Place
 from sluice_spark.lake.table import LakeTable

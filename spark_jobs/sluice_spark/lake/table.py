@@ -29,8 +29,8 @@ from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.durable import sync_commits
 from sluice_spark.lake.failures import CommitConflict, translated_errors
+from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, tag
 from sluice_spark.lake.handover import Held, Pieces, struct
-from sluice_spark.lake.history import AFTER, Commit, changes_data, tag
 from sluice_spark.lake.layout import NotDirect, table_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text

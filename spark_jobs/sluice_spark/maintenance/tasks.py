@@ -22,7 +22,7 @@ from sluice import faults
 from sluice.contract.applied import MaintenanceRun, time_text
 from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
 from sluice_spark.lake.failures import SparkGone, translated_errors
-from sluice_spark.lake.history import TAG, Commit
+from sluice_spark.lake.foreign_commits import TAG, Commit
 from sluice_spark.lake.place import Place
 from sluice_spark.lake.table import USER_METADATA, LakeTable
 from sluice_spark.maintenance.planner import SPARSE, TIERS, Survey, Turn, worth_doing

@@ -12,15 +12,13 @@ from typing import BinaryIO
 
 import structlog
 
-from sluice.contract.row_form import LakeAnswer, LakeQuestion
+from sluice.contract.row_form import ANSWERS, LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange
 from sluice.store.opening import open_store
 from sluice.telemetry.crash import leave_no_values_behind
 from sluice_spark import session
 from sluice_spark.cli import configure_logging, read_options
 from sluice_spark.verify.lake_side import LakeSide
-
-ANSWERS = "SLUICE_ANSWERS"
 
 _log = structlog.get_logger("sluice.verify")
 

@@ -22,7 +22,7 @@ from sluice.manifest.reader import identity, load_state, read_entries, read_entr
 from sluice.manifest.state import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.fold.spill import Versioned
-from sluice_spark.lake.history import COMMIT, commit_name, read_commit
+from sluice_spark.lake.foreign_commits import COMMIT, commit_name, read_commit
 from sluice_spark.lake.opening import application_id, lake_path
 from sluice_spark.read.changes import read_rows
 from sluice_spark.read.window import visible

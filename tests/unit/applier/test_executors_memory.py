@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice_spark.distributed.entry import tasks_at_once
+from sluice_spark.distributed.distribution import tasks_at_once
 from sluice_spark.distributed.packages import difference
 
 

@@ -7,7 +7,7 @@ import pytest
 from sluice.cli import wiring
 from sluice.errors import UsageError
 from sluice.settings import Settings, load
-from sluice.settings.present import fingerprint
+from sluice.settings.display import fingerprint
 from sluice_spark.options import ApplyOptions
 
 

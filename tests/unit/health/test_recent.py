@@ -5,7 +5,7 @@ values.
 from sluice.contract.table_state import State
 from sluice.errors import SourceUnavailable
 from sluice.health.facts import Facts, TableSeen, grouped
-from sluice.health.presence import Presence
+from sluice.health.process_state import ProcessState
 from sluice.health.snapshots import SnapshotReport, SnapshotRound, snapshots, under_way
 from sluice.health.throughput import MINUTES, Throughput
 from sluice.health.verdict import judge
@@ -133,14 +133,14 @@ def test_snapshots_count_tables_that_have_their_rows_and_rates_come_from_the_pro
 
 def test_what_the_counters_show_is_waited_for_while_it_lasts_and_not_a_moment_of_it() -> None:
     status = IngestStatus(backpressure_cause="upload", unread_s=1.0)
-    presence = Presence(status, RecentErrors(), None)
-    assert presence.facts().waits == ()
+    process = ProcessState(status, RecentErrors(), None)
+    assert process.facts().waits == ()
     status.unread_s = 40.0
     status.snapshots.pending = 1
     status.snapshots.most_rows_per_second = 5000
     status.snapshots.begin("public.a", estimated_rows=10)
     status.snapshots.wait = SnapshotWait(("stream_lag",), "the lag of the stream is above 1.0 MiB", 77.0, holding=False)
-    stream, *others = presence.facts().waits
+    stream, *others = process.facts().waits
     assert (stream.what, stream.reason) == ("reading the stream", "the upload to the spool to catch up (backpressure)")
     assert [(one.reason, one.since) for one in others] == [
         ("the lag of the stream is above 1.0 MiB", 77.0),
@@ -148,4 +148,4 @@ def test_what_the_counters_show_is_waited_for_while_it_lasts_and_not_a_moment_of
     ]
     status.snapshots.left("public.a", done=True)
     status.snapshots.pending, status.backpressure_cause = 0, None
-    assert presence.facts().waits == ()
+    assert process.facts().waits == ()

@@ -3,7 +3,7 @@ again, and what cannot be seen.
 """
 
 from sluice.ingest.snapshot.load_gate import LoadLimits, Measure, StandbyLag, above, measures
-from sluice.source.load import SourceLoad, Standby
+from sluice.source.server_load import SourceLoad, Standby
 
 ALL = LoadLimits(stream_lag=1 << 20, replica_lag_s=10.0, active_sessions=50)
 

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.errors import UsageError
 from sluice.settings import Loaded, load, secret_strings
-from sluice.settings.present import effective, json_schema, masked
+from sluice.settings.display import effective, json_schema, masked
 from sluice.settings.tree import allowed_below, keys, nearest
 from sluice.settings.values import parse_duration, parse_retention, parse_size, show_duration, show_retention, show_size
 

@@ -10,7 +10,7 @@ from sluice.contract.entries import Fork, Opened
 from sluice.errors import SlotLost, SourceUnavailable
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts, SlotFacts
-from sluice.source.history import parse_history
+from sluice.source.timeline_history import parse_history
 
 SERVER = ServerFacts(
     system_identifier="7",

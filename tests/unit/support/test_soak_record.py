@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.soak import judging, page
+from tests.soak import growth, page
 
 
 def record(*, growing: bool) -> list[dict[str, Any]]:
@@ -30,15 +30,14 @@ def record(*, growing: bool) -> list[dict[str, Any]]:
 
 
 def test_a_flat_run_passes_and_a_growing_one_is_named() -> None:
-    assert judging.grown(judging.series(record(growing=False))) == []
-    (grown,) = judging.grown(judging.series(record(growing=True)))
+    assert growth.grown(growth.series(record(growing=False))) == []
+    (grown,) = growth.grown(growth.series(record(growing=True)))
     assert grown.startswith("open files of ingest: ")
 
 
 def test_what_was_measured_before_the_pace_was_found_is_plotted_and_not_judged() -> None:
     judged, plotted = (
-        {one.name: len(one.points) for one in judging.series(record(growing=False), warm=warm)}
-        for warm in (False, True)
+        {one.name: len(one.points) for one in growth.series(record(growing=False), warm=warm)} for warm in (False, True)
     )
     assert (judged["open files of ingest"], plotted["open files of ingest"]) == (32, 40)
 

@@ -18,10 +18,10 @@ from sluice.health.export.process import ProcessExport
 from sluice.health.export.source import export_answer, export_lag
 from sluice.health.export.verdict import export_verdict
 from sluice.health.facts import ChildSeen
-from sluice.health.history import History
+from sluice.health.lag_history import History
 from sluice.health.live_report import LiveReport
 from sluice.health.neighbours import Neighbours
-from sluice.health.presence import Presence
+from sluice.health.process_state import ProcessState
 from sluice.health.reporter import Reporter
 from sluice.health.verdict import Verdict
 from sluice.health.wal import headroom
@@ -64,11 +64,11 @@ class Observer:
         self._lake = LakeExport(metrics)
         self._process = ProcessExport(metrics, status, errors)
         self._neighbours = neighbours or Neighbours({})
-        self._presence = Presence(
+        self._process_state = ProcessState(
             status, errors, applier, neighbours=lambda: self._neighbours.newest, runbook_url=runbook_url
         )
         self._history = History(began_at=time.time())
-        self._live = LiveReport(status=status, reporter=reporter, presence=self._presence, health=health)
+        self._live = LiveReport(status=status, reporter=reporter, process_state=self._process_state, health=health)
         self._logger = structlog.get_logger("report")
         metrics.add(catalogue.REPORT_ERRORS, 0)
         metrics.add(catalogue.PROBE_ERRORS, 0)
@@ -94,7 +94,7 @@ class Observer:
         """Takes a report and exports it. Blocks; for a thread."""
         try:
             report = self._live.take(asked_within_seconds=_SHARED_SECONDS)
-            self._presence.applied(report.tables)
+            self._process_state.applied(report.tables)
             now = time.time()
             self._history.note(report.tables, flush_seconds=self._live.positions().flush_seconds(now=now), now=now)
             self._lake.look(report, ingested_at=self._ingested_at())
@@ -130,7 +130,7 @@ class Observer:
 
     def count(self) -> None:
         """Brings the counters of this process up to date; costs microseconds."""
-        self._presence.count()
+        self._process_state.count()
         self._process.count(self._applier() if self._applier is not None else None)
         at, now = self._live.positions(), time.time()
         export_lag(self._metrics, at, now=now)

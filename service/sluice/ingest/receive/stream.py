@@ -19,7 +19,7 @@ from sluice.errors import ProtocolViolation, ServiceError, SourceUnavailable
 from sluice.ingest.receive.batching import Batching, RawBatch, StreamLimits
 from sluice.protocol.standby_status import ShutdownWatch, StandbyStatus
 from sluice.source.sessions import SourceOptions, ping_rejected, raise_result
-from sluice.source.start import Origin, Started, Streaming, start_command, start_replication
+from sluice.source.start_replication import Origin, Started, Streaming, start_command, start_replication
 
 __all__ = ["RawBatch", "ReplicationStream", "StandbyStatus", "StreamLimits"]
 

@@ -15,7 +15,7 @@ import structlog
 from sluice.errors import SourceUnavailable
 from sluice.ingest.status import SnapshotCounts, SnapshotWait
 from sluice.source.lazy_session import LazySession
-from sluice.source.load import SourceLoad, Standby, source_load
+from sluice.source.server_load import SourceLoad, Standby, source_load
 from sluice.source.sessions import SourceOptions
 
 LOOK_SECONDS = 1.0

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 import structlog
 
 from sluice.backoff import RetryTime
-from sluice.contract.carrying import refusal
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.conditions import refusal
 from sluice.contract.resyncs import Cause, due, text
 from sluice.contract.table_state import State
 from sluice.ingest.tables.catalog_diff import Unseen

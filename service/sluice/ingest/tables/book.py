@@ -14,8 +14,8 @@ from typing import Final, Literal
 
 import structlog
 
-from sluice.contract.carrying import refusal
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.conditions import refusal
 from sluice.contract.entries import Snapshot
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
@@ -24,7 +24,7 @@ from sluice.ingest.status import TableCounts
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.automatic_resyncs import AutomaticResyncs, Clock, utc_now
 from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
-from sluice.ingest.tables.places import Places
+from sluice.ingest.tables.lake_paths import Places
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, same_columns

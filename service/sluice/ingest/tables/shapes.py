@@ -8,8 +8,8 @@ cause; nothing here decides what becomes of the table then.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sluice.contract.carrying import refusal, refusal_of
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.conditions import refusal, refusal_of
 from sluice.contract.entries import Table
 from sluice.contract.evolution import (
     IGNORED,
@@ -26,11 +26,11 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.errors import UnsupportedChange
 from sluice.ingest.tables.catalog_diff import Unseen, compare, fingerprint
-from sluice.ingest.tables.history import ShapeHistory
 from sluice.ingest.tables.matching import Matched, match, match_again
 from sluice.ingest.tables.policies import TablePolicy
 from sluice.ingest.tables.register import TableRegister, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
+from sluice.ingest.tables.shape_history import ShapeHistory
 from sluice.manifest.state import TableState
 from sluice.protocol.messages import RelationVersion
 

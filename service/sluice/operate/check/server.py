@@ -18,7 +18,7 @@ from sluice.source.facts import ServerFacts, SlotFacts
 from sluice.source.sessions import Connection, SourceOptions, translated
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.snapshot_export import open_transactions
-from sluice.source.start import identify
+from sluice.source.start_replication import identify
 
 FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
 """The first minor release of each major with the 2025 repairs of logical decoding: lost changes

@@ -11,8 +11,8 @@ Lists.)
 from collections.abc import Iterator, Sequence
 
 from sluice.contract import keys
-from sluice.contract.carrying import conditions, hidden_by_filter
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.conditions import conditions, hidden_by_filter
 from sluice.findings import Finding
 from sluice.quoting import quote_identifier, quote_qualified
 

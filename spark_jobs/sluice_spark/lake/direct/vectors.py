@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyroaring import BitMap64
 
 from sluice.errors import UnsupportedChange
-from sluice_spark.lake.history import B85, Z85, vector_file
+from sluice_spark.lake.foreign_commits import B85, Z85, vector_file
 
 Positions = npt.NDArray[np.int64]
 _MAGIC = struct.pack("<i", 1681511377)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sluice.contract.table_state import State
 from sluice.ingest.tables.book import NOT_YET, TableBook
-from sluice.ingest.tables.history import ShapeHistory
 from sluice.ingest.tables.schemas import relation_sent_as
+from sluice.ingest.tables.shape_history import ShapeHistory
 from sluice.manifest.reader import load_state
 from sluice.manifest.state import TableState
 from sluice.manifest.writer import ManifestLog

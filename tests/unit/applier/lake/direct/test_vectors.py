@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
-from sluice_spark.lake.history import B85, Z85, vector_file
+from sluice_spark.lake.foreign_commits import B85, Z85, vector_file
 
 POSITIONS = st.sets(st.integers(0, 2**33) | st.integers(0, 5000), min_size=1, max_size=50)
 MAGIC = struct.pack("<i", 1681511377)

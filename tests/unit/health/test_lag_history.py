@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from sluice.contract.table_state import State
-from sluice.health import history
-from sluice.health.history import STEP_SECONDS, STEPS, History
+from sluice.health import lag_history
+from sluice.health.lag_history import STEP_SECONDS, STEPS, History
 from sluice.health.tables import TableReport
 
 BEGAN = 1000.0 * STEP_SECONDS
@@ -77,7 +77,7 @@ def test_a_new_generation_counts_its_rows_from_none_and_a_new_lake_table_its_ver
 
 
 def test_tables_past_the_limit_and_tables_that_are_gone_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST_TABLES", 2)
+    monkeypatch.setattr(lag_history, "MOST_TABLES", 2)
     kept = History(began_at=BEGAN)
     names = ["public.a", "public.b", "public.c"]
     note(kept, 0, table("a"), table("b"), table("c"))

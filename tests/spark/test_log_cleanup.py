@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.errors import WriterFenced
-from sluice_spark.lake.hygiene import EVERY_VERSIONS, LogHygiene
 from sluice_spark.lake.layout import TABLE_PROPERTIES
+from sluice_spark.lake.log_cleanup import EVERY_VERSIONS, LogHygiene
 from tests.spark import lake
 from tests.support.extent import slow
 

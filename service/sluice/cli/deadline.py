@@ -1,4 +1,4 @@
-"""One look at a pipeline, in bounded time."""
+"""What a command asks of store and server, with a deadline for the answer."""
 
 import queue
 import threading

@@ -1,4 +1,4 @@
-"""What `sluice verify` does with the tables it is given: compare them, repair them, keep what was found."""
+"""`sluice verify`: what it does with the tables it is given: compare them, repair them, keep what was found."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

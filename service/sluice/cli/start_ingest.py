@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sluice import signals
-from sluice.cli import rereading, wiring
+from sluice.cli import config_reload, wiring
 from sluice.cli.invocation import Invocation
 from sluice.errors import SourceMoved
 from sluice.reloading import FileWatch, Signature
 from sluice.settings import Settings
-from sluice.settings.present import fingerprint
+from sluice.settings.display import fingerprint
 
 if TYPE_CHECKING:
     from sluice.process.pipeline import ApplierCommand
@@ -38,7 +38,7 @@ def start(
     from sluice.source.sessions import transport_of
 
     instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    reread_dsn = rereading.dsn(invocation)
+    reread_dsn = config_reload.dsn(invocation)
     source = wiring.source_options(settings, reread_dsn=reread_dsn)
     options = wiring.ingest_options(settings, instance=instance, source=source)
     problem = transport_of(options.source).problem
@@ -49,9 +49,9 @@ def start(
     try:
         return pipeline.run(
             options,
-            store=wiring.open_spool(settings, reread=rereading.spool_options(invocation, settings)),
+            store=wiring.open_spool(settings, reread=config_reload.spool_options(invocation, settings)),
             reporter=wiring.reporter(
-                settings, reread_dsn=reread_dsn, reread_options=rereading.spool_options(invocation, settings)
+                settings, reread_dsn=reread_dsn, reread_options=config_reload.spool_options(invocation, settings)
             ),
             telemetry=pipeline.TelemetryOptions(
                 listen=settings.telemetry.listen,
@@ -63,9 +63,9 @@ def start(
                 pipelines=settings.telemetry.pipelines,
             ),
             rereading=pipeline.Rereading(
-                FileWatch(*rereading.files(invocation), seen=seen),
-                rereading.ingest(invocation, settings, instance=instance, source=source),
-                lambda name: rereading.mode_of(settings, name),
+                FileWatch(*config_reload.files(invocation), seen=seen),
+                config_reload.ingest(invocation, settings, instance=instance, source=source),
+                lambda name: config_reload.mode_of(settings, name),
             ),
             applier=applier,
             until_lsn=until_lsn,

@@ -24,8 +24,8 @@ from sluice.errors import UnsupportedChange
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
-from sluice_spark.distributed.cutting import pieces_of
-from sluice_spark.distributed.folding import FoldTask, portions_of
+from sluice_spark.distributed.fold_stage import FoldTask, portions_of
+from sluice_spark.distributed.partition_stage import pieces_of
 from sluice_spark.distributed.stages import Piece, Stages
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.distributed.window import LEVEL, parts_for

@@ -50,7 +50,7 @@ def require_change(statement: str) -> None:
 
 
 @contextmanager
-def rehearsed(
+def rolled_back(
     connection: psycopg.Connection[tuple[Any, ...]], statement: str, *, published: list[int], seconds: float
 ) -> Iterator[None]:
     """Runs the block while `statement` holds for `connection`, and rolls it back. `published` are the oids

@@ -1,7 +1,7 @@
 """`sluice` with every wait of its own divided by one factor, so that three minutes of problem fit
 into seconds and still mean the same.
 
-`python -m tests.ops.hurried FACTOR ARGUMENTS...`. What is divided: each constant of the service
+`python -m tests.ops.short_waits FACTOR ARGUMENTS...`. What is divided: each constant of the service
 whose name ends in _SECONDS, the time-outs and retries of the object store's client, and how old a
 heartbeat may be. What others decide is divided by whoever starts it (wal_sender_timeout, rules,
 settings).

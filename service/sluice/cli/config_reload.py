@@ -13,8 +13,8 @@ from sluice.cli.invocation import Invocation
 from sluice.errors import UsageError
 from sluice.reloading import Signature, signature
 from sluice.settings import Settings
+from sluice.settings.display import fingerprint
 from sluice.settings.environment import secret_files
-from sluice.settings.present import fingerprint
 from sluice.settings.reload import differing, fixed
 from sluice.settings.secrets import dsn_secrets
 from sluice.store.rotation import is_key

@@ -9,7 +9,7 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError
 from sluice.manifest.state import TableState
 from sluice_spark import storage
-from sluice_spark.distributed import cutting, joining, snapshot_rows
+from sluice_spark.distributed import partition_stage, snapshot_chunks, snapshot_rows
 from sluice_spark.distributed.stages import Stages, results
 from sluice_spark.distributed.task import Place, WindowTask, in_bins
 from sluice_spark.distributed.window import DistributedWindow
@@ -85,18 +85,18 @@ class Distribution:
         snapshot = self.state.snapshot
         assert snapshot is not None
         stages = Stages(self.lake.session)
-        segments = [*chunks, *joining.changes_between(self._spool.open(), self.state)]
+        segments = [*chunks, *snapshot_chunks.changes_between(self._spool.open(), self.state)]
         schema = self.state.schemas[snapshot.schema_version].carried
         window = self._task(segments, schema, after_lsn=snapshot.first_lsn)
-        task = joining.task_of(
-            window, chunks, joining.arrow_schema(columns), slots=stages.slots, until_lsn=snapshot.snapshot_lsn
+        task = snapshot_chunks.task_of(
+            window, chunks, snapshot_chunks.arrow_schema(columns), slots=stages.slots, until_lsn=snapshot.snapshot_lsn
         )
         try:
-            self.lake.replace(marker, frame=joining.joined(stages, task, columns))
+            self.lake.replace(marker, frame=snapshot_chunks.joined(stages, task, columns))
         except ApplyError:
             # Spark says that a task failed, not why.
-            cut = stages.first(joining.cut_joined, task, tasks=len(window.bins))
-            results(stages.collected(stages.then(cut, joining.check_joined, task, tasks=task.cutter.parts)))
+            cut = stages.first(snapshot_chunks.cut_joined, task, tasks=len(window.bins))
+            results(stages.collected(stages.then(cut, snapshot_chunks.check_joined, task, tasks=task.cutter.parts)))
             raise
         finally:
             stages.close()
@@ -107,7 +107,7 @@ class Distribution:
         task = self._task(list(segments), newest, after_lsn=after_lsn)
         stages = Stages(self.lake.session)
         try:
-            found = results(stages.collected(stages.first(cutting.versions, task, tasks=len(task.bins))))
+            found = results(stages.collected(stages.first(partition_stage.versions, task, tasks=len(task.bins))))
         finally:
             stages.close()
         return [self.state.schemas[number] for number in sorted(set().union(*found))]

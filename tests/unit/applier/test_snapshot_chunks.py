@@ -17,8 +17,8 @@ from sluice.contract.chunks import ENDLESS, BlockRange
 from sluice.contract.entries import Changes, Commits, Segment, Snapshot
 from sluice.errors import UnsupportedChange
 from sluice.manifest.reader import load_state, read_entries
-from sluice_spark.distributed import joining
-from sluice_spark.distributed.joining import JoinTask
+from sluice_spark.distributed import snapshot_chunks
+from sluice_spark.distributed.snapshot_chunks import JoinTask
 from sluice_spark.distributed.task import Place, WindowTask, in_bins
 from sluice_spark.lake.columns import changelog_columns, mirror_columns
 from sluice_spark.read.column_defaults import arrow_type
@@ -93,7 +93,7 @@ def joined(heap: Heap, columns: list[tuple[str, str]], *, limit: int = 1 << 28) 
     assert state.snapshot is not None
     bodies = [entry.body for entry, _ in read_entries(store, after_seq=0)]
     parts = [segment for body in bodies if isinstance(body, Snapshot) for segment in body.segments]
-    segments: list[Segment] = [*parts, *joining.changes_between(store, state)]
+    segments: list[Segment] = [*parts, *snapshot_chunks.changes_between(store, state)]
     window = WindowTask(
         spool=heap.place,
         lake=heap.place,
@@ -113,15 +113,15 @@ def joined(heap: Heap, columns: list[tuple[str, str]], *, limit: int = 1 << 28) 
     kinds = {"map<string,string>": MAP, "timestamp": TS, "decimal(20,0)": pa.decimal128(20, 0)}
     kinds["array<smallint>"] = pa.list_(pa.int16())
     schema = pa.schema([(name, kinds.get(kind) or arrow_type(kind)) for name, kind in columns])
-    task = joining.task_of(window, parts, schema, slots=3, until_lsn=state.snapshot.snapshot_lsn)
+    task = snapshot_chunks.task_of(window, parts, schema, slots=3, until_lsn=state.snapshot.snapshot_lsn)
     return _rows(task)
 
 
 def _rows(task: JoinTask) -> list[dict[str, Any]]:
     by_part = defaultdict(list)
-    for piece in joining.cut_joined(task, iter(range(len(task.window.bins)))):
+    for piece in snapshot_chunks.cut_joined(task, iter(range(len(task.window.bins)))):
         by_part[piece.part].append(piece)
-    batches = [batch for pieces in by_part.values() for batch in joining.folded_rows(task, iter(pieces))]
+    batches = [batch for pieces in by_part.values() for batch in snapshot_chunks.folded_rows(task, iter(pieces))]
     found: list[dict[str, Any]] = pa.Table.from_batches(batches, schema=task.schema).to_pylist()
     return found
 

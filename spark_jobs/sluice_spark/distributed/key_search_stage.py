@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice import faults
 from sluice.errors import ApplyError, UnsupportedChange
-from sluice_spark.distributed.folding import GONE, PORTION, ROW, WANTS, key_columns
+from sluice_spark.distributed.fold_stage import GONE, PORTION, ROW, WANTS, key_columns
 from sluice_spark.distributed.stages import RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.row_identity import Claims, Numbers

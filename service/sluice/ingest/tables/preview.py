@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sluice.contract import keys
-from sluice.contract.carrying import refusal
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.conditions import refusal
 from sluice.contract.evolution import keys_of
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
@@ -24,7 +24,7 @@ _ASKED = "; `sluice resync` would then read it again"
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class Preview:
     """`effect` on the lake table: `followed` changes what it is called or its columns, `snapshot` reads
     all rows, `stop` leaves it behind until somebody acts. `why` is one sentence, empty for nothing.
     """
@@ -34,49 +34,49 @@ class Foreseen:
     cause: str = ""
 
 
-def foresee(state: TableState | None, facts: TableFacts | None, policy: TablePolicy, *, selected: bool) -> Foreseen:
+def preview_of(state: TableState | None, facts: TableFacts | None, policy: TablePolicy, *, selected: bool) -> Preview:
     """`facts` is None for a table that the publication does not carry."""
     carried = facts is not None and selected
     if state is None or state.state == State.DETACHED:
         if facts is None or not selected:
-            return Foreseen("nothing")
+            return Preview("nothing")
         refused = refusal(facts)
-        return Foreseen("stop", refused) if refused else Foreseen("snapshot", "it joins")
+        return Preview("stop", refused) if refused else Preview("snapshot", "it joins")
     if facts is None or not carried:
         why = "the publication no longer carries it" if facts is None else "source.tables no longer selects it"
-        return Foreseen("stop", f"{why}: its lake table stays as it is")
+        return Preview("stop", f"{why}: its lake table stays as it is")
     refused = refusal(facts)
     if refused:
-        return Foreseen("stop", refused)
+        return Preview("stop", refused)
     if not state.state.is_followed:
         return _behind(state)
     return _changed(state, facts, policy)
 
 
-def _behind(state: TableState) -> Foreseen:
+def _behind(state: TableState) -> Preview:
     """Nothing follows it now."""
     if state.state == State.QUARANTINED or state.resync_at:
-        return Foreseen("snapshot", state.reason or "it could not be carried before", state.cause)
-    return Foreseen("stop", state.reason, state.cause)
+        return Preview("snapshot", state.reason or "it could not be carried before", state.cause)
+    return Preview("stop", state.reason, state.cause)
 
 
-def _changed(state: TableState, facts: TableFacts, policy: TablePolicy) -> Foreseen:
+def _changed(state: TableState, facts: TableFacts, policy: TablePolicy) -> Preview:
     found = step(state, relation_of(facts), facts, policy)
     unseen = unseen_of(state, facts, policy) if state.state != State.SNAPSHOT else None
     lost = found.lost if found.lost is not None and not found.lost.cause.heals else unseen or found.lost
     if lost is not None:
         if lost.cause.heals and policy.on_change == "resync":
-            return Foreseen("snapshot", lost.reason, lost.cause)
-        return Foreseen("stop", lost.reason + _ASKED, lost.cause)
+            return Preview("snapshot", lost.reason, lost.cause)
+        return Preview("stop", lost.reason + _ASKED, lost.cause)
     said = []
     if (state.schema_name, state.table_name) != (facts.schema, facts.name):
         if policy.on_rename == "move" and state.path != keys.lake_path(facts.schema, facts.name):
             why = f"renamed from {state.schema_name}.{state.table_name}, and its lake table moves"
-            return Foreseen("snapshot", why, Cause.RENAME)
+            return Preview("snapshot", why, Cause.RENAME)
         said.append(f"renamed from {state.schema_name}.{state.table_name}; its lake table stays at {state.path}")
     if found.kinds:
         said.append(_shape(state, facts, found.schema))
-    return Foreseen("followed", "; ".join(said)) if said else Foreseen("nothing")
+    return Preview("followed", "; ".join(said)) if said else Preview("nothing")
 
 
 def _shape(state: TableState, facts: TableFacts, now: TableSchema) -> str:

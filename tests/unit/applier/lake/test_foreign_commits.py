@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from sluice.errors import UnsupportedChange
-from sluice_spark.lake.history import Commit, changes_data, read_commit, shape, tag
+from sluice_spark.lake.foreign_commits import Commit, changes_data, read_commit, shape, tag
 from sluice_spark.lake.place import Place, contradiction
 
 SECRET = "row-value-918273"

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from sluice import faults
 from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError
-from sluice_spark.distributed.cutting import ROWS, versioned
+from sluice_spark.distributed.partition_stage import ROWS, versioned
 from sluice_spark.distributed.stages import COUNT, RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded, fold

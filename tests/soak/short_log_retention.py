@@ -1,6 +1,6 @@
 """`sluice` whose lake tables keep their log for a minute, so that a run of minutes sees what a week does.
 
-`python -m tests.soak.hastened ARGUMENTS...`. The configuration allows ten minutes at least.
+`python -m tests.soak.short_log_retention ARGUMENTS...`. The configuration allows ten minutes at least.
 """
 
 import json

@@ -30,7 +30,7 @@ UNREAD_SECONDS = 2.0
 """Shorter pauses in reading the stream are how it works, and no news."""
 
 
-class Presence:
+class ProcessState:
     """Watches one ingest, and the applier beside it in `up`. May be asked from any thread."""
 
     def __init__(

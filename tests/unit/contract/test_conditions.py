@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sluice.contract.carrying import conditions, refusal
 from sluice.contract.catalog_facts import ChildFacts, TableFacts
+from sluice.contract.conditions import conditions, refusal
 from sluice.findings import Finding
 from sluice.operate.check.tables import examine_tables
 from tests.support.source_facts import BODY, ID, column, table

@@ -12,21 +12,19 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from sluice.contract.row_form import LakeAnswer, LakeQuestion
+from sluice.contract.row_form import ANSWERS, LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError
 from sluice.process.applier_process import end_with_parent, shell_status
 
-ANSWERS = "SLUICE_ANSWERS"
 
-
-class Lake:
+class LakeReader:
     """Asks the process that `start` starts, which begins with the first question and ends with `rest`: it
     takes memory. A context: the process ends with it.
     """
 
-    def __init__(self, start: "Callable[[], LakeQuestions]") -> None:
+    def __init__(self, start: "Callable[[], LakeReaderProcess]") -> None:
         self._start = start
-        self._running: LakeQuestions | None = None
+        self._running: LakeReaderProcess | None = None
 
     def ask(self, question: LakeQuestion) -> LakeAnswer:
         """Waits for the answer. Raises ApplyError when the process has ended instead; the next question starts
@@ -57,7 +55,7 @@ class Lake:
             running.__exit__(kind, error, trace)
 
 
-class LakeQuestions:
+class LakeReaderProcess:
     """Starts `command` at once, which takes seconds until its first answer. A context: the process
     ends with it.
     """

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from sluice import faults
-from sluice_spark.distributed.finding import HITS, VALUES
-from sluice_spark.distributed.folding import PORTION, ROW, Portion, Written, waiting_rows, write_rows
+from sluice_spark.distributed.fold_stage import PORTION, ROW, Portion, Written, waiting_rows, write_rows
+from sluice_spark.distributed.key_search_stage import HITS, VALUES
 from sluice_spark.distributed.stages import RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.row_identity import Numbers

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluice import faults
-from sluice_spark.distributed.folding import Written, write_rows
+from sluice_spark.distributed.fold_stage import Written, write_rows
 from sluice_spark.distributed.stages import RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.fold import in_order
