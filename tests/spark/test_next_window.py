@@ -20,7 +20,8 @@ from tests.spark import lake
 from tests.spark.changes import INT4, Change, column
 from tests.spark.conftest import Pipeline, Running, running
 from tests.spark.model import SCHEMA, Lake, histories, windows
-from tests.support.extent import FULL
+from tests.spark.processes import SMALL_JVM, run_applier
+from tests.support.extent import FULL, slow
 from tests.support.pipeline import wait_until
 
 BEFORE, AFTER = "apply.ahead.before", "apply.ahead.after"
@@ -214,3 +215,17 @@ def test_a_stop_while_one_window_is_committed_and_one_prepared_leaves_whole_wind
     assert pipeline.apply().tables["16385"].state == "live"
     assert _shown(pipeline.rows()) == rows
     assert lake.version(pipeline.path()) > version
+
+
+@slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("point", [BEFORE, AFTER])
+def test_a_kill_while_a_window_is_prepared_loses_and_doubles_nothing(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    rows = _backlog(pipeline)
+    monkeypatch.setenv("SLUICE_FAULTS", f"{point}=crash@2")
+    run = run_applier(pipeline.options(way=DIRECT, max_window_bytes=1, **SMALL_JVM))
+    assert run.code == faults.CRASHED, run.output
+    assert pipeline.apply(way=DIRECT).tables["16385"].state == "live"
+    assert _in_lake(pipeline) == rows
