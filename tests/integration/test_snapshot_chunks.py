@@ -202,6 +202,37 @@ def test_a_table_whose_blocks_are_others_begins_again(pipeline: IngestPipeline, 
     assert said in reason
 
 
+def test_a_key_that_was_another_one_between_two_parts_makes_the_snapshot_begin_again(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    """Nothing of it is left in the catalog, and the stream comes to it only after the last part was read."""
+    index = "CREATE UNIQUE INDEX t_n ON t (n)"
+    pipeline.database.execute(
+        SETUP[0], "ALTER TABLE t ALTER n SET NOT NULL", index, SETUP[1].replace("i, 0,", "i, -i,")
+    )
+    publish(pipeline, "t")
+    stream = tmp_path / "stream.open"
+
+    def change() -> None:
+        faults.arm(f"decode.before=hold:{stream},snapshot.chunk.before=count")
+        pipeline.database.execute(
+            "ALTER TABLE t REPLICA IDENTITY USING INDEX t_n",
+            "UPDATE t SET id = id + 100000 WHERE id % 3 = 0",
+            "ALTER TABLE t REPLICA IDENTITY DEFAULT",
+            "UPDATE t SET n = n - 100000 WHERE id % 5 = 0",
+        )
+
+    with (
+        structlog.testing.capture_logs() as logs,
+        chunked(pipeline, tmp_path, passage=3, then=change) as running,
+    ):
+        running.wait_until(lambda: (known := pipeline.table("public.t").snapshot) is not None and known.complete)
+        stream.touch()
+    assert pipeline.table("public.t").generation == 2
+    assert "columns changed" in next(str(log["reason"]) for log in logs if log["event"] == "the snapshot begins again")
+    assert_equal(pipeline, tmp_path)
+
+
 WITHOUT_KEY = {
     "no key": ("ALTER TABLE t DROP CONSTRAINT t_pkey", "REPLICA IDENTITY DEFAULT", "has no key"),
     "whole rows": ("ALTER TABLE t DROP CONSTRAINT t_pkey", "REPLICA IDENTITY FULL", "has no key"),

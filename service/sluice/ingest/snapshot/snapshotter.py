@@ -46,6 +46,7 @@ repeats. Each try costs the source a snapshot.
 """
 _SNAPSHOT, _LOCKS = "the snapshot to read from", "snapshots of locked tables"
 """What waits."""
+_RESHAPED = "the table's columns changed since a chunk of it was read"
 _NAMED = 3
 
 
@@ -199,7 +200,7 @@ class Snapshotter:
             if facts is None:
                 self._book.detach(int(table_id), "dropped at the source before its snapshot was published")
                 continue
-            not_joined = snapshot.not_joined(snapshot.snapshot_lsn)
+            not_joined = snapshot.not_joined(snapshot.snapshot_lsn) or _reshaped(state, snapshot)
             why = compare(snapshot.relfilenode, snapshot.fingerprint, facts)
             if not_joined or why is not None:
                 why = why or Unseen(Cause.INTERRUPTED, not_joined)
@@ -255,6 +256,15 @@ def _cannot_go_on(facts: TableFacts, state: TableState, before: SnapshotState) -
     if facts.relfilenode != before.relfilenode:
         return Unseen(Cause.INTERRUPTED, "the table was rewritten or truncated since a chunk of it was read")
     if before.schema_version != state.schema_version:
-        return Unseen(Cause.INTERRUPTED, "the table's columns changed since a chunk of it was read")
+        return Unseen(Cause.INTERRUPTED, _RESHAPED)
     not_joined = before.not_joined(FAR) if before.relations else "the chunks do not say which rows they have"
     return Unseen(Cause.INTERRUPTED, not_joined) if not_joined else None
+
+
+def _reshaped(state: TableState, snapshot: SnapshotState) -> str:
+    """Why chunks of several moments cannot be joined by the changes from between them: those name rows in
+    another way, though the catalog had nothing of it when the next chunk was read. Empty when they can.
+    """
+    began = (lsn for version, lsn in state.schema_lsns.items() if version > snapshot.schema_version)
+    is_one_moment = snapshot.first_lsn == snapshot.snapshot_lsn
+    return _RESHAPED if not is_one_moment and any(lsn < snapshot.snapshot_lsn for lsn in began) else ""
