@@ -223,7 +223,9 @@ class TableApply:
             if count is None:
                 if self._way == DISTRIBUTED:
                     at_once = changes.within(self._options.max_memory_bytes)
-                count = self._here(changes, at_once, versions, window, ready.planned if ready is not None else None)
+                planned = ready.planned if ready is not None else None
+                # A segment may have no change that is to be applied, which only its rows say.
+                count = Count() if at_once == [] else self._here(changes, at_once, versions, window, planned)
         committed = self._lake.place.marker == window.last_seq
         return Applied(
             self._lake.place,

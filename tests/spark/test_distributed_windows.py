@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from sluice import faults
 from sluice.contract.entries import BodyCommit, Changes, Commits
+from sluice.contract.schema import TableSchema
 from sluice.contract.xids import XidIntervals
 from sluice.errors import ManifestCorrupt, UnsupportedChange
 from sluice_spark.options import AUTO, DIRECT, DISTRIBUTED, MERGE
@@ -26,6 +27,7 @@ from tests.spark.test_large_windows import _by_key, _row, _wide_rows, assert_eve
 from tests.spark.windows import Windows
 from tests.support.extent import slow
 
+WITHOUT_KEY = table_schema(column("a", 1, INT4), column("s", 2, TEXT), identity="f")
 SMALL = 8_000
 """Bytes of decoded changes for both tasks at once: a part of some rows goes over local disk."""
 
@@ -198,13 +200,23 @@ def test_a_table_that_only_spark_can_write_to_gets_a_merge(pipeline: Pipeline) -
     assert _by_key(pipeline.rows()) == {key: _row(key, 1) for key in range(50)}
 
 
-def test_a_window_that_was_rolled_back_commits_nothing(pipeline: Pipeline) -> None:
-    pipeline.begin(SCHEMA, _row(1))
-    applied = Windows(pipeline, way=DISTRIBUTED)
+ROLLED_BACK: dict[str, tuple[TableSchema, dict[str, object], dict[str, object]]] = {
+    "a key": (SCHEMA, _row(5), {"way": DISTRIBUTED}),
+    "no key": (WITHOUT_KEY, {"a": 1, "s": "x"}, {"way": DISTRIBUTED}),
+    "no key, too large": (WITHOUT_KEY, {"a": 1, "s": "x"}, {"way": AUTO, "max_memory_bytes": 100}),
+}
+
+
+@pytest.mark.parametrize("case", ROLLED_BACK)
+def test_a_window_that_was_rolled_back_commits_nothing(pipeline: Pipeline, case: str) -> None:
+    schema, row, options = ROLLED_BACK[case]
+    pipeline.begin(schema, row)
+    applied = Windows(pipeline, **options)
     applied.apply()
     before = lake.version(pipeline.path())
     body = BodyCommit(end_lsn=500, commit_time_us=500, xid=7, aborted_xids=XidIntervals.of([7]))
-    segment = pipeline.manifest.segment([Change("i", _row(5), lsn=None)], SCHEMA, body=body)
+    rows = [Change("d", old=row, lsn=None)]
+    segment = pipeline.manifest.segment(rows, schema, body=body)
     pipeline.manifest.append(Changes((segment,), Commits([500], [500], [7])), through_lsn=500)
     assert not applied.apply().committed
     assert lake.version(pipeline.path()) == before
