@@ -67,3 +67,18 @@ def test_a_table_of_the_source_with_the_name_of_theirs_takes_no_message_away(pip
         for prefix in pq.read_table(io.BytesIO(pipeline.store.get(segment.key)))["prefix"].to_pylist()
     ]
     assert kept.count("kept") == 1
+
+
+def test_no_table_of_the_source_gets_the_path_of_theirs_before_they_are_kept(pipeline: IngestPipeline) -> None:
+    pipeline.database.execute(
+        f"CREATE PUBLICATION {pipeline.database.publication} FOR ALL TABLES",
+        "CREATE SCHEMA _sluice",
+        "CREATE TABLE _sluice.messages (id int PRIMARY KEY)",
+    )
+    pipeline.run()
+    pipeline.database.execute("ALTER TABLE _sluice.messages SET SCHEMA public")
+    pipeline.run()
+    pipeline.run(messages=True)
+    found = {table.table_name: table for table in pipeline.state().tables.values() if table.table_id != TABLE_ID}
+    assert found["messages"].state == "live"
+    assert found["messages"].path != pipeline.state().tables[TABLE_ID].path

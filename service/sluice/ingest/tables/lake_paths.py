@@ -41,7 +41,7 @@ class Places:
         """
         plain = keys.lake_path(schema_name, table_name)
         own = keys.lake_path_of_its_own(oid, schema_name, table_name)
-        taken = {
+        taken = {messagetable.PATH} | {
             other.path
             for other in self._register.states().values()
             if other.table_id != str(oid) and other.state != State.DETACHED

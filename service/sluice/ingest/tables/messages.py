@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from fnmatch import translate
 
+from sluice.contract import keys
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
@@ -44,6 +45,9 @@ SCHEMA = TableSchema(
 """`lsn` is the message's own position; the commit's is in the envelope. IN_DOUBT is explained in
 docs/messages.md.
 """
+
+PATH = keys.lake_path(SCHEMA.schema_name, SCHEMA.table_name)
+"""Its lake table's, whether messages are kept or not."""
 
 RELATION = relation_sent_as(SCHEMA)
 """What messages come as, so that they wait in bodies and units like rows of any table."""
