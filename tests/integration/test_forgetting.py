@@ -10,20 +10,22 @@ import pytest
 
 from sluice import faults
 from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Progress
 from sluice.contract.table_state import State
 from sluice.errors import StoreUnavailable
 from sluice.health.reporter import Reporter
 from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.forgetting import LOOK_SECONDS, Forgetting
-from sluice.manifest import checkpoint
+from sluice.manifest import checkpoint, pruning
 from sluice.manifest.compaction import Compactor
 from sluice.manifest.reader import load_state
 from sluice.manifest.state import to_json
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import open_query
 from sluice.store.memory import MemoryStore
-from tests.conformance.spools import World
+from tests.conformance.spools import LATER, World
+from tests.support.ingesting import IngestPipeline
 from tests.support.manifests import put
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
@@ -179,3 +181,35 @@ def test_what_is_forgotten_is_in_no_report(world: Dropping) -> None:
     world.prune()
     world.turn()
     assert [table.table for table in reporter.take().tables] == ["t7"]
+
+
+def test_a_running_ingest_forgets_a_table_that_was_dropped_and_carries_its_successor(
+    pipeline: IngestPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.ingest.tables.forgetting.LOOK_SECONDS", 0.0)
+    database = pipeline.database
+    create = "CREATE TABLE gone (id int PRIMARY KEY, v int)"
+    database.execute(create, f"CREATE PUBLICATION {database.publication} FOR ALL TABLES")
+    pipeline.run(tables=())
+    first = pipeline.table("public.gone")
+    database.execute("INSERT INTO gone VALUES (1, 1)", "DROP TABLE gone", create, "INSERT INTO gone VALUES (2, 2)")
+    pipeline.run(tables=())
+    state = pipeline.state()
+    rows = {
+        table_id: AppliedTable(table_id, "public", "gone", known.path, "mirror", 1, known.state, through_seq=state.seq)
+        for table_id, known in state.tables.items()
+        if known.state == State.LIVE
+    }
+    at = "2026-01-01T00:00:00+00:00"
+    pipeline.store.create(keys.apply_log(1), AppliedLog(1, "a", at, rows).encode())
+    pipeline.store.create(keys.apply_complete(1), Complete(1, 1, state.seq, at, {}).encode())
+    pruning.carry_out(pipeline.store, pruning.plan(pipeline.store, keep_seconds=0, now=lambda: LATER))
+    with pipeline.running(tables=(), watch_interval_s=0.1) as running:
+
+        def is_forgotten() -> bool:
+            database.execute("INSERT INTO gone SELECT max(id) + 1, 0 FROM gone")
+            return pipeline.state().tables[first.table_id].is_forgotten
+
+        running.wait_until(is_forgotten)
+    (alive,) = [table for table in pipeline.state().tables.values() if not table.is_forgotten]
+    assert (alive.state, alive.path) == (State.LIVE, first.path)
