@@ -46,9 +46,9 @@ the second.
 """
 REPAIRING = "repair."
 """Points that ingest passes when it was asked for a repair; test_killed_repair.py stops there."""
-ELSEWHERE = ("gc.", "compact.", "gap.", "slot.")
-"""Points that ingest never passes; tests/conformance/test_pruning.py, test_compaction.py and e2e/test_gap.py stop
-there."""
+ELSEWHERE = ("gc.", "compact.", "gap.", "slot.", "forget.")
+"""Points that ingest does not pass there; tests/conformance/test_pruning.py, test_compaction.py, e2e/test_gap.py and
+integration/test_forgetting.py stop there."""
 
 MAINTAINING = "apply.maintenance."
 """Points that no window passes; tests/spark/test_killed_maintenance.py stops there."""

@@ -185,6 +185,8 @@ def _step(draw: st.DrawFn, state: PipelineState) -> tuple[Any, int]:
     for known in state.tables.values():
         if known.state == State.GAP and (closing := _closing(known, state.through_lsn)) is not None:
             possible.append(closing)
+        if not known.schemas:
+            continue  # forgotten
         version = draw(st.sampled_from(sorted(known.schemas)))
         if through_lsn > state.through_lsn:
             lsns = sorted(draw(st.sets(st.integers(state.through_lsn + 1, through_lsn), min_size=1, max_size=5)))
@@ -223,10 +225,12 @@ def _closing(known: TableState, through_lsn: int) -> Repair | None:
 def _joining(draw: st.DrawFn, state: PipelineState) -> Table:
     table_id = draw(st.sampled_from(["7", "8", "9"]))
     known = state.tables.get(table_id)
-    introduces = known is None or draw(st.booleans())
-    version = (known.schema_version if known else 0) + 1 if introduces else None
+    introduces = known is None or known.is_forgotten or draw(st.booleans())
+    version = (known.next_version if known else 1) if introduces else None
     further = draw(st.integers(0, 1))
     states = [State.SNAPSHOT, State.STALE]
+    if known is not None and not introduces:
+        states.append(State.DETACHED)  # and forgotten when it says so again, without a reason
     if further or known is None or known.gap is None:
         states.append(State.LIVE)  # what has a gap is live again by its repair or by a new generation
     return table(

@@ -137,6 +137,7 @@ class Reporter:
                 verification_late=compared.is_late(table, now=now.timestamp()),
             )
             for table_id, table in state.tables.items()
+            if not table.is_forgotten
         ]
         behind = [
             state.seq - table.through_seq for table in here.values() if table is not None and table.state == "live"

@@ -123,7 +123,7 @@ def open_epoch(
         starting, book, segments, counts=status.snapshots, stop=stop.threads, limits=options.snapshot
     )
     repairer = GapCloser(starting, log, store, committer, epoch=opened.epoch, numbers=numbers, stop=stop.threads)
-    watch = CatalogWatch(starting, book, store)
+    watch = CatalogWatch(starting, book, store, state=lambda: log.state)
     return Epoch(opened, log, book, committer, snapshotter, repairer, watch, lookup, guard.close, numbers)
 
 

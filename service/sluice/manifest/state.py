@@ -31,6 +31,7 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.lsn import show
+from sluice.manifest.forgotten import forgotten
 from sluice.manifest.gaps import Gap, Gaps, after_lsn, closed
 from sluice.manifest.lost_changes import broken, lacking_origins, on_its_server, since_the_fork, with_gap
 from sluice.manifest.snapshot_state import SnapshotState, begun, published_kinds
@@ -72,6 +73,9 @@ class TableState:
     by which the table joined. All `schemas` have its present name. `unsent_lsn` is the newest position of a
     change of this generation that came without all its values before the first chunk of its snapshot did.
     `gaps` are those of this generation.
+
+    Of a forgotten table only what tells it from every other is left, and in `schema_lsns` the newest
+    version it had: should its id come back, it goes on with the next generation and version.
     """
 
     table_id: str
@@ -104,9 +108,19 @@ class TableState:
         return self.state.is_applied and self.paused is None
 
     @property
+    def is_forgotten(self) -> bool:
+        """The table is gone, and no entry refers to it any more."""
+        return self.state == State.DETACHED and not self.reason and not self.schemas
+
+    @property
     def schema_version(self) -> int:
         """The newest schema version, 0 before the first."""
         return max(self.schemas, default=0)
+
+    @property
+    def next_version(self) -> int:
+        """That of the next shape: no version is used twice."""
+        return max((*self.schemas, *self.schema_lsns), default=0) + 1
 
     @property
     def schema_lsn(self) -> int:
@@ -325,6 +339,8 @@ def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
     known = old if old is not None and not begins else None
     if known is not None and known.gap is not None and new.state.has_initial_rows:
         raise _corrupt(seq, f"calls table {new.table_id} {new.state}, whose gap is open")
+    if known is not None and known.state == State.DETACHED == new.state and not new.reason and new.schema is None:
+        return forgotten(known, new, seq=seq)
     reshaped = known is not None and new.schema is not None and new.state == known.state
     schemas = _schemas(seq, old, new)
     return TableState(
@@ -387,9 +403,10 @@ def _schemas(seq: int, old: TableState | None, new: Table) -> dict[int, TableSch
         known = {version: schema.named(new.schema_name, new.table_name) for version, schema in known.items()}
     if new.schema is None or known.get(new.schema.version) == new.schema:
         return known
-    if new.schema.table_id != new.table_id or new.schema.version != max(known, default=0) + 1:
+    expected = old.next_version if old else 1
+    if new.schema.table_id != new.table_id or new.schema.version != expected:
         raise _corrupt(
-            seq, f"introduces schema version {new.schema.version} of table {new.table_id} after {max(known, default=0)}"
+            seq, f"introduces schema version {new.schema.version} of table {new.table_id} after {expected - 1}"
         )
     return {**known, new.schema.version: new.schema}
 

@@ -75,6 +75,12 @@ class Catalog:
         """The same of several tables at once; those that are gone are left out."""
         return self._load("c.oid = ANY (%(oids)s::oid[])", publication=publication, oids=list(oids)) if oids else []
 
+    def existing(self, oids: Sequence[int]) -> set[int]:
+        """Those of these oids that are tables, published or not."""
+        command = b"SELECT oid::int8 FROM pg_catalog.pg_class WHERE relkind IN ('r', 'p') AND oid = ANY (%s::oid[])"
+        with translated("looking for tables that are gone"):
+            return {oid for (oid,) in self._conn.execute(command, (list(oids),)).fetchall()}
+
     def publication_entries(self, publication: str) -> list[tuple[str, str]]:
         """(schema, name) of the tables that the publication names one by one, partitioned ones among
         them that it does not carry under their own names.

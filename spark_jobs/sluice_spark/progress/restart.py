@@ -67,11 +67,13 @@ def find_tables(
     floor_seq: int = 0,
 ) -> dict[str, TableProgress]:
     """How far each table is, by table id. Every one has been examined as `LakeTable.find` says:
-    nothing is skipped on the word of a marker whose history has not been looked at. Raises
-    SparkGone. Entries through `floor_seq` were pruned.
+    nothing is skipped on the word of a marker whose history has not been looked at. A forgotten one is
+    not looked at. Raises SparkGone. Entries through `floor_seq` were pruned.
     """
 
     def find(state: TableState) -> TableProgress:
+        if state.is_forgotten:
+            return restore(state, log, place=Place())
         before = reported(state, log)
         table = lake.unseen(state, session, since=before.version if before else -1)
         return not_pruned(find_table(options, state, log, lake=table, telemetry=telemetry), state, floor_seq)

@@ -265,6 +265,39 @@ def test_a_pause_ends_when_its_table_leaves() -> None:
     assert _after(gone, table(generation=2, version=None)).tables["7"].is_applied
 
 
+def _forgotten() -> PipelineState:
+    left = table(version=None, state="detached", reason="dropped", fingerprint="x" * 500)
+    return _after(started(), snapshot(), table(version=2), left, replace(left, reason="", fingerprint=""))
+
+
+def test_of_a_forgotten_table_a_remainder_is_left_that_no_entry_can_refer_to() -> None:
+    state = _forgotten()
+    known = state.tables["7"]
+    assert known.is_forgotten
+    assert (known.schemas, known.snapshot, known.fingerprint, known.resyncs.counts) == ({}, None, "", {})
+    assert from_json(json.loads(json.dumps(to_json(state)))) == state
+    again = _after(state, replace(table(version=None, state="detached"), table_name="other"))
+    assert again.tables["7"].is_forgotten, "said once more, as under another name, changes nothing of that"
+    for late in (changes(LATER), snapshot()):
+        with pytest.raises(ManifestCorrupt, match="entry 7"):
+            follow(state, late, through_lsn=LATER if isinstance(late, MOVING) else None)
+
+
+def test_an_id_that_comes_back_goes_on_with_the_next_generation_and_version() -> None:
+    state = _forgotten()
+    for wrong in (table(generation=1, version=1), table(generation=2, version=2)):
+        with pytest.raises(ManifestCorrupt, match="introduces schema version"):
+            follow(state, wrong)
+    back = _after(state, table(generation=2, version=3), snapshot(generation=2, version=3)).tables["7"]
+    assert (back.state, sorted(back.schemas), back.generation) == (State.LIVE, [3], 2)
+
+
+def test_a_table_that_left_is_not_forgotten_by_leaving_nor_while_it_says_why() -> None:
+    left = _after(started(), table(version=None, state="detached", reason="dropped"))
+    renamed = _after(left, replace(table(version=None, state="detached", reason="dropped"), table_name="new"))
+    assert sorted(renamed.tables["7"].schemas) == [1]
+
+
 def test_paused_is_no_state_that_an_entry_can_give() -> None:
     with pytest.raises(ManifestCorrupt, match="state paused"):
         follow(started(), table(state="paused"))

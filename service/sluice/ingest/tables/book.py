@@ -307,11 +307,12 @@ class TableBook:
             self.mark_stale(int(state.table_id), reason, lsn=lsn, cause=cause)
 
     def detach(self, oid: int, reason: str) -> None:
-        """The source no longer publishes the table, or nobody asks for it; why may change later."""
+        """The source no longer publishes the table, or nobody asks for it. No `reason`: it is forgotten."""
         with self._lock:
             state = self.states()[str(oid)]
             if state.state == State.DETACHED:
-                if state.reason != reason and not state.reason.startswith("dropped"):
+                stays = state.is_forgotten or (reason and state.reason.startswith("dropped"))
+                if state.reason != reason and not stays:
                     self._register.change(state, reason=reason)
             else:
                 self._logger.warning("table detached", table=f"{state.schema_name}.{state.table_name}", reason=reason)
@@ -400,9 +401,8 @@ class TableBook:
         if reason:
             self._quarantine(facts, state, reason)
             return None
-        version = max(state.schemas, default=0) + 1
         latest = latest_schema(state)
-        schema = build_schema(relation_of(facts), facts, latest, version, begins=True)
+        schema = build_schema(relation_of(facts), facts, latest, state.next_version, begins=True)
         schema = contracted(schema, latest, self._policy(state))
         if latest is not None and replace(schema, version=latest.version) == latest:
             schema = latest

@@ -6,13 +6,16 @@ one that changes nothing in the rows (VACUUM FULL, ANALYZE, an index) does not. 
 for a table is decided by `TableBook.look`. Runs in a thread, on a session of its own.
 """
 
+from collections.abc import Callable
+
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.forgetting import Forgetting
 from sluice.ingest.tables.register import differs
 from sluice.ingest.tables.requests import Requests
-from sluice.manifest.state import TableState
+from sluice.manifest.state import PipelineState, TableState
 from sluice.source.catalog import Catalog
 from sluice.source.lazy_session import LazySession
 from sluice.source.published_tables import PublishedTables
@@ -30,11 +33,15 @@ class CatalogWatch:
     requests that wait in `store`. A look costs the server, and us, by what changed since the last one.
     """
 
-    def __init__(self, options: KnownSource, book: TableBook, store: ObjectStore) -> None:
+    def __init__(
+        self, options: KnownSource, book: TableBook, store: ObjectStore, *, state: Callable[[], PipelineState]
+    ) -> None:
+        """`state` is that of the manifest."""
         self._publication = options.publication
         self._session = LazySession(options)
         self._published = PublishedTables(options.publication)
         self._book = book
+        self._forgetting = Forgetting(store, book, state)
         self.requests = Requests(store, book, options.publication)
         self._configured = book.configured
         self._settled: dict[int, tuple[TableFacts, TableState]] = {}
@@ -75,3 +82,4 @@ class CatalogWatch:
             and not self._book.wants_to_move(state)
         }
         self.requests.take(published)
+        self._forgetting.turn(Catalog(connection))

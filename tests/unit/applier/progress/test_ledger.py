@@ -160,6 +160,29 @@ def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_ha
     )
 
 
+def test_a_forgotten_table_is_in_no_report_and_a_window_of_it_that_ends_late_harms_nothing() -> None:
+    store = MemoryStore("ledger of a forgotten table", prefix="shop/")
+    manifest = _two_tables(store, entries=30)
+    ledger = _opened(store, markers={"16385": 5, "16386": 5})
+    _read(ledger, store)
+    work = next(work for work in ledger.ready(now=0.0, boundary_seq=0) if work.table_id == "16385")
+    ledger.begun(work, now=0.0)
+    manifest.table(SCHEMA, state="detached", reason="dropped", new=False)
+    _read(ledger, store)
+    assert ledger.report().keys() == {"16385", "16386"}
+    manifest.table(SCHEMA, state="detached", new=False, publishes=None)
+    _read(ledger, store)
+    _applied(ledger, "16385", work.window)  # a window that ends late
+    again = _opened(store, markers={"16385": 5, "16386": 5})
+    _read(again, store)
+    for one in (ledger, again):
+        assert one.report().keys() == {"16386"}
+        assert one.report(one.moved() | {"16385"}).keys() == {"16386"}
+        assert {item.table_id for item in one.ready(now=1e9, boundary_seq=0)} == {"16386"}
+        assert not one.works("16385")
+        assert "16385" not in one.maintainable()
+
+
 def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
