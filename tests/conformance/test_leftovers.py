@@ -15,7 +15,7 @@ from sluice.contract import keys
 from sluice.contract.control import REPAIR, REPAIR_KEPT_SECONDS, REPAIR_READ_SECONDS, Request
 from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Repair, Snapshot
 from sluice.errors import ManifestCorrupt, StoreRefused
-from sluice.manifest import leftovers
+from sluice.manifest import leftovers, reader
 from sluice.manifest.leftovers import collect, referenced
 from sluice.manifest.reader import load_state
 from sluice.manifest.writer import ManifestLog
@@ -181,7 +181,7 @@ def test_a_store_that_lets_nobody_delete_is_an_error_and_loses_nothing() -> None
 def test_epochs_that_were_cut_off_by_the_look_back_are_left_alone(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "ENTRIES_AT_ONCE", 2)
+    monkeypatch.setattr(reader, "BACKWARDS", 2)
     monkeypatch.setattr(leftovers, "LOOK_BACK_ENTRIES", 3)
     first = writer(store)
     first.append(table("7"))

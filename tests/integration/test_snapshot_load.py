@@ -39,7 +39,7 @@ def limited(**limits: Any) -> dict[str, Any]:
 
 
 def waits(running: Running) -> SnapshotWait | None:
-    return running.ingest.status.snapshots.wait if running.ingest is not None else None
+    return running.ingest.status.snapshots.load_wait if running.ingest is not None else None
 
 
 def is_live(pipeline: IngestPipeline, name: str) -> bool:
@@ -128,7 +128,7 @@ def test_limits_that_are_kept_cost_no_wait(pipeline: IngestPipeline, tmp_path: P
     ingest = pipeline.run(
         **{**CHUNKS, "snapshot": SnapshotLimits(load=LoadLimits(1 << 40, replica_lag_s=3600.0, active_sessions=10_000))}
     )
-    assert ingest.status.snapshots.wait is None
+    assert ingest.status.snapshots.load_wait is None
     assert_equal(pipeline, tmp_path)
 
 
@@ -137,11 +137,11 @@ def test_a_wait_that_nobody_waits_for_any_more_is_over_and_the_next_one_begins_a
     limits = LoadLimits(active_sessions=-1)
     with closing(LoadGate(options_of(database), limits, counts=counts, stop=threading.Event())) as gate:
         gate.is_open()
-        first = counts.wait
+        first = counts.load_wait
         gate.rest()
-        between = counts.wait
+        between = counts.load_wait
         gate.is_open()
-        second = counts.wait
+        second = counts.load_wait
     assert between is None
     assert first is not None
     assert second is not None

@@ -84,7 +84,7 @@ class ProcessState:
         """What health is judged by; costs microseconds."""
         status = self._status
         streaming = status.state == "streaming" and status.connected
-        waits = status.snapshots.wait if status.snapshots.pending else None
+        waits = status.snapshots.load_wait if status.snapshots.pending else None
         return ProcessSeen(
             state=status.state,
             connected=status.connected,
@@ -140,7 +140,7 @@ class ProcessState:
         if status.backpressure_cause is not None and status.unread_s > UNREAD_SECONDS:
             busy = "the upload to the spool" if status.backpressure_cause == "upload" else "the decoder"
             yield Wait("reading the stream", f"{busy} to catch up (backpressure)", now - status.unread_s)
-        loaded = status.snapshots.wait
+        loaded = status.snapshots.load_wait
         if loaded is not None and status.snapshots.pending:
             yield Wait("snapshots", loaded.reason, loaded.began_at)
         most = status.snapshots.most_rows_per_second
@@ -150,7 +150,7 @@ class ProcessState:
     def _snapshot(self) -> SnapshotRound | None:
         progress, now = self._status.snapshots.progress, time.monotonic()
         present = dict(progress.tables)
-        waits = self._status.snapshots.wait
+        waits = self._status.snapshots.load_wait
         if not self._status.snapshots.pending or (not present and waits is None):
             return None
         under = [

@@ -206,7 +206,8 @@ class SnapshotCounts:
     waits: Waits = field(default_factory=Waits)
     """What keeps them from being read now."""
     progress: SnapshotProgress = field(default_factory=SnapshotProgress)
-    wait: SnapshotWait | None = None
+    load_wait: SnapshotWait | None = None
+    """That the source's load keeps them from being read."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, table: str, *, estimated_rows: int, rows_before: int = 0) -> None:

@@ -22,11 +22,10 @@ from sluice.contract.control import REPAIR_KEPT_SECONDS, Request
 from sluice.contract.entries import Body, Changes, Opened, Progress, Repair, Segment, Snapshot, Table
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, StoreRefused
 from sluice.manifest import horizon
-from sluice.manifest.reader import read_entries
+from sluice.manifest.reader import read_backwards
 from sluice.manifest.state import PipelineState
 from sluice.store.base import ObjectStore
 
-ENTRIES_AT_ONCE = 256
 LOOK_BACK_ENTRIES = 100_000
 """Older epochs are looked at until so many entries were read, the newest of them always whole: a
 start must not read years of entries.
@@ -80,21 +79,16 @@ def _named(store: ObjectStore, base: PipelineState, *, before_seq: int, stop: th
     """
     whole: Named = {}
     reading: Named = {}
-    last = before_seq - 1
-    while last > base.seq and not (whole and before_seq - last > LOOK_BACK_ENTRIES):
+    for entry in read_backwards(store, after_seq=base.seq, before_seq=before_seq):
         if stop.is_set():
             return {}
-        first = max(base.seq + 1, last - ENTRIES_AT_ONCE + 1)
-        entries = [entry for entry, _ in read_entries(store, after_seq=first - 1, limit=last - first + 1)]
-        if len(entries) != last - first + 1:
-            raise ManifestCorrupt(f"manifest entry {first + len(entries)} is missing, though entry {before_seq} exists")
-        for entry in reversed(entries):
-            for segment in referenced(entry.body):
-                _name(reading, segment.key)
-            if isinstance(entry.body, Opened):
-                whole[entry.epoch] = reading.pop(entry.epoch, bytearray())
-        last = first - 1
-    if base.seq and last <= base.seq:
+        if whole and before_seq - entry.seq > LOOK_BACK_ENTRIES:
+            return whole
+        for segment in referenced(entry.body):
+            _name(reading, segment.key)
+        if isinstance(entry.body, Opened):
+            whole[entry.epoch] = reading.pop(entry.epoch, bytearray())
+    if base.seq:
         # What earlier entries named is deleted already, but for what is still prepared.
         for transaction in base.prepared.values():
             for part in transaction.parts:

@@ -20,6 +20,8 @@ from sluice.store.base import ObjectStore
 AHEAD = 16
 """Entries fetched at once while catching up."""
 THREADS = 8
+BACKWARDS = 256
+"""Entries read at once by who reads from the newest to the oldest."""
 IDENTITY_DIGITS = 16
 
 
@@ -47,6 +49,21 @@ def read_entries(
     """
     for link in read_links(store, after_seq=after_seq, previous_sha256=previous_sha256, limit=limit, gaps=gaps):
         yield link.entry, link.sha256
+
+
+def read_backwards(store: ObjectStore, *, after_seq: int, before_seq: int) -> Iterator[Entry]:
+    """Entry `before_seq - 1` and on, down to `after_seq + 1`. Raises ManifestCorrupt if one is not there,
+    FormatTooNew, StoreError.
+    """
+    last = before_seq - 1
+    while last > after_seq:
+        first = max(after_seq + 1, last - BACKWARDS + 1)
+        entries = [entry for entry, _ in read_entries(store, after_seq=first - 1, limit=last - first + 1)]
+        if len(entries) != last - first + 1:
+            missing = first + len(entries)
+            raise ManifestCorrupt(f"manifest entry {missing} is missing, though the manifest goes on to {before_seq}")
+        yield from reversed(entries)
+        last = first - 1
 
 
 def read_links(

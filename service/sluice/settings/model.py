@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.addresses import (
     lake_uri,
     listen_address,
@@ -29,10 +30,6 @@ _LONGEST_FRESHNESS = 240
 Streaming = Literal["off", "on", "parallel", "auto"]
 Origin = Literal["any", "none"]
 Mode = Literal["mirror", "changelog", "history"]
-OnChange = Literal["resync", "stop"]
-OnWiden = Literal["resync", "follow"]
-OnRename = Literal["keep", "move"]
-Contract = Literal["evolve", "ignore_new", "stop"]
 
 
 def _not_history(mode: Mode) -> Mode:

@@ -26,7 +26,7 @@ from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.distributed.fold_stage import FoldTask, portions_of
 from sluice_spark.distributed.partition_stage import pieces_of
-from sluice_spark.distributed.stages import Piece, Stages
+from sluice_spark.distributed.stages import Piece, Stages, as_declared
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.distributed.window import LEVEL, parts_for
 from sluice_spark.fold.fold import fold
@@ -135,7 +135,12 @@ def folded_rows(task: JoinTask, pieces: Iterator[Piece]) -> Iterator[pa.RecordBa
         rows = window.united(portion)
         folded = fold(rows, window.schema, keyed=True, removals_sent=False, from_nothing=True).rows
         refuse_unplaced(folded, window.schema)
-        yield from _as_inserted(folded, task.schema).to_batches(max_chunksize=_rows_a_batch(folded))
+        # In a changelog these rows say that they were inserted.
+        constants = {
+            envelope.OP: pa.repeat(envelope.OP_INSERT, len(folded)),
+            envelope.ORDINAL: pa.array(range(len(folded))),
+        }
+        yield from as_declared(folded, task.schema, constants)
         faults.point("apply.distributed.joined")
 
 
@@ -144,24 +149,3 @@ def check_joined(task: JoinTask, pieces: Iterator[Piece]) -> Iterator[Piece]:
     for _ in folded_rows(task, pieces):
         pass
     yield from ()
-
-
-def _rows_a_batch(rows: pa.Table) -> int:
-    most = 8 * 1024 * 1024
-    size: int = rows.nbytes
-    return max(1, len(rows) * most // max(size, most))
-
-
-def _as_inserted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with the columns of the lake table: those of a changelog say that they were inserted."""
-    constants = {envelope.OP: pa.repeat(envelope.OP_INSERT, len(rows)), envelope.ORDINAL: pa.array(range(len(rows)))}
-    there = set(rows.column_names)
-    arrays = [
-        rows[field.name].cast(field.type)
-        if field.name in there
-        else constants[field.name].cast(field.type)
-        if field.name in constants
-        else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)

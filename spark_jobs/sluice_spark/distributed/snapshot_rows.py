@@ -7,7 +7,6 @@ the table.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -18,12 +17,11 @@ from sluice import faults
 from sluice.contract import envelope
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
-from sluice_spark.distributed.stages import Piece, Stages
+from sluice_spark.distributed.stages import Piece, Stages, as_declared
 from sluice_spark.distributed.task import Place
 from sluice_spark.lake.handover import struct
 from sluice_spark.read.changes import read_rows, snapshot_tables
 
-_BATCH_BYTES = 8 * 1024 * 1024
 _NO_COLUMNS = pa.schema([])
 BIN_BYTES = 64 * 1024 * 1024
 """Of segments for one task, which writes a data file."""
@@ -54,19 +52,8 @@ def snapshot_frame(stages: Stages, task: SnapshotTask, columns: Sequence[tuple[s
 def _rows(task: SnapshotTask, numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
     for number in numbers:
         for rows in snapshot_tables(task.spool.open(), task.bins[number], task.version):
-            table = _as_declared(rows, task.schema)
-            size = max(1, len(table) * _BATCH_BYTES // max(table.nbytes, _BATCH_BYTES))
-            yield from table.to_batches(max_chunksize=size)
+            yield from as_declared(rows, task.schema)
         faults.point("apply.distributed.snapshot")
-
-
-def _as_declared(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    there = set(rows.column_names)
-    arrays: list[Any] = [
-        rows[field.name].cast(field.type) if field.name in there else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def check(task: SnapshotTask, numbers: Iterable[int]) -> Iterator[Piece]:

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from sluice_spark.distributed.packages import require as require_packages
 SCHEMA = "kind string, part int, payload binary"
 _ARROW = pa.schema([("kind", pa.string()), ("part", pa.int32()), ("payload", pa.binary())])
 _BATCH_BYTES = 8 * 1024 * 1024
+_NO_CONSTANTS: Mapping[str, pa.Array] = MappingProxyType({})
 _BATCH_PIECES = 256
 _SETTINGS = {
     # A batch of pieces must stay small, whatever the number of its rows is.
@@ -251,3 +253,17 @@ def require(*, holds: bool, what: str) -> None:
     """
     if not holds:
         raise ApplyError(f"the executors' results do not add up: {what}", hint="please report it with the log")
+
+
+def as_declared(
+    rows: pa.Table, schema: pa.Schema, constants: Mapping[str, pa.Array] = _NO_CONSTANTS
+) -> Iterator[pa.RecordBatch]:
+    """`rows` with the columns `schema`, in batches. What they lack is one of the `constants`, else NULL."""
+    columns: dict[str, Any] = {**constants, **{name: rows[name] for name in rows.column_names}}
+    arrays = [
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    size = max(1, len(table) * _BATCH_BYTES // max(table.nbytes, _BATCH_BYTES))
+    yield from table.to_batches(max_chunksize=size)

@@ -155,7 +155,7 @@ class Boundaries:
         """
         since_lsn = self._snapshot_lsns(rows)
         complete = self._boundary.complete(rows, since_lsn=since_lsn)
-        if self._boundary.is_missed(rows, since_lsn=since_lsn):
+        if complete is None and self._boundary.is_missed(rows, since_lsn=since_lsn):
             self._boundary = Boundary()
         if complete is not None:
             versions = self._boundary.versions

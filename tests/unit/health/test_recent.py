@@ -139,7 +139,9 @@ def test_what_the_counters_show_is_waited_for_while_it_lasts_and_not_a_moment_of
     status.snapshots.pending = 1
     status.snapshots.most_rows_per_second = 5000
     status.snapshots.begin("public.a", estimated_rows=10)
-    status.snapshots.wait = SnapshotWait(("stream_lag",), "the lag of the stream is above 1.0 MiB", 77.0, holding=False)
+    status.snapshots.load_wait = SnapshotWait(
+        ("stream_lag",), "the lag of the stream is above 1.0 MiB", 77.0, holding=False
+    )
     stream, *others = process.facts().waits
     assert (stream.what, stream.reason) == ("reading the stream", "the upload to the spool to catch up (backpressure)")
     assert [(one.reason, one.since) for one in others] == [

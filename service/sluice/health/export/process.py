@@ -130,7 +130,8 @@ class ProcessExport:
         metrics.show(catalogue.SNAPSHOT_ESTIMATED_ROWS, progress.expected_rows)
         metrics.show(catalogue.SNAPSHOT_START, progress.began_at if under_way else None)
         metrics.show(catalogue.SNAPSHOT_ETA, progress.seconds_left(time.monotonic()) if under_way else None)
-        waiting = totals.wait.signals if totals.wait is not None and totals.pending else ()
+        waits = totals.load_wait if totals.pending else None
+        waiting = waits.signals if waits is not None else ()
         for signal in catalogue.SNAPSHOT_WAITING.labels["signal"]:
             metrics.set(catalogue.SNAPSHOT_WAITING, signal in waiting, signal=signal)
         metrics.advance_to(catalogue.SNAPSHOT_ROWS, totals.rows)

@@ -123,7 +123,7 @@ class LoadGate:
 
     def rest(self) -> None:
         """Nobody reads, and so nobody waits: the next wait begins anew. Not while `wait` runs."""
-        self._above, self._counts.wait = frozenset(), None
+        self._above, self._counts.load_wait = frozenset(), None
 
     def close(self) -> None:
         """Ends the session at the source; the next question opens another."""
@@ -165,8 +165,8 @@ class LoadGate:
         elif self._above and not found:
             self._logger.info("snapshots go on", waited_s=round(now - self._since, 1))
         self._above = frozenset(one.signal for one in found)
-        waited = self._counts.wait
+        waited = self._counts.load_wait
         began_at = waited.began_at if waited is not None else time.time()
-        self._counts.wait = (
+        self._counts.load_wait = (
             SnapshotWait(tuple(one.signal for one in found), found[0].words, began_at, holding) if found else None
         )

@@ -2,12 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-OnChange = Literal["resync", "stop"]
-OnWiden = Literal["resync", "follow"]
-OnRename = Literal["keep", "move"]
-Contract = Literal["evolve", "ignore_new", "stop"]
+from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 
 
 @dataclass(frozen=True, slots=True)
