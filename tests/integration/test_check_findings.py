@@ -45,9 +45,13 @@ class Case:
     patterns: tuple[str, ...] = ()
     options: dict[str, bool] = field(default_factory=dict)
     two_phase: bool = False
+    load_limits: tuple[str, ...] = ()
 
 
 CASES: dict[str, Case] = {
+    "limits on what the role cannot see": Case(
+        (), {"role.load_limits"}, load_limits=("source.snapshot_max_replica_lag", "source.snapshot_max_active_sessions")
+    ),
     "no identity": Case(
         ("CREATE TABLE b (id int)", "GRANT SELECT ON b TO {role}", ADD + "b"),
         {"table.no_identity"},
@@ -337,7 +341,10 @@ def found(
     case = case or Case((), set())
     for _ in range(100):
         findings = run_preflight(
-            options_as(database, role, **case.options), case.patterns, two_phase=case.two_phase
+            options_as(database, role, **case.options),
+            case.patterns,
+            two_phase=case.two_phase,
+            load_limits=case.load_limits,
         ).findings
         if settled(findings):
             break

@@ -146,3 +146,20 @@ def test_a_wait_that_nobody_waits_for_any_more_is_over_and_the_next_one_begins_a
     assert first is not None
     assert second is not None
     assert second.began_at > first.began_at
+
+
+def test_limits_that_change_while_a_snapshot_waits_hold_for_it_at_once(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    pipeline.database.execute(*SETUP)
+    publish(pipeline, "t")
+    with pipeline.running(**limited(stream_lag=-1)) as running:
+        running.wait_until(lambda: waits(running) is not None)
+        ingest = running.ingest
+        assert ingest is not None
+        running.call(lambda: ingest.reconfigure(pipeline.options(**limited(active_sessions=-1))))
+        running.wait_until(lambda: (found := waits(running)) is not None and found.signals == ("active_sessions",))
+        running.call(lambda: ingest.reconfigure(pipeline.options(**limited())))
+        running.wait_until(lambda: is_live(pipeline, "t") and waits(running) is None)
+    pipeline.run()
+    assert_equal(pipeline, tmp_path)

@@ -137,7 +137,12 @@ def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]
         return []
     from sluice.operate.check.preflight import run_preflight
 
-    seen = run_preflight(wiring.source_options(settings), settings.source.tables, two_phase=settings.source.two_phase)
+    seen = run_preflight(
+        wiring.source_options(settings),
+        settings.source.tables,
+        two_phase=settings.source.two_phase,
+        load_limits=wiring.limits_to_see(settings),
+    )
     report.found += seen.findings
     return seen.tables or []
 

@@ -128,6 +128,12 @@ def ingest_options(settings: Settings, *, instance: str, source: "SourceOptions 
     )
 
 
+def limits_to_see(settings: Settings) -> tuple[str, ...]:
+    """The limits on the source's load that are set and need `pg_read_all_stats`."""
+    names = ("snapshot_max_replica_lag", "snapshot_max_active_sessions")
+    return tuple(f"source.{name}" for name in names if getattr(settings.source, name) is not None)
+
+
 def policies(settings: Settings) -> "Policies":
     """What is to become of tables that change."""
     from sluice.ingest.tables.policies import Policies, TablePolicy

@@ -164,6 +164,14 @@ SERVER: tuple[Kind, ...] = (
         "the role cannot see how long other sessions' transactions have been open",
         "`GRANT pg_read_all_stats`, which also shows it their statements",
     ),
+    kind(
+        "role.load_limits",
+        "w",
+        Step.RIGHTS,
+        "a limit of `source.snapshot_max_*` is set, and the role cannot see what it limits: no initial rows would be "
+        "read",
+        "`GRANT pg_read_all_stats`, which also shows it other sessions' statements; or leave the limit out",
+    ),
     kind("slot.missing", "i", Step.SLOT, "the slot does not exist yet", "`sluice setup`, or the first run, creates it"),
     kind(
         "slot.wrong",

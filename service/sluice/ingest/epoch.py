@@ -52,6 +52,11 @@ class Epoch:
         """Whether no table waits for its initial rows or for a change of its shape."""
         return not self.snapshotter.pending and not self.book.awaiting
 
+    def configure(self, options: IngestOptions) -> None:
+        """From now on the selection of tables, their policies and the limits on the source's load are these."""
+        self.book.configure(options.tables, options.policies)
+        self.snapshotter.configure(options.snapshot)
+
     def close(self) -> None:
         """Closes the sessions at the source; the committer is closed by itself."""
         self.snapshotter.close()

@@ -110,7 +110,7 @@ class Ingest:
         self._options = replace(options, source=self._options.source, instance=self._options.instance)
         self.status.staged_limit_bytes = options.builder.staged_bytes
         if self._epoch is not None:
-            self._epoch.book.configure(options.tables, options.policies)
+            self._epoch.configure(options)
         if self._session is not None:
             self._session.limit(options)
 
@@ -297,7 +297,7 @@ class Ingest:
                 errors=self.errors,
             )
             # They may have changed while it was opened.
-            self._epoch.book.configure(self._options.tables, self._options.policies)
+            self._epoch.configure(self._options)
         self._epoch.watch.run_once()
         if start.gap is not None and self._unpublished:
             start.gap.pass_over(self._options, self._epoch.log, self._epoch.book, to_lsn=start.lsn)

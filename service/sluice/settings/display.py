@@ -162,8 +162,9 @@ Schema for editors.
 ## Changes while a process runs
 
 `run`, `up` and `apply` look at the file, and at the files of mounted secrets, every two seconds, and
-at once when they get SIGHUP. They take from it, without any pause: `source.tables`, everything below
-`tables`, `limits`, `apply.freshness`, `apply.maintenance_share`, `spool.retention`,
+at once when they get SIGHUP. They take from it, without any pause: `source.tables`,
+`source.snapshot_max_*` and `source.snapshot_hold` (also for a snapshot that waits), everything
+below `tables`, `limits`, `apply.freshness`, `apply.maintenance_share`, `spool.retention`,
 `lake.vacuum_after`, `telemetry.log_level`, the credentials in `source.dsn`, and keys of S3
 ([rotation.md](how-to/rotation.md)). A file in which anything else changed, that is not valid, or
 that gives a table which is already carried another `mode`, is refused as a whole: all settings stay

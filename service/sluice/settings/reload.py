@@ -16,6 +16,8 @@ from sluice.settings.tree import keys
 from sluice.store.rotation import is_key
 
 MAY_CHANGE = (
+    ("source", "snapshot_max_stream_lag"), ("source", "snapshot_max_replica_lag"),
+    ("source", "snapshot_max_active_sessions"), ("source", "snapshot_hold"),
     ("source", "dsn"), ("source", "tables"), ("tables",), ("limits",), ("apply", "freshness"),
     ("apply", "maintenance_share"), ("spool", "retention"), ("lake", "vacuum_after"), ("telemetry", "log_level"),
 )  # fmt: skip

@@ -54,3 +54,14 @@ def test_equal_settings_have_the_same_fingerprint_and_a_secret_has_none(
     assert one == fingerprint(_settings(tmp_path, password="another"))
     assert one != fingerprint(_settings(tmp_path, more="apply: {workers: 3}\n"))
     assert 0 <= one < 2**48
+
+
+def test_check_knows_which_limits_need_a_right_to_be_kept(tmp_path: Path) -> None:
+    assert wiring.limits_to_see(_settings(tmp_path)) == ()
+    file = tmp_path / "sluice.yaml"
+    limits = "snapshot_max_stream_lag: 1GiB, snapshot_max_replica_lag: 9s, snapshot_max_active_sessions: 5"
+    file.write_text(file.read_text().replace("source: {", f"source: {{{limits}, "))
+    assert wiring.limits_to_see(load(str(file), environ={}).settings) == (
+        "source.snapshot_max_replica_lag",
+        "source.snapshot_max_active_sessions",
+    )

@@ -121,6 +121,12 @@ class LoadGate:
         self._since = 0.0
         self._logger = structlog.get_logger("snapshot")
 
+    def limit(self, limits: LoadLimits) -> None:
+        """From the next look on these hold, for those who wait already as well. From any thread; waits for
+        nobody.
+        """
+        self._limits = limits
+
     def rest(self) -> None:
         """Nobody reads, and so nobody waits: the next wait begins anew. Not while `wait` runs."""
         self._above, self._counts.load_wait = frozenset(), None
@@ -133,10 +139,12 @@ class LoadGate:
         """Whether the source may be read now; `holding` says whether a snapshot is held meanwhile. Raises
         SourceError.
         """
-        if not self._limits.any:
-            return True
         with self._lock:
-            self._judge(self._look(), holding=holding)
+            limits = self._limits
+            if not limits.any and not self._above:
+                return True
+            load = self._look() if limits.any else None
+            self._judge(list(measures(load, limits, self._lag, now=time.monotonic())) if load else [], holding=holding)
             return not self._above
 
     def wait(self) -> bool:
@@ -156,9 +164,8 @@ class LoadGate:
         except SourceUnavailable:  # an idle session may have been ended; the chunks under way were not
             return self._session.ask(lambda conn: source_load(conn, self._options))
 
-    def _judge(self, load: SourceLoad, *, holding: bool) -> None:
-        now = time.monotonic()
-        found = above(list(measures(load, self._limits, self._lag, now=now)), self._above)
+    def _judge(self, measured: list[Measure], *, holding: bool) -> None:
+        now, found = time.monotonic(), above(measured, self._above)
         if found and not self._above:
             self._since = now
             self._logger.warning("snapshots wait", reason=found[0].words)

@@ -81,6 +81,10 @@ class Snapshotter:
         """Table ids that wait for their rows."""
         return [table.table_id for table in self._book.states().values() if table.state == State.SNAPSHOT]
 
+    def configure(self, limits: SnapshotLimits) -> None:
+        """From now on their `load` holds. From any thread."""
+        self._segments.gate.limit(limits.load)
+
     def close(self) -> None:
         """Closes the session at the source. Who waited for locks or for a slot does not any more; a source that
         was loaded counts as loaded until it is looked at again.

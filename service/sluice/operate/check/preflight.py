@@ -17,7 +17,7 @@ import psycopg
 from sluice.contract.catalog_facts import PublicationFacts, TableFacts
 from sluice.errors import SourceError, UsageError
 from sluice.findings import Finding, Severity
-from sluice.operate.check.server import Look, examine_server
+from sluice.operate.check.server import Look, examine_load_limits, examine_server
 from sluice.operate.check.slot import examine_slot
 from sluice.operate.check.tables import examine_tables
 from sluice.quoting import quote_identifier, quote_qualified
@@ -49,10 +49,12 @@ def run_preflight(
     patterns: Sequence[str] | None,
     *,
     two_phase: bool = False,
+    load_limits: Sequence[str] = (),
     now: Callable[[], float] = time.time,
 ) -> Examined:
     """Looks at the source. `patterns` are those of source.tables, None or none for whatever the
-    publication has. A source out of reach is a finding too.
+    publication has; `load_limits` the settings that limit what only some roles may see. A source out
+    of reach is a finding too.
     """
     try:
         transport = transport_of(options)
@@ -60,7 +62,7 @@ def run_preflight(
             return Examined([_tls(transport)], None)
         with closing(open_query(options)) as conn:
             return _Examination(Look.at(options, conn, now=now), patterns or (), transport).examined(
-                two_phase=two_phase
+                two_phase=two_phase, load_limits=load_limits
             )
     except (SourceError, UsageError) as error:
         code = "server.version" if isinstance(error, ServerTooOld) else "source.connect"
@@ -88,9 +90,10 @@ class _Examination:
         self._catalog = Catalog(look.conn)
         self._publication_name = look.options.publication
 
-    def examined(self, *, two_phase: bool) -> Examined:
+    def examined(self, *, two_phase: bool, load_limits: Sequence[str]) -> Examined:
         found = [_tls(self._transport)] if self._transport.problem else []
         found += examine_server(self._look)
+        found += examine_load_limits(self._look, load_limits)
         found += examine_slot(self._look, two_phase=two_phase)
         tables = list(self._select(found))
         found += dict.fromkeys(

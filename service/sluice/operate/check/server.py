@@ -5,7 +5,7 @@ Invariant: reads only, and only what the role of deploy/postgres/grants.sql may 
 Runtime Config; The Cumulative Statistics System.)
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -340,3 +340,20 @@ def _waits(look: Look) -> Iterator[Finding]:
             fix_setting="it would also see other sessions' statements",
             by_hand=True,
         )
+
+
+def examine_load_limits(look: Look, limits: Sequence[str]) -> Iterator[Finding]:
+    """`limits` are the settings that limit what only some roles may see. A snapshot waits for as long as
+    that cannot be seen.
+    """
+    if not limits or look.one("SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"):
+        return
+    yield Finding(
+        "warning",
+        "role.load_limits",
+        look.role,
+        f"it may not see what {' and '.join(limits)} limit{'s' if len(limits) == 1 else ''}: no initial rows are read "
+        "until it may",
+        fix_sql=f"GRANT pg_read_all_stats TO {quote_identifier(look.role)};",
+        fix_setting="it would also see other sessions' statements; or leave the limit out",
+    )
