@@ -63,8 +63,8 @@ class TableProgress:
         return self.failures >= ATTEMPTS
 
     def failed(self, reason: str, *, now: float, at: float, passing: bool) -> None:
-        """An attempt failed, `now` on the loop's clock and `at` in unix seconds. An error that is `passing` is no fault of the
-        table and never quarantines it.
+        """An attempt failed, `now` on the loop's clock and `at` in unix seconds. An error that is
+        `passing` is no fault of the table and never quarantines it.
         """
         self.failures = min(self.failures + 1, ATTEMPTS - 1) if passing else self.failures + 1
         wait = WAITS_SECONDS[min(self.failures, len(WAITS_SECONDS)) - 1]
