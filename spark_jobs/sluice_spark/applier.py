@@ -346,7 +346,7 @@ class Applier:
         if self._session.sparkContext._jsc is None or self._session.sparkContext._jsc.sc().isStopped():
             raise SparkGone("Spark has stopped") from error
         passing = isinstance(error, StoreUnavailable) and not self._options.once
-        self._ledger.failed(work, str(error), now=time.monotonic(), passing=passing)
+        self._ledger.failed(work, str(error), now=time.monotonic(), at=time.time(), passing=passing)
         self._telemetry.failed(error)
         progress = work.progress
         say = _log.error if progress.quarantined else _log.warning

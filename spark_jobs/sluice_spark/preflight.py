@@ -36,6 +36,8 @@ from sluice_spark.options import ApplyOptions
 OLDEST_JAVA = 17
 MOST_TABLES = 1000
 """Whose logs are read; more tables would make `check` slow."""
+PROVEN = ("file", "s3", "s3a")
+"""Where the tests commit to lake tables."""
 _AT_ONCE = 8
 _JAVA_SECONDS = 20
 _LOG_STORE = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.s3.impl")
@@ -51,6 +53,7 @@ def examine(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iterato
     )
     yield from _jars(options)
     yield from _addresses(options)
+    yield from examine_lake_store(options.lake_uri)
     writable = list(_writable(options))
     yield from writable
     if not writable:
@@ -112,6 +115,15 @@ def _jars(options: ApplyOptions) -> Iterator[Finding]:
         jars.classpath(directory, s3=storage.needs_s3(options.spool_uri, options.lake_uri))
     except UsageError as error:
         yield Finding("critical", "lake.jars", str(directory), str(error), fix_setting=error.hint)
+
+
+def examine_lake_store(lake_uri: str) -> Iterator[Finding]:
+    """Commits must be kept apart by the store's own connector, which only a test can show."""
+    scheme = urlsplit(lake_uri).scheme
+    if scheme not in PROVEN:
+        seen = f"no test has ever committed to a lake on {scheme}://: neither its connector nor its settings are known"
+        fix = "a lake on s3:// or file://; the spool may stay where it is"
+        yield Finding("critical", "lake.unproven", lake_uri, seen, fix_setting=fix)
 
 
 def _addresses(options: ApplyOptions) -> Iterator[Finding]:

@@ -268,6 +268,21 @@ def test_workload_identities_need_no_key() -> None:
     assert not {name for name in environment(pod(rendered, "ingest").container("ingest")) if "OPTIONS" in name}
 
 
+def test_pod_identities_need_no_key_and_no_annotation_but_the_way_to_their_agent() -> None:
+    rendered = helm.render(helm.feature("pod-identity"))
+    for role in ("ingest", "applier"):
+        account = named(rendered, "ServiceAccount", f"shop-{role}")
+        assert not account["metadata"].get("annotations")
+        assert pod(rendered, role).spec["serviceAccountName"] == f"shop-{role}"
+        assert not {name for name in environment(pod(rendered, role).container(role)) if "OPTIONS" in name}
+    policies = [one for one in rendered if one["kind"] == "NetworkPolicy"]
+    ways = [
+        rule for policy in policies for rule in policy["spec"].get("egress", []) if rule.get("ports") == [{"port": 80}]
+    ]
+    assert len(ways) >= 2
+    assert all(rule["to"] == [{"ipBlock": {"cidr": "169.254.170.23/32"}}] for rule in ways)
+
+
 def test_a_persistent_volume_takes_the_place_of_the_node_s_disk() -> None:
     rendered = helm.render(helm.feature("spill-volume"))
     claim = named(rendered, "StatefulSet", APPLIER)["spec"]["volumeClaimTemplates"][0]

@@ -98,6 +98,13 @@ LAKE: tuple[Kind, ...] = (
         "`spool.uri`, `lake.uri` and their options",
     ),
     kind(
+        "lake.unproven",
+        "c",
+        Step.ELSEWHERE,
+        "no test has ever committed to a lake on this kind of store",
+        "a lake on S3, a compatible store or a local disk",
+    ),
+    kind(
         "lake.writable",
         "c",
         Step.ELSEWHERE,

@@ -335,9 +335,9 @@ class Ledger:
             return Window((), progress.pending.applied_seq)
         return window
 
-    def failed(self, work: Work, reason: str, *, now: float, passing: bool) -> None:
+    def failed(self, work: Work, reason: str, *, now: float, at: float, passing: bool) -> None:
         """The window of `work` failed, see `TableProgress.failed`: its table is tried again."""
-        work.progress.failed(reason, now=now, passing=passing)
+        work.progress.failed(reason, now=now, at=at, passing=passing)
         self._active.add(work.table_id)
         self._moved.add(work.table_id)
 

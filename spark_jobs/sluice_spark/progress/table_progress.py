@@ -4,10 +4,12 @@ Owns when a table whose window failed is tried again, and after how many attempt
 """
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sluice.backoff import doubling
 from sluice.contract.applied import Maintenance
+from sluice.contract.resyncs import text
 from sluice.manifest.state import TableState
 from sluice_spark.lake.place import Place, Way
 from sluice_spark.progress import cadence
@@ -27,7 +29,7 @@ class TableProgress:
     place: Place = field(default_factory=Place)
     stale_reason: str = ""
     problem: str = ""
-    """Why the last attempt at a window failed, while it is tried again."""
+    """Why the last attempt at a window failed, and when the next one is due, while it is tried again."""
     failures: int = 0
     not_before: float = 0.0
     """When it may be tried again, on the loop's clock."""
@@ -60,13 +62,15 @@ class TableProgress:
     def quarantined(self) -> bool:
         return self.failures >= ATTEMPTS
 
-    def failed(self, reason: str, *, now: float, passing: bool) -> None:
-        """An attempt failed. An error that is `passing` is no fault of the
-        table and never quarantines it.
+    def failed(self, reason: str, *, now: float, at: float, passing: bool) -> None:
+        """An attempt failed, `now` on the loop's clock and `at` in unix seconds. An error that is
+        `passing` is no fault of the table and never quarantines it.
         """
         self.failures = min(self.failures + 1, ATTEMPTS - 1) if passing else self.failures + 1
-        self.problem = f"attempt {self.failures} failed: {reason}"
-        self.not_before = now + WAITS_SECONDS[min(self.failures, len(WAITS_SECONDS)) - 1]
+        wait = WAITS_SECONDS[min(self.failures, len(WAITS_SECONDS)) - 1]
+        self.not_before = now + wait
+        again = text(datetime.fromtimestamp(at + wait, UTC))
+        self.problem = f"attempt {self.failures} failed: {reason}; the next one is due at {again}"
 
 
 class Work(NamedTuple):

@@ -98,7 +98,7 @@ def test_forty_quarantined_tables_do_not_stop_the_others() -> None:
     for schema in bad:
         known = ledger.tables[schema.table_id]
         for _ in range(5):
-            known.failed("the bucket says no", now=0.0, passing=False)
+            known.failed("the bucket says no", now=0.0, at=0.0, passing=False)
         known.not_before = 1e9
         assert known.quarantined
     intake = Intake(store, ledger, poll_seconds=0.0)

@@ -12,7 +12,7 @@ from sluice.store.opening import open_store
 from sluice_spark import jars, preflight
 from sluice_spark.lake.features import read_protocol, unknown_features
 from sluice_spark.options import ApplyOptions
-from sluice_spark.preflight import examine, examine_java, examine_versions
+from sluice_spark.preflight import examine, examine_java, examine_lake_store, examine_versions
 
 GOOD = 'openjdk version "17.0.15" 2025-04-15'
 
@@ -157,3 +157,10 @@ def test_the_protocol_is_found_behind_a_checkpoint_too(tmp_path: Path) -> None:
     )
     assert unknown_features(seen) == []
     assert read_protocol(open_store(f"file://{tmp_path}", options={}), "none/") is None
+
+
+def test_a_lake_on_a_store_that_no_test_commits_to_is_refused_by_name() -> None:
+    for uri in ("gs://acme-lake", "abfss://lake@acme.dfs.core.windows.net/x"):
+        assert [(one.code, one.severity) for one in examine_lake_store(uri)] == [("lake.unproven", "critical")]
+    for uri in ("s3://acme-lake", "file:///var/lake"):
+        assert list(examine_lake_store(uri)) == []

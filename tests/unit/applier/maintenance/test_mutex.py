@@ -58,7 +58,7 @@ def test_what_was_there_at_the_start_waits_for_ever_and_a_table_that_fails_does_
     other.begin({ID: restore(other.state.tables[ID], None, place=Place(1, ledger.tables[ID].committed_seq))})
     Intake(store, other, poll_seconds=0.0).read(now=10.0)
     assert other.waiting(now=20.0) == {ID: float("inf")}
-    other.tables[ID].failed("no", now=10.0, passing=False)
+    other.tables[ID].failed("no", now=10.0, at=0.0, passing=False)
     assert other.waiting(now=20.0) == {}
     assert other.maintainable() == []
 

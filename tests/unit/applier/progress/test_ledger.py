@@ -1,6 +1,7 @@
 """What the applier reports about a table: how far it is, and why it does not advance."""
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger
 from sluice_spark.progress.restart import restore
-from sluice_spark.progress.table_progress import Work
-from sluice_spark.read.window import Window
+from sluice_spark.progress.table_progress import TableProgress, Work
+from sluice_spark.read.window import PendingChanges, Window
 from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
@@ -38,12 +39,23 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
     known = restore(state.tables["16385"], None, place=Place(1, seq))
     ledger.begin({"16385": known})
-    known.failed("Spark could not commit (SparkException)", now=0.0, passing=False)
+    known.failed("Spark could not commit (SparkException)", now=0.0, at=0.0, passing=False)
     row = ledger.report()["16385"]
     assert (row.state, row.reason, row.failing) == ("live", known.problem, True)
     _applied(ledger, "16385", Window((), seq))
     again = ledger.report()["16385"]
     assert (again.reason, again.failing) == ("", False)
+
+
+def test_a_window_that_is_tried_again_says_when_and_waits_longer_each_time() -> None:
+    known = TableProgress(PendingChanges(1, 1, 1))
+    due = []
+    for _ in range(12):
+        known.failed("the bucket says no", now=50.0, at=0.0, passing=False)
+        due.append(datetime.fromisoformat(known.problem.rpartition("due at ")[2]).timestamp())
+        assert due[-1] == int(known.not_before - 50.0)
+    assert due == sorted(due)
+    assert due[-2:] == [300.0, 300.0]
 
 
 def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_pass() -> None:
@@ -55,7 +67,7 @@ def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_p
     known = restore(state.tables["16385"], None, place=Place())
     ledger.begin({"16385": known})
     for second in range(50):
-        known.failed("StoreUnavailable: no answer", now=float(second), passing=True)
+        known.failed("StoreUnavailable: no answer", now=float(second), at=0.0, passing=True)
     row = ledger.report()["16385"]
     assert (row.state, row.reason, row.failing) == ("snapshot", known.problem, True)
 
