@@ -3,6 +3,7 @@ environment, and they die, are slow, or lack something.
 """
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -153,6 +154,24 @@ def test_executors_that_share_only_a_store_make_an_equal_table(cluster: SparkClu
         assert run.code == 0, run.output
         assert run.output.count("way=distributed") == 2
         assert shared.rows() == expected
+
+
+@slow
+def test_executors_run_a_python_with_sluice_that_came_as_an_archive(cluster: SparkCluster, tmp_path: Path) -> None:
+    if cluster.url.startswith("k8s:"):
+        pytest.skip("pods have Sluice in their image")
+    archive = Path(shutil.make_archive(str(tmp_path / "environment"), "gztar", cluster.python.parents[1]))
+    shared = Shared(cluster, f"file://{tmp_path}", {})
+    manifest = Manifest(shared.store)
+    _begin(manifest)
+    expected = _changes(manifest)
+    there = "./environment/bin/python"
+    run = run_applier(
+        shared.options({"spark.archives": f"{archive.as_uri()}#environment", "spark.pyspark.python": there})
+    )
+    assert run.code == 0, run.output
+    assert run.output.count("way=distributed") == 2
+    assert shared.rows() == expected
 
 
 def _faults(folder: Path, action: str) -> str:
