@@ -120,6 +120,8 @@ def test_applier_killed_at_fault_points_and_inside_merges_leaves_the_lake_equal(
                 if point == "apply.schema.altered":
                     writer.ask(lambda workload: workload.add_column("added", default="it's"))
                 nemesis.crash(survivor.applier(faults=f"{point}=crash@{_hit(point, choice)}"), at=point)
+                # The oracle follows the log before the applier archives it, which it does after a thousand entries.
+                survivor.check()
             # With its children and without them.
             for alone in (False, True):
                 nemesis.applier_moment(choice).strike(survivor, survivor.applier, alone=alone)

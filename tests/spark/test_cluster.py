@@ -158,8 +158,6 @@ def test_executors_that_share_only_a_store_make_an_equal_table(cluster: SparkClu
 
 @slow
 def test_executors_run_a_python_with_sluice_that_came_as_an_archive(cluster: SparkCluster, tmp_path: Path) -> None:
-    if cluster.url.startswith("k8s:"):
-        pytest.skip("pods have Sluice in their image")
     archive = Path(shutil.make_archive(str(tmp_path / "environment"), "gztar", cluster.python.parents[1]))
     shared = Shared(cluster, f"file://{tmp_path}", {})
     manifest = Manifest(shared.store)
