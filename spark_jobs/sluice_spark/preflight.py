@@ -44,7 +44,7 @@ _LOG_STORE = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.s3.impl")
 
 
 def examine(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iterator[Finding]:
-    """All findings about the Spark side, for these tables of the source."""
+    """All findings about the Spark side, for these tables of the source. A lake that is refused is not looked at."""
     yield from examine_java(_java_said())
     yield from examine_versions(
         pyspark.__version__,
@@ -53,7 +53,9 @@ def examine(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iterato
     )
     yield from _jars(options)
     yield from _addresses(options)
-    yield from examine_lake_store(options.lake_uri)
+    if refused := list(examine_lake_store(options.lake_uri)):
+        yield from refused
+        return
     writable = list(_writable(options))
     yield from writable
     if not writable:
