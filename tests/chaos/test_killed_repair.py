@@ -21,6 +21,7 @@ from tests.support.sources import Database
 from tools.local.sluice import Pipeline
 
 POINTS = (
+    pytest.param("repair.begun", marks=slow),
     pytest.param("repair.taken", marks=slow),
     pytest.param("repair.append.before", marks=slow),
     "manifest.append.after",

@@ -4,6 +4,7 @@ ingest ends on the way and whatever changes meanwhile.
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +13,13 @@ from sluice.contract import keys
 from sluice.contract.control import REPAIR, Refusal, Request
 from sluice.contract.entries import Changes, Repair
 from sluice.errors import ServiceError
+from sluice.ingest.options import FlushPolicy
 from sluice_spark.read.changes import read_rows
 from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
 
-POINTS = ("repair.taken", "repair.append.before", "repair.append.after")
+POINTS = ("repair.begun", "repair.taken", "repair.append.before", "repair.append.after")
 
 
 @pytest.fixture
@@ -101,6 +103,24 @@ def test_a_key_that_changes_behind_the_reading_is_read_again(filled: IngestPipel
     assert rows_of(filled, repair) == [("d", 4, "it's \\ 4", None), ("u", 3, "it's \\ 3", "later")]
     bodies = [type(entry.body) for entry in filled.entries()]
     assert bodies.index(Changes) < bodies.index(Repair)
+
+
+def test_columns_that_change_and_come_back_while_a_repair_begins_are_looked_at_again(
+    filled: IngestPipeline, tmp_path: Path, arm: None
+) -> None:
+    """The rows were read for a shape that was not the newest any more, which ended ingest as a damaged manifest."""
+    key, gate = ask(filled, ("3", "it's \\ 3")), tmp_path / "begun.open"
+    faults.arm(f"repair.begun=hold:{gate}@1")
+    flush = FlushPolicy(max_delay_s=0.05, progress_interval_s=0.2)
+    with filled.running(watch_interval_s=0.1, flush=flush) as running:
+        running.wait_until(lambda: faults.passages("repair.begun"))
+        for version, identity in ((2, "FULL"), (3, "DEFAULT")):
+            filled.database.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}", "UPDATE t SET v = v WHERE id = 9")
+            running.wait_until(lambda: filled.table("public.t").schema_version == version)  # noqa: B023 - waited for
+        gate.touch()
+        running.wait_until(lambda: key not in set(filled.store.list(keys.CONTROL)))
+    (repair,) = repairs(filled)
+    assert (repair.schema_version, rows_of(filled, repair)) == (3, [("u", 3, "it's \\ 3", "v3")])
 
 
 def test_what_cannot_be_repaired_is_refused_by_name(filled: IngestPipeline) -> None:

@@ -252,6 +252,32 @@ def test_a_table_without_a_key_that_tells_rows_apart_continues_only_under_one_sn
     assert said in reason
 
 
+def test_rows_named_by_other_columns_between_two_parts_count_although_the_stream_is_behind(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    """The catalog is as it was when the second part is read, and the stream brings the rows from between later."""
+    by_n = ("ALTER TABLE t ALTER n SET NOT NULL", "UPDATE t SET n = -id", "CREATE UNIQUE INDEX t_n ON t (n)")
+    pipeline.database.execute(*SETUP, *by_n, "VACUUM FULL t")
+    publish(pipeline, "t")
+    chunk, stream = tmp_path / "chunk.open", tmp_path / "stream.open"
+    faults.arm(f"snapshot.chunk.before=hold:{chunk}+raise:SourceUnavailable@3,decode.before=hold:{stream}")
+    with structlog.testing.capture_logs() as logs, pipeline.running(**CHUNKS) as running:
+        running.wait_until(lambda: faults.passages("snapshot.chunk.before") >= 3)
+        pipeline.database.execute(
+            "ALTER TABLE t REPLICA IDENTITY USING INDEX t_n",
+            "UPDATE t SET id = id + 100000 WHERE id % 5 = 0",
+            "ALTER TABLE t REPLICA IDENTITY DEFAULT",
+        )
+        chunk.touch()
+        running.wait_until(lambda: (snapshot := pipeline.table("public.t").snapshot) and snapshot.complete)
+        stream.touch()
+        running.wait_until(lambda: pipeline.table("public.t").state == "live")
+    assert pipeline.table("public.t").generation == 2
+    reasons = [log["reason"] for log in logs if log["event"] == "the snapshot begins again"]
+    assert reasons == ["the table's columns changed since a chunk of it was read"]
+    assert_equal(pipeline, tmp_path)
+
+
 def test_partitions_are_read_in_parts_by_several_connections(pipeline: IngestPipeline, tmp_path: Path) -> None:
     pipeline.database.execute(
         "CREATE TABLE p (id int, k int, pad text, PRIMARY KEY (id, k)) PARTITION BY LIST (k)",

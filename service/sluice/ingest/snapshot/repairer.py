@@ -68,12 +68,14 @@ class Repairer:
         later.
         """
         for _ in range(ATTEMPTS):
-            state = self._state(schema_name, table_name)
+            # Whatever the manifest says of the table behind this moment shows in the entries behind it.
+            now = self._log.state
+            state = self._state(now, schema_name, table_name)
+            faults.point("repair.begun")
             width = len(state.schemas[state.schema_version].key_columns)
             if not wanted or any(len(key) != width for key in wanted):
                 raise UsageError(f"a key of {schema_name}.{table_name} has {width} columns", hint="verify it again")
             facts = self._facts(state)
-            after_seq = self._log.state.seq
             try:
                 with closing(SnapshotHolder.open(self._options)) as holder:
                     schema = state.schemas[state.schema_version]
@@ -83,7 +85,7 @@ class Repairer:
             faults.point("repair.taken")
             place = keys.segment(state.table_id, self._epoch, next(self._numbers))
             files = (self._committer.upload(place, schema, file).result(),)
-            if self._published(state, files, as_of=holder.consistent_lsn, after_seq=after_seq):
+            if self._published(state, files, as_of=holder.consistent_lsn, after_seq=now.seq):
                 self._logger.info(
                     "rows were read again",
                     table=facts.qualified_name,
@@ -96,10 +98,10 @@ class Repairer:
             hint="verify the table again, or resync it",
         )
 
-    def _state(self, schema_name: str, table_name: str) -> TableState:
+    def _state(self, now: PipelineState, schema_name: str, table_name: str) -> TableState:
         found = [
             state
-            for state in self._log.state.tables.values()
+            for state in now.tables.values()
             if (state.schema_name, state.table_name) == (schema_name, table_name) and state.state.has_initial_rows
         ]
         if not found:
