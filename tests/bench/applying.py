@@ -93,9 +93,10 @@ class Bench:
         (table,) = state.tables.values()
         entries = [entry for entry, _ in read_entries(self.store, after_seq=self.taken)]
         self.taken = state.seq
-        snapshots = [entry for entry in entries if isinstance(entry.body, Snapshot)]
-        if snapshots:
-            window = Window(snapshots[0].body.segments, table.generation_seq, is_snapshot=True)  # type: ignore[union-attr]
+        chunks = [entry.body for entry in entries if isinstance(entry.body, Snapshot)]
+        if chunks:
+            rows = tuple(segment for chunk in chunks for segment in chunk.segments)
+            window = Window(rows, table.generation_seq, is_snapshot=True)
         else:
             segments = tuple(
                 segment for entry in entries if isinstance(entry.body, Changes) for segment in entry.body.segments
