@@ -53,12 +53,18 @@ class Dropping(World):
         self.book.detach(int(table_id), "publication sluice no longer carries it")
 
     def turn(self, *, pass_by: bool = True) -> set[str]:
-        """The tables that are forgotten after a look, of which the stream has passed the one before."""
+        """The tables that are forgotten after a look. With `pass_by` there is another one before, and the
+        stream passes it: a server writes WAL of its own accord.
+        """
         if pass_by:
+            self.look()
             self.stream_to(self.catalog.wal_end())
+        self.look()
+        return {table_id for table_id, table in self.state.tables.items() if table.is_forgotten}
+
+    def look(self) -> None:
         self.seconds += LOOK_SECONDS
         self.forgetting.turn(self.catalog)
-        return {table_id for table_id, table in self.state.tables.items() if table.is_forgotten}
 
     def stream_to(self, lsn: int) -> None:
         put(self.log, Progress(), through_lsn=max(lsn, self.state.through_lsn + 1))

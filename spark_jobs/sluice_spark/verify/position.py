@@ -93,7 +93,7 @@ class Positions:
     def rows(self, state: TableState, version: Version, names: list[str], *, changelog: bool) -> DataFrame:
         """The columns `names` of all rows of a version, under names of their own; with `changelog` those of
         the inserts behind its last TRUNCATE. Columns of the envelope that the table lacks are left out of
-        `names`.
+        `names`. Marked values come as JSON: see `scan.typed`.
         """
         frame = self._session.read.format("delta").option("versionAsOf", version.number).load(self._path(state))
         held = set(frame.columns)
@@ -104,7 +104,8 @@ class Positions:
                 raise ApplyError(f"version {version.number} of the lake table has no column {name!r} yet")
         if changelog:
             frame = _behind_truncate(frame)
-        return frame.select(*(sql.expr(quote(name)).alias(f"c{place}") for place, name in enumerate(names)))
+        texts = (f"to_json({quote(name)})" if name == envelope.SPECIAL else quote(name) for name in names)
+        return frame.select(*(sql.expr(text).alias(f"c{place}") for place, text in enumerate(texts)))
 
     def _path(self, state: TableState) -> str:
         return storage.join(self._options.lake_uri, lake_path(state))

@@ -4,6 +4,7 @@ Pickled to the executors, so it holds values only. Owns that a row is counted on
 among the rows that are handed back because changes to them are still in the spool.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -11,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice_spark.distributed.stages import RESULT, Piece
+from sluice_spark.read.changes import ARROW_MAP
 from sluice_spark.verify.canonical import Canonical
 from sluice_spark.verify.hashing import Hashes
 
@@ -102,11 +105,28 @@ class Sums:
         return tuple((int(place), int(self._rows[place]), int(self._totals[place])) for place in places)
 
 
+def typed(rows: pa.Table) -> pa.Table:
+    """`rows` with their marked values as in segments. Spark asks for the size of a batch after each row, and for
+    a map that costs more than everything else: they come as text.
+    """
+    if envelope.SPECIAL not in rows.column_names:
+        return rows
+    texts = rows[envelope.SPECIAL]
+    marks = (
+        pa.nulls(len(rows), ARROW_MAP)
+        if texts.null_count == len(rows)
+        else pa.array(
+            [None if text is None else list(json.loads(text).items()) for text in texts.to_pylist()], ARROW_MAP
+        )
+    )
+    return rows.set_column(rows.column_names.index(envelope.SPECIAL), envelope.SPECIAL, marks)
+
+
 def scan(task: ScanTask, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
     """The work of one task: ("sums", Sums), ("rows", list) and ("changed", table) as results."""
     sums = Sums(task.bits)
     for batch in batches:
-        rows = task.near(pa.Table.from_batches([batch]).rename_columns(list(task.names)))
+        rows = task.near(typed(pa.Table.from_batches([batch]).rename_columns(list(task.names))))
         keys, whole = task.hashes(rows)
         if len(task.changed):
             held = np.isin(keys, task.changed)

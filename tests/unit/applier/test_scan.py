@@ -3,9 +3,11 @@
 import numpy as np
 import pyarrow as pa
 
+from sluice.contract import envelope
 from sluice_spark.distributed.stages import Piece
+from sluice_spark.read.changes import ARROW_MAP
 from sluice_spark.verify.hashing import Hashes
-from sluice_spark.verify.scan import ScanTask, scan
+from sluice_spark.verify.scan import ScanTask, scan, typed
 from tests.support.manifests import schema
 
 BITS = 6
@@ -37,3 +39,11 @@ def test_what_is_listed_are_the_rows_of_the_ranges_and_all_that_changed() -> Non
     listed, changed = scanned(task(moved, 5, 9))
     assert changed == {3, 500}
     assert listed == {str(key) for key, number in enumerate(numbers) if number in (5, 9)} - {"3", "500"}
+
+
+def test_marked_values_come_as_text_and_are_those_of_a_segment() -> None:
+    rows = pa.table({"id": [1, 2, 3], envelope.SPECIAL: ['{"a\\"":"NaN","b":"\\u00e9 \\\\"}', None, "{}"]})
+    found = typed(rows)[envelope.SPECIAL]
+    assert (found.type, found.to_pylist()) == (ARROW_MAP, [[('a"', "NaN"), ("b", "é \\")], None, []])
+    assert typed(rows.slice(1, 1))[envelope.SPECIAL].to_pylist() == [None]
+    assert typed(rows.select(["id"])) == rows.select(["id"])
