@@ -15,8 +15,8 @@ import structlog
 
 from sluice import faults
 from sluice_spark.fold.partition import weight
-from sluice_spark.lake.handover import Held
 from sluice_spark.lake.plan import CommitPlan
+from sluice_spark.lake.rows_to_commit import HeldRows
 from sluice_spark.modes.planning import Planner
 from sluice_spark.read.changes import Count, Taken, WindowChanges
 from sluice_spark.read.window import Window
@@ -30,7 +30,7 @@ class Planned:
 
     basis: tuple[object, ...]
     plan: CommitPlan | None
-    rows: Held
+    rows: HeldRows
     count: Count
 
 
@@ -94,7 +94,7 @@ class Ahead:
         newest = max(self.window.schema_version, *(version.version for _, version in taken))
         if not planner.needs_changes_alone or newest > target.schema.version or self._dropped.is_set():
             return None
-        count, rows = Count(), Held()
+        count, rows = Count(), HeldRows()
         plan = planner.at_once(count.over(changes.onto(target.schema).projected(taken)), rows)
         if plan is not None:
             target.lake.look_ahead(plan, rows)

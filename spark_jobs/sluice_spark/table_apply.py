@@ -18,10 +18,10 @@ from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.lake import evolution
+from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
 from sluice_spark.lake.failures import SparkGone, translated_errors
-from sluice_spark.lake.handover import Handover
 from sluice_spark.lake.layout import NotDirect
-from sluice_spark.lake.place import Place, Way
+from sluice_spark.lake.rows_to_commit import SparkHandover
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
 from sluice_spark.modes.planning import Planner
@@ -45,7 +45,7 @@ class Applied:
     counts the lake table's files, None when that is not known.
     """
 
-    place: Place
+    place: ExaminedVersion
     through_seq: int
     rows: int = 0
     schema_version: int = 0
@@ -53,7 +53,7 @@ class Applied:
     committed: bool = True
     ops: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
-    way: Way = field(default_factory=Way)
+    way: CommitWay = field(default_factory=CommitWay)
     fresh_looks: int = 0
     files: int | None = None
 
@@ -66,7 +66,7 @@ class TableApply:
         options: ApplyOptions,
         store: ObjectStore,
         lake: LakeTable,
-        handover: Handover,
+        handover: SparkHandover,
         *,
         state: TableState,
         removals_sent: bool,
@@ -272,7 +272,7 @@ class TableApply:
         if self._way not in (AUTO, DISTRIBUTED):
             return None
         if self._mode(schema) == choice.ROWS_MODE and not only_inserts(changes.segments):
-            self._lake.way = Way(MERGE, "the table has no key")
+            self._lake.way = CommitWay(MERGE, "the table has no key")
             return None
         with self._distribution.window(
             changes.segments, schema, after_lsn=changes.after_lsn, origins=window.origins
@@ -280,9 +280,9 @@ class TableApply:
             try:
                 self._lake.commit_prepared(window.last_seq, distributed)
             except NotDirect as reason:
-                self._lake.way = Way(MERGE, str(reason))
+                self._lake.way = CommitWay(MERGE, str(reason))
                 return None
-            self._lake.way = Way(DISTRIBUTED)
+            self._lake.way = CommitWay(DISTRIBUTED)
             return distributed.count
 
     def _here(

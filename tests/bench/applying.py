@@ -26,8 +26,8 @@ from sluice.manifest.state import TableState
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
 from sluice_spark import session as sessions
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import Lake
-from sluice_spark.lake.place import Place
 from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE, ApplyOptions
 from sluice_spark.read.window import Window
@@ -69,7 +69,7 @@ class Bench:
         self.lakes = {
             way: Lake(options, self.store, before_commit=lambda: None) for way, options in self.options.items()
         }
-        self.places = dict.fromkeys(ways, Place())
+        self.places = dict.fromkeys(ways, ExaminedVersion())
         self.session = spark.newSession()
         self.taken = 0
         self.grown: dict[str, float] = {}

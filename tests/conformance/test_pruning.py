@@ -23,7 +23,7 @@ from sluice.manifest.newest import newest_log
 from sluice.manifest.reader import load_state, read_entries
 from sluice.manifest.state import PipelineState, reduce
 from sluice.manifest.writer import ManifestLog
-from sluice.operate.search import naming
+from sluice.operate.naming_entry import naming
 from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from sluice_spark.lake.direct.transaction import DeltaTransaction
-from sluice_spark.lake.place import Way
+from sluice_spark.lake.examined_version import CommitWay
 from sluice_spark.lake.table import CHOSEN
 from sluice_spark.options import DIRECT
 from sluice_spark.table_apply import Applied
@@ -96,23 +96,23 @@ def test_a_table_falls_back_for_a_property_in_any_spelling_says_why_and_returns(
         )
 
     first = applied(2)
-    assert (first.way, first.files) == (Way("direct"), len(DeltaTable(pipeline.path()).file_uris()))
+    assert (first.way, first.files) == (CommitWay("direct"), len(DeltaTable(pipeline.path()).file_uris()))
     assert {"find", "write", "commit"} <= first.seconds.keys()
     switch("True")
     second = applied(3)
-    assert (second.way, second.files) == (Way("merge", "delta.enableChangeDataFeed is on"), None)
+    assert (second.way, second.files) == (CommitWay("merge", "delta.enableChangeDataFeed is on"), None)
     assert "commit" in second.seconds
     switch("false")
-    assert applied(4).way == Way("direct")
+    assert applied(4).way == CommitWay("direct")
     assert len(pipeline.rows()) == 4
 
 
 def test_a_table_that_is_to_be_merged_says_that_it_was_chosen(pipeline: Pipeline) -> None:
     pipeline.begin(ITEMS, {"id": 1, "s": "a"})
     windows = Windows(pipeline, way="merge")
-    assert windows.apply().way == Way()
+    assert windows.apply().way == CommitWay()
     pipeline.manifest.transaction([Change("u", {"id": 1, "s": "b"})], ITEMS)
-    assert windows.apply().way == Way("merge", CHOSEN)
+    assert windows.apply().way == CommitWay("merge", CHOSEN)
 
 
 def test_a_join_whose_answer_was_lost_keeps_its_files(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,5 +139,5 @@ def test_a_join_whose_answer_was_lost_keeps_its_files(pipeline: Pipeline, monkey
     expected = [{"id": key, "s": f"row {key}"} for key in range(key + 1)]
     assert sorted(pipeline.rows(), key=str) == sorted(expected, key=str)
     pipeline.manifest.transaction([Change("u", {"id": 0, "s": "later"})], ITEMS)
-    assert windows.apply().way == Way(DIRECT)
+    assert windows.apply().way == CommitWay(DIRECT)
     assert len(pipeline.rows()) == len(expected)

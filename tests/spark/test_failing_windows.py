@@ -50,7 +50,7 @@ def test_a_window_that_failed_after_its_commit_landed_is_taken_for_applied(
 ) -> None:
     pipeline.begin(SCHEMA, _row(1))
     pipeline.apply()
-    monkeypatch.setattr("sluice_spark.lake.handover.LOCAL_BYTES", 0)
+    monkeypatch.setattr("sluice_spark.lake.rows_to_commit.LOCAL_BYTES", 0)
     pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
     # The next attempt finds more to do than the first one did.
     pipeline.store = FailsAfterCommit(

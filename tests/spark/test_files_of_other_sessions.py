@@ -9,7 +9,7 @@ import pytest
 
 from sluice.errors import ApplyError
 from sluice_spark import session
-from sluice_spark.lake.place import Way
+from sluice_spark.lake.examined_version import CommitWay
 from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE
 from tests.spark.changes import INT4, Change, column, table_schema
 from tests.spark.conftest import Pipeline
@@ -45,7 +45,7 @@ def test_times_of_any_year_stay_exact_in_files_of_the_old_form(pipeline: Pipelin
         pipeline.manifest.transaction(list(changes), schema)
         applied.apply()
         assert applied.table is not None
-        assert applied.table.way == Way(DIRECT)
+        assert applied.table.way == CommitWay(DIRECT)
 
     window(Change("i", {"at": dt.datetime(2000, 1, 1, tzinfo=dt.UTC), "v": 1}))
     _optimized(pipeline, outputTimestampType="INT96")

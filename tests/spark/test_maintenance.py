@@ -16,8 +16,8 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedTable, Complete
 from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
 from sluice.manifest.newest import newest_log
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.layout import TABLE_PROPERTIES
-from sluice_spark.lake.place import Place
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.maintenance import planner, scheduler
 from sluice_spark.maintenance.planner import Turn
@@ -59,7 +59,7 @@ class Lake:
         frame.write.format("delta").options(**TABLE_PROPERTIES).save(str(self.folder))
         pipeline.spark.sql(f"DELETE FROM delta.`{self.folder}` WHERE id % 3 = 0")
         self.table = LakeTable(self.session, str(self.folder), app_id="none", before_commit=lambda: None)
-        self.table.place = Place(self.table.recorded().version)
+        self.table.place = ExaminedVersion(self.table.recorded().version)
 
     def turn(self, turn: Turn, *, others: tuple[str, ...] = (), **given: Any) -> Outcome:
         call = given.pop("call", None) or Call(self.session)

@@ -12,7 +12,7 @@ from sluice.contract.entries import Changes, Commits
 from sluice.contract.schema import TableSchema
 from sluice.errors import StoreUnavailable, UsageError, WriterFenced
 from sluice.store.opening import open_store
-from sluice_spark.lake.place import Place
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.table import APP_ID, USER_METADATA, VERSION, LakeTable
 from sluice_spark.lease import Lease
 from sluice_spark.options import ApplyOptions
@@ -210,7 +210,7 @@ def test_large_and_small_windows_give_the_same_rows(pipeline: Pipeline, monkeypa
     pipeline.manifest.table(schema)
     pipeline.manifest.snapshot([{"id": 1}], schema)
     pipeline.manifest.transaction(changes, schema)
-    monkeypatch.setattr("sluice_spark.lake.handover.LOCAL_BYTES", 0)
+    monkeypatch.setattr("sluice_spark.lake.rows_to_commit.LOCAL_BYTES", 0)
     pipeline.apply()
     assert sorted(pipeline.rows(), key=str) == sorted(
         [{"id": 2, "s": "é", "at": when}, {"id": 3, "s": None, "at": "infinity"}], key=str
@@ -226,7 +226,7 @@ def test_J01_J02_a_version_is_never_skipped_in_silence_and_never_leaks(spark: Sp
         table.write("app", 4, frame=session.range(1), mode="append")
     table.execute("app", 6, statement=f"UPDATE {table.expression} SET id = 1")
     assert [session.conf.get(name, None) for name in (APP_ID, VERSION, USER_METADATA)] == [None] * 3
-    assert table.look() == Place(1, 6, seen=True)
+    assert table.look() == ExaminedVersion(1, 6, seen=True)
 
 
 def test_a_lease_belongs_to_one_and_a_takeover_stops_the_old_owner(tmp_path: Path) -> None:

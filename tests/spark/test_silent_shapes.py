@@ -71,7 +71,7 @@ def test_a_commit_that_landed_is_ours_even_when_most_of_its_entries_are_forgotte
     pipeline.begin(SCHEMA, _row(1))
     pipeline.begin(OTHER, _row(1))
     pipeline.apply()
-    monkeypatch.setattr("sluice_spark.lake.handover.LOCAL_BYTES", 0)
+    monkeypatch.setattr("sluice_spark.lake.rows_to_commit.LOCAL_BYTES", 0)
     for key in range(2, 8):
         pipeline.manifest.transaction([Change("i", _row(key))], SCHEMA)
     pipeline.store = FailsAfterCommit(pipeline.store, lambda: None)

@@ -3,8 +3,8 @@
 from sluice.contract.entries import Changes, Snapshot
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import PipelineState, reduce
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import Lake
-from sluice_spark.lake.place import Place
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.read.window import Window
@@ -20,7 +20,7 @@ class Windows:
         self.options = pipeline.options(**options)
         self.lake = Lake(self.options, pipeline.store, before_commit=lambda: None)
         self.session = pipeline.spark.newSession()
-        self.place = Place()
+        self.place = ExaminedVersion()
         self.state = PipelineState()
         self.table: LakeTable | None = None
 

@@ -76,7 +76,7 @@ def _segment(store: "ObjectStore", key: str) -> bytes:
 
 
 def _print_rows(data: bytes, count: int) -> None:
-    from sluice.operate.footer import first_rows
+    from sluice.operate.segment_footer import first_rows
 
     for row in first_rows(data, count=count):
         click.echo(json.dumps(row, default=_text, ensure_ascii=False))
@@ -185,8 +185,8 @@ def _named(segment: Segment) -> dict[str, Any]:
 
 
 def _segment_facts(store: "ObjectStore", key: str, data: bytes) -> dict[str, Any]:
-    from sluice.operate.footer import described
-    from sluice.operate.search import naming
+    from sluice.operate.naming_entry import naming
+    from sluice.operate.segment_footer import described
 
     found = naming(store, key)
     facts: dict[str, Any] = {

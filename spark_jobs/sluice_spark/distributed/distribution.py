@@ -13,8 +13,8 @@ from sluice_spark.distributed import partition_stage, snapshot_chunks, snapshot_
 from sluice_spark.distributed.stages import Stages, results
 from sluice_spark.distributed.task import Place, WindowTask, in_bins
 from sluice_spark.distributed.window import DistributedWindow
-from sluice_spark.lake.handover import SCRATCH
 from sluice_spark.lake.opening import lake_path
+from sluice_spark.lake.rows_to_commit import SCRATCH
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
 from sluice_spark.options import CHANGELOG, ApplyOptions

@@ -25,9 +25,9 @@ from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.row_identity import Claims, Numbers
 from sluice_spark.lake.direct.kept_values import old_rows
 from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
-from sluice_spark.lake.handover import struct
 from sluice_spark.lake.merge import key_conditions
 from sluice_spark.lake.plan import MergePlan
+from sluice_spark.lake.rows_to_commit import struct
 from sluice_spark.lake.sql import quote
 
 HITS, VALUES = "hits", "values"

@@ -31,7 +31,7 @@ from sluice_spark.distributed.task import WindowTask
 from sluice_spark.distributed.window import LEVEL, parts_for
 from sluice_spark.fold.fold import fold
 from sluice_spark.fold.partition import Cutter, cutter_for
-from sluice_spark.lake.handover import struct
+from sluice_spark.lake.rows_to_commit import struct
 from sluice_spark.modes.mirror import refuse_unplaced
 from sluice_spark.read.changes import read_rows
 from sluice_spark.read.projection import Projection

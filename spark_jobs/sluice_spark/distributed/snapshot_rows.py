@@ -19,7 +19,7 @@ from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice_spark.distributed.stages import Piece, Stages, as_declared
 from sluice_spark.distributed.task import Place
-from sluice_spark.lake.handover import struct
+from sluice_spark.lake.rows_to_commit import struct
 from sluice_spark.read.changes import read_rows, snapshot_tables
 
 _NO_COLUMNS = pa.schema([])

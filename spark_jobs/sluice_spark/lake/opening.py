@@ -18,11 +18,11 @@ from sluice_spark import storage
 from sluice_spark.lake.direct.commit import DirectTable
 from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.key_cache import KeyCache
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import translated_errors
-from sluice_spark.lake.handover import SCRATCH, Handover, forget_scratch
 from sluice_spark.lake.log_cleanup import LogHygiene
 from sluice_spark.lake.log_tail import LogTail
-from sluice_spark.lake.place import Place
+from sluice_spark.lake.rows_to_commit import SCRATCH, SparkHandover, forget_scratch
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.lake.warm_up import warm_up
 from sluice_spark.options import AUTO, DIRECT, ApplyOptions
@@ -74,7 +74,7 @@ class Lake:
         path = storage.join(self._options.lake_uri, lake_path(state))
         self._hygiene.clean(session, path, version=version, reported=reported)
 
-    def table(self, state: TableState, session: SparkSession, *, place: Place | None = None) -> LakeTable:
+    def table(self, state: TableState, session: SparkSession, *, place: ExaminedVersion | None = None) -> LakeTable:
         """The Delta table of `state` for `session`. `place` is where it last stood, if it was
         seen before.
         """
@@ -120,10 +120,10 @@ class Lake:
             log=self._log(state, session, path, since=since),
         )
 
-    def handover(self, session: SparkSession) -> Handover:
+    def handover(self, session: SparkSession) -> SparkHandover:
         """The way of rows to `session`."""
         path = storage.join(self._options.spool_uri, self._options.pipeline)
-        return Handover(session, self._store, path=path, memory=self._options.max_memory_bytes)
+        return SparkHandover(session, self._store, path=path, memory=self._options.max_memory_bytes)
 
     def warm_up(self, session: SparkSession) -> None:
         """Runs what windows will run, in a table of its own below the scratch of the spool, which

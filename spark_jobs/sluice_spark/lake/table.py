@@ -28,14 +28,14 @@ from sluice_spark.lake.direct.actions import Prepared
 from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.durable import sync_commits
+from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, tag
-from sluice_spark.lake.handover import Held, Pieces, struct
 from sluice_spark.lake.layout import NotDirect, table_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
-from sluice_spark.lake.place import Place, Way, contradiction, gone, shown
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
+from sluice_spark.lake.rows_to_commit import HeldRows, Pieces, struct
 from sluice_spark.lake.sql import quote
 from sluice_spark.options import DIRECT, MERGE
 from sluice_spark.phases import Phases
@@ -83,7 +83,7 @@ class LakeTable:
         *,
         app_id: str,
         before_commit: Callable[[], None],
-        place: Place | None = None,
+        place: ExaminedVersion | None = None,
         direct: DirectTable | None = None,
         log: LakeLog | None = None,
     ) -> None:
@@ -91,12 +91,12 @@ class LakeTable:
         self.session = session
         self.path = path
         self.app_id = app_id
-        self.place = place or Place()
+        self.place = place or ExaminedVersion()
         self._based_on = self.place.marker
         """The marker that the next window follows."""
         self._found: list[int] = []
         """Markers of ours that the last look came upon, in order."""
-        self.way = Way()
+        self.way = CommitWay()
         self.fresh_looks = 0
         self.seconds = Phases()
         self._before_commit = before_commit
@@ -112,13 +112,13 @@ class LakeTable:
         """The table in SQL."""
         return f"delta.{quote(self.path)}"
 
-    def recorded(self) -> Place:
+    def recorded(self) -> ExaminedVersion:
         """The newest version and the marker it records, without proof of how it came to be. Raises
         ApplyError.
         """
         with translated_errors():
             version = self._log.update()
-            return Place(version, self._log.marker(self.app_id) if version >= 0 else None)
+            return ExaminedVersion(version, self._log.marker(self.app_id) if version >= 0 else None)
 
     def file_count(self) -> int:
         """Files in the newest version."""
@@ -149,7 +149,7 @@ class LakeTable:
                 for field in self.session.read.format("delta").load(self.path).schema
             ]
 
-    def find(self, reported: Place | None) -> Place:
+    def find(self, reported: ExaminedVersion | None) -> ExaminedVersion:
         """Examines a table that this process has not seen; `reported` is what an earlier process
         reported about it (None: nothing).
 
@@ -163,11 +163,11 @@ class LakeTable:
                 # Power loss may have emptied the last commit, which Delta takes for one that did
                 # nothing.
                 self._log.commit(version)
-            contradicted = reported and contradiction(reported, Place(version, marker))
+            contradicted = reported and contradiction(reported, ExaminedVersion(version, marker))
             if contradicted:
                 raise UnsupportedChange(contradicted)
             if marker is None:
-                self.place = Place(version, None, seen=True)
+                self.place = ExaminedVersion(version, None, seen=True)
             else:
                 self.place = (
                     reported if reported is not None and reported.marker is not None else self._own(version, marker)
@@ -176,14 +176,14 @@ class LakeTable:
             self._based_on = self.place.marker
             return self.place
 
-    def look(self) -> Place:
+    def look(self) -> ExaminedVersion:
         """Examines every version since the last look. Raises UnsupportedChange when one of them is
         a foreign change or the table is not the one it was.
         """
         with translated_errors():
             return self._advance(self._log.update())
 
-    def look_ahead(self, plan: CommitPlan, held: Held) -> None:
+    def look_ahead(self, plan: CommitPlan, held: HeldRows) -> None:
         """Finds for `held` what a later direct commit of `plan` need not look for again. From any
         thread, unlike all else. Raises NotDirect, UnsupportedChange, StoreError.
         """
@@ -205,12 +205,12 @@ class LakeTable:
             try:
                 self.commit_prepared(version, window)
             except NotDirect as reason:
-                self.way = Way(MERGE, str(reason))
+                self.way = CommitWay(MERGE, str(reason))
             else:
-                self.way = Way(DIRECT)
+                self.way = CommitWay(DIRECT)
                 return
         elif not self.way.reason:
-            self.way = Way(MERGE, CHOSEN)
+            self.way = CommitWay(MERGE, CHOSEN)
         with self.seconds.phase("commit"):
             self._commit_by_spark(version, plan, pieces)
 
@@ -427,7 +427,7 @@ class LakeTable:
             if commit.markers.get(app_id) != marker:
                 return False
             self._sync([commit])
-        self.place = Place(made, commit.markers.get(self.app_id, self.place.marker), seen=True)
+        self.place = ExaminedVersion(made, commit.markers.get(self.app_id, self.place.marker), seen=True)
         return True
 
     def _tagged(self, run: Callable[[], int | None], *, settings: dict[str, str]) -> int | None:
@@ -441,7 +441,7 @@ class LakeTable:
             for name in settings:
                 conf.unset(name)
 
-    def _advance(self, version: int) -> Place:
+    def _advance(self, version: int) -> ExaminedVersion:
         before = self.place
         if version < before.version:
             raise UnsupportedChange(gone(before, version))
@@ -460,7 +460,7 @@ class LakeTable:
             )
         if commits:
             self._sync(commits)
-        self.place = Place(version, marker, seen=True)
+        self.place = ExaminedVersion(version, marker, seen=True)
         return self.place
 
     def _sync(self, commits: Sequence[Commit]) -> None:
@@ -473,7 +473,7 @@ class LakeTable:
         ):
             raise UnsupportedChange(f"somebody else changed the lake table: {commit.description()}")
 
-    def _own(self, version: int, marker: int) -> Place:
+    def _own(self, version: int, marker: int) -> ExaminedVersion:
         """Where to start when no report says how far an earlier process looked: at the place from
         which our newest commit was made.
         """
@@ -481,7 +481,7 @@ class LakeTable:
             commit = self._log.commit(number)
             if commit.markers.get(self.app_id) == marker:
                 after = commit.tag.get(AFTER)
-                return Place(after if isinstance(after, int) and -1 <= after < number else number - 1)
+                return ExaminedVersion(after if isinstance(after, int) and -1 <= after < number else number - 1)
         raise UnsupportedChange(f"no commit in the lake table's log left its marker {marker}")
 
 

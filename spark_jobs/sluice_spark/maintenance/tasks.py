@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from sluice import faults
 from sluice.contract.applied import MaintenanceRun, time_text
 from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.foreign_commits import TAG, Commit
-from sluice_spark.lake.place import Place
 from sluice_spark.lake.table import USER_METADATA, LakeTable
 from sluice_spark.maintenance.planner import SPARSE, TIERS, Survey, Turn, worth_doing
 from sluice_spark.maintenance.survey import survey
@@ -61,7 +61,7 @@ class Interrupted(Exception):
 class Outcome:
     """What a turn did. `place` is where the lake table stands since then, `runs` each task that ran."""
 
-    place: Place
+    place: ExaminedVersion
     runs: dict[str, MaintenanceRun] = field(default_factory=dict)
 
 

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from sluice.contract import envelope
 from sluice_spark.fold.fold import in_order
 from sluice_spark.lake.columns import METADATA_TYPES
-from sluice_spark.lake.handover import Held
 from sluice_spark.lake.plan import CommitPlan
+from sluice_spark.lake.rows_to_commit import HeldRows
 from sluice_spark.read.column_defaults import arrow_type
 
 
@@ -33,7 +33,7 @@ def with_origins(rows: pa.Table, origins: Mapping[int, tuple[str, int]]) -> pa.T
     )
 
 
-def plan(portions: Iterable[pa.Table], pieces: Held, *, columns: Sequence[tuple[str, str]]) -> CommitPlan:
+def plan(portions: Iterable[pa.Table], pieces: HeldRows, *, columns: Sequence[tuple[str, str]]) -> CommitPlan:
     """Hands every row of `portions` to `pieces`, to be appended. A mirror whose rows are all new
     uses it as well.
     """

@@ -15,14 +15,14 @@ from sluice.errors import ManifestCorrupt, UnsupportedChange
 from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded, fold, unchanged_flags
 from sluice_spark.fold.ranges import KeyRanges
 from sluice_spark.lake.columns import mirror_columns, mirror_metadata
-from sluice_spark.lake.handover import Held
 from sluice_spark.lake.plan import CommitPlan, MergePlan
+from sluice_spark.lake.rows_to_commit import HeldRows
 from sluice_spark.modes.target import Target
 
 _FLAGS = (DELETED, MATCH)
 
 
-def plan(target: Target, portions: Iterable[pa.Table], pieces: Held, *, keyed: bool = False) -> CommitPlan | None:
+def plan(target: Target, portions: Iterable[pa.Table], pieces: HeldRows, *, keyed: bool = False) -> CommitPlan | None:
     """Folds a window and hands its net effect to `pieces`. The window comes in portions, no two of
     which touch the same row; `keyed` says that there may be several.
 

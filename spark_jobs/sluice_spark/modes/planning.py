@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.spill import Versioned
-from sluice_spark.lake.handover import Handover, Held
 from sluice_spark.lake.plan import CommitPlan
+from sluice_spark.lake.rows_to_commit import HeldRows, SparkHandover
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import changelog, choice, mirror, whole_rows
 from sluice_spark.modes.target import Target
@@ -30,7 +30,7 @@ class Planner:
     def of(
         options: ApplyOptions,
         lake: LakeTable,
-        handover: Handover,
+        handover: SparkHandover,
         schema: TableSchema,
         *,
         removals_sent: bool,
@@ -51,7 +51,7 @@ class Planner:
         target = self.target
         return self._mode, target.schema, target.removals_sent, target.metadata, self.origins
 
-    def at_once(self, changes: Iterable[Versioned], pieces: Held) -> CommitPlan | None:
+    def at_once(self, changes: Iterable[Versioned], pieces: HeldRows) -> CommitPlan | None:
         """The plan for `changes`, whose rows go to `pieces`; None when there is nothing to commit."""
         rows = self._united()(changes)
         if self._mode == CHANGELOG:
@@ -59,7 +59,7 @@ class Planner:
         return self._net_effect(self.target, [rows], pieces)
 
     def in_portions(
-        self, changes: WindowChanges, count: Count, versions: Sequence[TableSchema], pieces: Held
+        self, changes: WindowChanges, count: Count, versions: Sequence[TableSchema], pieces: HeldRows
     ) -> CommitPlan | None:
         """The same for changes of `versions`, which `count` counts, in portions that fit in memory."""
         limit, united = self.options.max_memory_bytes, self._united()

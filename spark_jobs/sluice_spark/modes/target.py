@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sluice.contract.entries import Opened
 from sluice.contract.schema import TableSchema
 from sluice.manifest.state import TableState
-from sluice_spark.lake.handover import Handover
+from sluice_spark.lake.rows_to_commit import SparkHandover
 from sluice_spark.lake.table import LakeTable
 
 
@@ -16,7 +16,7 @@ class Target:
     """
 
     lake: LakeTable
-    handover: Handover
+    handover: SparkHandover
     schema: TableSchema
     removals_sent: bool
     metadata: bool = True

@@ -22,9 +22,9 @@ from sluice_spark.fold.fold import MATCH, after_truncate, in_order, old_values, 
 from sluice_spark.fold.row_identity import Numbers, special_rows, special_texts, whole
 from sluice_spark.lake.columns import mirror_columns, mirror_metadata
 from sluice_spark.lake.failures import translated_errors
-from sluice_spark.lake.handover import Held
 from sluice_spark.lake.merge import equal_rows, special_text_column
 from sluice_spark.lake.plan import CommitPlan, RowsMergePlan
+from sluice_spark.lake.rows_to_commit import HeldRows
 from sluice_spark.modes.mirror import refuse_unplaced
 from sluice_spark.modes.target import Target
 
@@ -87,7 +87,7 @@ def _taken(rows: pa.Table, schema: TableSchema, places: Numbers) -> pa.Table:
     return pa.table(arrays, names=names)
 
 
-def plan(target: Target, portions: Iterable[pa.Table], pieces: Held, *, keyed: bool = False) -> CommitPlan | None:
+def plan(target: Target, portions: Iterable[pa.Table], pieces: HeldRows, *, keyed: bool = False) -> CommitPlan | None:
     """Counts the rows of a window and hands the difference to `pieces`. The window comes in
     portions, no two of which have the same row; `keyed` says that there may be several. Reads from
     the lake how often it holds the rows that become fewer.

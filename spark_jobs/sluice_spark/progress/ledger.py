@@ -18,8 +18,8 @@ from sluice.contract.entries import Changes, Entry, Opened, Repair, Snapshot, Ta
 from sluice.contract.table_state import State
 from sluice.manifest.gaps import Gap
 from sluice.manifest.state import PipelineState, TableState, reduce
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import lake_path
-from sluice_spark.lake.place import Place
 from sluice_spark.modes.choice import mode_of
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
@@ -400,13 +400,13 @@ class Ledger:
         self.busy.discard(path)
         self.in_maintenance.discard(path)
 
-    def stands_at(self, table_id: str, progress: TableProgress, place: Place) -> None:
+    def stands_at(self, table_id: str, progress: TableProgress, place: ExaminedVersion) -> None:
         """The lake table of `progress` was brought to `place`, with the same rows."""
         self._stands_at(table_id, progress, place)
         progress.place = place
         self._moved.add(table_id)
 
-    def _stands_at(self, table_id: str, progress: TableProgress, place: Place) -> None:
+    def _stands_at(self, table_id: str, progress: TableProgress, place: ExaminedVersion) -> None:
         before = progress.place
         if self.tables.get(table_id) is progress and before.marker == place.marker and before.version < place.version:
             self._rewritten.append((table_id, before.version, place.version))

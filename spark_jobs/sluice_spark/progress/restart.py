@@ -18,9 +18,9 @@ from sluice.manifest.lost_changes import resync_remedy
 from sluice.manifest.reader import load_state, pruned_through
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
+from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
-from sluice_spark.lake.place import Place, Way
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes.choice import OTHER_MODE, other_mode
 from sluice_spark.options import ApplyOptions
@@ -73,7 +73,7 @@ def find_tables(
 
     def find(state: TableState) -> TableProgress:
         if state.is_forgotten:
-            return restore(state, log, place=Place())
+            return restore(state, log, place=ExaminedVersion())
         before = reported(state, log)
         table = lake.unseen(state, session, since=before.version if before else -1)
         return not_pruned(find_table(options, state, log, lake=table, telemetry=telemetry), state, floor_seq)
@@ -97,13 +97,13 @@ def find_table(
     except UnsupportedChange as error:
         _log.error("table is stale", table=name, error=str(error))
         telemetry.stale(error)
-        return restore(state, log, place=before or Place(), doubt=str(error))
+        return restore(state, log, place=before or ExaminedVersion(), doubt=str(error))
     except SparkGone:
         raise
     except ApplyError as error:
         # The report says from which entry on to read. The first look of a worker finds out whether
         # the report was right.
-        progress = restore(state, log, place=before or Place())
+        progress = restore(state, log, place=before or ExaminedVersion())
         progress.failures, progress.problem = ATTEMPTS, f"the lake table could not be read at start: {error}"
         _log.warning("the lake table cannot be read", table=name, error=str(error))
         return progress
@@ -124,17 +124,17 @@ def not_pruned(progress: TableProgress, state: TableState, floor_seq: int) -> Ta
     return progress
 
 
-def reported(state: TableState, log: AppliedLog | None) -> Place | None:
+def reported(state: TableState, log: AppliedLog | None) -> ExaminedVersion | None:
     """Where the last log says that the present generation's lake table stands, None if it does not
     say.
     """
     last = log.tables.get(state.table_id) if log else None
     if last is None or last.generation != state.generation or last.delta_version < 0:
         return None
-    return Place(last.delta_version, last.committed_seq or None)
+    return ExaminedVersion(last.delta_version, last.committed_seq or None)
 
 
-def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: str = "") -> TableProgress:
+def restore(state: TableState, log: AppliedLog | None, *, place: ExaminedVersion, doubt: str = "") -> TableProgress:
     """One table at start. The lake's marker decides what is applied; the last log adds the progress
     of an idle table, counters and the reason of a stop.
 
@@ -164,7 +164,7 @@ def restore(state: TableState, log: AppliedLog | None, *, place: Place, doubt: s
     if last is None or last.generation != state.generation:
         return progress
     progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
-    progress.way = Way(last.way, last.way_reason)
+    progress.way = CommitWay(last.way, last.way_reason)
     progress.pending.reported_lsn = last.complete_through_lsn
     if last.state == State.STALE and state.state.is_followed and not last.reason.startswith(OTHER_MODE):
         progress.stale_reason = last.reason

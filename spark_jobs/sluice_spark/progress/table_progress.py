@@ -11,7 +11,7 @@ from sluice.backoff import doubling
 from sluice.contract.applied import Maintenance
 from sluice.contract.resyncs import text
 from sluice.manifest.state import TableState
-from sluice_spark.lake.place import Place, Way
+from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
 from sluice_spark.progress import cadence
 from sluice_spark.read.window import BEFORE, PendingChanges, Window
 
@@ -26,7 +26,7 @@ class TableProgress:
     """One table in its newest generation. `place` is where its lake table stands."""
 
     pending: PendingChanges
-    place: Place = field(default_factory=Place)
+    place: ExaminedVersion = field(default_factory=ExaminedVersion)
     stale_reason: str = ""
     problem: str = ""
     """Why the last attempt at a window failed, and when the next one is due, while it is tried again."""
@@ -42,7 +42,7 @@ class TableProgress:
     commit_time_us: int = 0
     rows_applied: int = 0
     schema_version: int = 0
-    way: Way = field(default_factory=Way)
+    way: CommitWay = field(default_factory=CommitWay)
     """How the newest changes were committed."""
     files: int = -1
     """Data files in the lake table, -1 when not counted."""

@@ -21,11 +21,11 @@ from sluice_spark.modes import choice, whole_rows
 from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
 from sluice_spark.read.changes import unite
-from sluice_spark.verify.changed import Changed, nothing
-from sluice_spark.verify.gathered import Gathered
 from sluice_spark.verify.hashing import Hashes, hash_texts
 from sluice_spark.verify.position import Position, Positions
 from sluice_spark.verify.scan import ScanTask, scan
+from sluice_spark.verify.scan_result import ScanResult
+from sluice_spark.verify.unapplied_changes import UnappliedChanges, nothing
 from sluice_spark.verify.version import wait_for
 
 _NONE: Hashes = np.empty(0, np.uint64)
@@ -72,7 +72,7 @@ class LakeSide:
         task = ScanTask(schema, (), question.seed % _SEEDS, question.bits, question.as_hex, _NONE, question.ranges)
         if mode == MIRROR and united is not None:
             removals = removals_are_sent(pipeline.opened, state)
-            changed = Changed.of(fold(united, schema, keyed=True, removals_sent=removals), schema, task.keys)
+            changed = UnappliedChanges.of(fold(united, schema, keyed=True, removals_sent=removals), schema, task.keys)
             gathered = self._scanned(state, position, task, changed=changed)
             keys = _concatenated([task.keys.hashes(rows) for rows in gathered.changed])
             base = pa.concat_tables(gathered.changed) if gathered.changed else nothing(schema)
@@ -104,19 +104,19 @@ class LakeSide:
         position: Position,
         task: ScanTask,
         *,
-        changed: Changed | None = None,
+        changed: UnappliedChanges | None = None,
         empty: bool = False,
         changelog: bool = False,
-    ) -> Gathered:
+    ) -> ScanResult:
         if empty or (changed is not None and changed.replaces):
-            return Gathered(task)
+            return ScanResult(task)
         names = [*(column.name for column in task.schema.columns), envelope.SPECIAL]
         frame = self._positions.rows(state, position.version, names, changelog=changelog)
         removed = changed.removed if changed is not None else _NONE
         given = ScanTask(task.schema, tuple(names), task.seed, task.bits, task.as_hex, removed, task.ranges)
         stages = Stages(self._session)
         try:
-            return Gathered(given, results(stages.collected(stages.of_rows(frame, scan, given))))
+            return ScanResult(given, results(stages.collected(stages.of_rows(frame, scan, given))))
         finally:
             stages.close()
 

@@ -8,7 +8,7 @@ from sluice.contract.entries import Changes, Commits, Segment
 from sluice.contract.schema import TableSchema
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
-from sluice_spark.lake.place import Place
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundary
 from sluice_spark.progress.intake import MAX_BACKLOG, Intake
@@ -34,7 +34,7 @@ def _changes(manifest: Manifest, ids: list[str]) -> int:
 
 def _apply_all(ledger: Ledger, *, now: float) -> None:
     for work in list(ledger.ready(now=now, boundary_seq=0)):
-        ledger.applied(work, Applied(Place(1, work.window.last_seq), work.window.last_seq))
+        ledger.applied(work, Applied(ExaminedVersion(1, work.window.last_seq), work.window.last_seq))
 
 
 def _names(count: int) -> list[TableSchema]:
@@ -62,7 +62,7 @@ def test_a_long_snapshot_does_not_stop_the_reading_for_ever() -> None:
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
     ledger.begin(
         {
-            table_id: restore(table, None, place=Place(0, 3) if table_id == "16386" else Place())
+            table_id: restore(table, None, place=ExaminedVersion(0, 3) if table_id == "16386" else ExaminedVersion())
             for table_id, table in state.tables.items()
         }
     )
@@ -91,7 +91,7 @@ def test_forty_quarantined_tables_do_not_stop_the_others() -> None:
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
     ledger.begin(
         {
-            table_id: restore(table, None, place=Place(0, table.generation_seq))
+            table_id: restore(table, None, place=ExaminedVersion(0, table.generation_seq))
             for table_id, table in state.tables.items()
         }
     )
@@ -122,7 +122,7 @@ def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had() -> None:
     manifest.snapshot([], again)
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    places = {"16385": Place(5, 2), "20000": Place(6, begun)}
+    places = {"16385": ExaminedVersion(5, 2), "20000": ExaminedVersion(6, begun)}
     ledger.begin({table_id: restore(table, None, place=places[table_id]) for table_id, table in state.tables.items()})
     for entry, sha256 in read_entries(store, after_seq=ledger.read_seq):
         ledger.take_in(entry, sha256)

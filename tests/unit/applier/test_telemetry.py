@@ -15,8 +15,8 @@ from sluice.health.endpoint import Health
 from sluice.settings import load
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
+from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
 from sluice_spark.lake.failures import Cause, CommitConflict, verdict
-from sluice_spark.lake.place import Place, Way
 from sluice_spark.options import ApplyOptions
 from sluice_spark.table_apply import Applied
 from sluice_spark.telemetry import LOOP_SECONDS, ApplyTelemetry
@@ -98,18 +98,18 @@ def test_windows_are_counted_by_what_became_of_them() -> None:
     seen = telemetry()
     seen.applied(
         Applied(
-            Place(3, 9),
+            ExaminedVersion(3, 9),
             9,
             12,
             1,
             ops={"insert": 10, "delete": 2},
             seconds={"read": 0.2, "merge": 3.0},
-            way=Way("merge", "the table is partitioned"),
+            way=CommitWay("merge", "the table is partitioned"),
             fresh_looks=2,
         ),
         seconds=3.5,
     )
-    seen.applied(Applied(Place(3, 9), 9, committed=False), seconds=0.1)
+    seen.applied(Applied(ExaminedVersion(3, 9), 9, committed=False), seconds=0.1)
     seen.failed(StoreUnavailable("x"))
     seen.failed(CommitConflict("x"))
     seen.stale(UnsupportedChange("x"))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 from sluice.errors import UnsupportedChange
+from sluice_spark.lake.examined_version import ExaminedVersion, contradiction
 from sluice_spark.lake.foreign_commits import Commit, changes_data, read_commit, shape, tag
-from sluice_spark.lake.place import Place, contradiction
 
 SECRET = "row-value-918273"
 INFO = {
@@ -99,16 +99,16 @@ def test_columns_differ_by_name_type_order_and_identity_but_not_by_comment() -> 
 @pytest.mark.parametrize(
     ("reported", "found", "said"),
     [
-        (Place(5, 10), Place(5, 10), ""),
-        (Place(5, 10), Place(7, 12), ""),
-        (Place(5, None), Place(7, 12), ""),
-        (Place(5, 10), Place(-1), "is gone"),
-        (Place(5, 10), Place(4, 10), "went from version 5 to 4"),
-        (Place(5, 10), Place(5, 9), "the applier reported 10"),
-        (Place(5, 10), Place(9, None), "marker is missing"),
+        (ExaminedVersion(5, 10), ExaminedVersion(5, 10), ""),
+        (ExaminedVersion(5, 10), ExaminedVersion(7, 12), ""),
+        (ExaminedVersion(5, None), ExaminedVersion(7, 12), ""),
+        (ExaminedVersion(5, 10), ExaminedVersion(-1), "is gone"),
+        (ExaminedVersion(5, 10), ExaminedVersion(4, 10), "went from version 5 to 4"),
+        (ExaminedVersion(5, 10), ExaminedVersion(5, 9), "the applier reported 10"),
+        (ExaminedVersion(5, 10), ExaminedVersion(9, None), "marker is missing"),
     ],
 )
 def test_a_report_that_claims_more_than_the_lake_records_contradicts_it(
-    reported: Place, found: Place, said: str
+    reported: ExaminedVersion, found: ExaminedVersion, said: str
 ) -> None:
     assert (said in contradiction(reported, found)) if said else contradiction(reported, found) == ""

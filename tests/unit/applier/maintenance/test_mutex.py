@@ -5,8 +5,8 @@ from dataclasses import replace
 from sluice.contract.applied import AppliedLog, Maintenance, MaintenanceRun
 from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import lake_path
-from sluice_spark.lake.place import Place
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.intake import Intake
 from sluice_spark.progress.ledger import Ledger
@@ -25,7 +25,7 @@ def _ledger(store: MemoryStore, **options: object) -> tuple[Ledger, Manifest, In
     manifest.table(SCHEMA)
     seq = manifest.snapshot([], SCHEMA)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", **options), load_state(store))  # type: ignore[arg-type]
-    ledger.begin({ID: restore(ledger.state.tables[ID], None, place=Place(1, seq))})
+    ledger.begin({ID: restore(ledger.state.tables[ID], None, place=ExaminedVersion(1, seq))})
     intake = Intake(store, ledger, poll_seconds=0.0)
     intake.read(now=0.0)
     manifest.transaction([Change("i", {"id": 1})], SCHEMA)
@@ -55,7 +55,7 @@ def test_what_was_there_at_the_start_waits_for_ever_and_a_table_that_fails_does_
     ledger, _, intake = _ledger(store)
     intake.read(now=10.0)
     other = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
-    other.begin({ID: restore(other.state.tables[ID], None, place=Place(1, ledger.tables[ID].committed_seq))})
+    other.begin({ID: restore(other.state.tables[ID], None, place=ExaminedVersion(1, ledger.tables[ID].committed_seq))})
     Intake(store, other, poll_seconds=0.0).read(now=10.0)
     assert other.waiting(now=20.0) == {ID: float("inf")}
     other.tables[ID].failed("no", now=10.0, at=0.0, passing=False)
@@ -69,7 +69,7 @@ def test_the_record_of_maintenance_outlives_a_restart_and_a_new_generation() -> 
     ledger.tables[ID].maintenance = RECORD
     log = AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", ledger.report())
     state = load_state(store).tables[ID]
-    assert restore(state, AppliedLog.decode(log.encode()), place=Place(1, 1)).maintenance == RECORD
+    assert restore(state, AppliedLog.decode(log.encode()), place=ExaminedVersion(1, 1)).maintenance == RECORD
     manifest.table(SCHEMA, generation=2, new=False)
     intake.read(now=10.0)
     assert ledger.tables[ID].pending.generation == 2

@@ -12,8 +12,8 @@ from sluice.contract.entries import Snapshot
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import lake_path
-from sluice_spark.lake.place import Place
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries, Boundary
 from sluice_spark.progress.ledger import Ledger
@@ -98,7 +98,10 @@ class Lake:
         state = load_state(self.store)
         options = ApplyOptions("shop", "memory://s", "memory://l", max_window_bytes=1 << 30, freshness_seconds=0.0)
         self.ledger = Ledger(options, state)
-        known = {key: restore(table, None, place=Place(0, table.generation_seq)) for key, table in state.tables.items()}
+        known = {
+            key: restore(table, None, place=ExaminedVersion(0, table.generation_seq))
+            for key, table in state.tables.items()
+        }
         self.ledger.begin(known)
         self.contents = {key: [0] for key in known}
         self.running: list[Work] = []
@@ -128,7 +131,9 @@ class Lake:
         self.contents[work.table_id].append(last_seq)
         self.ledger.busy.discard(lake_path(work.state))
         self.ledger.trim()
-        self.ledger.applied(work, Applied(Place(work.progress.place.version + 1, last_seq, seen=True), last_seq, 1, 1))
+        self.ledger.applied(
+            work, Applied(ExaminedVersion(work.progress.place.version + 1, last_seq, seen=True), last_seq, 1, 1)
+        )
 
 
 def test_boundaries_go_on_when_every_table_began_after_the_one_that_was_set() -> None:

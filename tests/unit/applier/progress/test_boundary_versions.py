@@ -6,7 +6,7 @@ import pytest
 
 from sluice.contract import keys
 from sluice.contract.applied import Complete
-from sluice_spark.lake.place import Place
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.progress.reports import Reports
 from tests.unit.applier.progress.test_boundary import Lake
 
@@ -37,7 +37,7 @@ def test_an_idle_pipeline_names_the_versions_that_maintenance_left(monkeypatch: 
     assert clock.newest().versions["public.t0"] == 0
     table_id = lake.schemas[0].table_id
     progress = lake.ledger.tables[table_id]
-    lake.ledger.stands_at(table_id, progress, Place(1, progress.place.marker, seen=True))
+    lake.ledger.stands_at(table_id, progress, ExaminedVersion(1, progress.place.marker, seen=True))
     for _ in range(4 * 180):
         lake.now += 20.0
         clock.turn()

@@ -16,8 +16,8 @@ from sluice.contract.applied import Complete
 from sluice.errors import ManifestCorrupt
 from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import lake_path
-from sluice_spark.lake.place import Place
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
 from sluice_spark.progress.boundary import Boundaries
@@ -45,7 +45,10 @@ class World:
         state = load_state(self.store)
         self.ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", **options), state)
         self.ledger.begin(
-            {table_id: restore(table, None, place=Place(0, state.seq)) for table_id, table in state.tables.items()}
+            {
+                table_id: restore(table, None, place=ExaminedVersion(0, state.seq))
+                for table_id, table in state.tables.items()
+            }
         )
         self.intake = Intake(self.store, self.ledger, poll_seconds=0.0)
         self.boundaries = Boundaries(self.ledger, apart_seconds=apart_seconds)
@@ -78,7 +81,7 @@ class World:
 
     def end(self, work: Work) -> None:
         self.ledger.busy.discard(lake_path(work.state))
-        self.ledger.applied(work, Applied(Place(1, work.window.last_seq, seen=True), work.window.last_seq, 1))
+        self.ledger.applied(work, Applied(ExaminedVersion(1, work.window.last_seq, seen=True), work.window.last_seq, 1))
 
     def serve(self, *, now: float) -> list[Work]:
         """All windows that are due, one after the other and in no time."""

@@ -4,7 +4,7 @@ from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.entries import Entry, Lost
 from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState
-from sluice_spark.lake.place import Place
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.ledger import Ledger
@@ -33,7 +33,7 @@ def test_a_shape_whose_first_rows_are_lost_is_no_shape_to_compare_the_lake_table
     state, lost = _lost(state, 100)
     known = state.tables["7"]
     ledger = Ledger(OPTIONS, state)
-    ledger.begin({"7": restore(known, None, place=Place(1, applied))})
+    ledger.begin({"7": restore(known, None, place=ExaminedVersion(1, applied))})
     ledger.read_seq, ledger.read_lsn = applied, 30
     for entry in (shaped, lost):
         ledger.take_in(entry, "")
@@ -57,7 +57,7 @@ def test_a_boundary_from_before_the_rows_of_a_gap_is_not_said_of_its_table_after
 
     def started_with(log: AppliedLog | None) -> Ledger:
         ledger = Ledger(OPTIONS, state)
-        ledger.begin({"7": restore(state.tables["7"], log, place=Place(5, marker))})
+        ledger.begin({"7": restore(state.tables["7"], log, place=ExaminedVersion(5, marker))})
         ledger.read_seq, ledger.read_lsn = marker, 30
         return ledger
 
@@ -66,7 +66,7 @@ def test_a_boundary_from_before_the_rows_of_a_gap_is_not_said_of_its_table_after
     known = ledger.tables["7"]
     work = Work("7", known, state.tables["7"], Window((), lost.seq))
     # No row, no commit: the marker stays where it was.
-    ledger.applied(work, Applied(Place(5, marker), lost.seq, committed=False))
+    ledger.applied(work, Applied(ExaminedVersion(5, marker), lost.seq, committed=False))
     assert known.pending.snapshot_lsn == 150
     log = AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", ledger.report())
 
@@ -81,7 +81,7 @@ def test_a_boundary_from_before_the_rows_of_a_gap_is_not_said_of_its_table_after
         assert window is not None
         # Everything up to 150 is in the rows that closed the gap: nothing is visible, nothing is committed.
         done = Work("7", again.tables["7"], state.tables["7"], window)
-        again.applied(done, Applied(Place(5, marker), window.last_seq, committed=False))
+        again.applied(done, Applied(ExaminedVersion(5, marker), window.last_seq, committed=False))
     boundaries.turn(now=1.0)
     said: list[Complete] = []
     boundaries.publish(again.report(), lambda complete, _: said.append(complete), now=2.0)
@@ -98,7 +98,7 @@ def test_a_table_with_an_open_gap_keeps_no_other_table_from_maintenance() -> Non
     applied = state.seq
     state, lost = _lost(state, 100)
     ledger = Ledger(OPTIONS, state)
-    ledger.begin({"7": restore(state.tables["7"], None, place=Place(1, applied))})
+    ledger.begin({"7": restore(state.tables["7"], None, place=ExaminedVersion(1, applied))})
     ledger.read_seq, ledger.read_lsn = applied, 30
     ledger.take_in(lost, "")
     assert ledger.halted("7")

@@ -12,7 +12,7 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
-from sluice_spark.lake.place import Place, Way
+from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger
@@ -26,7 +26,7 @@ from tests.spark.model import SCHEMA
 
 def _applied(ledger: Ledger, table_id: str, window: Window) -> None:
     work = Work(table_id, ledger.tables[table_id], ledger.state.tables[table_id], window)
-    ledger.applied(work, Applied(Place(2, window.last_seq), window.last_seq, 1, 1))
+    ledger.applied(work, Applied(ExaminedVersion(2, window.last_seq), window.last_seq, 1, 1))
 
 
 def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
@@ -37,7 +37,7 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    known = restore(state.tables["16385"], None, place=Place(1, seq))
+    known = restore(state.tables["16385"], None, place=ExaminedVersion(1, seq))
     ledger.begin({"16385": known})
     known.failed("Spark could not commit (SparkException)", now=0.0, at=0.0, passing=False)
     row = ledger.report()["16385"]
@@ -64,7 +64,7 @@ def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_p
     manifest.table(SCHEMA)
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    known = restore(state.tables["16385"], None, place=Place())
+    known = restore(state.tables["16385"], None, place=ExaminedVersion())
     ledger.begin({"16385": known})
     for second in range(50):
         known.failed("StoreUnavailable: no answer", now=float(second), at=0.0, passing=True)
@@ -80,22 +80,22 @@ def test_the_way_of_the_newest_changes_stays_through_empty_windows_snapshots_and
     seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
     state = load_state(store)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    ledger.begin({"16385": restore(state.tables["16385"], None, place=Place(1, seq))})
+    ledger.begin({"16385": restore(state.tables["16385"], None, place=ExaminedVersion(1, seq))})
     work = Work("16385", ledger.tables["16385"], state.tables["16385"], Window((), seq))
 
     def reported(**applied: Any) -> tuple[str, str, int]:
-        ledger.applied(work, Applied(Place(2, seq), seq, **applied))
+        ledger.applied(work, Applied(ExaminedVersion(2, seq), seq, **applied))
         row = ledger.report()["16385"]
         return row.way, row.way_reason, row.files
 
     assert reported() == ("", "", -1)
-    refused = Way("merge", "the table is partitioned")
+    refused = CommitWay("merge", "the table is partitioned")
     assert reported(way=refused) == ("merge", "the table is partitioned", -1)
-    assert reported(way=Way("direct"), files=3) == ("direct", "", 3)
+    assert reported(way=CommitWay("direct"), files=3) == ("direct", "", 3)
     assert reported(committed=False) == ("direct", "", 3)
     assert reported(way=refused) == ("merge", "the table is partitioned", -1)
     log = AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", ledger.report())
-    assert restore(state.tables["16385"], AppliedLog.decode(log.encode()), place=Place(2, seq)).way == refused
+    assert restore(state.tables["16385"], AppliedLog.decode(log.encode()), place=ExaminedVersion(2, seq)).way == refused
 
 
 OTHER = replace(SCHEMA, table_id="16386", table_name="others")
@@ -121,7 +121,7 @@ def _opened(store: MemoryStore, *, markers: dict[str, int], log: AppliedLog | No
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", max_window_bytes=1), load_state(store))
     ledger.begin(
         {
-            table_id: restore(state, log, place=Place(1, markers[table_id]))
+            table_id: restore(state, log, place=ExaminedVersion(1, markers[table_id]))
             for table_id, state in ledger.state.tables.items()
         }
     )
@@ -308,7 +308,7 @@ def test_a_snapshot_that_came_in_parts_around_a_restart_of_a_pause_is_applied_wh
     manifest.snapshot([{"id": 1}], SCHEMA, final=False)
     manifest.snapshot([{"id": 3}], SCHEMA, final=False)
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
-    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=Place())})
+    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=ExaminedVersion())})
     _read(ledger, store)
     manifest.snapshot([{"id": 2}], SCHEMA)
     _read(ledger, store)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from sluice_spark.verify.scan import Listed, ScanTask, Sums
 
 
-class Gathered:
+class ScanResult:
     """What the tasks found, and what is added to it."""
 
     def __init__(self, task: ScanTask, found: list[tuple[str, Any]] | None = None) -> None:

@@ -28,7 +28,7 @@ LOCAL_BYTES = 16 * 1024 * 1024
 PART_BYTES = 64 * 1024 * 1024
 
 
-class Handover:
+class SparkHandover:
     """Hands rows to one private session. `path` is where Spark sees the pipeline's prefix of
     `store`, `memory` the bytes of a window that stay in memory.
     """
@@ -50,7 +50,7 @@ class Handover:
                 self._store.delete(key)
 
 
-class Held:
+class HeldRows:
     """A window's rows, piece by piece, in memory. `found` is where keys of theirs are, if that was
     looked for already.
     """
@@ -66,7 +66,7 @@ class Held:
             self._held.append(table)
             self.rows += len(table)
 
-    def take(self, other: "Held") -> None:
+    def take(self, other: "HeldRows") -> None:
         """Takes what `other` holds."""
         for table in other.tables():
             self.add(table)
@@ -77,7 +77,7 @@ class Held:
         yield from self._held
 
 
-class Pieces(Held):
+class Pieces(HeldRows):
     """The same; what does not fit in memory is in files, which are durable when `add` returns."""
 
     def __init__(self, session: SparkSession, store: ObjectStore, *, path: str, memory: int) -> None:
@@ -95,7 +95,7 @@ class Pieces(Held):
             self._to_files()
 
     def tables(self) -> Iterator[pa.Table]:
-        """See Held."""
+        """See HeldRows."""
         for key in self.keys:
             yield pq.read_table(pa.BufferReader(self._store.get(key)))
         yield from super().tables()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ExaminedVersion:
     """How far a lake table has been examined: every commit through Delta `version`, which records
     `marker` (None: no snapshot of ours yet).
 
@@ -17,7 +17,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class CommitWay:
     """How a window was committed: a name of `sluice.contract.applied.WAYS`, and why not directly."""
 
     name: str = ""
@@ -28,7 +28,7 @@ class Way:
         return {name: text for name, text in (("way", self.name), ("not_direct", self.reason)) if text}
 
 
-def contradiction(reported: Place, found: Place) -> str:
+def contradiction(reported: ExaminedVersion, found: ExaminedVersion) -> str:
     """Why what was reported cannot have become what is found, empty when it can."""
     if found.version < reported.version:
         return gone(reported, found.version)
@@ -40,7 +40,7 @@ def contradiction(reported: Place, found: Place) -> str:
     return ""
 
 
-def gone(before: Place, version: int) -> str:
+def gone(before: ExaminedVersion, version: int) -> str:
     """How a table is no longer the one that was at `before`, now that it is at `version`."""
     if version < 0:
         return f"the lake table is gone: it was at version {before.version}, somebody else removed it"

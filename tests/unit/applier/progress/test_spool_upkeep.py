@@ -20,13 +20,13 @@ from sluice.manifest import compaction
 from sluice.manifest.reader import load_state, pruned_through, read_entries
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
-from sluice_spark.lake.place import Place
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress import upkeep
+from sluice_spark.progress import spool_upkeep
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.restart import not_pruned, restore
-from sluice_spark.progress.upkeep import Upkeep
+from sluice_spark.progress.spool_upkeep import Upkeep
 from tests.support.manifests import opened, put, segment, table
 
 SMALL, PATIENCE = 4, 30.0
@@ -65,8 +65,8 @@ def live(store: MemoryStore, count: int) -> ManifestLog:
 def small_archives(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((archive, "ENTRIES"), (compaction, "ENTRIES"), (compaction, "KEPT_SINGLE")):
         monkeypatch.setattr(module, name, SMALL)
-    monkeypatch.setattr(upkeep, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(upkeep, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(spool_upkeep, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(spool_upkeep, "AGAIN_SECONDS", 0.0)
 
 
 def filled(store: MemoryStore, count: int) -> ManifestLog:
@@ -187,7 +187,7 @@ def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well
 
 def test_a_process_that_ends_soon_leaves_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is run on a schedule would never come to the end otherwise."""
-    monkeypatch.setattr(upkeep, "SHARE", 1e-9)
+    monkeypatch.setattr(spool_upkeep, "SHARE", 1e-9)
     store = MemoryStore(uuid.uuid4().hex)
     log = filled(store, 40)
     work = started(store, log, lambda: None, unexpected)
@@ -267,11 +267,11 @@ def test_a_table_whose_next_entries_were_pruned_is_stale_and_the_others_go_on() 
     floor = pruned_through(store)
     assert floor == 24
     state = log.state.tables["7"]
-    behind = not_pruned(restore(state, None, place=Place(3, floor)), state, floor)
+    behind = not_pruned(restore(state, None, place=ExaminedVersion(3, floor)), state, floor)
     assert "stands at manifest entry 24, and the entries behind it were pruned through entry 24" in behind.stale_reason
-    with_it = not_pruned(restore(state, None, place=Place(3, floor + 1)), state, floor)
+    with_it = not_pruned(restore(state, None, place=ExaminedVersion(3, floor + 1)), state, floor)
     assert with_it.stale_reason == ""
-    lost = not_pruned(restore(state, None, place=Place()), state, floor)
+    lost = not_pruned(restore(state, None, place=ExaminedVersion()), state, floor)
     assert "stands at manifest entry 2" in lost.stale_reason
     ledger = Ledger(ApplyOptions("shop", "memory://x", "memory://y"), log.state)
     ledger.begin({"7": lost}, floor_seq=floor)

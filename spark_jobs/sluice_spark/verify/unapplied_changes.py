@@ -19,7 +19,7 @@ from sluice_spark.verify.hashing import Hashes
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class UnappliedChanges:
     """What the folded changes make of the rows with the key hashes `removed` (sorted): `replaces` says
     that no row of the version is left.
     """
@@ -34,7 +34,7 @@ class Changed:
         return self.folded.replaces
 
     @classmethod
-    def of(cls, folded: Folded, schema: TableSchema, keys: Canonical) -> "Changed":
+    def of(cls, folded: Folded, schema: TableSchema, keys: Canonical) -> "UnappliedChanges":
         """`keys` is the form of a key."""
         if folded.replaces:
             none = np.empty(0, np.uint64)
