@@ -47,7 +47,8 @@ def test_any_history_as_one_large_entry_leaves_the_delta_table_equal(
     for part in (history[:half], history[half:]):
         if part:
             pipeline.manifest.transaction([change for change, _ in part], SCHEMA)
-    assert pipeline.apply(max_memory_bytes=6_000).tables["16385"].state == "live"
+    # Rows that moved to other keys can make a dozen changes that are only followed together: they must fit.
+    assert pipeline.apply(max_memory_bytes=12_000).tables["16385"].state == "live"
     assert _by_key(pipeline.rows()) == history[-1][1]
 
 
