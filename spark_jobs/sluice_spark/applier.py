@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from sluice.contract.applied import SpoolUpkeep
 from sluice.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice.store.base import ObjectStore
+from sluice_spark.applied_window import Applied
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake, lake_path
 from sluice_spark.lease import Lease
@@ -36,7 +37,6 @@ from sluice_spark.progress.restart import open_ledger
 from sluice_spark.progress.spool_upkeep import Upkeep
 from sluice_spark.progress.table_progress import Work
 from sluice_spark.session import private
-from sluice_spark.table_apply import Applied
 from sluice_spark.telemetry import ApplyTelemetry
 from sluice_spark.workers import Workers
 

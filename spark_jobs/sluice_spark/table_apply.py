@@ -6,56 +6,31 @@ the caller runs one window of a table at a time. A window that fits in `max_memo
 at once, a larger one in portions of at most that. Either way there is one commit.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
 from sluice import faults
 from sluice.contract.schema import TableSchema
-from sluice.errors import ApplyError, StoreError, UnsupportedChange, WriterFenced
+from sluice.errors import ApplyError, StoreError, WriterFenced
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
+from sluice_spark.applied_window import Applied
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.lake import evolution
-from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
 from sluice_spark.lake.failures import SparkGone, translated_errors
-from sluice_spark.lake.layout import NotDirect
 from sluice_spark.lake.rows_to_commit import SparkHandover
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
 from sluice_spark.modes.planning import Planner
 from sluice_spark.next_window import Ahead, Planned
-from sluice_spark.options import AUTO, CHANGELOG, DIRECT, DISTRIBUTED, MERGE, ApplyOptions
-from sluice_spark.read.changes import Count, SnapshotRows, Taken, WindowChanges, only_inserts, versions_in
+from sluice_spark.options import AUTO, CHANGELOG, DISTRIBUTED, ApplyOptions
+from sluice_spark.read.changes import Count, Taken, WindowChanges, only_inserts, versions_in
 from sluice_spark.read.window import Window, visible
+from sluice_spark.snapshot_apply import SnapshotApply
 
 _log = structlog.get_logger("sluice.apply")
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What a window did. `place` is where the lake table stands since then, `through_seq` the last
-    entry of which nothing is left to do.
-
-    `rows` counts changes, `commit_time_us` is the newest commit time among them (0: none). `ops`
-    are the rows by what they did, `seconds` the time by phase, both in the words of the metrics.
-
-    `way` says how changes were committed, `fresh_looks` how often the commit met another one. `files`
-    counts the lake table's files, None when that is not known.
-    """
-
-    place: ExaminedVersion
-    through_seq: int
-    rows: int = 0
-    schema_version: int = 0
-    commit_time_us: int = 0
-    committed: bool = True
-    ops: Mapping[str, int] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    way: CommitWay = field(default_factory=CommitWay)
-    fresh_looks: int = 0
-    files: int | None = None
 
 
 class TableApply:
@@ -67,6 +42,7 @@ class TableApply:
         store: ObjectStore,
         lake: LakeTable,
         handover: SparkHandover,
+        snapshots: SnapshotApply,
         *,
         state: TableState,
         removals_sent: bool,
@@ -75,7 +51,8 @@ class TableApply:
         prepared: Ahead | None = None,
         following: Ahead | None = None,
     ) -> None:
-        """`store` holds the spool, and `handover` gives rows to the session of `lake`.
+        """`store` holds the spool, `snapshots` applies those of this table, and `handover` gives rows to the session of
+        `lake`.
 
         `begun_seq` is the last entry that this process has begun a window for: an attempt that
         failed may have landed there. `lake_version` is the schema version that this process has
@@ -90,6 +67,7 @@ class TableApply:
         self._handover = handover
         self._state = state
         self._removals_sent = removals_sent
+        self._snapshots = snapshots
         self._begun_seq = begun_seq
         self._lake_version = lake_version
         self._prepared, self._following = prepared, following
@@ -105,9 +83,10 @@ class TableApply:
         with translated_errors():
             faults.point("apply.window.before")
             with self._seconds.phase("look"):
-                done = self._landed(window)
+                done = None if window.is_part else self._landed(window)
             if done is None:
-                done = self._snapshot(window) if window.is_snapshot else self._changes(window)
+                do = self._part if window.is_part else self._snapshot if window.is_snapshot else self._changes
+                done = do(window)
             faults.point("apply.window.after")
             return self._tidied(done) if done.committed else done
 
@@ -145,45 +124,25 @@ class TableApply:
             )
         return Applied(place, marker, committed=False, seconds=self._seconds)
 
-    def _snapshot(self, window: Window) -> Applied:
-        snapshot = self._state.snapshot
-        assert snapshot is not None
-        if any(segment.schema_version != snapshot.schema_version for segment in window.segments):
-            raise UnsupportedChange("the snapshot has rows of several schema versions")
-        schema = self._state.schemas[snapshot.schema_version]
-        columns = choice.snapshot_columns(self._options, schema.carried)
-        faults.point("apply.read.after")
+    def _part(self, window: Window) -> Applied:
         with self._seconds.phase("merge"):
-            if snapshot.first_lsn not in (0, snapshot.snapshot_lsn):
-                self._distribution.snapshot_in_chunks(window.segments, columns, marker=window.last_seq)
-            elif not self._small_snapshot(window, schema, columns, lsn=snapshot.snapshot_lsn):
-                self._distribution.snapshot(
-                    window.segments, schema, columns, lsn=snapshot.snapshot_lsn, marker=window.last_seq
-                )
-        rows = sum(segment.rows for segment in window.segments)
+            rows, refused = self._snapshots.apply_part(window)
         return Applied(
             self._lake.place,
             window.last_seq,
             rows,
-            snapshot.schema_version,
+            committed=False,
             ops={"snapshot": rows},
             seconds=self._seconds,
+            not_in_parts=refused,
         )
 
-    def _small_snapshot(
-        self, window: Window, schema: TableSchema, columns: Sequence[tuple[str, str]], *, lsn: int
-    ) -> bool:
-        """Makes the lake table of a few rows without a Spark job, where there is none and the way allows it."""
-        if self._lake.place.version >= 0 or self._way not in (AUTO, DIRECT):
-            return False
-        rows = SnapshotRows(self._store, window.segments, schema, lsn).within(self._options.max_memory_bytes)
-        if rows is None:
-            return False
-        try:
-            self._lake.create(window.last_seq, columns=tuple(columns), rows=rows)
-        except NotDirect:
-            return False
-        return True
+    def _snapshot(self, window: Window) -> Applied:
+        assert self._state.snapshot is not None
+        with self._seconds.phase("merge"):
+            rows = self._snapshots.apply_whole(window)
+        version = self._state.snapshot.schema_version
+        return Applied(self._lake.place, window.last_seq, rows, version, ops={"snapshot": rows}, seconds=self._seconds)
 
     def _changes(self, window: Window) -> Applied:
         snapshot = self._state.snapshot
@@ -254,7 +213,7 @@ class TableApply:
 
     @property
     def _distribution(self) -> Distribution:
-        return Distribution(self._options, self._lake, self._state, self._removals_sent)
+        return Distribution.of(self._options, self._lake, self._state, removals_sent=self._removals_sent)
 
     def _versions(self, changes: WindowChanges, window: Window) -> list[TableSchema]:
         """At least the schema versions of which a large window has changes. Those that the lake table
@@ -272,17 +231,13 @@ class TableApply:
         if self._way not in (AUTO, DISTRIBUTED):
             return None
         if self._mode(schema) == choice.ROWS_MODE and not only_inserts(changes.segments):
-            self._lake.way = CommitWay(MERGE, "the table has no key")
+            self._lake.refuse_direct("the table has no key")
             return None
         with self._distribution.window(
             changes.segments, schema, after_lsn=changes.after_lsn, origins=window.origins
         ) as distributed:
-            try:
-                self._lake.commit_prepared(window.last_seq, distributed)
-            except NotDirect as reason:
-                self._lake.way = CommitWay(MERGE, str(reason))
+            if not self._lake.commit_window(window.last_seq, distributed, way=DISTRIBUTED):
                 return None
-            self._lake.way = CommitWay(DISTRIBUTED)
             return distributed.count
 
     def _here(

@@ -18,10 +18,10 @@ from sluice.health.tls import TlsFiles
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics, identify
 from sluice.telemetry.tally import ErrorTally
+from sluice_spark.applied_window import Applied
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.failures import CommitConflict
 from sluice_spark.options import ApplyOptions
-from sluice_spark.table_apply import Applied
 
 LOOP_SECONDS = 600.0
 """The loop asks the store a handful of times per round, and each question may take its two minutes

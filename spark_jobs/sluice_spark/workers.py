@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from sluice.contract.entries import Opened
 from sluice.errors import ServiceError, WriterFenced
 from sluice.store.base import ObjectStore
+from sluice_spark.applied_window import Applied
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
 from sluice_spark.modes.target import removals_are_sent
@@ -23,7 +24,8 @@ from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.table_progress import TableProgress, Work
 from sluice_spark.read.window import Window
 from sluice_spark.session import private
-from sluice_spark.table_apply import Applied, TableApply
+from sluice_spark.snapshot_apply import SnapshotApply
+from sluice_spark.table_apply import TableApply
 
 _log = structlog.get_logger("sluice.apply")
 
@@ -81,11 +83,14 @@ class Workers:
         session = self._sessions.get()
         try:
             session.sparkContext.setLocalProperty("spark.scheduler.pool", f"{state.schema_name}.{state.table_name}")
+            lake = self._lake.table(state, session, place=progress.place)
+            build = self._lake.build(state, session) if work.window.chunks else None
             table = TableApply(
                 options,
                 self._store,
-                self._lake.table(state, session, place=progress.place),
+                lake,
                 self._lake.handover(session),
+                SnapshotApply(options, self._store, lake, state, build=build),
                 state=state,
                 removals_sent=removals_are_sent(opened, state),
                 begun_seq=progress.begun_seq,

@@ -31,6 +31,7 @@ from sluice_spark.lake.opening import Lake
 from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE, ApplyOptions
 from sluice_spark.read.window import Window
+from sluice_spark.snapshot_apply import SnapshotApply
 from sluice_spark.table_apply import TableApply
 from tests.bench.contest import console
 from tests.bench.replication import SETTINGS
@@ -113,6 +114,7 @@ class Bench:
             self.store,
             delta,
             lake.handover(self.session),
+            SnapshotApply(self.options[way], self.store, delta, table),
             state=table,
             removals_sent=removals_are_sent(opened, table),
             lake_version=table.schema_version,

@@ -39,6 +39,7 @@ from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.restart import find_tables
 from sluice_spark.read.window import Window
+from sluice_spark.snapshot_apply import SnapshotApply
 from sluice_spark.table_apply import TableApply
 from sluice_spark.telemetry import ApplyTelemetry
 from tests.bench.contest import console
@@ -119,7 +120,8 @@ class Tables:
         ):
             private = session.private(spark)
             target, handover = lake.table(table, private, place=place), lake.handover(private)
-            apply = TableApply(self.options, self.store, target, handover, state=table, removals_sent=True)
+            snapshots = SnapshotApply(self.options, self.store, target, table)
+            apply = TableApply(self.options, self.store, target, handover, snapshots, state=table, removals_sent=True)
             place = apply.apply(window).place
 
     def _copy(self, first: TableState, other: TableState) -> None:

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from sluice_spark.applied_window import Applied
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.examined_version import CommitWay
 from sluice_spark.lake.table import CHOSEN
 from sluice_spark.options import DIRECT
-from sluice_spark.table_apply import Applied
 from tests.spark.changes import INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.windows import Windows

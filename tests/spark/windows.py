@@ -3,12 +3,14 @@
 from sluice.contract.entries import Changes, Snapshot
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import PipelineState, reduce
+from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.read.window import Window
-from sluice_spark.table_apply import Applied, TableApply
+from sluice_spark.snapshot_apply import SnapshotApply
+from sluice_spark.table_apply import TableApply
 from tests.spark.conftest import Pipeline
 
 
@@ -43,6 +45,7 @@ class Windows:
             store,
             self.table,
             self.lake.handover(self.session),
+            SnapshotApply(self.options, store, self.table, table),
             state=table,
             removals_sent=removals_are_sent(state.opened, table),
             lake_version=table.schema_version,

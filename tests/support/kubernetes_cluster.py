@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
@@ -133,9 +134,10 @@ class Pods:
         name = pod["metadata"]["name"]
         address = HOSTS[len(self.running) % len(HOSTS)]
         (container,) = pod["spec"]["containers"]
-        here = self.folder / name
+        # A pod of a later application has the name of one of an earlier application.
+        here = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
         environment = self._environment(pod, container, address, here)
-        with (self.folder / f"{name}.log").open("wb") as log:
+        with (here / "pod.log").open("wb") as log:
             command = ["/bin/bash", str(ENTRY_POINT), *container["args"]]
             process = subprocess.Popen(
                 command, cwd=here, env=environment, stdout=log, stderr=log, start_new_session=True

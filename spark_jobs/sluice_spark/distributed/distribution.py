@@ -9,29 +9,35 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError
 from sluice.manifest.state import TableState
 from sluice_spark import storage
-from sluice_spark.distributed import partition_stage, snapshot_chunks, snapshot_rows
+from sluice_spark.distributed import partition_stage, snapshot_chunks, snapshot_rows, touched_keys
 from sluice_spark.distributed.stages import Stages, results
 from sluice_spark.distributed.task import Place, WindowTask, in_bins
+from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.distributed.window import DistributedWindow
 from sluice_spark.lake.opening import lake_path
 from sluice_spark.lake.rows_to_commit import SCRATCH
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
 from sluice_spark.options import CHANGELOG, ApplyOptions
-from sluice_spark.read.changes import only_inserts
-from sluice_spark.read.window import NO_ORIGINS
+from sluice_spark.read.changes import NEWEST, only_inserts
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Distributed windows of the table in the state `state`, whose Delta table is `lake`.
-    `removals_sent` is what `removals_are_sent` says.
+    """Distributed windows of the table in the state `state`, into the Delta table `lake` in `folder` (with its
+    slash) of the lake. `removals_sent` is what `removals_are_sent` says.
     """
 
     options: ApplyOptions
     lake: LakeTable
+    folder: str
     state: TableState
     removals_sent: bool
+
+    @staticmethod
+    def of(options: ApplyOptions, lake: LakeTable, state: TableState, *, removals_sent: bool) -> "Distribution":
+        """Those into the lake table of `state`."""
+        return Distribution(options, lake, f"{lake_path(state)}/", state, removals_sent)
 
     def window(
         self,
@@ -39,10 +45,11 @@ class Distribution:
         schema: TableSchema,
         *,
         after_lsn: int,
-        origins: Mapping[int, tuple[str, int]],
+        until_lsn: int = NEWEST,
+        origins: Mapping[int, tuple[str, int]] | None = None,
     ) -> DistributedWindow:
-        """The changes of `segments` that ended after `after_lsn`, as rows of `schema`."""
-        task = self._task(segments, schema, after_lsn=after_lsn, origins=origins)
+        """The changes of `segments` that ended after `after_lsn` and not after `until_lsn`, as rows of `schema`."""
+        task = self._task(segments, schema, after_lsn=after_lsn, until_lsn=until_lsn, origins=origins)
         return DistributedWindow(
             Stages(self.lake.session),
             task,
@@ -61,15 +68,22 @@ class Distribution:
         *,
         lsn: int,
         marker: int,
+        further: bool = False,
+        touched: tuple[str, ...] = (),
     ) -> None:
-        """Commits the rows of a snapshot taken at `lsn`, which have `schema`, as the whole table, with `marker`. Raises
-        ManifestCorrupt when a segment is not the one that the manifest describes.
+        """Commits the rows of a snapshot taken at `lsn`, which have `schema`, as the whole table or as `further` rows
+        of it, with `marker`. Those are left out whose keys are in the objects `touched`. Raises ManifestCorrupt
+        when a segment is not the one that the manifest describes.
         """
         stages = Stages(self.lake.session)
         bins = in_bins(segments, slots=stages.slots, most=snapshot_rows.BIN_BYTES)
-        task = snapshot_rows.SnapshotTask(self._spool, bins, schema)
+        task = snapshot_rows.SnapshotTask(self._spool, bins, schema, touched)
         try:
-            self.lake.replace(marker, frame=snapshot_rows.snapshot_frame(stages, task, columns, lsn=lsn))
+            frame = snapshot_rows.snapshot_frame(stages, task, columns, lsn=lsn)
+            if further:
+                self.lake.write(self.lake.app_id, marker, frame=frame, mode="append")
+            else:
+                self.lake.replace(marker, frame=frame)
         except ApplyError:
             # Spark says that a task failed, not why.
             results(stages.collected(stages.first(snapshot_rows.check, task, tasks=len(bins))))
@@ -85,12 +99,10 @@ class Distribution:
         snapshot = self.state.snapshot
         assert snapshot is not None
         stages = Stages(self.lake.session)
-        segments = [*chunks, *snapshot_chunks.changes_between(self._spool.open(), self.state)]
+        between = self.changes(after_lsn=snapshot.first_lsn, until_lsn=snapshot.snapshot_lsn)
         schema = self.state.schemas[snapshot.schema_version].carried
-        window = self._task(segments, schema, after_lsn=snapshot.first_lsn)
-        task = snapshot_chunks.task_of(
-            window, chunks, snapshot_chunks.arrow_schema(columns), slots=stages.slots, until_lsn=snapshot.snapshot_lsn
-        )
+        window = self._task([*chunks, *between], schema, after_lsn=snapshot.first_lsn, until_lsn=snapshot.snapshot_lsn)
+        task = snapshot_chunks.task_of(window, chunks, snapshot_chunks.arrow_schema(columns), slots=stages.slots)
         try:
             self.lake.replace(marker, frame=snapshot_chunks.joined(stages, task, columns))
         except ApplyError:
@@ -100,6 +112,26 @@ class Distribution:
             raise
         finally:
             stages.close()
+
+    def changes(self, *, after_lsn: int, until_lsn: int) -> list[Segment]:
+        """See `changes_between`."""
+        return snapshot_chunks.changes_between(self._spool.open(), self.state, after_lsn=after_lsn, until_lsn=until_lsn)
+
+    def touched(self, segments: Sequence[Segment], before: TouchedSpan, *, until_lsn: int) -> TouchedSpan:
+        """`before` and the keys of the changes of `segments` that ended after it and not after `until_lsn`."""
+        schema = self.state.schemas[self.state.schema_version].carried
+        task = self._task(segments, schema, after_lsn=before.through_lsn, until_lsn=until_lsn)
+        stages = Stages(self.lake.session)
+        try:
+            found = results(stages.collected(stages.first(touched_keys.touched, task, tasks=len(task.bins))))
+        finally:
+            stages.close()
+        return before.plus(found, through_lsn=until_lsn)
+
+    @property
+    def task_memory(self) -> int:
+        """Bytes of decoded rows that a task holds."""
+        return self._task([], self.state.schemas[self.state.schema_version], after_lsn=0).limit
 
     def versions(self, segments: Iterable[Segment], *, after_lsn: int) -> list[TableSchema]:
         """The schema versions of `segments` of which there is a change, ascending."""
@@ -123,7 +155,8 @@ class Distribution:
         schema: TableSchema,
         *,
         after_lsn: int,
-        origins: Mapping[int, tuple[str, int]] = NO_ORIGINS,
+        until_lsn: int = NEWEST,
+        origins: Mapping[int, tuple[str, int]] | None = None,
     ) -> WindowTask:
         options, session = self.options, self.lake.session
         at_once = tasks_at_once(
@@ -134,10 +167,11 @@ class Distribution:
         return WindowTask(
             spool=self._spool,
             lake=Place(options.lake_uri, "", tuple(sorted(options.lake_options.items()))),
-            table_folder=f"{lake_path(self.state)}/",
+            table_folder=self.folder,
             scratch=f"{SCRATCH}{uuid.uuid4().hex}/",
             bins=in_bins(segments, slots=Stages(session).slots),
             after_lsn=after_lsn,
+            until_lsn=until_lsn,
             schemas=self.state.schemas,
             schema=schema,
             limit=max(1, options.max_memory_bytes // at_once),
@@ -145,7 +179,7 @@ class Distribution:
             removals_sent=self.removals_sent,
             metadata=options.metadata_columns,
             lake_columns=tuple(name for name, _ in choice.lake_columns(options, schema)),
-            origins=origins,
+            origins=origins or {},
         )
 
 

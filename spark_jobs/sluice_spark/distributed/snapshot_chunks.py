@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from sluice import faults
 from sluice.contract import envelope
-from sluice.contract.entries import Changes, Segment, Snapshot
+from sluice.contract.entries import Changes, Segment
 from sluice.errors import UnsupportedChange
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import TableState
@@ -45,13 +44,12 @@ _CHUNK = 1 << 36
 @dataclass(frozen=True, slots=True)
 class JoinTask:
     """`window` has the segments of the chunks and those of the changes. `chunks` gives each of the
-    former its number; changes count up to `until_lsn`.
+    former its number.
     """
 
     window: WindowTask
     cutter: Cutter
     chunks: dict[str, int]
-    until_lsn: int
     schema: pa.Schema
 
 
@@ -61,14 +59,13 @@ def task_of(
     schema: pa.Schema,
     *,
     slots: int,
-    until_lsn: int,
 ) -> JoinTask:
     """How the segments of `window`, of which `chunks` are those of a snapshot, become a table with the
-    columns `schema` as of `until_lsn`.
+    columns `schema`.
     """
     cutter = replace(cutter_for([window.schema]), level=LEVEL, parts=parts_for(window, slots=slots))
     places = {segment.key: place for place, segment in enumerate(chunks)}
-    return JoinTask(window, cutter, places, until_lsn, schema)
+    return JoinTask(window, cutter, places, schema)
 
 
 def arrow_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema:
@@ -76,19 +73,23 @@ def arrow_schema(columns: Sequence[tuple[str, str]]) -> pa.Schema:
     return to_arrow_schema(struct(columns), timezone="UTC")
 
 
-def changes_between(store: ObjectStore, state: TableState) -> list[Segment]:
-    """The segments with changes from between the chunks of the table's snapshot, from the manifest."""
+def changes_between(store: ObjectStore, state: TableState, *, after_lsn: int, until_lsn: int) -> list[Segment]:
+    """The segments with changes of the table that ended after `after_lsn` and not after `until_lsn`, from the
+    manifest, which is complete through there. Raises UnsupportedChange when its columns changed meanwhile.
+    """
     snapshot = state.snapshot
     assert snapshot is not None
     found: list[Segment] = []
     for entry, _ in read_entries(store, after_seq=state.generation_seq):
-        body = entry.body
-        if isinstance(body, Changes):
-            found += [segment for segment in body.segments if segment.table_id == state.table_id]
-        elif isinstance(body, Snapshot) and body.table_id == state.table_id and body.final:
+        if entry.from_lsn >= until_lsn:
             break
-    first, last = snapshot.first_lsn, snapshot.snapshot_lsn
-    return [segment for segment in found if segment.last_lsn > first and segment.first_lsn <= last]
+        if isinstance(entry.body, Changes):
+            found += [segment for segment in entry.body.segments if segment.table_id == state.table_id]
+    found = [segment for segment in found if segment.last_lsn > after_lsn and segment.first_lsn <= until_lsn]
+    if any(segment.schema_version > snapshot.schema_version for segment in found):
+        name = f"{state.schema_name}.{state.table_name}"
+        raise UnsupportedChange(f"{name}: its columns changed before the last chunk of its snapshot was read")
+    return found
 
 
 def joined(stages: Stages, task: JoinTask, columns: Sequence[tuple[str, str]]) -> DataFrame:
@@ -96,7 +97,7 @@ def joined(stages: Stages, task: JoinTask, columns: Sequence[tuple[str, str]]) -
     pieces = stages.first(cut_joined, task, tasks=len(task.window.bins))
     frame = stages.then_rows(pieces, folded_rows, task, tasks=task.cutter.parts, schema=struct(columns))
     stamped = any(name == envelope.LSN for name, _ in columns)
-    return frame.withColumn(envelope.LSN, sql.lit(task.until_lsn).cast("bigint")) if stamped else frame
+    return frame.withColumn(envelope.LSN, sql.lit(task.window.until_lsn).cast("bigint")) if stamped else frame
 
 
 def cut_joined(task: JoinTask, numbers: Iterator[int]) -> Iterator[Piece]:
@@ -104,22 +105,13 @@ def cut_joined(task: JoinTask, numbers: Iterator[int]) -> Iterator[Piece]:
     window = task.window
     for number in numbers:
         for segment in window.bins[number]:
-            version = window.schemas[segment.schema_version]
-            if segment.schema_version > window.schema.version:
-                raise UnsupportedChange(
-                    f"{version.qualified_name}: its columns changed before the last chunk of its snapshot was read"
-                )
-            projection = Projection(version, window.schema)
+            projection = Projection(window.schemas[segment.schema_version], window.schema)
             place = task.chunks.get(segment.key)
             after = window.after_lsn if place is None else 0
-            for rows in map(projection.of, read_rows(window.spool.open(), segment, after_lsn=after)):
-                chosen = (
-                    rows.filter(pc.less_equal(rows[envelope.LSN], task.until_lsn))
-                    if place is None
-                    else _behind(rows, place)
-                )
-                if len(chosen):
-                    yield from pieces_of(chosen, projection.schema, task.cutter)
+            found = read_rows(window.spool.open(), segment, after_lsn=after, until_lsn=window.until_lsn)
+            for rows in map(projection.of, found):
+                chosen = rows if place is None else _behind(rows, place)
+                yield from pieces_of(chosen, projection.schema, task.cutter)
 
 
 def _behind(rows: pa.Table, place: int) -> pa.Table:

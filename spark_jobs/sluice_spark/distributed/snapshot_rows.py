@@ -19,6 +19,7 @@ from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice_spark.distributed.stages import Piece, Stages, as_declared
 from sluice_spark.distributed.task import Place
+from sluice_spark.distributed.touched_keys import Untouched
 from sluice_spark.lake.rows_to_commit import struct
 from sluice_spark.read.changes import read_rows, snapshot_tables
 
@@ -29,11 +30,14 @@ BIN_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTask:
-    """`bins` of segments in `spool` in the schema version `version`, whose rows get the columns `schema`."""
+    """`bins` of segments in `spool` in the schema version `version`, whose rows get the columns `schema`. Those are
+    left out whose keys are in the objects `touched` of the spool.
+    """
 
     spool: Place
     bins: tuple[tuple[Segment, ...], ...]
     version: TableSchema
+    touched: tuple[str, ...] = ()
     schema: pa.Schema = _NO_COLUMNS
 
 
@@ -50,9 +54,10 @@ def snapshot_frame(stages: Stages, task: SnapshotTask, columns: Sequence[tuple[s
 
 
 def _rows(task: SnapshotTask, numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
+    untouched = Untouched(task.spool, task.touched)
     for number in numbers:
         for rows in snapshot_tables(task.spool.open(), task.bins[number], task.version):
-            yield from as_declared(rows, task.schema)
+            yield from as_declared(untouched.of(rows, task.version), task.schema)
         faults.point("apply.distributed.snapshot")
 
 

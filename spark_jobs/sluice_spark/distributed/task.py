@@ -18,7 +18,7 @@ from sluice_spark.fold.spill import Versioned
 from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.layout import TableLayout
 from sluice_spark.modes import changelog
-from sluice_spark.read.changes import WindowChanges, unite
+from sluice_spark.read.changes import NEWEST, WindowChanges, unite
 from sluice_spark.read.projection import Projection
 
 _LEAST_BIN, _MOST_BIN = 1024 * 1024, 32 * 1024 * 1024
@@ -50,7 +50,8 @@ def _opened(place: Place) -> ObjectStore:
 @dataclass(frozen=True, slots=True)
 class WindowTask:
     """A window of one table: `bins` are its segments, a task's share each, of which changes up to
-    `after_lsn` are in the lake already. They become rows of `schema` in a table of `layout`.
+    `after_lsn` are in the lake already, and those after `until_lsn` do not belong to it. They become rows of
+    `schema` in a table of `layout`.
 
     A task holds about `limit` bytes of decoded changes. What it hands to a later job lies below
     `scratch` in the spool. `lake_columns` are names.
@@ -70,6 +71,7 @@ class WindowTask:
     metadata: bool
     lake_columns: tuple[str, ...]
     origins: Mapping[int, tuple[str, int]]
+    until_lsn: int = NEWEST
     layout: TableLayout = UNKNOWN
 
     @property
@@ -84,7 +86,9 @@ class WindowTask:
 
     def changes(self, number: int) -> WindowChanges:
         """The changes of bin `number`."""
-        return WindowChanges(self.spool.open(), self.bins[number], self.schemas, self.after_lsn, self.schema)
+        return WindowChanges(
+            self.spool.open(), self.bins[number], self.schemas, self.after_lsn, self.schema, self.until_lsn
+        )
 
     def version(self, number: int) -> TableSchema:
         """What the changes of a schema version look like in `changes`."""

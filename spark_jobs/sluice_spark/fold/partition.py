@@ -183,13 +183,7 @@ class Cutter:
         return np.where(has_old, before, now), now, has_old & pc.equal(operation, envelope.OP_UPDATE).to_numpy()
 
     def _hash(self, values: Callable[[str], pa.Array], special: pa.ChunkedArray, length: int) -> Hashes:
-        marked = special_rows(special)
-        arrays = []
-        for column in self.columns:
-            arrays.append(values(column.name))
-            if column.lake.special:
-                arrays.append(special_texts(marked, column.name, length))
-        return hash_rows(arrays, length, bits=self.bits)
+        return hash_rows(identifying(self.columns, values, special, length), length, bits=self.bits)
 
 
 def cutter_for(versions: Sequence[TableSchema], groups: Groups | None = None) -> Cutter:
@@ -201,6 +195,21 @@ def cutter_for(versions: Sequence[TableSchema], groups: Groups | None = None) ->
         column for column in newest.columns if all(version.column(column.name) is not None for version in versions)
     )
     return Cutter(common, bits=True)
+
+
+def identifying(
+    columns: Sequence[ColumnSchema], values: Callable[[str], pa.Array], special: pa.ChunkedArray, length: int
+) -> list[pa.Array]:
+    """What identifies `length` rows by `columns`: their values, and the texts of those that are marked in
+    `special`.
+    """
+    marked = special_rows(special)
+    arrays = []
+    for column in columns:
+        arrays.append(values(column.name))
+        if column.lake.special:
+            arrays.append(special_texts(marked, column.name, length))
+    return arrays
 
 
 def hash_rows(columns: Sequence[pa.Array], length: int, *, bits: bool = False) -> Hashes:

@@ -7,6 +7,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -15,6 +16,7 @@ from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark import storage
+from sluice_spark.lake.build import BuildTable, folder_name
 from sluice_spark.lake.direct.commit import DirectTable
 from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.key_cache import KeyCache
@@ -59,6 +61,7 @@ class Lake:
         self.keys = KeyCache(options.key_cache_bytes)
         self._direct: OrderedDict[str, DirectTable] = OrderedDict()
         self._lock = threading.Lock()
+        self._touched: dict[str, Any] = {}
 
     @cached_property
     def _manifest(self) -> str:
@@ -89,6 +92,22 @@ class Lake:
             direct=self._direct_table(state),
             log=self._log(state, session, path, since=place.version if place is not None else -1),
         )
+
+    def build(self, state: TableState, session: SparkSession) -> BuildTable:
+        """The table in which the snapshot of `state` is built, to be examined for the first time."""
+        app_id = application_id(self._options.pipeline, state, manifest=self._manifest)
+        name, folder = folder_name(app_id), f"{lake_path(state)}/"
+        path = storage.join(self._options.lake_uri, f"{folder}{name}")
+        table = LakeTable(
+            session,
+            path,
+            app_id=f"{app_id}/snapshot",
+            before_commit=self._before_commit,
+            log=LogTail(session, path, store=self._files, folder=f"{folder}{name}/", since=-1),
+        )
+        vacuum_seconds = self._options.vacuum_after(f"{state.schema_name}.{state.table_name}")
+        files = TableFolder(self._files, folder)
+        return BuildTable(table, files, name, vacuum_seconds, self._touched, self._before_commit)
 
     def _log(self, state: TableState, session: SparkSession, path: str, *, since: int) -> LogTail:
         return LogTail(session, path, store=self._files, folder=f"{lake_path(state)}/", since=since)

@@ -202,12 +202,7 @@ class LakeTable:
             window = DirectCommit(
                 direct, lambda transaction: direct.prepare(transaction, plan, pieces.tables(), found=pieces.found)
             )
-            try:
-                self.commit_prepared(version, window)
-            except NotDirect as reason:
-                self.way = CommitWay(MERGE, str(reason))
-            else:
-                self.way = CommitWay(DIRECT)
+            if self.commit_window(version, window, way=DIRECT):
                 return
         elif not self.way.reason:
             self.way = CommitWay(MERGE, CHOSEN)
@@ -225,6 +220,22 @@ class LakeTable:
             self.execute(self.app_id, version, statement=self._statement(plan.action))
         finally:
             self.session.catalog.dropTempView(VIEW)
+
+    def refuse_direct(self, reason: str) -> None:
+        """Only Spark can commit this window, for `reason`."""
+        self.way = CommitWay(MERGE, reason)
+
+    def commit_window(self, version: int, window: Preparation, *, way: str) -> bool:
+        """Commits `window` in the way `way`, with the marker `version`. Whether the table allows that: otherwise
+        nothing is committed, and only Spark can write to it.
+        """
+        try:
+            self.commit_prepared(version, window)
+        except NotDirect as reason:
+            self.refuse_direct(str(reason))
+            return False
+        self.way = CommitWay(way)
+        return True
 
     def commit_prepared(self, version: int, preparation: Preparation) -> None:
         """Commits what `preparation` prepares, with the marker `version`: nothing when it prepares
@@ -280,7 +291,11 @@ class LakeTable:
         landed: list[int] = []
 
         def run() -> int:
-            landed.append(_committed(transaction, prepared, marker=(app_id, version)))
+            marker, operation = (app_id, version), prepared.operation
+            counts, reads = prepared.metrics, prepared.reads
+            landed.append(
+                transaction.commit(prepared.actions, marker=marker, operation=operation, metrics=counts, reads=reads)
+            )
             return landed[0]
 
         try:
@@ -483,13 +498,3 @@ class LakeTable:
                 after = commit.tag.get(AFTER)
                 return ExaminedVersion(after if isinstance(after, int) and -1 <= after < number else number - 1)
         raise UnsupportedChange(f"no commit in the lake table's log left its marker {marker}")
-
-
-def _committed(transaction: DeltaTransaction, prepared: Prepared, *, marker: tuple[str, int]) -> int:
-    return transaction.commit(
-        prepared.actions,
-        marker=marker,
-        operation=prepared.operation,
-        metrics=prepared.metrics,
-        reads=prepared.reads,
-    )

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from sluice import faults
 from sluice.contract.applied import MaintenanceRun, time_text
 from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
+from sluice_spark.lake.build import LOG, PREFIX
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.foreign_commits import TAG, Commit
@@ -150,6 +151,7 @@ class TableTurn:
     def _vacuum(self, retention_seconds: float) -> None:
         with _no_verdict():
             self._require_alone()
+            self._forget_builds()
             # Delta rounds to hours.
             hours = math.ceil(max(retention_seconds, _HOUR, self._own_retention()) / _HOUR)
         self._statement("vacuum", f"VACUUM {self._lake.expression} RETAIN {hours} HOURS")
@@ -200,18 +202,34 @@ class TableTurn:
                 "the spool or another lake table lies in the folder of this lake table, and VACUUM would remove it",
                 hint="move it, or set tables.<table>.maintenance to false",
             )
-        jvm: Any = self._lake.session._jvm
-        folder = jvm.org.apache.hadoop.fs.Path(self._lake.path)
-        java: Any = self._lake.session._jsparkSession
-        for status in folder.getFileSystem(java.sessionState().newHadoopConf()).listStatus(folder):
-            name = str(status.getPath().getName())
-            if status.isDirectory() and not (
-                name.startswith(("_", ".")) or "=" in name or len(name) <= _LONGEST_PREFIX
-            ):
+        for name in self._folders():
+            if not (name.startswith(("_", ".", PREFIX)) or "=" in name or len(name) <= _LONGEST_PREFIX):
                 raise ApplyError(
                     "the folder of the lake table has a folder that Delta did not make, and VACUUM would empty it",
                     hint="move it, or set tables.<table>.maintenance to false",
                 )
+
+    def _folders(self) -> list[str]:
+        """The names of the folders in that of the table."""
+        folder, files = self._place("")
+        return [str(status.getPath().getName()) for status in files.listStatus(folder) if status.isDirectory()]
+
+    def _forget_builds(self) -> None:
+        """Logs of snapshots' builds, which a crash left: VACUUM passes by them. None is under way, for the table
+        has its snapshot.
+        """
+        for name in self._folders():
+            if name.startswith(PREFIX):
+                self._before_commit()
+                log, files = self._place(f"/{name}/{LOG}")
+                files.delete(log, True)  # noqa: FBT003 - a method of Java
+
+    def _place(self, below: str) -> tuple[Any, Any]:
+        """A path below the table, and the file system that has it."""
+        jvm: Any = self._lake.session._jvm
+        java: Any = self._lake.session._jsparkSession
+        path = jvm.org.apache.hadoop.fs.Path(self._lake.path + below)
+        return path, path.getFileSystem(java.sessionState().newHadoopConf())
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from sluice.contract.entries import Changes, Entry, Opened, Repair, Snapshot, Ta
 from sluice.contract.table_state import State
 from sluice.manifest.gaps import Gap
 from sluice.manifest.state import PipelineState, TableState, reduce
+from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import lake_path
 from sluice_spark.modes.choice import mode_of
@@ -25,7 +26,6 @@ from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
 from sluice_spark.progress.table_progress import TableProgress, Work
 from sluice_spark.read.window import BEFORE, NO_ORIGINS, PendingChanges, Window
-from sluice_spark.table_apply import Applied
 
 KEPT_WHILE_WAITING, KEPT_BY_ONE = 5_000, 4
 """Entries that wait in memory for all tables that cannot continue now, because their windows fail
@@ -251,7 +251,7 @@ class Ledger:
         certain: it must be due then, and as large as it can become.
         """
         pending = work.progress.pending
-        if work.window.is_snapshot or not work.window.segments:
+        if work.window.is_snapshot or work.window.is_part or not work.window.segments:
             return None
         limit = self._options.max_window_bytes
         left = pending.waiting_bytes - work.window.bytes
@@ -269,7 +269,8 @@ class Ledger:
     def begun(self, work: Work, *, now: float) -> None:
         """A worker has taken `work`."""
         self.busy.add(lake_path(work.state))
-        work.progress.begun_seq = max(work.progress.begun_seq, work.window.last_seq)
+        if not work.window.is_part:
+            work.progress.begun_seq = max(work.progress.begun_seq, work.window.last_seq)
         self._looked(work.table_id, now)
         if work.window.last_seq > work.progress.pending.applied_seq or work.window.is_snapshot:
             work.progress.begun_at = now
@@ -329,7 +330,9 @@ class Ledger:
 
     def _next_window(self, progress: TableProgress, boundary_seq: int) -> Window | None:
         until = boundary_seq if progress.pending.through_seq(self.read_seq) < boundary_seq else self.read_seq
-        window = progress.pending.next_window(max_bytes=self._options.max_window_bytes, until_seq=until)
+        window = progress.pending.next_window(
+            max_bytes=self._options.max_window_bytes, until_seq=until, read_lsn=self.read_lsn
+        )
         if window is None and progress.failures and progress.pending.has_snapshot:
             # It failed before it had work: a look says whether it has recovered.
             return Window((), progress.pending.applied_seq)
@@ -346,6 +349,9 @@ class Ledger:
         progress, window = work.progress, work.window
         self._active.add(work.table_id)
         self._moved.add(work.table_id)
+        if window.is_part:
+            self._went_beside(progress, window, result)
+            return
         progress.pending.done(
             window if result.through_seq == window.last_seq or window.is_snapshot else Window((), result.through_seq)
         )
@@ -361,6 +367,13 @@ class Ledger:
         if result.committed:
             progress.way = result.way if result.way.name else progress.way
             progress.files = -1 if result.files is None else result.files
+
+    @staticmethod
+    def _went_beside(progress: TableProgress, window: Window, result: Applied) -> None:
+        """A part of a snapshot is beside the lake table, which stands where it stood."""
+        progress.pending.done(window, apart=not result.not_in_parts)
+        progress.failures, progress.problem, progress.not_before = 0, "", 0.0
+        progress.rows_applied += result.rows
 
     def waiting(self, *, now: float) -> dict[str, float]:
         """Tables whose windows are due, with the seconds since then: infinity for what was there when the

@@ -34,6 +34,8 @@ from sluice_spark.read.projection import Projection
 ARROW_MAP = pa.map_(pa.string(), pa.string())
 Taken = list[Versioned]
 """Changes that are in memory together."""
+NEWEST = (1 << 63) - 1
+"""A position behind every change."""
 _TS = pa.timestamp("us", tz="UTC")
 _LINK_COST = 100
 """Bytes that one link takes while the groups are found."""
@@ -70,8 +72,8 @@ def versions_in(changes: Iterable[Versioned]) -> list[TableSchema]:
 
 @dataclass(frozen=True, slots=True)
 class WindowChanges:
-    """Changes of `segments` that exist and ended after `after_lsn`, with the schema version each
-    table of them has. With a `target` they are projected onto that version, and so are theirs.
+    """Changes of `segments` that exist and ended after `after_lsn` and not after `until_lsn`, with the schema
+    version each table of them has. With a `target` they are projected onto that version, and so are theirs.
     """
 
     store: ObjectStore
@@ -79,12 +81,16 @@ class WindowChanges:
     schemas: Mapping[int, TableSchema]
     after_lsn: int
     target: TableSchema | None = None
+    until_lsn: int = NEWEST
 
     def __iter__(self) -> Iterator[Versioned]:
         for segment in self.segments:
             version = self.schemas[segment.schema_version]
-            for rows in read_rows(self.store, segment, after_lsn=self.after_lsn):
+            for rows in self._rows(segment):
                 yield self._projected(rows, version)
+
+    def _rows(self, segment: Segment, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        return read_rows(self.store, segment, after_lsn=self.after_lsn, until_lsn=self.until_lsn, names=names)
 
     def onto(self, target: TableSchema) -> "WindowChanges":
         """The same changes as rows of `target`, the version that the lake table has."""
@@ -165,13 +171,13 @@ class WindowChanges:
         projection = Projection(version, self.target or version)
         names = [column.name for column in cutter.columns]
         wanted = [*names, envelope.OP, envelope.OLD, envelope.UNCHANGED, envelope.SPECIAL, envelope.OLD_SPECIAL]
-        for rows in read_rows(self.store, segment, after_lsn=self.after_lsn, names=projection.stored(wanted)):
+        for rows in self._rows(segment, projection.stored(wanted)):
             yield cutter.moves(projection.of(rows))
 
     def _has_rows(self, segment: Segment) -> bool:
-        if segment.body is None and segment.first_lsn > self.after_lsn:
+        if segment.body is None and self.after_lsn < segment.first_lsn and segment.last_lsn <= self.until_lsn:
             return segment.rows > 0
-        return next(read_rows(self.store, segment, after_lsn=self.after_lsn, names=()), None) is not None
+        return next(self._rows(segment, ()), None) is not None
 
 
 def only_inserts(segments: Iterable[Segment]) -> bool:
@@ -210,10 +216,15 @@ def checked_bytes(store: ObjectStore, segment: Segment) -> bytes:
 
 
 def read_rows(
-    store: ObjectStore, segment: Segment, *, after_lsn: int = 0, names: Sequence[str] | None = None
+    store: ObjectStore,
+    segment: Segment,
+    *,
+    after_lsn: int = 0,
+    until_lsn: int = NEWEST,
+    names: Sequence[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """The segment's changes that exist and whose commit ended after `after_lsn`, LSN and TS filled
-    in, row group by row group: never empty tables.
+    """The segment's changes that exist and whose commit ended after `after_lsn` and not after `until_lsn`, LSN
+    and TS filled in, row group by row group: never empty tables.
 
     With `names` only these columns and those that the choice of rows needs.
     """
@@ -224,19 +235,20 @@ def read_rows(
         )
     wanted = None if names is None else list(dict.fromkeys((*names, envelope.LSN, envelope.TS, envelope.XID)))
     for group in range(file.num_row_groups):
-        rows = _existing(file.read_row_group(group, columns=wanted), segment, after_lsn=after_lsn)
+        rows = _existing(file.read_row_group(group, columns=wanted), segment, after_lsn=after_lsn, until_lsn=until_lsn)
         if len(rows):
             yield rows
 
 
-def _existing(rows: pa.Table, segment: Segment, *, after_lsn: int) -> pa.Table:
+def _existing(rows: pa.Table, segment: Segment, *, after_lsn: int, until_lsn: int) -> pa.Table:
     if segment.body is not None:
         rows = committed(rows, segment)
     if rows[envelope.LSN].null_count:
         raise ManifestCorrupt(f"the segment {segment.key} has changes without a commit LSN")
-    if segment.first_lsn > after_lsn and segment.body is None:
+    if after_lsn < segment.first_lsn and segment.last_lsn <= until_lsn and segment.body is None:
         return rows
-    return rows.filter(pc.greater(rows[envelope.LSN], after_lsn))
+    lsns = rows[envelope.LSN]
+    return rows.filter(pc.and_(pc.greater(lsns, after_lsn), pc.less_equal(lsns, until_lsn)))
 
 
 def committed(rows: pa.Table, segment: Segment) -> pa.Table:

@@ -2,7 +2,8 @@
 are cut from them.
 
 Owns: windows are gap-free and in manifest order, no change is taken before the snapshot of its
-generation is complete, and a snapshot is one window of its own. No window has changes that name their
+generation is complete, and a snapshot is one window of its own. A snapshot of several entries is given out in
+parts before, while it is still read. No window has changes that name their
 rows in two ways (`identified_alike`): ingest ends an entry where the way changes. The changes of a table that is
 stopped can be forgotten: what remains says from which entry on to read again, and reports no more
 progress than was made. Pure: entries in, windows out.
@@ -25,10 +26,23 @@ BEFORE = float("-inf")
 """When something could first be read that was there before the clock was looked at."""
 
 
+class Chunk(NamedTuple):
+    """Entry `seq` of a snapshot of several: rows as of `lsn`, which could first be read at `since`."""
+
+    seq: int
+    lsn: int
+    segments: tuple[Segment, ...]
+    since: float
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """What one commit carries. `last_seq` becomes the marker's version; for a snapshot it is the
     generation's first entry.
+
+    `chunks` are those of a snapshot of several entries, from the first one on: all of them when
+    `is_snapshot`, otherwise those through entry `last_seq`, of which `segments` are new. `changed` says
+    whether rows of the table changed since the first of them.
 
     `origins` has (name, LSN there) of transactions that replication brought to the source, by
     commit end LSN. `schema_version` is the newest one that began within the window (0: none): the
@@ -40,10 +54,17 @@ class Window:
     is_snapshot: bool = False
     origins: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     schema_version: int = 0
+    chunks: tuple[Chunk, ...] = ()
+    changed: bool = False
 
     @property
     def bytes(self) -> int:
         return sum(segment.bytes for segment in self.segments)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of a snapshot, which goes beside the lake table."""
+        return bool(self.chunks) and not self.is_snapshot
 
 
 class Waiting(NamedTuple):
@@ -79,9 +100,16 @@ class PendingChanges:
     snapshot_lsn: int = 0
     has_snapshot: bool = False
     snapshot_final: bool = False
-    snapshot_segments: list[Segment] = field(default_factory=list)
     snapshot_since: float = BEFORE
-    """When its last segment could first be read, once it is final."""
+    """When its last entry could first be read, once it is final."""
+    chunks: list[Chunk] = field(default_factory=list)
+    """The entries of the snapshot."""
+    built: int = 0
+    """How many of `chunks` were given out as parts, and are beside the lake table."""
+    in_parts: bool = False
+    """Whether the snapshot is given out in parts."""
+    changed_lsn: int = 0
+    """Where the newest change ended that came before the snapshot was complete."""
     changes: deque[Waiting] = field(default_factory=deque)
     waiting_bytes: int = 0
     """Of the segments in `changes`."""
@@ -123,17 +151,26 @@ class PendingChanges:
         if entry.seq <= self.generation_seq:
             return
         body = entry.body
+        if isinstance(body, Changes) and not self.has_snapshot:
+            ends = (segment.last_lsn for segment in body.segments if segment.table_id == table_id)
+            self.changed_lsn = max([self.changed_lsn, *ends])
         if isinstance(body, Snapshot) and body.table_id == table_id and body.generation == self.generation:
             self.snapshot_lsn = max(self.snapshot_lsn, body.snapshot_lsn)
             if not self.has_snapshot and not self.snapshot_final:
-                self.snapshot_segments.extend(body.segments)
-                self.snapshot_final, self.snapshot_since = body.final, since
+                self._take_chunk(entry.seq, body, since)
         elif self.skipped is None:
             empty = Waiting(entry.seq, through_lsn, (), 0, since)
             if isinstance(body, Opened):
                 self._pass(gap, empty)
             else:
                 self._note(entry, table_id, empty, origins, schemas)
+
+    def _take_chunk(self, seq: int, body: Snapshot, since: float) -> None:
+        if not self.chunks:
+            self.in_parts = not body.final
+        if body.segments or not body.final:
+            self.chunks.append(Chunk(seq, body.snapshot_lsn, body.segments, since))
+        self.snapshot_final, self.snapshot_since = body.final, since
 
     def _pass(self, gap: Gap | None, empty: Waiting) -> None:
         """At the beginning of a gap: what closed it comes before everything behind it, and until there is
@@ -243,18 +280,21 @@ class PendingChanges:
     def since(self) -> float | None:
         """When the oldest thing that can be applied now could first be read, None without any."""
         if not self.has_snapshot:
+            if self.in_parts and self.built < len(self.chunks):
+                return self.chunks[self.built].since
             return self.snapshot_since if self.snapshot_final else None
         return self.changes[0].since if self.changes else None
 
-    def next_window(self, *, max_bytes: int, until_seq: int, after_seq: int = 0) -> Window | None:
+    def next_window(self, *, max_bytes: int, until_seq: int, read_lsn: int = 0, after_seq: int = 0) -> Window | None:
         """The next thing to apply, no later than `until_seq`, or None. An entry larger than
         `max_bytes` is taken whole: a transaction is never cut. With `after_seq` it is what comes next
         once everything up to there was applied.
+
+        Entries through `read_lsn` have been taken in: a part of a snapshot of another moment than its
+        first one comes with all changes up to that moment, and waits for them.
         """
         if not self.has_snapshot:
-            if not self.snapshot_final:
-                return None
-            return Window(tuple(self.snapshot_segments), self.generation_seq, is_snapshot=True)
+            return self._part(max_bytes, read_lsn) or self._whole()
         taken: list[Segment] = []
         origins: dict[int, tuple[str, int]] = {}
         last_seq = schema_version = size = identity = 0
@@ -276,11 +316,41 @@ class PendingChanges:
             return None
         return Window(tuple(taken), last_seq, origins=origins, schema_version=schema_version)
 
-    def done(self, window: Window) -> None:
-        """`window` is in the lake."""
+    def _part(self, max_bytes: int, read_lsn: int) -> Window | None:
+        """The next chunks of one moment."""
+        if not self.in_parts:
+            return None
+        taken: list[Segment] = []
+        size, end = 0, self.built
+        for chunk in self.chunks[self.built :]:
+            is_there = self.snapshot_final or chunk.lsn == self.chunks[0].lsn or read_lsn >= chunk.lsn
+            size += sum(segment.bytes for segment in chunk.segments)
+            if not is_there or chunk.lsn != self.chunks[self.built].lsn or (end > self.built and size > max_bytes):
+                break
+            taken += chunk.segments
+            end += 1
+        chunks = tuple(self.chunks[:end])
+        changed = self.changed_lsn > self.chunks[0].lsn
+        return Window(tuple(taken), chunks[-1].seq, chunks=chunks, changed=changed) if end > self.built else None
+
+    def _whole(self) -> Window | None:
+        """The snapshot, once nothing of it is missing and all of its parts were given out."""
+        if not self.snapshot_final or (self.in_parts and self.built < len(self.chunks)):
+            return None
+        segments = tuple(segment for chunk in self.chunks for segment in chunk.segments)
+        chunks = tuple(self.chunks) if self.in_parts else ()
+        return Window(segments, self.generation_seq, is_snapshot=True, chunks=chunks)
+
+    def done(self, window: Window, *, apart: bool = True) -> None:
+        """`window` is in the lake, or beside it if it is a part of a snapshot. Without `apart` it cannot be
+        there: no other part is given out, and the snapshot comes as a whole.
+        """
+        if window.is_part:
+            self.built, self.in_parts = max(self.built, len(window.chunks)), self.in_parts and apart
+            return
         if window.is_snapshot:
             self.has_snapshot = True
-            self.snapshot_segments.clear()
+            self.chunks.clear()
             return
         self.applied_seq = max(self.applied_seq, window.last_seq)
         while self.changes and self._is_in(window, self.changes[0]):

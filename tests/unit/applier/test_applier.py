@@ -8,13 +8,13 @@ from sluice.contract.entries import Changes, Commits, Segment
 from sluice.contract.schema import TableSchema
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
+from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundary
 from sluice_spark.progress.intake import MAX_BACKLOG, Intake
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.restart import restore
-from sluice_spark.table_apply import Applied
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
 

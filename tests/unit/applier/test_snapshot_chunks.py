@@ -2,9 +2,9 @@
 as of the last moment: whatever rows do between their blocks. The executors' work, without Spark.
 """
 
-import itertools
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -13,77 +13,17 @@ import pytest
 from hypothesis import given, settings
 
 from sluice.contract import envelope
-from sluice.contract.chunks import ENDLESS, BlockRange
 from sluice.contract.entries import Changes, Commits, Segment, Snapshot
 from sluice.errors import UnsupportedChange
 from sluice.manifest.reader import load_state, read_entries
 from sluice_spark.distributed import snapshot_chunks
 from sluice_spark.distributed.snapshot_chunks import JoinTask
-from sluice_spark.distributed.task import Place, WindowTask, in_bins
+from sluice_spark.distributed.task import WindowTask, in_bins
 from sluice_spark.lake.columns import changelog_columns, mirror_columns
 from sluice_spark.read.column_defaults import arrow_type
-from tests.spark.changes import MAP, TS, Change, Manifest
+from tests.spark.changes import MAP, TS, Change
+from tests.spark.heap import RANGES, Heap
 from tests.spark.model import SCHEMA
-
-BLOCKS, RANGES = 8, 4
-FACTS = '{"publishes": "iudt"}'
-_numbers = itertools.count()
-
-
-@dataclass
-class Heap:
-    """A table of which every row has a block, and what was published of it."""
-
-    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
-    blocks: dict[int, int] = field(default_factory=dict)
-    unread: list[int] = field(default_factory=lambda: list(range(RANGES)))
-
-    def __post_init__(self) -> None:
-        self.place = Place(f"memory://{next(_numbers)}", "shop/", ())
-        self.manifest = Manifest(self.place.open())
-        self.manifest.table(SCHEMA)
-
-    def write(self, draw: st.DrawFn, step: int) -> Change | None:
-        key, block = draw(st.integers(0, 7)), draw(st.integers(0, BLOCKS - 1))
-        kind = draw(st.sampled_from("uukd")) if key in self.rows else "i"
-        if kind == "d":
-            del self.rows[key], self.blocks[key]
-            return Change("d", {}, old={"id": key})
-        if kind == "k":
-            other = draw(st.integers(0, 7))
-            if other in self.rows:
-                return None
-            row = {**self.rows.pop(key), "id": other, "v": step}
-            del self.blocks[key]
-            self.rows[other], self.blocks[other] = row, block
-            return Change("u", dict(row), old={"id": key})
-        self.rows[key] = {"id": key, "v": step, "big": draw(st.sampled_from([None, f"b{step}"])), "at": None}
-        self.blocks[key] = block
-        return Change(kind, dict(self.rows[key]))
-
-    def read(self, place: int) -> None:
-        """The part `place` as of now. The first one says what is read."""
-        size = BLOCKS // RANGES
-        first = place * size
-        end = first + size if place < RANGES - 1 else BLOCKS
-        found = [self.rows[key] for key, block in sorted(self.blocks.items()) if first <= block < end]
-        lsn = self.manifest.lsn
-        changes = [Change("i", dict(row), lsn=lsn, ordinal=number) for number, row in enumerate(found)]
-        segments = (self.manifest.segment(changes, SCHEMA),) if changes else ()
-        relations = ("1",) if len(self.unread) == RANGES else ()
-        self.unread.remove(place)
-        ranges = (BlockRange("1", first, ENDLESS if end == BLOCKS else end),)
-        body = Snapshot("16385", 1, 1, lsn, segments, False, 1, FACTS, relations, ranges)
-        self.manifest.append(body)
-
-    def finish(self) -> None:
-        self.manifest.append(Snapshot("16385", 1, 1, self.last_lsn, (), final=True, relfilenode=1, fingerprint=FACTS))
-
-    @property
-    def last_lsn(self) -> int:
-        snapshot = load_state(self.place.open()).tables["16385"].snapshot
-        assert snapshot is not None
-        return snapshot.snapshot_lsn
 
 
 def joined(heap: Heap, columns: list[tuple[str, str]], *, limit: int = 1 << 28) -> list[dict[str, Any]]:
@@ -93,14 +33,17 @@ def joined(heap: Heap, columns: list[tuple[str, str]], *, limit: int = 1 << 28) 
     assert state.snapshot is not None
     bodies = [entry.body for entry, _ in read_entries(store, after_seq=0)]
     parts = [segment for body in bodies if isinstance(body, Snapshot) for segment in body.segments]
-    segments: list[Segment] = [*parts, *snapshot_chunks.changes_between(store, state)]
+    first, last = state.snapshot.first_lsn, state.snapshot.snapshot_lsn
+    between = snapshot_chunks.changes_between(store, state, after_lsn=first, until_lsn=last)
+    segments: list[Segment] = [*parts, *between]
     window = WindowTask(
         spool=heap.place,
         lake=heap.place,
         table_folder="",
         scratch="",
         bins=in_bins(segments, slots=2),
-        after_lsn=state.snapshot.first_lsn,
+        after_lsn=first,
+        until_lsn=last,
         schemas=state.schemas,
         schema=SCHEMA,
         limit=limit,
@@ -113,7 +56,7 @@ def joined(heap: Heap, columns: list[tuple[str, str]], *, limit: int = 1 << 28) 
     kinds = {"map<string,string>": MAP, "timestamp": TS, "decimal(20,0)": pa.decimal128(20, 0)}
     kinds["array<smallint>"] = pa.list_(pa.int16())
     schema = pa.schema([(name, kinds.get(kind) or arrow_type(kind)) for name, kind in columns])
-    task = snapshot_chunks.task_of(window, parts, schema, slots=3, until_lsn=state.snapshot.snapshot_lsn)
+    task = snapshot_chunks.task_of(window, parts, schema, slots=3)
     return _rows(task)
 
 
@@ -130,14 +73,18 @@ def _rows(task: JoinTask) -> list[dict[str, Any]]:
 def lives(draw: st.DrawFn) -> tuple[Heap, dict[int, dict[str, Any]]]:
     """A heap whose parts were read in any order while it was written to, with its rows as of the last."""
     heap = Heap()
+
+    def pick(items: Sequence[Any]) -> Any:
+        return draw(st.sampled_from(items))
+
     for step in range(draw(st.integers(0, 8))):
-        heap.write(draw, step)
+        heap.write(pick, step)
     reads = draw(st.permutations(range(RANGES)))
     for number, place in enumerate(reads):
         heap.read(place)
         after = {key: dict(row) for key, row in heap.rows.items()}
         for step in range(draw(st.integers(0, 8))):
-            change = heap.write(draw, 100 * number + step)
+            change = heap.write(pick, 100 * number + step)
             if change is not None:
                 heap.manifest.transaction([change], SCHEMA)
     if draw(st.booleans()):

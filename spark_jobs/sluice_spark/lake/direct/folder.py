@@ -38,6 +38,17 @@ class TableFolder:
         """Removes a file that no version of the table has."""
         self._store.delete(self._prefix + path)
 
+    def size(self, path: str) -> int | None:
+        """Bytes of a file, None if there is none. Raises StoreError."""
+        return self._store.size(self._prefix + path)
+
+    def paths(self, below: str = "") -> Iterator[str]:
+        """The files that a listing finds, at any depth, below the folder `below` (with its slash). Raises
+        StoreError.
+        """
+        for key in self._store.list(self._prefix + below):
+            yield key.removeprefix(self._prefix)
+
     def read(self, path: str, start: int, length: int) -> bytes:
         """Bytes of a file whose path is spelled as in the log, decoded."""
         try:

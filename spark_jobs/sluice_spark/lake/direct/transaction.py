@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice_spark.lake.layout import TableLayout, read_layout
+from sluice_spark.lake.layout import NotDirect, TableLayout, read_layout
 
 _FEATURES_NAMED = 7
 _WRITE_ARGUMENTS = 9
@@ -160,6 +160,29 @@ class DeltaTransaction:
         made = _metadata(before, schema=schema, configuration=names.utils.toScalaMap(configuration))
         self._transaction.updateMetadataForNewTable(made)
 
+    def take_columns(self, other: "DeltaTransaction", *, properties: Mapping[str, str]) -> None:
+        """From now on the commit gives the table the columns that `other` read, under their names in data files.
+        A table that is there keeps its properties, one that is not is made with `properties`. Raises NotDirect
+        when the files of `other` would be read under other names, or with features that the table does not have.
+        """
+        schema = str(other._snapshot.metadata().schemaString())
+        if self.version < 0:
+            self.make_table(schema, properties=properties)
+        else:
+            before = self._transaction.metadata()
+            made = _metadata(before, schema=schema, configuration=before.configuration())
+            self._transaction.updateMetadataForTableOverwrite(made)
+        mine, theirs = self._transaction.metadata(), other._snapshot.metadata()
+        if json.loads(str(mine.schemaString())) != json.loads(schema) or _mapping(mine) != _mapping(theirs):
+            raise NotDirect("the columns have other names in its data files")
+        features = set(self._names.convert(self._transaction.protocol().writerFeatureNames()))
+        if not features >= set(self._names.convert(other._snapshot.protocol().writerFeatureNames())):
+            raise NotDirect("the lake table lacks a feature of new tables")
+
+    def retention_seconds(self) -> float:
+        """How long files stay that no version of the table needs, by its own properties."""
+        return float(self._names.log.tombstoneRetentionMillis(self._snapshot.metadata())) / 1000
+
     def _operation(self, name: str) -> Any:
         none, operations = self._names.none, self._names.operations
         if name == "merge":
@@ -179,6 +202,12 @@ class DeltaTransaction:
             metric.set(int(value))
             made.put(name, metric)
         self._transaction.registerSQLMetrics(self._java, self._names.utils.toScalaMap(made))
+
+
+def _mapping(metadata: Any) -> str:
+    """How the columns of a table are found in its data files."""
+    mode = metadata.configuration().get("delta.columnMapping.mode")
+    return str(mode.get()).lower() if mode.isDefined() else "none"
 
 
 def _metadata(before: Any, *, schema: str, configuration: Any) -> Any:

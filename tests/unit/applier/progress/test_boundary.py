@@ -12,6 +12,7 @@ from sluice.contract.entries import Snapshot
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
+from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import lake_path
 from sluice_spark.options import ApplyOptions
@@ -19,7 +20,6 @@ from sluice_spark.progress.boundary import Boundaries, Boundary
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.restart import restore
 from sluice_spark.progress.table_progress import Work
-from sluice_spark.table_apply import Applied
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
 

@@ -16,6 +16,7 @@ from sluice.contract.applied import Complete
 from sluice.errors import ManifestCorrupt
 from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
+from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import lake_path
 from sluice_spark.options import ApplyOptions
@@ -25,7 +26,6 @@ from sluice_spark.progress.intake import GAPS_SECONDS, Intake
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.restart import restore
 from sluice_spark.progress.table_progress import Work
-from sluice_spark.table_apply import Applied
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
 

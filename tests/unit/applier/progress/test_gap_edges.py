@@ -4,6 +4,7 @@ from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.entries import Entry, Lost
 from sluice.contract.table_state import State
 from sluice.manifest.state import PipelineState
+from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
@@ -11,7 +12,6 @@ from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.restart import restore
 from sluice_spark.progress.table_progress import Work
 from sluice_spark.read.window import Window
-from sluice_spark.table_apply import Applied
 from tests.support.manifests import changes, follow, opened, repair, snapshot, started, table
 
 OPTIONS = ApplyOptions("shop", "memory://s", "memory://l", once=True)

@@ -12,6 +12,7 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
+from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
@@ -19,7 +20,6 @@ from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledge
 from sluice_spark.progress.restart import restore
 from sluice_spark.progress.table_progress import TableProgress, Work
 from sluice_spark.read.window import PendingChanges, Window
-from sluice_spark.table_apply import Applied
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
 
@@ -299,7 +299,7 @@ def test_a_paused_table_gets_no_window_and_every_entry_in_order_when_it_is_resum
     assert (row.state, row.complete_through_lsn) == ("live", ledger.read_lsn)
 
 
-def test_a_snapshot_that_came_in_parts_around_a_restart_of_a_pause_is_applied_whole() -> None:
+def test_a_snapshot_of_several_entries_around_a_pause_comes_in_parts_and_then_whole() -> None:
     store = MemoryStore("ledger of a paused snapshot", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(SCHEMA)
@@ -316,8 +316,33 @@ def test_a_snapshot_that_came_in_parts_around_a_restart_of_a_pause_is_applied_wh
     _pause(manifest, SCHEMA, paused=False)
     _read(ledger, store)
     (work,) = ledger.ready(now=1e9, boundary_seq=0)
+    assert work.window.is_part
+    assert [len(work.window.segments), work.window.last_seq] == [3, manifest.seq - 1]
+    ledger.begun(work, now=1e9)
+    ledger.applied(work, Applied(work.progress.place, work.window.last_seq, 3, committed=False))
+    ledger.busy.clear()
+    (work,) = ledger.ready(now=1e9, boundary_seq=0)
     assert work.window.is_snapshot
     assert sum(segment.rows for segment in work.window.segments) == 3
+
+
+def test_what_cannot_come_in_parts_comes_whole_and_no_other_part_is_given_out() -> None:
+    store = MemoryStore("ledger of a snapshot without parts", prefix="shop/")
+    manifest = Manifest(store)
+    manifest.table(SCHEMA)
+    manifest.snapshot([{"id": 1}], SCHEMA, final=False)
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
+    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=ExaminedVersion())})
+    _read(ledger, store)
+    (work,) = ledger.ready(now=1e9, boundary_seq=0)
+    ledger.applied(work, Applied(work.progress.place, work.window.last_seq, committed=False, not_in_parts="it is so"))
+    manifest.snapshot([{"id": 2}], SCHEMA, final=False)
+    _read(ledger, store)
+    assert list(ledger.ready(now=1e9, boundary_seq=0)) == []
+    manifest.snapshot([{"id": 3}], SCHEMA)
+    _read(ledger, store)
+    (work,) = ledger.ready(now=1e9, boundary_seq=0)
+    assert (work.window.is_snapshot, len(work.window.segments), work.window.chunks) == (True, 3, ())
 
 
 def test_a_paused_table_holds_up_no_boundary_and_is_named_in_it() -> None:

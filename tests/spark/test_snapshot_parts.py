@@ -1,0 +1,244 @@
+"""A snapshot of several entries goes part by part into a table beside the lake table, while the rest is still read, and
+into the lake table in one commit. Whatever rows do meanwhile, whoever is killed, and whatever becomes of the files.
+"""
+
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from sluice_spark.lake.build import PREFIX
+from sluice_spark.lake.examined_version import ExaminedVersion
+from sluice_spark.lake.table import LakeTable
+from sluice_spark.maintenance.planner import Turn
+from sluice_spark.maintenance.tasks import SETTINGS, Call, TableTurn
+from tests.spark.conftest import Pipeline
+from tests.spark.heap import RANGES, Heap
+from tests.spark.lake import rows_in
+from tests.spark.model import SCHEMA
+from tests.spark.processes import SMALL_JVM, run_applier
+from tests.spark.protocol_reader import DeltaFolder
+from tests.spark.replays import by_delta_rs
+from tests.spark.table_audit import check_checksum, check_files, live_files
+from tests.support.extent import FULL, cases
+
+POINTS = {
+    "in a part, before its commit": "apply.commit.before=crash",
+    "in a part, behind its commit": "apply.commit.after=crash",
+    "in a later part": "apply.commit.after=crash@3",
+    "before the exchange": "apply.exchange.prepared=crash",
+    "behind the exchange": "apply.exchange.after=crash",
+}
+
+
+@pytest.fixture
+def seed() -> int:
+    """SEED=... for another history."""
+    return int(os.environ.get("SEED", "7"))
+
+
+def _vacuum(pipeline: Pipeline) -> None:
+    session = pipeline.spark.newSession()
+    for name, value in SETTINGS.items():
+        session.conf.set(name, value)
+    table = LakeTable(session, str(pipeline.path()), app_id="none", before_commit=lambda: None)
+    table.place = ExaminedVersion(table.recorded().version)
+    turn = TableTurn(table, Call(session), before_commit=lambda: None, others=())
+    turn.run(Turn.VACUUM, retention_seconds=7200)
+
+
+def _heap(pipeline: Pipeline) -> Heap:
+    return Heap(empty=pipeline.manifest)
+
+
+def _fill(heap: Heap, count: int = 8) -> None:
+    for key in range(count):
+        heap.rows[key], heap.blocks[key] = {"id": key, "v": 0, "big": f"b{key}", "at": None}, key % 8
+
+
+def _change(heap: Heap, choice: random.Random, step: int, count: int) -> None:
+    for number in range(count):
+        change = heap.write(choice.choice, 100 * step + number)
+        if change is not None:
+            heap.manifest.transaction([change], SCHEMA)
+
+
+def _read_all(pipeline: Pipeline, heap: Heap, choice: random.Random, *, apply: bool = True) -> None:
+    """The parts in any order, each applied, with changes between them."""
+    for step, place in enumerate(choice.sample(range(RANGES), RANGES)):
+        if step:
+            _change(heap, choice, step, choice.randint(0, 6))
+        heap.read(place)
+        if apply:
+            pipeline.apply()
+
+
+def _builds(pipeline: Pipeline) -> list[Path]:
+    return [path for path in pipeline.path().glob(f"{PREFIX}*") if list(path.glob("_delta_log/*.json"))]
+
+
+def _assert_equal(folder: Path, expected: dict[int, dict[str, Any]]) -> None:
+    """By three readers, with every file as the log describes it."""
+    state = DeltaFolder(folder).state()
+    for found in (rows_in(folder), state.rows(), by_delta_rs(folder, None)):
+        rows = {row["id"]: {name: row[name] for name in ("id", "v", "big", "at")} for row in found}
+        assert (rows, len(found)) == (expected, len(expected))
+    check_files(state)
+    check_checksum(DeltaFolder(folder), state.version)
+
+
+@pytest.mark.parametrize("number", cases(range(12), quick=[0]))
+def test_a_table_that_changes_while_it_is_read_is_equal_to_the_source_by_every_reader(
+    pipeline: Pipeline, number: int, seed: int
+) -> None:
+    choice = random.Random(seed * 100 + number)
+    heap = _heap(pipeline)
+    _fill(heap)
+    _change(heap, choice, 0, 8)
+    for generation in range(2):
+        before = {key: dict(row) for key, row in heap.rows.items()}
+        if generation:
+            heap.begin_again()
+        _read_all(pipeline, heap, choice)
+        if generation:
+            _assert_equal(pipeline.path(), before)
+        assert len(_builds(pipeline)) == 1, "nothing was applied while the snapshot was read"
+        last = {key: dict(row) for key, row in heap.rows.items()}
+        heap.finish()
+        pipeline.apply()
+        _assert_equal(pipeline.path(), last)
+        assert not _builds(pipeline)
+        _change(heap, choice, 9, 5)
+        pipeline.apply()
+        _assert_equal(pipeline.path(), heap.rows)
+    session = pipeline.spark.newSession()
+    rows = session.read.format("delta").load(str(pipeline.path())).collect()
+    assert {row["id"]: row["v"] for row in rows} == {key: row["v"] for key, row in heap.rows.items()}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("place", cases(POINTS, quick=["in a later part", "behind the exchange"]))
+def test_an_applier_that_is_killed_costs_a_part_at_most_and_the_table_is_whole(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, place: str, seed: int
+) -> None:
+    choice = random.Random(seed)
+    heap = _heap(pipeline)
+    _fill(heap)
+    _read_all(pipeline, heap, choice, apply=False)
+    heap.finish()
+    options = pipeline.options(max_window_bytes=1, **SMALL_JVM)
+    monkeypatch.setenv("SLUICE_FAULTS", POINTS[place])
+    assert run_applier(options).code in (-9, 137)
+    monkeypatch.delenv("SLUICE_FAULTS")
+    (folder,) = pipeline.path().glob(f"{PREFIX}*")
+    written = {file.name for file in folder.glob("*.parquet")}
+    ended = run_applier(options)
+    assert ended.code == 0, ended.output
+    _assert_equal(pipeline.path(), heap.rows)
+    live = {file.name for file in live_files(DeltaFolder(pipeline.path()).state())}
+    if place != "in a part, before its commit":
+        assert live & written, "what the killed process had applied was applied again"
+
+
+def test_a_part_that_is_lost_or_damaged_is_applied_again_from_the_spool(pipeline: Pipeline, seed: int) -> None:
+    heap = _heap(pipeline)
+    _fill(heap)
+    _read_all(pipeline, heap, random.Random(seed))
+    (build,) = _builds(pipeline)
+    next(iter(build.glob("*.parquet"))).unlink()
+    heap.finish()
+    pipeline.apply()
+    _assert_equal(pipeline.path(), heap.rows)
+    assert not [file for file in live_files(DeltaFolder(pipeline.path()).state()) if PREFIX in str(file)]
+
+
+def test_a_folder_of_parts_that_was_removed_is_made_again(pipeline: Pipeline, seed: int) -> None:
+    heap = _heap(pipeline)
+    _fill(heap)
+    _read_all(pipeline, heap, random.Random(seed))
+    (build,) = _builds(pipeline)
+    shutil.rmtree(build)
+    heap.finish()
+    pipeline.apply()
+    _assert_equal(pipeline.path(), heap.rows)
+
+
+def test_files_that_a_vacuum_may_remove_are_copied(pipeline: Pipeline, seed: int) -> None:
+    """Half of the lake table's retention is the limit: here an hour."""
+    heap = _heap(pipeline)
+    _fill(heap)
+    heap.read(0)
+    for place in range(1, RANGES):
+        heap.read(place)
+    heap.finish()
+    pipeline.apply()
+    session = pipeline.spark.newSession()
+    properties = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
+    session.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ({properties})")
+    heap.begin_again()
+    _read_all(pipeline, heap, random.Random(seed))
+    heap.finish()
+    pipeline.apply()
+    _assert_equal(pipeline.path(), heap.rows)
+    assert not [file for file in live_files(DeltaFolder(pipeline.path()).state()) if PREFIX in str(file)]
+
+
+def test_a_lake_table_that_cannot_have_the_files_gets_the_rows(pipeline: Pipeline, seed: int) -> None:
+    heap = _heap(pipeline)
+    _fill(heap)
+    _read_all(pipeline, heap, random.Random(seed), apply=False)
+    heap.finish()
+    pipeline.apply()
+    session = pipeline.spark.newSession()
+    session.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    heap.begin_again()
+    _read_all(pipeline, heap, random.Random(seed + 1))
+    heap.finish()
+    pipeline.apply()
+    assert {row["id"]: row["v"] for row in rows_in(pipeline.path())} == {
+        key: row["v"] for key, row in heap.rows.items()
+    }
+
+
+def test_a_snapshot_that_begins_again_leaves_nothing_of_the_one_before(pipeline: Pipeline, seed: int) -> None:
+    heap = _heap(pipeline)
+    _fill(heap)
+    heap.read(0)
+    heap.read(1)
+    pipeline.apply()
+    (first,) = _builds(pipeline)
+    heap.begin_again()
+    _read_all(pipeline, heap, random.Random(seed))
+    assert not [path for path in first.rglob("*") if path.is_file()], "files that no VACUUM will see"
+    heap.finish()
+    pipeline.apply()
+    _assert_equal(pipeline.path(), heap.rows)
+
+
+def test_vacuum_removes_what_a_crash_left_of_parts_and_nothing_of_the_table(pipeline: Pipeline, seed: int) -> None:
+    choice = random.Random(seed)
+    heap = _heap(pipeline)
+    _fill(heap)
+    _read_all(pipeline, heap, choice)
+    (build,) = _builds(pipeline)
+    kept = pipeline.folder / "kept"
+    shutil.copytree(build / "_delta_log", kept)
+    heap.finish()
+    pipeline.apply()
+    shutil.copytree(kept, build / "_delta_log", dirs_exist_ok=True)
+    (build / "orphan.parquet").write_bytes(b"orphan")
+    for file in pipeline.path().rglob("*.*"):
+        os.utime(file, (1, 1))
+    _vacuum(pipeline)
+    assert not _builds(pipeline)
+    assert not (build / "orphan.parquet").exists()
+    _assert_equal(pipeline.path(), heap.rows)
+    assert DeltaTable(pipeline.path()).file_uris()
+    if FULL:
+        _change(heap, choice, 11, 4)
+        pipeline.apply()
+        _assert_equal(pipeline.path(), heap.rows)
