@@ -29,7 +29,7 @@ from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimits
 from sluice.ingest.status import IngestStatus
-from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.messages import prefix_filter
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol import frames
@@ -50,7 +50,7 @@ class SessionContext:
 
     options: IngestOptions
     log: ManifestLog
-    book: TableBook
+    tables: FollowedTables
     committer: Committer
     numbers: Iterator[int]
     decoder: Executor
@@ -91,7 +91,7 @@ class Session:
             keeps_message=prefix_filter(options.message_prefixes),
         )
         self._builder = Builder(
-            book=context.book,
+            tables=context.tables,
             upload=self._line.upload,
             fetch=self._line.fetch,
             epoch=context.log.state.epoch,

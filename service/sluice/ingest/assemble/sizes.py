@@ -14,7 +14,7 @@ from sluice.ingest.assemble.draft import NO_BODY, Fragments
 from sluice.protocol.frames import FrameTable, control_positions
 
 
-class SizeBook:
+class TransactionSizes:
     """What has come so far of the transactions that have not ended, by body."""
 
     def __init__(self) -> None:
