@@ -15,8 +15,8 @@ from sluice.errors import UsageError
 MIRROR = "mirror"
 CHANGELOG = "changelog"
 MODES = (MIRROR, CHANGELOG)
-AUTO, DIRECT, DISTRIBUTED, MERGE = ("auto", *applied.WAYS)
-WAYS = (AUTO, DIRECT, DISTRIBUTED, MERGE)
+AUTO = "auto"
+WAYS = (AUTO, *applied.WAYS)
 """How windows are committed (`sluice.contract.applied`); auto chooses for each window."""
 
 

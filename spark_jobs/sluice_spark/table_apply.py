@@ -18,15 +18,15 @@ from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.lake import evolution
-from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
+from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE, CommitWay, NotDirect
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import SparkGone, translated_errors
-from sluice_spark.lake.layout import NotDirect
 from sluice_spark.lake.rows_to_commit import SparkHandover
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
 from sluice_spark.modes.planning import Planner
 from sluice_spark.next_window import Ahead, Planned
-from sluice_spark.options import AUTO, CHANGELOG, DIRECT, DISTRIBUTED, MERGE, ApplyOptions
+from sluice_spark.options import AUTO, CHANGELOG, ApplyOptions
 from sluice_spark.read.changes import Count, SnapshotRows, Taken, WindowChanges, only_inserts, versions_in
 from sluice_spark.read.window import Window, visible
 

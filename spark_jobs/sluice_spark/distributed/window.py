@@ -29,10 +29,11 @@ from sluice_spark.distributed.stages import COUNT, ERROR, RESULT, Piece, Stages,
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.partition import Links, cutter_for
 from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
 from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.direct.transaction import DeltaTransaction
-from sluice_spark.lake.layout import NotDirect, TableLayout
+from sluice_spark.lake.layout import TableLayout
 from sluice_spark.lake.plan import MergePlan
 from sluice_spark.read.changes import Count, require_few
 

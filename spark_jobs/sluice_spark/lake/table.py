@@ -24,20 +24,20 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.lake.commit_way import DIRECT, MERGE, CommitWay, NotDirect
 from sluice_spark.lake.direct.actions import Prepared
 from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.durable import sync_commits
-from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion, contradiction, gone, shown
+from sluice_spark.lake.examined_version import ExaminedVersion, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, tag
-from sluice_spark.lake.layout import NotDirect, table_properties
+from sluice_spark.lake.layout import table_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.rows_to_commit import HeldRows, Pieces, struct
 from sluice_spark.lake.sql import quote
-from sluice_spark.options import DIRECT, MERGE
 from sluice_spark.phases import Phases
 
 APP_ID = "spark.databricks.delta.write.txnAppId"

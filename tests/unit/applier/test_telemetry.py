@@ -15,7 +15,8 @@ from sluice.health.endpoint import Health
 from sluice.settings import load
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
-from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
+from sluice_spark.lake.commit_way import CommitWay
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import Cause, CommitConflict, verdict
 from sluice_spark.options import ApplyOptions
 from sluice_spark.table_apply import Applied

@@ -21,6 +21,7 @@ from sluice import faults
 from sluice.errors import StoreError, UnsupportedChange
 from sluice_spark.fold.fold import DELETED, MATCH
 from sluice_spark.fold.row_identity import Claims
+from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
 from sluice_spark.lake.direct.compaction import PACKED, ROUND_BYTES, FileSize, is_sparse, worth_joining
 from sluice_spark.lake.direct.data_files import as_stored, data_file, in_files, physical, with_all_columns
@@ -32,7 +33,7 @@ from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
 from sluice_spark.lake.failures import two_rows_of_one_key
-from sluice_spark.lake.layout import NotDirect, TableLayout
+from sluice_spark.lake.layout import TableLayout
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 
 
