@@ -15,7 +15,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.contract.applied import AppliedTable, Complete
 from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
-from sluice.manifest.newest import newest_log
+from sluice.manifest.newest_record import newest_log
 from sluice_spark.lake.commit_way import MERGE
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.layout import TABLE_PROPERTIES

@@ -20,7 +20,7 @@ from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ProtocolViolation, SourceError
 from sluice.ingest.assemble.assembler import Assembler
 from sluice.ingest.assemble.assembly import Assembly
-from sluice.ingest.breaker import Breaker
+from sluice.ingest.circuit_breaker import CircuitBreaker
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.commit.unflushed import Unflushed
 from sluice.ingest.commit.watermark import Watermark
@@ -73,7 +73,7 @@ class Session:
         self._policy = options.flush
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
-        self._breaker = Breaker(on_break=self._broke)
+        self._breaker = CircuitBreaker(on_break=self._broke)
         self._line = context.committer.line(self._breaker, on_receipt=self._hand_over)
         self._log = context.log
         self._status = context.status

@@ -24,8 +24,8 @@ from sluice.backoff import Backoff
 from sluice.contract.table_state import State
 from sluice.errors import Interrupted, ServiceError, SourceMoved, may_pass
 from sluice.ingest.background import Background
-from sluice.ingest.causes import component_of, reason_of
 from sluice.ingest.epoch import Epoch, open_epoch
+from sluice.ingest.error_labels import component_of, reason_of
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import PublicationMissing

@@ -17,8 +17,8 @@ from sluice.store.opening import open_store
 from sluice_spark import storage
 from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.direct.commit import DirectTable
-from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.key_cache import KeyCache
+from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.log_cleanup import LogHygiene

@@ -28,7 +28,7 @@ from sluice_spark.lake.commit_way import DIRECT, MERGE, CommitWay, NotDirect
 from sluice_spark.lake.direct.actions import Prepared
 from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
 from sluice_spark.lake.direct.transaction import DeltaTransaction
-from sluice_spark.lake.durable import sync_commits
+from sluice_spark.lake.disk_sync import sync_commits
 from sluice_spark.lake.examined_version import ExaminedVersion, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, tag

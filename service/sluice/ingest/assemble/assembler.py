@@ -25,7 +25,7 @@ from sluice.ingest.assemble.assembly import (
     PreparedRolledBack,
     Published,
 )
-from sluice.ingest.assemble.draft import DROPPED_LSN, NO_BODY, NO_FRAGMENT, Draft, OpenTransaction
+from sluice.ingest.assemble.fragments import DROPPED_LSN, NO_BODY, NO_FRAGMENT, Draft, OpenTransaction
 from sluice.ingest.assemble.runs import message_runs, row_runs, truncate_runs
 from sluice.ingest.assemble.shape_cuts import ShapeCuts
 from sluice.ingest.assemble.sizes import TransactionSizes

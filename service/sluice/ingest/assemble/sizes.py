@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sluice.ingest.assemble.assembly import NO_SIZES, Discarded, Ending, PreparedBody, Published, Sizes
-from sluice.ingest.assemble.draft import NO_BODY, Fragments
+from sluice.ingest.assemble.fragments import NO_BODY, Fragments
 from sluice.protocol.frames import FrameTable, control_positions
 
 

@@ -26,7 +26,7 @@ from sluice.contract.entries import Snapshot
 from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.errors import SourceUnavailable
-from sluice.ingest.snapshot.round import Job, Round, SnapshotLimits
+from sluice.ingest.snapshot.chunk_round import ChunkRound, Job, SnapshotLimits
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.status import SnapshotCounts, SnapshotProgress
 from sluice.ingest.tables.catalog_diff import Unseen, compare
@@ -115,7 +115,7 @@ class Snapshotter:
         self._logger.info("taking a snapshot to read from", tables=len(jobs))
         with closing(self._snapshot(jobs)) as holder:
             self._logger.info("snapshot taken", snapshot_lsn=show(holder.consistent_lsn))
-            result = Round(
+            result = ChunkRound(
                 self._options,
                 self._tables,
                 self._segments,

@@ -100,7 +100,7 @@ class _LeftEarly(Exception):
     """The session was closed because of one table: what else it held must be taken again."""
 
 
-class Round:
+class ChunkRound:
     """Reads from the exported snapshot `snapshot`, which shows the source as of `lsn`."""
 
     def __init__(
