@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
+from sluice_spark.lake.commit_way import CommitWay
+from sluice_spark.lake.examined_version import ExaminedVersion
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from sluice.errors import UsageError
 MIRROR = "mirror"
 CHANGELOG = "changelog"
 MODES = (MIRROR, CHANGELOG)
-AUTO, DIRECT, DISTRIBUTED, MERGE = ("auto", *applied.WAYS)
-WAYS = (AUTO, DIRECT, DISTRIBUTED, MERGE)
+AUTO = "auto"
+WAYS = (AUTO, *applied.WAYS)
 """How windows are committed (`sluice.contract.applied`); auto chooses for each window."""
 
 
@@ -114,6 +114,14 @@ class ApplyOptions:
     def way_of(self, qualified_name: str) -> str:
         """The way configured for a table."""
         return str(self.tables.get(qualified_name, {}).get("way", self.way))
+
+    def distributes(self, qualified_name: str) -> bool:
+        """Whether every window of a table goes to the executors."""
+        return self.way_of(qualified_name) == applied.DISTRIBUTED
+
+    def may_distribute(self, qualified_name: str) -> bool:
+        """Whether windows of a table may go to the executors."""
+        return self.way_of(qualified_name) in (AUTO, applied.DISTRIBUTED)
 
     def freshness_of(self, qualified_name: str) -> float:
         """The longest time that a change of a table waits for its window, in seconds."""

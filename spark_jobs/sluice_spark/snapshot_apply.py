@@ -18,10 +18,10 @@ from sluice.store.base import ObjectStore
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.distributed.snapshot_parts import SnapshotParts
 from sluice_spark.lake.build import BuildLost, BuildTable, Exchange
-from sluice_spark.lake.layout import NotDirect
+from sluice_spark.lake.commit_way import DIRECT, NotDirect
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
-from sluice_spark.options import AUTO, DIRECT, ApplyOptions
+from sluice_spark.options import AUTO, ApplyOptions
 from sluice_spark.read.changes import SnapshotRows
 from sluice_spark.read.window import Window
 

@@ -25,8 +25,8 @@ from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
 from sluice_spark.modes.planning import Planner
 from sluice_spark.next_window import Ahead, Planned
-from sluice_spark.options import AUTO, CHANGELOG, DISTRIBUTED, ApplyOptions
-from sluice_spark.read.changes import Count, Taken, WindowChanges, only_inserts, versions_in
+from sluice_spark.options import CHANGELOG, ApplyOptions
+from sluice_spark.read.changes import Count, Taken, WindowChanges, versions_in
 from sluice_spark.read.window import Window, visible
 from sluice_spark.snapshot_apply import SnapshotApply
 
@@ -180,7 +180,7 @@ class TableApply:
         with self._seconds.phase("merge"):
             count = self._distributed(changes, schema, window) if at_once is None else None
             if count is None:
-                if self._way == DISTRIBUTED:
+                if self._options.distributes(self._name):
                     at_once = changes.within(self._options.max_memory_bytes)
                 planned = ready.planned if ready is not None else None
                 # A segment may have no change that is to be applied, which only its rows say.
@@ -205,11 +205,11 @@ class TableApply:
         return WindowChanges(self._store, segments, self._state.schemas, after_lsn)
 
     def _read_at_once(self, changes: WindowChanges) -> Taken | None:
-        return None if self._way == DISTRIBUTED else changes.within(self._options.max_memory_bytes)
+        return None if self._options.distributes(self._name) else changes.within(self._options.max_memory_bytes)
 
     @property
-    def _way(self) -> str:
-        return self._options.way_of(f"{self._state.schema_name}.{self._state.table_name}")
+    def _name(self) -> str:
+        return f"{self._state.schema_name}.{self._state.table_name}"
 
     @property
     def _distribution(self) -> Distribution:
@@ -228,15 +228,12 @@ class TableApply:
 
     def _distributed(self, changes: WindowChanges, schema: TableSchema, window: Window) -> Count | None:
         """Commits a large window by Spark's executors; None when they cannot."""
-        if self._way not in (AUTO, DISTRIBUTED):
-            return None
-        if self._mode(schema) == choice.ROWS_MODE and not only_inserts(changes.segments):
-            self._lake.refuse_direct("the table has no key")
+        if not self._options.may_distribute(self._name):
             return None
         with self._distribution.window(
             changes.segments, schema, after_lsn=changes.after_lsn, origins=window.origins
         ) as distributed:
-            if not self._lake.commit_window(window.last_seq, distributed, way=DISTRIBUTED):
+            if not self._lake.commit_window(window.last_seq, distributed):
                 return None
             return distributed.count
 

@@ -16,8 +16,8 @@ from sluice.errors import WriterFenced
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.tls import TlsFiles
 from sluice.telemetry import catalogue
+from sluice.telemetry.error_counts import ErrorCounts
 from sluice.telemetry.metrics import Metrics, identify
-from sluice.telemetry.tally import ErrorTally
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.failures import CommitConflict
@@ -37,7 +37,7 @@ class ApplyTelemetry:
     def __init__(self, options: ApplyOptions) -> None:
         self.metrics = Metrics(options.pipeline, component="apply")
         self.health = Health(self.metrics, loop_seconds=LOOP_SECONDS)
-        self._errors = ErrorTally()
+        self._errors = ErrorCounts()
         self._workers = options.workers
         self._token_path = options.token_path
         self._tls = TlsFiles(*options.tls_files)

@@ -25,7 +25,7 @@ from rich.table import Table as Printed
 
 from sluice.contract import keys
 from sluice.contract.entries import Changes
-from sluice.manifest.newest import newest_log
+from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import read_entries
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store

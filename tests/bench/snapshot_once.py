@@ -16,7 +16,7 @@ import structlog
 
 from sluice.contract.entries import Snapshot
 from sluice.ingest.options import IngestOptions
-from sluice.ingest.snapshot.round import SnapshotLimits
+from sluice.ingest.snapshot.chunk_round import SnapshotLimits
 from sluice.ingest.supervisor import Ingest
 from sluice.manifest.reader import read_entries
 from sluice.source.sessions import SourceOptions

@@ -33,8 +33,9 @@ from sluice.manifest.state import TableState
 from sluice.store.opening import open_store
 from sluice_spark import session
 from sluice_spark.applier import Applier
+from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED
 from sluice_spark.lake.opening import Lake, application_id, lake_path
-from sluice_spark.options import DIRECT, DISTRIBUTED, ApplyOptions
+from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.restart import find_tables

@@ -20,7 +20,7 @@ import pytest
 from sluice import faults, lsn
 from sluice.errors import ServiceError
 from sluice.ingest import supervisor as ingest_module
-from sluice.ingest.snapshot.round import SnapshotLimits
+from sluice.ingest.snapshot.chunk_round import SnapshotLimits
 from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.oracle import Change, Spool

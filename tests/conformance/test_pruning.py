@@ -19,7 +19,7 @@ from sluice.health.backlog import Backlog
 from sluice.manifest import checkpoint, horizon, pruning
 from sluice.manifest.compaction import Compactor
 from sluice.manifest.leftovers import collect
-from sluice.manifest.newest import newest_log
+from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import load_state, read_entries
 from sluice.manifest.state import PipelineState, reduce
 from sluice.manifest.writer import ManifestLog

@@ -12,7 +12,7 @@ from sluice.errors import ObjectExists, StoreRefused, StoreUnavailable
 from sluice.store import remote
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
-from sluice.store.refusals import PATIENCE_SECONDS, Refusals
+from sluice.store.refused_operations import PATIENCE_SECONDS, RefusedOperations
 from sluice.store.remote import RemoteStore
 from tests.support.s3proxy_faults import (
     Fault,
@@ -141,7 +141,7 @@ def test_what_worked_and_is_refused_is_tried_again_for_a_while_and_then_refused(
 ) -> None:
     assert isinstance(store, RemoteStore)
     times = itertools.chain([0.0, PATIENCE_SECONDS - 1, PATIENCE_SECONDS + 1], itertools.repeat(1000.0))
-    patient = RemoteStore(store.backend, uri="s3://x/", refusals=Refusals(clock=lambda: next(times)))
+    patient = RemoteStore(store.backend, uri="s3://x/", refusals=RefusedOperations(clock=lambda: next(times)))
     patient.put("data/1", b"1")
     proxy.plan(error(status, code), operations={"put"}, count=None)
     for expected in (StoreUnavailable, StoreUnavailable, StoreRefused):

@@ -15,7 +15,7 @@ from sluice.contract.entries import Progress
 from sluice.contract.table_state import State
 from sluice.errors import StoreUnavailable
 from sluice.health.reporter import Reporter
-from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.forgetting import LOOK_SECONDS, Forgetting
 from sluice.manifest import checkpoint, pruning
 from sluice.manifest.compaction import Compactor
@@ -46,11 +46,11 @@ class Dropping(World):
     def begin(self) -> None:
         """As a process that starts."""
         self.seconds = 0.0
-        self.book = TableBook(self.log, lambda _: None, (), wal_end=lambda: 0)
-        self.forgetting = Forgetting(self.store, self.book, lambda: self.state, clock=lambda: self.seconds)
+        self.tables = FollowedTables(self.log, lambda _: None, (), wal_end=lambda: 0)
+        self.forgetting = Forgetting(self.store, self.tables, lambda: self.state, clock=lambda: self.seconds)
 
     def drop(self, table_id: str) -> None:
-        self.book.detach(int(table_id), "publication sluice no longer carries it")
+        self.tables.detach(int(table_id), "publication sluice no longer carries it")
 
     def turn(self, *, pass_by: bool = True) -> set[str]:
         """The tables that are forgotten after a look. With `pass_by` there is another one before, and the

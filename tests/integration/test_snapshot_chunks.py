@@ -13,7 +13,7 @@ import structlog
 from sluice import faults
 from sluice.contract.entries import Snapshot
 from sluice.ingest.options import FlushPolicy
-from sluice.ingest.snapshot.round import SnapshotLimits
+from sluice.ingest.snapshot.chunk_round import SnapshotLimits
 from tests.support import type_matrix
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline, Running

@@ -13,8 +13,8 @@ import pytest
 from sluice import faults
 from sluice.health.process_state import ProcessState
 from sluice.health.snapshots import snapshots
+from sluice.ingest.snapshot.chunk_round import SnapshotLimits
 from sluice.ingest.snapshot.load_gate import LoadGate, LoadLimits
-from sluice.ingest.snapshot.round import SnapshotLimits
 from sluice.ingest.status import SnapshotCounts, SnapshotWait
 from sluice.telemetry.recent_errors import RecentErrors
 from tests.integration.test_snapshot_chunks import CHUNKS, SETUP, assert_equal, chunks_of, publish

@@ -9,7 +9,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from sluice.contract.entries import Snapshot
-from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE
+from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from tests.spark.canonical import Rows, marks, typed
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline

@@ -21,7 +21,8 @@ from sluice.contract.entries import Snapshot
 from sluice.contract.schema import TableSchema
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
-from sluice_spark.options import AUTO, DISTRIBUTED, ApplyOptions
+from sluice_spark.lake.commit_way import DISTRIBUTED
+from sluice_spark.options import AUTO, ApplyOptions
 from tests.chaos import nemesis
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA

@@ -18,7 +18,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.contract.schema import TableSchema
 from sluice_spark.applier import Applier
-from sluice_spark.options import DIRECT, MERGE
+from sluice_spark.lake.commit_way import DIRECT, MERGE
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import SCHEMA

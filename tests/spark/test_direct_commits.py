@@ -8,10 +8,9 @@ import pytest
 from deltalake import DeltaTable
 
 from sluice_spark.applied_window import Applied
+from sluice_spark.lake.commit_way import DIRECT, CommitWay
 from sluice_spark.lake.direct.transaction import DeltaTransaction
-from sluice_spark.lake.examined_version import CommitWay
 from sluice_spark.lake.table import CHOSEN
-from sluice_spark.options import DIRECT
 from tests.spark.changes import INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.windows import Windows

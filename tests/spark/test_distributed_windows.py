@@ -18,7 +18,8 @@ from sluice.contract.entries import BodyCommit, Changes, Commits
 from sluice.contract.schema import TableSchema
 from sluice.contract.xids import XidIntervals
 from sluice.errors import ManifestCorrupt, UnsupportedChange
-from sluice_spark.options import AUTO, DIRECT, DISTRIBUTED, MERGE
+from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
+from sluice_spark.options import AUTO
 from tests.spark import lake
 from tests.spark.changes import FLOAT8, INT4, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline

@@ -13,7 +13,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.errors import ApplyError, StoreUnavailable
 from sluice.store.base import ObjectStore
-from sluice_spark.lake import durable
+from sluice_spark.lake import disk_sync
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import SCHEMA
@@ -217,7 +217,7 @@ def test_a_commit_that_cannot_be_synced_stops_its_table_and_is_never_synced_agai
             tried.append(descriptor)
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(durable, "os", FailingDisk())
+    monkeypatch.setattr(disk_sync, "os", FailingDisk())
     pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
     row = pipeline.apply().tables["16385"]
     assert (row.state, len(tried)) == ("stale", 1)

@@ -9,8 +9,7 @@ import pytest
 
 from sluice.errors import ApplyError
 from sluice_spark import session
-from sluice_spark.lake.examined_version import CommitWay
-from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE
+from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE, CommitWay
 from tests.spark.changes import INT4, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.windows import Windows

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sluice import faults
 from sluice.contract.schema import TableSchema
 from sluice.errors import ManifestCorrupt
-from sluice_spark.options import DIRECT, DISTRIBUTED
+from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED
 from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import SCHEMA

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sluice import faults
+from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.direct.compaction import FILES_OF_A_TIER
-from sluice_spark.options import DIRECT
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA

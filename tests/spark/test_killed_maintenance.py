@@ -11,7 +11,7 @@ import pytest
 from sluice import faults
 from sluice.contract import keys
 from sluice.contract.applied import Maintenance
-from sluice.manifest.newest import newest_log
+from sluice.manifest.newest_record import newest_log
 from sluice_spark.maintenance.planner import FILES_OF_A_TIER, VERSIONS, Turn
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline

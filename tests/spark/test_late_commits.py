@@ -13,8 +13,8 @@ import pytest
 
 from sluice import faults
 from sluice.errors import ServiceError
+from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from sluice_spark.lake.failures import CommitConflict
-from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA

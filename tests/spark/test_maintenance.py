@@ -15,14 +15,14 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.contract.applied import AppliedTable, Complete
 from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
-from sluice.manifest.newest import newest_log
+from sluice.manifest.newest_record import newest_log
+from sluice_spark.lake.commit_way import MERGE
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.layout import TABLE_PROPERTIES
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.maintenance import planner, scheduler
 from sluice_spark.maintenance.planner import Turn
 from sluice_spark.maintenance.tasks import SETTINGS, Call, Interrupted, Outcome, TableTurn
-from sluice_spark.options import MERGE
 from sluice_spark.session import private
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, running

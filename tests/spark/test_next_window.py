@@ -15,7 +15,7 @@ from sluice import faults
 from sluice.contract.entries import Table
 from sluice.contract.table_state import State
 from sluice_spark.applier import Applier
-from sluice_spark.options import DIRECT, MERGE
+from sluice_spark.lake.commit_way import DIRECT, MERGE
 from tests.spark import lake
 from tests.spark.changes import INT4, Change, column
 from tests.spark.conftest import Pipeline, Running, running

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sluice.contract.applied import AppliedLog
-from sluice.manifest.newest import newest_log
+from sluice.manifest.newest_record import newest_log
 from tests.support.extent import slow
 from tests.support.sources import Database
 from tests.support.surfaces import Pipe

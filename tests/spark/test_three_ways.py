@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice_spark.options import DIRECT, DISTRIBUTED, MERGE
+from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from tests.spark import pools
 from tests.spark.pools import EVERY_KIND, Kind
 from tests.spark.replays import Replay

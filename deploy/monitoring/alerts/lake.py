@@ -11,7 +11,7 @@ from sluice.telemetry import catalogue as known
 SILENCE = Threshold(
     "applySilenceSeconds",
     1800,
-    "time since the applier last committed a window or found nothing to do; three times a schedule, where it has one",
+    "time since the applier last committed a window or found nothing to do",
 )
 FAILURES = Threshold("applyFailures", 3, "windows that failed, or restarts of the applier, within 15 minutes")
 BACKLOG_AGE = Threshold("backlogSeconds", 900, "age of the oldest change that is in the spool and not in the lake")

@@ -3,7 +3,7 @@
 Invariant: a state is a word, the colour only helps; nothing is shown that `--json` does not have.
 """
 
-from collections import Counter as Tally
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -169,7 +169,7 @@ def _tables(report: "Report", *, width: int, top: int) -> list[RenderableType]:
     lines: list[RenderableType] = [
         Text("Tables: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "none yet"))
     ]
-    ways = Tally(table.way for table in report.tables if table.way)
+    ways = Counter(table.way for table in report.tables if table.way)
     if ways:
         lines.append(Text("Ways: " + ", ".join(f"{ways[way]:,} {way}" for way in WAYS if ways[way])))
     worst = sorted(report.tables, key=lambda table: (WORST_FIRST.index(table.state), -(table.lag_seconds or 0.0)))

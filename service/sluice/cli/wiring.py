@@ -84,8 +84,8 @@ def ingest_options(settings: Settings, *, instance: str, source: "SourceOptions 
     from sluice.ingest.encode.builder import BuilderLimits
     from sluice.ingest.options import FlushPolicy, IngestOptions
     from sluice.ingest.receive.stream import StreamLimits
+    from sluice.ingest.snapshot.chunk_round import SnapshotLimits
     from sluice.ingest.snapshot.load_gate import LoadLimits
-    from sluice.ingest.snapshot.round import SnapshotLimits
 
     return IngestOptions(
         pipeline=settings.pipeline,

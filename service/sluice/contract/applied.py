@@ -14,7 +14,7 @@ from sluice.errors import ManifestCorrupt
 from sluice.printable import counted
 
 FORMAT_VERSION = 1
-WAYS = ("direct", "distributed", "merge")
+WAYS = DIRECT, DISTRIBUTED, MERGE = ("direct", "distributed", "merge")
 """How the changes of a window are committed: by the driver without a Spark job, by executors, or by a
 statement of Spark.
 """

@@ -126,7 +126,7 @@ KINDS: tuple[Kind, ...] = (
         "SluiceSnapshotStalled",
         "Initial rows are not read, because the source is above a limit of `source.snapshot_max_*`, or what the limit "
         "is about cannot be seen. A warning after an hour. Known to the running process alone.",
-        "Wait until the source has less to do, or raise the limit that is named and restart ingest.",
+        "Wait until the source has less to do, or raise the limit that is named, which needs no restart.",
     ),
     _kind(
         "spool.away",

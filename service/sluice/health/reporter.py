@@ -19,7 +19,7 @@ from sluice.health.source_history import SourceHistory
 from sluice.health.source_watch import SourceAnswer, SourceWatch
 from sluice.health.tables import TableReport, current, joined
 from sluice.health.verified import Comparisons
-from sluice.manifest.newest import newest_complete, newest_log
+from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_entry
 from sluice.manifest.state import PipelineState
 from sluice.source.facts import ServerFacts, SlotFacts, foreign_user

@@ -82,7 +82,7 @@ class Background:
     async def _watch_catalog(self) -> None:
         while not self._stop.asked.is_set():
             self._status.catalog_beat = time.time()
-            awaiting = self._epoch.book.awaiting
+            awaiting = self._epoch.tables.awaiting
             await self._stop.sleep(
                 min(AWAITING_SECONDS, self._watch_interval_s) if awaiting else self._watch_interval_s
             )

@@ -1,7 +1,7 @@
 """This process as the pipeline's one writer: what it works with from the moment its epoch is open.
 
 Invariant: there is one per process. Every connection, snapshot and look at the catalog works with the
-same log, book and committer.
+same log, tables and committer.
 """
 
 import itertools
@@ -21,8 +21,8 @@ from sluice.ingest.start import Start, timeline_guard
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
 from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.catalog_watch import CatalogWatch
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.lookup import CatalogLookup
 from sluice.manifest.state import PipelineState
 from sluice.manifest.writer import ManifestLog
@@ -38,7 +38,7 @@ class Epoch:
 
     opened: PipelineState
     log: ManifestLog
-    book: TableBook
+    tables: FollowedTables
     committer: Committer
     snapshotter: Snapshotter
     repairer: GapCloser
@@ -50,11 +50,11 @@ class Epoch:
     @property
     def settled(self) -> bool:
         """Whether no table waits for its initial rows or for a change of its shape."""
-        return not self.snapshotter.pending and not self.book.awaiting
+        return not self.snapshotter.pending and not self.tables.awaiting
 
     def configure(self, options: IngestOptions) -> None:
         """From now on the selection of tables, their policies and the limits on the source's load are these."""
-        self.book.configure(options.tables, options.policies)
+        self.tables.configure(options.tables, options.policies)
         self.snapshotter.configure(options.snapshot)
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ def open_epoch(
     if not options.two_phase and log.state.prepared:
         _release_prepared(log)
     lookup = CatalogLookup(finishing)
-    book = TableBook(
+    tables = FollowedTables(
         log, lookup, options.tables, wal_end=lookup.wal_end, counts=status.tables, policies=options.policies
     )
     committer = Committer(
@@ -125,11 +125,11 @@ def open_epoch(
         load=options.snapshot.load,
     )
     snapshotter = Snapshotter(
-        starting, book, segments, counts=status.snapshots, stop=stop.threads, limits=options.snapshot
+        starting, tables, segments, counts=status.snapshots, stop=stop.threads, limits=options.snapshot
     )
     repairer = GapCloser(starting, log, store, committer, epoch=opened.epoch, numbers=numbers, stop=stop.threads)
-    watch = CatalogWatch(starting, book, store, state=lambda: log.state)
-    return Epoch(opened, log, book, committer, snapshotter, repairer, watch, lookup, guard.close, numbers)
+    watch = CatalogWatch(starting, tables, store, state=lambda: log.state)
+    return Epoch(opened, log, tables, committer, snapshotter, repairer, watch, lookup, guard.close, numbers)
 
 
 def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = None) -> Opened:

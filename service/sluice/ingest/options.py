@@ -6,7 +6,7 @@ from typing import Literal
 from sluice.ingest.assemble.assembler import AssemblerLimits
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.receive.stream import StreamLimits
-from sluice.ingest.snapshot.round import SnapshotLimits
+from sluice.ingest.snapshot.chunk_round import SnapshotLimits
 from sluice.ingest.tables.policies import Policies
 from sluice.source.sessions import SourceOptions
 

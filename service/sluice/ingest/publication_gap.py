@@ -14,7 +14,7 @@ from sluice.contract.resyncs import Cause
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.lsn import show
 from sluice.manifest.state import PipelineState
 from sluice.manifest.writer import ManifestLog
@@ -59,7 +59,7 @@ class PublicationGap:
                 "a prepared transaction began or ended while its state was read", hint="it is read again"
             )
 
-    def pass_over(self, options: IngestOptions, log: ManifestLog, book: TableBook, *, to_lsn: int) -> None:
+    def pass_over(self, options: IngestOptions, log: ManifestLog, tables: FollowedTables, *, to_lsn: int) -> None:
         """Records that the log goes on at `to_lsn`, with the tables stale: their changes up to
         there are lost to the stream.
         """
@@ -68,7 +68,7 @@ class PublicationGap:
             f"publication {publication} was dropped and created again: the server does not send what was "
             "written in between"
         )
-        book.mark_all_stale(reason, lsn=to_lsn, cause=Cause.GAP)
+        tables.mark_all_stale(reason, lsn=to_lsn, cause=Cause.GAP)
         # Whatever ended these in between is not sent either, and their gids may be used again.
         ended = tuple(
             PreparedEnd(one.gid, one.end_lsn, "passed_over")

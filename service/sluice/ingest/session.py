@@ -20,7 +20,7 @@ from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ProtocolViolation, SourceError
 from sluice.ingest.assemble.assembler import Assembler
 from sluice.ingest.assemble.assembly import Assembly
-from sluice.ingest.breaker import Breaker
+from sluice.ingest.circuit_breaker import CircuitBreaker
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.commit.unflushed import Unflushed
 from sluice.ingest.commit.watermark import Watermark
@@ -29,7 +29,7 @@ from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimits
 from sluice.ingest.status import IngestStatus
-from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.messages import prefix_filter
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol import frames
@@ -50,7 +50,7 @@ class SessionContext:
 
     options: IngestOptions
     log: ManifestLog
-    book: TableBook
+    tables: FollowedTables
     committer: Committer
     numbers: Iterator[int]
     decoder: Executor
@@ -73,7 +73,7 @@ class Session:
         self._policy = options.flush
         self._loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._loop.create_future()
-        self._breaker = Breaker(on_break=self._broke)
+        self._breaker = CircuitBreaker(on_break=self._broke)
         self._line = context.committer.line(self._breaker, on_receipt=self._hand_over)
         self._log = context.log
         self._status = context.status
@@ -91,7 +91,7 @@ class Session:
             keeps_message=prefix_filter(options.message_prefixes),
         )
         self._builder = Builder(
-            book=context.book,
+            tables=context.tables,
             upload=self._line.upload,
             fetch=self._line.fetch,
             epoch=context.log.state.epoch,

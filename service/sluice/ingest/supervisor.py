@@ -24,8 +24,8 @@ from sluice.backoff import Backoff
 from sluice.contract.table_state import State
 from sluice.errors import Interrupted, ServiceError, SourceMoved, may_pass
 from sluice.ingest.background import Background
-from sluice.ingest.causes import component_of, reason_of
 from sluice.ingest.epoch import Epoch, open_epoch
+from sluice.ingest.error_labels import component_of, reason_of
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import PublicationMissing
@@ -194,7 +194,7 @@ class Ingest:
         assert self._epoch is not None
         missing = sorted(
             f"{table.schema_name}.{table.table_name}"
-            for table in self._epoch.book.states().values()
+            for table in self._epoch.tables.states().values()
             if table.state == State.QUARANTINED
         )
         if missing:
@@ -232,7 +232,7 @@ class Ingest:
         try:
             epoch = await self._take_over(start)
             context = SessionContext(
-                self._options, epoch.log, epoch.book, epoch.committer, epoch.numbers, self._decoder, self.status
+                self._options, epoch.log, epoch.tables, epoch.committer, epoch.numbers, self._decoder, self.status
             )
             session = self._session = Session(context, stream, start_lsn=start.lsn, backpressure=self._backpressure)
             self._start_background(epoch)
@@ -300,7 +300,7 @@ class Ingest:
             self._epoch.configure(self._options)
         self._epoch.watch.run_once()
         if start.gap is not None and self._unpublished:
-            start.gap.pass_over(self._options, self._epoch.log, self._epoch.book, to_lsn=start.lsn)
+            start.gap.pass_over(self._options, self._epoch.log, self._epoch.tables, to_lsn=start.lsn)
             self._unpublished = False
         return self._epoch
 

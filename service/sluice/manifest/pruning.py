@@ -32,7 +32,7 @@ from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import entry_lookup, horizon
 from sluice.manifest.compaction import newest_archived
 from sluice.manifest.leftovers import referenced, unnamed
-from sluice.manifest.newest import newest_complete, newest_log
+from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_links
 from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice.store.base import ObjectStore

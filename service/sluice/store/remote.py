@@ -7,7 +7,7 @@ Azure's BlobAlreadyExists). 404 proves that nothing exists only when the store s
 gateway without a route answers 404 as well, and so does S3 about an upload in parts that is over
 (NoSuchUpload), be it because its completion was carried out and the answer lost. A full store (507)
 is StoreUnavailable: the pipeline pauses. What worked before and is refused now is StoreUnavailable
-for a while as well (see `refusals`). The identity used needs to list the bucket: without that right
+for a while as well (see `refused_operations`). The identity used needs to list the bucket: without that right
 S3 answers 403 instead of 404 for a missing object, which is StoreRefused here.
 """
 
@@ -23,7 +23,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from sluice import faults
 from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
 from sluice.store.base import checked_key, checked_prefix
-from sluice.store.refusals import Refusals
+from sluice.store.refused_operations import RefusedOperations
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig  # exist for the type checker only
@@ -69,10 +69,10 @@ Backend = S3Store | GCSStore | AzureStore
 class RemoteStore:
     """ObjectStore over one obstore backend, whose own prefix is the root."""
 
-    def __init__(self, backend: Backend, *, uri: str, refusals: Refusals | None = None) -> None:
+    def __init__(self, backend: Backend, *, uri: str, refusals: RefusedOperations | None = None) -> None:
         self._backend = backend
         self._uri = uri
-        self._refusals = refusals or Refusals()
+        self._refusals = refusals or RefusedOperations()
 
     @property
     def backend(self) -> Backend:

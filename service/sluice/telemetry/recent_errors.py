@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from sluice.errors import ErrorSeen, ServiceError
-from sluice.telemetry.tally import ErrorTally
+from sluice.telemetry.error_counts import ErrorCounts
 
 KEPT = 30
 """Different errors that are remembered; of more, those that have not come again for longest are
@@ -18,8 +18,8 @@ forgotten.
 RECENT_SECONDS = 3600.0
 
 
-class RecentErrors(ErrorTally):
-    """An ErrorTally that remembers what the errors of the last hour said. `note` and `recent` may
+class RecentErrors(ErrorCounts):
+    """An ErrorCounts that remembers what the errors of the last hour said. `note` and `recent` may
     be called from any thread.
     """
 

@@ -19,7 +19,7 @@ from sluice.manifest.state import TableState
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.lake.build import BuildTable
-from sluice_spark.lake.layout import NotDirect
+from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
 from sluice_spark.options import CHANGELOG, ApplyOptions

@@ -15,7 +15,7 @@ from sluice.contract.schema import TableSchema
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark.fold.spill import Versioned
-from sluice_spark.lake.direct.folder import TableFolder
+from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.layout import TableLayout
 from sluice_spark.modes import changelog
 from sluice_spark.read.changes import NEWEST, WindowChanges, unite

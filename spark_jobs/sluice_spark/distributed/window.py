@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -29,10 +29,11 @@ from sluice_spark.distributed.stages import COUNT, ERROR, RESULT, Piece, Stages,
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.partition import Links, cutter_for
 from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.lake.commit_way import DISTRIBUTED, NotDirect
 from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
 from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.direct.transaction import DeltaTransaction
-from sluice_spark.lake.layout import NotDirect, TableLayout
+from sluice_spark.lake.layout import TableLayout
 from sluice_spark.lake.plan import MergePlan
 from sluice_spark.read.changes import Count, require_few
 
@@ -75,6 +76,8 @@ class DistributedWindow:
     A context: scratch is deleted when the block ends, and new data files unless they were committed
     or may have been.
     """
+
+    way: ClassVar[str] = DISTRIBUTED
 
     def __init__(
         self, stages: Stages, task: WindowTask, *, table: str, spool_path: str, appends: bool, memory: int
@@ -126,6 +129,8 @@ class DistributedWindow:
         self._delete(set(prepared.written) - _paths(self._folded.written))
 
     def _require_columns(self, layout: TableLayout) -> None:
+        if not self._appends and not self._task.schema.key_columns:
+            raise NotDirect("the table has no key")
         if {column.name for column in layout.columns} != set(self._task.lake_columns):
             raise NotDirect("the lake table has other columns than the window")
         if any(column.name.lower() == "_metadata" for column in layout.columns):

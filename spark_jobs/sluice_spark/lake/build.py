@@ -13,18 +13,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame
 
 from sluice import faults
+from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.direct.actions import Prepared, metrics, removal
-from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.live_files import LiveFile
+from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.foreign_commits import vector_file
-from sluice_spark.lake.layout import NotDirect, table_properties
+from sluice_spark.lake.layout import table_properties
 from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.sql import quote
 from sluice_spark.lake.table import LakeTable
@@ -98,6 +99,8 @@ class BuildTable:
 
 class Exchange:
     """A commit that makes the lake table of the files of `build`, as they are in the version where it stands."""
+
+    way: ClassVar[str] = ""
 
     def __init__(self, build: BuildTable) -> None:
         self._build = build

@@ -1,4 +1,4 @@
-"""How far a lake table has been examined, and how a window came into it. Pure values."""
+"""How far a lake table has been examined, and whether it is still the table that was. Pure."""
 
 from dataclasses import dataclass
 
@@ -14,18 +14,6 @@ class ExaminedVersion:
     version: int = -1
     marker: int | None = None
     seen: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CommitWay:
-    """How a window was committed: a name of `sluice.contract.applied.WAYS`, and why not directly."""
-
-    name: str = ""
-    reason: str = ""
-
-    def shown(self) -> dict[str, str]:
-        """For a log line: nothing that is empty."""
-        return {name: text for name, text in (("way", self.name), ("not_direct", self.reason)) if text}
 
 
 def contradiction(reported: ExaminedVersion, found: ExaminedVersion) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from sluice_spark.lake.commit_way import NotDirect
+
 FIELD_ID = b"PARQUET:field_id"
 TABLE_PROPERTIES = {
     # Any name that PostgreSQL allows works as a column name.
@@ -86,10 +88,6 @@ def table_properties(path: str) -> dict[str, str]:
     """
     every = CHECKPOINT_VERSIONS + zlib.crc32(path.encode()) % CHECKPOINT_VERSIONS
     return {**TABLE_PROPERTIES, "delta.checkpointInterval": str(every)}
-
-
-class NotDirect(Exception):
-    """Why only Spark can write to the table."""
 
 
 @dataclass(frozen=True, slots=True)

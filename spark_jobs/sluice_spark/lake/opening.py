@@ -17,9 +17,10 @@ from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark import storage
 from sluice_spark.lake.build import BuildTable, folder_name
+from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.direct.commit import DirectTable
-from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.key_cache import KeyCache
+from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.log_cleanup import LogHygiene
@@ -27,7 +28,7 @@ from sluice_spark.lake.log_tail import LogTail
 from sluice_spark.lake.rows_to_commit import SCRATCH, SparkHandover, forget_scratch
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.lake.warm_up import warm_up
-from sluice_spark.options import AUTO, DIRECT, ApplyOptions
+from sluice_spark.options import AUTO, ApplyOptions
 
 FILES_KEPT = 50_000
 """Data files whose actions are kept in memory, over all tables: about two kilobytes each."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,20 +24,20 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.lake.commit_way import MERGE, CommitWay, NotDirect
 from sluice_spark.lake.direct.actions import Prepared
 from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
 from sluice_spark.lake.direct.transaction import DeltaTransaction
-from sluice_spark.lake.durable import sync_commits
-from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion, contradiction, gone, shown
+from sluice_spark.lake.disk_sync import sync_commits
+from sluice_spark.lake.examined_version import ExaminedVersion, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, tag
-from sluice_spark.lake.layout import NotDirect, table_properties
+from sluice_spark.lake.layout import table_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.rows_to_commit import HeldRows, Pieces, struct
 from sluice_spark.lake.sql import quote
-from sluice_spark.options import DIRECT, MERGE
 from sluice_spark.phases import Phases
 
 APP_ID = "spark.databricks.delta.write.txnAppId"
@@ -52,8 +52,10 @@ FRESH_LOOKS = 5
 
 class Preparation(Protocol):
     """A window on its way into one commit, worked out anew for each version of the table that it is
-    tried on.
+    tried on. `way` names how it is committed.
     """
+
+    way: ClassVar[str]
 
     def prepare(self, transaction: DeltaTransaction) -> Prepared | None:
         """What to commit on top of the version that `transaction` read; None: nothing. Raises
@@ -202,7 +204,7 @@ class LakeTable:
             window = DirectCommit(
                 direct, lambda transaction: direct.prepare(transaction, plan, pieces.tables(), found=pieces.found)
             )
-            if self.commit_window(version, window, way=DIRECT):
+            if self.commit_window(version, window):
                 return
         elif not self.way.reason:
             self.way = CommitWay(MERGE, CHOSEN)
@@ -221,20 +223,16 @@ class LakeTable:
         finally:
             self.session.catalog.dropTempView(VIEW)
 
-    def refuse_direct(self, reason: str) -> None:
-        """Only Spark can commit this window, for `reason`."""
-        self.way = CommitWay(MERGE, reason)
-
-    def commit_window(self, version: int, window: Preparation, *, way: str) -> bool:
-        """Commits `window` in the way `way`, with the marker `version`. Whether the table allows that: otherwise
+    def commit_window(self, version: int, window: Preparation) -> bool:
+        """Commits `window` in its way, with the marker `version`. Whether the table allows that: otherwise
         nothing is committed, and only Spark can write to it.
         """
         try:
             self.commit_prepared(version, window)
         except NotDirect as reason:
-            self.refuse_direct(str(reason))
+            self.way = CommitWay(MERGE, str(reason))
             return False
-        self.way = CommitWay(way)
+        self.way = CommitWay(window.way)
         return True
 
     def commit_prepared(self, version: int, preparation: Preparation) -> None:

@@ -174,7 +174,7 @@ class Planner:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class FileCounts:
     """What the files of a table look like. `below` counts files smaller than each of TIERS; `sparse` those
     that are SPARSE; `rows` include the `removed` ones. `since_checkpoint` counts versions.
     """
@@ -204,10 +204,10 @@ class Tidying:
     checkpoint: bool
 
 
-def worth_doing(survey: Survey) -> Tidying:
+def worth_doing(counts: FileCounts) -> Tidying:
     """What to do with the files of a table."""
-    full = next((limit for limit, count in zip(TIERS, survey.below, strict=True) if count >= FILES_OF_A_TIER), 0)
-    purge = survey.removed > PURGED * survey.rows and survey.bytes <= PURGED_BYTES
+    full = next((limit for limit, count in zip(TIERS, counts.below, strict=True) if count >= FILES_OF_A_TIER), 0)
+    purge = counts.removed > PURGED * counts.rows and counts.bytes <= PURGED_BYTES
     # One sparse file alone is not written anew by a join.
-    join = Join(full) if full or (survey.sparse > 1 and not purge) else None
-    return Tidying(join, purge, survey.since_checkpoint > LATE_CHECKPOINT)
+    join = Join(full) if full or (counts.sparse > 1 and not purge) else None
+    return Tidying(join, purge, counts.since_checkpoint > LATE_CHECKPOINT)

@@ -18,11 +18,12 @@ from sluice.contract.applied import time_of, time_text
 from sluice.errors import ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice.manifest.state import TableState
 from sluice_spark import storage
+from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.failures import CommitConflict, SparkGone
 from sluice_spark.lake.opening import Lake, lake_path
 from sluice_spark.maintenance.planner import Key, Planner, TableFacts, Turn
 from sluice_spark.maintenance.tasks import SETTINGS, Call, Interrupted, Outcome, TableTurn
-from sluice_spark.options import DIRECT, ApplyOptions
+from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.table_progress import TableProgress

@@ -26,8 +26,8 @@ from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.foreign_commits import TAG, Commit
 from sluice_spark.lake.table import USER_METADATA, LakeTable
-from sluice_spark.maintenance.planner import SPARSE, TIERS, Survey, Turn, worth_doing
-from sluice_spark.maintenance.survey import survey
+from sluice_spark.maintenance.file_counts import count_files
+from sluice_spark.maintenance.planner import SPARSE, TIERS, FileCounts, Turn, worth_doing
 
 BATCH_BYTES = 256 << 20
 """Written anew per commit: what a cancelled join has committed stays done."""
@@ -134,19 +134,19 @@ class TableTurn:
 
     def _tidy(self) -> None:
         session = self._lake.session
-        plan = worth_doing(self._survey())
+        plan = worth_doing(self._count_files())
         if plan.purge:
             self._statement("purge", f"REORG TABLE {self._lake.expression} APPLY (PURGE)")
-            plan = replace(worth_doing(self._survey()), purge=False)
+            plan = replace(worth_doing(self._count_files()), purge=False)
         if plan.join is not None:
             session.conf.set(SMALLEST_FILE, str(plan.join.below))
             self._statement("join", f"OPTIMIZE {self._lake.expression}")
         if plan.checkpoint:
             self._timed("checkpoint", self._checkpoint)
 
-    def _survey(self) -> Survey:
+    def _count_files(self) -> FileCounts:
         with _no_verdict():
-            return survey(self._lake.session, self._lake.path)
+            return count_files(self._lake.session, self._lake.path)
 
     def _vacuum(self, retention_seconds: float) -> None:
         with _no_verdict():

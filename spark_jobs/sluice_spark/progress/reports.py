@@ -17,7 +17,7 @@ from sluice import faults, lsn
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpkeep, time_text
 from sluice.errors import ObjectMissing
-from sluice.manifest.newest import newest_complete, newest_log
+from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.store.base import ObjectStore
 
 _log = structlog.get_logger("sluice.apply")

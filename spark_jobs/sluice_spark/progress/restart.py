@@ -18,7 +18,8 @@ from sluice.manifest.lost_changes import resync_remedy
 from sluice.manifest.reader import load_state, pruned_through
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
-from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
+from sluice_spark.lake.commit_way import CommitWay
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import LakeTable

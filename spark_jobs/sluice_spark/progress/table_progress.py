@@ -11,7 +11,8 @@ from sluice.backoff import doubling
 from sluice.contract.applied import Maintenance
 from sluice.contract.resyncs import text
 from sluice.manifest.state import TableState
-from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
+from sluice_spark.lake.commit_way import CommitWay
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.progress import cadence
 from sluice_spark.read.window import BEFORE, PendingChanges, Window
 

@@ -17,7 +17,7 @@ from sluice.contract.entries import Changes, Repair, Segment
 from sluice.errors import ApplyError, ObjectMissing
 from sluice.lsn import show
 from sluice.manifest import horizon
-from sluice.manifest.newest import newest_log
+from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import identity, load_state, read_entries, read_entry
 from sluice.manifest.state import PipelineState, TableState
 from sluice.store.base import ObjectStore

@@ -16,7 +16,8 @@ from sluice.settings import load
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 from sluice_spark.applied_window import Applied
-from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
+from sluice_spark.lake.commit_way import CommitWay
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import Cause, CommitConflict, verdict
 from sluice_spark.options import ApplyOptions
 from sluice_spark.telemetry import LOOP_SECONDS, ApplyTelemetry

@@ -5,7 +5,7 @@ spool or not even there; a table without changes is as fresh as ingest. Its wate
 than what is proven complete.
 """
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -37,7 +37,7 @@ class LakeExport:
         known yet).
         """
         metrics, state = self._metrics, report.manifest
-        states = Tally(table.state for table in report.tables)
+        states = Counter(table.state for table in report.tables)
         for name in State:
             metrics.set(catalogue.TABLES, states[name], state=name)
         metrics.set(catalogue.PREPARED, len(state.prepared))
@@ -54,7 +54,7 @@ class LakeExport:
         metrics.show(
             catalogue.OLDEST_PENDING, None if self._pending.oldest_us is None else self._pending.oldest_us / 1e6
         )
-        ways = Tally(table.way or _NO_WAY for table in report.tables)
+        ways = Counter(table.way or _NO_WAY for table in report.tables)
         for way in catalogue.APPLY_TABLES.labels["way"]:
             metrics.set(catalogue.APPLY_TABLES, ways[way], way=way)
         self._export_watermarks(report, ingested_at)

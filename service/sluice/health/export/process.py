@@ -12,14 +12,14 @@ from itertools import product
 from sluice.health.facts import ChildSeen
 from sluice.ingest.status import IngestStatus
 from sluice.telemetry import catalogue
+from sluice.telemetry.error_counts import ErrorCounts
 from sluice.telemetry.metrics import Metrics
-from sluice.telemetry.tally import ErrorTally
 
 
 class ProcessExport:
     """Feeds `metrics` from one ingest. Belongs to the event loop."""
 
-    def __init__(self, metrics: Metrics, status: IngestStatus, errors: ErrorTally) -> None:
+    def __init__(self, metrics: Metrics, status: IngestStatus, errors: ErrorCounts) -> None:
         self._metrics = metrics
         self._status = status
         self._errors = errors

@@ -1,6 +1,6 @@
 """The verdict, brought to the metrics that alerts read."""
 
-from collections import Counter as Tally
+from collections import Counter
 
 from sluice.health.problems import BY_CODE
 from sluice.health.verdict import Verdict
@@ -13,7 +13,7 @@ def export_verdict(metrics: Metrics, verdict: Verdict) -> None:
     are withdrawn, so that an alert may go by what was last seen.
     """
     metrics.choose(catalogue.HEALTH, "state", verdict.state)
-    counts = Tally[str]()
+    counts = Counter[str]()
     for problem in verdict.problems:
         counts[problem.code] += problem.count
     for code, kind in BY_CODE.items():

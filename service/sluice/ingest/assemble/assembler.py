@@ -25,10 +25,10 @@ from sluice.ingest.assemble.assembly import (
     PreparedRolledBack,
     Published,
 )
-from sluice.ingest.assemble.draft import DROPPED_LSN, NO_BODY, NO_FRAGMENT, Draft, OpenTransaction
+from sluice.ingest.assemble.fragments import DROPPED_LSN, NO_BODY, NO_FRAGMENT, Draft, OpenTransaction
 from sluice.ingest.assemble.runs import message_runs, row_runs, truncate_runs
 from sluice.ingest.assemble.shape_cuts import ShapeCuts
-from sluice.ingest.assemble.sizes import SizeBook
+from sluice.ingest.assemble.sizes import TransactionSizes
 from sluice.ingest.assemble.transitions import TRANSITIONS, MessageKind, State, kind_of, refusal
 from sluice.lsn import show
 from sluice.protocol.begin_commit import begins, commit_ends
@@ -108,7 +108,7 @@ class Assembler:
         self._prepared = {one.gid: one for one in prepared}
         self._fragment = NO_FRAGMENT
         self._bodies = 0
-        self._sizes = SizeBook()
+        self._sizes = TransactionSizes()
         self._cuts = ShapeCuts()
         self._draft = Draft()
         self._position = 0

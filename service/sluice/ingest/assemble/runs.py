@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sluice.errors import ProtocolViolation
 from sluice.ingest.assemble.assembly import MessageRun, RowRun, TruncateRun
-from sluice.ingest.assemble.draft import DROPPED_LSN, NO_BODY, NO_FRAGMENT, Draft, Fragments
+from sluice.ingest.assemble.fragments import DROPPED_LSN, NO_BODY, NO_FRAGMENT, Draft, Fragments
 from sluice.protocol.frames import FrameTable, control_positions, relation_oids, stream_xids
 from sluice.protocol.messages import LogicalMessage, RelationVersion
 

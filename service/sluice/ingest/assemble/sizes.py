@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from sluice.ingest.assemble.assembly import NO_SIZES, Discarded, Ending, PreparedBody, Published, Sizes
-from sluice.ingest.assemble.draft import NO_BODY, Fragments
+from sluice.ingest.assemble.fragments import NO_BODY, Fragments
 from sluice.protocol.frames import FrameTable, control_positions
 
 
-class SizeBook:
+class TransactionSizes:
     """What has come so far of the transactions that have not ended, by body."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from sluice.contract.envelope import OP_NAMES
 from sluice.contract.receipt import DurableReceipt
 from sluice.contract.schema import TableSchema
 from sluice.errors import StoreUnavailable
-from sluice.ingest.breaker import Breaker
+from sluice.ingest.circuit_breaker import CircuitBreaker
 from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
 from sluice.ingest.status import CommitCounts
@@ -51,7 +51,7 @@ class CommitLine:
     """
 
     def __init__(
-        self, committer: "Committer", breaker: Breaker, *, on_receipt: Callable[[DurableReceipt], None]
+        self, committer: "Committer", breaker: CircuitBreaker, *, on_receipt: Callable[[DurableReceipt], None]
     ) -> None:
         self._committer = committer
         self._breaker = breaker
@@ -109,12 +109,12 @@ class Committer:
         """Whether the decoder waits here for the store."""
         self.counts = counts
 
-    def line(self, breaker: Breaker, *, on_receipt: Callable[[DurableReceipt], None]) -> CommitLine:
+    def line(self, breaker: CircuitBreaker, *, on_receipt: Callable[[DurableReceipt], None]) -> CommitLine:
         """The way in for the connection whose work `breaker` guards."""
         return CommitLine(self, breaker, on_receipt=on_receipt)
 
     def upload(
-        self, key: str, schema: TableSchema, file: SegmentFile, *, breaker: Breaker | None = None
+        self, key: str, schema: TableSchema, file: SegmentFile, *, breaker: CircuitBreaker | None = None
     ) -> "Future[Segment]":
         """Stores a segment file in the background. Blocks while UPLOADS_IN_FLIGHT wait.
 
@@ -127,7 +127,7 @@ class Committer:
         future.add_done_callback(lambda _: self._leave(self._upload_permits))
         return future
 
-    def fetch(self, key: str, *, breaker: Breaker) -> bytes:
+    def fetch(self, key: str, *, breaker: CircuitBreaker) -> bytes:
         """A file that was stored earlier. Blocks until the store answers."""
         return self._persist(f"body {key}", lambda: self._store.get(key), breaker)
 
@@ -159,7 +159,9 @@ class Committer:
         self._commits.shutdown(wait=True)
         self._uploads.shutdown(wait=True)
 
-    def _upload(self, key: str, schema: TableSchema, file: SegmentFile, kind: str, breaker: Breaker | None) -> Segment:
+    def _upload(
+        self, key: str, schema: TableSchema, file: SegmentFile, kind: str, breaker: CircuitBreaker | None
+    ) -> Segment:
         began = time.monotonic()
         segment = file.segment(key, schema)
         faults.point("segment.put.before")
@@ -201,7 +203,7 @@ class Committer:
             for op, count in segment.ops.items():
                 rows[OP_NAMES[op]] += count
 
-    def _persist(self, what: str, action: Callable[[], Answer], breaker: Breaker | None) -> Answer:
+    def _persist(self, what: str, action: Callable[[], Answer], breaker: CircuitBreaker | None) -> Answer:
         """Runs `action` until the store took it. Raises StoreUnavailable only when stopped or
         when `breaker` is broken, StoreRefused at once.
         """
@@ -219,7 +221,7 @@ class Committer:
                 if self._wait_or_stop(backoff.next(), breaker):
                     raise
 
-    def _wait_or_stop(self, pause: float, breaker: Breaker | None) -> bool:
+    def _wait_or_stop(self, pause: float, breaker: CircuitBreaker | None) -> bool:
         """Pauses; returns whether nobody needs the object any more."""
         if breaker is None:
             return self._stop.wait(pause)

@@ -39,7 +39,7 @@ from sluice.ingest.encode.rows import EncodedRows, encode_rows, encode_truncate
 from sluice.ingest.encode.segment import SegmentFile, SegmentWriter, write_segment
 from sluice.ingest.encode.undecoded import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
 from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.tables.book import NOT_YET, TableBook
+from sluice.ingest.tables.followed_tables import NOT_YET, FollowedTables
 from sluice.protocol.messages import RelationVersion
 from sluice.protocol.tuples import walk_rows
 
@@ -120,7 +120,7 @@ class Builder:
     def __init__(
         self,
         *,
-        book: TableBook,
+        tables: FollowedTables,
         upload: Upload,
         fetch: Fetch,
         epoch: int,
@@ -129,7 +129,7 @@ class Builder:
         start_lsn: int,
         prepared: Iterable[Prepared] = (),
     ) -> None:
-        self._book = book
+        self._tables = tables
         self._upload = upload
         self._fetch = fetch
         self._epoch = epoch
@@ -293,7 +293,7 @@ class Builder:
 
     def _keep_open(self, assembly: Assembly, run: RowRun | TruncateRun) -> None:
         """Takes changes of a transaction that may still roll back."""
-        schema = self._book.written_in(run.relation)
+        schema = self._tables.written_in(run.relation)
         if schema is None:
             return
         if self._is_unsettled(run):
@@ -317,7 +317,7 @@ class Builder:
     def _add_decided(self, assembly: Assembly, run: RowRun | TruncateRun) -> None:
         """Takes changes that have committed."""
         xid = _transaction(run, assembly.commits)
-        schema = self._book.resolve(run.relation, position_lsn=run.position_lsn, reaches_lsn=run.reaches_lsn, xid=xid)
+        schema = self._tables.resolve(run.relation, position_lsn=run.position_lsn, reaches_lsn=run.reaches_lsn, xid=xid)
         for encoded in self._encoded(assembly, run, schema) if schema is not None else ():
             if run.body is None:
                 self._write(encoded)
@@ -339,7 +339,7 @@ class Builder:
                 rows, schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us
             )
         except UnsupportedChange as error:
-            self._book.mark_stale(run.relation.oid, str(error), lsn=run.position_lsn, cause=Cause.VALUE)
+            self._tables.mark_stale(run.relation.oid, str(error), lsn=run.position_lsn, cause=Cause.VALUE)
 
     def _keep(self, run: RowRun | TruncateRun, rows: EncodedRows | SentRows) -> None:
         assert run.body is not None
@@ -445,14 +445,14 @@ class Builder:
                 for sent in read_sent_file(self._fetch(part.file.result().key)):
                     self._publish_sent(part.announced[0], sent, commit, position_lsn=position_lsn)
             elif body.decided or all(
-                self._book.still_written_in(relation, part.shape, position_lsn=position_lsn, xid=commit.xid)
+                self._tables.still_written_in(relation, part.shape, position_lsn=position_lsn, xid=commit.xid)
                 for relation in part.announced
             ):
                 self._published.append((part.file, part.shape.version, commit))
         for relation, rows in body.take():
             if isinstance(rows, SentRows):
                 self._publish_sent(relation, rows, commit, position_lsn=position_lsn)
-            elif body.decided or self._book.still_written_in(
+            elif body.decided or self._tables.still_written_in(
                 relation, rows.schema, position_lsn=position_lsn, xid=commit.xid
             ):
                 self._write(rows.with_commit(lsn=commit.end_lsn, commit_time_us=commit.commit_time_us))
@@ -466,14 +466,14 @@ class Builder:
         sent = sent.without(commit.aborted_xids)
         if not len(sent):
             return
-        schema = self._book.resolve(relation, position_lsn=position_lsn, reaches_lsn=commit.end_lsn, xid=commit.xid)
+        schema = self._tables.resolve(relation, position_lsn=position_lsn, reaches_lsn=commit.end_lsn, xid=commit.xid)
         if schema is None:
             return
         try:
             for encoded in sent.encoded(schema, lsn=commit.end_lsn, commit_time_us=commit.commit_time_us):
                 self._write(encoded)
         except UnsupportedChange as error:
-            self._book.mark_stale(relation.oid, str(error), lsn=commit.end_lsn, cause=Cause.VALUE)
+            self._tables.mark_stale(relation.oid, str(error), lsn=commit.end_lsn, cause=Cause.VALUE)
 
     def _add_commits(self, commits: Commits) -> None:
         ours = self._commits

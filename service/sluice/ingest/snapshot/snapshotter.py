@@ -26,11 +26,11 @@ from sluice.contract.entries import Snapshot
 from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.errors import SourceUnavailable
-from sluice.ingest.snapshot.round import Job, Round, SnapshotLimits
+from sluice.ingest.snapshot.chunk_round import ChunkRound, Job, SnapshotLimits
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.status import SnapshotCounts, SnapshotProgress
-from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.catalog_diff import Unseen, compare
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.lsn import show
 from sluice.manifest.snapshot_state import SnapshotState
 from sluice.manifest.state import TableState
@@ -51,14 +51,14 @@ _NAMED = 3
 
 
 class Snapshotter:
-    """Reads whatever the book says is `snapshot`. `run_once` is called again and again until
+    """Reads every table in state `snapshot`. `run_once` is called again and again until
     nothing is left.
     """
 
     def __init__(
         self,
         options: KnownSource,
-        book: TableBook,
+        tables: FollowedTables,
         segments: SnapshotSegments,
         *,
         counts: SnapshotCounts,
@@ -66,7 +66,7 @@ class Snapshotter:
         limits: SnapshotLimits,
     ) -> None:
         self._options = options
-        self._book = book
+        self._tables = tables
         self._segments = segments
         self._counts = counts
         self._stop = stop
@@ -79,7 +79,7 @@ class Snapshotter:
     @property
     def pending(self) -> list[str]:
         """Table ids that wait for their rows."""
-        return [table.table_id for table in self._book.states().values() if table.state == State.SNAPSHOT]
+        return [table.table_id for table in self._tables.states().values() if table.state == State.SNAPSHOT]
 
     def configure(self, limits: SnapshotLimits) -> None:
         """From now on their `load` holds. From any thread."""
@@ -115,9 +115,9 @@ class Snapshotter:
         self._logger.info("taking a snapshot to read from", tables=len(jobs))
         with closing(self._snapshot(jobs)) as holder:
             self._logger.info("snapshot taken", snapshot_lsn=show(holder.consistent_lsn))
-            result = Round(
+            result = ChunkRound(
                 self._options,
-                self._book,
+                self._tables,
                 self._segments,
                 snapshot=holder.snapshot_name,
                 lsn=holder.consistent_lsn,
@@ -143,7 +143,7 @@ class Snapshotter:
 
     def _say_locked(self, now: float) -> None:
         """Which tables wait for locks of other sessions, and when the next of them is tried."""
-        states = self._book.states()
+        states = self._tables.states()
         tables = [states[table_id] for table_id in self._locked if table_id in states]
         if not tables:
             self._counts.waits.end(_LOCKS)
@@ -155,7 +155,7 @@ class Snapshotter:
         self._counts.waits.say(_LOCKS, reason, retry_seconds=left)
 
     def _is_complete(self, table_id: str) -> bool:
-        snapshot = self._book.states()[table_id].snapshot
+        snapshot = self._tables.states()[table_id].snapshot
         return snapshot is not None and snapshot.complete
 
     def _jobs(self, table_ids: Sequence[str]) -> list[Job]:
@@ -165,16 +165,16 @@ class Snapshotter:
         found = self._facts(table_ids)
         jobs = []
         for table_id in sorted(table_ids, key=lambda table_id: table_id in self._locked):
-            facts, state = found.get(table_id), self._book.states()[table_id]
+            facts, state = found.get(table_id), self._tables.states()[table_id]
             if facts is None:
-                self._book.detach(int(table_id), "dropped at the source before its snapshot was taken")
+                self._tables.detach(int(table_id), "dropped at the source before its snapshot was taken")
                 continue
             before = state.snapshot
             if before is not None and (why := _cannot_go_on(facts, state, before)):
-                self._book.begin_again(facts, why, generation=state.generation)
+                self._tables.begin_again(facts, why, generation=state.generation)
                 before = None
-            if (schema := self._book.prepare_snapshot(facts)) is not None:
-                state = self._book.states()[table_id]
+            if (schema := self._tables.prepare_snapshot(facts)) is not None:
+                state = self._tables.states()[table_id]
                 jobs.append(Job(facts, schema, state.generation, state.snapshot))
         return jobs
 
@@ -192,9 +192,9 @@ class Snapshotter:
         """
         due: dict[str, TableState] = {}
         for table_id in self.pending:
-            state = self._book.states()[table_id]
+            state = self._tables.states()[table_id]
             snapshot = state.snapshot
-            if snapshot is not None and snapshot.complete and snapshot.snapshot_lsn <= self._book.through_lsn:
+            if snapshot is not None and snapshot.complete and snapshot.snapshot_lsn <= self._tables.through_lsn:
                 due[table_id] = state
         found = self._facts(list(due))
         finished = 0
@@ -202,13 +202,13 @@ class Snapshotter:
             facts, snapshot = found.get(table_id), state.snapshot
             assert snapshot is not None
             if facts is None:
-                self._book.detach(int(table_id), "dropped at the source before its snapshot was published")
+                self._tables.detach(int(table_id), "dropped at the source before its snapshot was published")
                 continue
             not_joined = snapshot.not_joined(snapshot.snapshot_lsn) or _reshaped(state, snapshot)
             why = compare(snapshot.relfilenode, snapshot.fingerprint, facts)
             if not_joined or why is not None:
                 why = why or Unseen(Cause.INTERRUPTED, not_joined)
-                self._book.begin_again(facts, why, generation=state.generation)
+                self._tables.begin_again(facts, why, generation=state.generation)
                 continue
             faults.point("snapshot.final.before")
             end = Snapshot(
@@ -221,7 +221,7 @@ class Snapshotter:
                 relfilenode=snapshot.relfilenode,
                 fingerprint=snapshot.fingerprint,
             )
-            if self._book.publish_snapshot(end):
+            if self._tables.publish_snapshot(end):
                 faults.point("snapshot.final.after")
                 finished += 1
                 self._logger.info(
@@ -244,7 +244,7 @@ class Snapshotter:
             self._slot.failed(now)
             self._counts.waits.say(_SNAPSHOT, str(error), retry_seconds=self._slot.left(now))
             for job in jobs:
-                self._book.note_wait(job.facts.oid, f"{error}; {error.hint}")
+                self._tables.note_wait(job.facts.oid, f"{error}; {error.hint}")
             raise SourceUnavailable(f"snapshots wait for a replication slot: {error}", hint=error.hint) from error
         self._slot = RetryTime(WAIT_SECONDS)
         return holder

@@ -3,7 +3,7 @@ anybody asking.
 
 Invariant: a table goes stale in the manifest first, with its cause; its next generation begins only
 where the policy and the pauses of `Resyncs` allow it, and the entry says until when it waits. For
-TableBook, under its lock.
+FollowedTables, under its lock.
 """
 
 import time

@@ -3,7 +3,7 @@ renamed labels.
 
 Invariant: a change that the catalog shows and the stream does not turns the table stale by name;
 one that changes nothing in the rows (VACUUM FULL, ANALYZE, an index) does not. What a look means
-for a table is decided by `TableBook.look`. Runs in a thread, on a session of its own.
+for a table is decided by `FollowedTables.look`. Runs in a thread, on a session of its own.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.forgetting import Forgetting
 from sluice.ingest.tables.register import differs
 from sluice.ingest.tables.requests import Requests
@@ -34,16 +34,16 @@ class CatalogWatch:
     """
 
     def __init__(
-        self, options: KnownSource, book: TableBook, store: ObjectStore, *, state: Callable[[], PipelineState]
+        self, options: KnownSource, tables: FollowedTables, store: ObjectStore, *, state: Callable[[], PipelineState]
     ) -> None:
         """`state` is that of the manifest."""
         self._publication = options.publication
         self._session = LazySession(options)
         self._published = PublishedTables(options.publication)
-        self._book = book
-        self._forgetting = Forgetting(store, book, state)
-        self.requests = Requests(store, book, options.publication)
-        self._configured = book.configured
+        self._tables = tables
+        self._forgetting = Forgetting(store, tables, state)
+        self.requests = Requests(store, tables, options.publication)
+        self._configured = tables.configured
         self._settled: dict[int, tuple[TableFacts, TableState]] = {}
         """By oid: the facts and the state of tables for which a look changed nothing."""
 
@@ -57,29 +57,29 @@ class CatalogWatch:
         self._session.close()
 
     def _look(self, connection: Connection) -> None:
-        if self._book.configured != self._configured:
-            self._configured, self._settled = self._book.configured, {}
-        states = self._book.states()  # from before the look: what changes meanwhile is judged by the next one
+        if self._tables.configured != self._configured:
+            self._configured, self._settled = self._tables.configured, {}
+        states = self._tables.states()  # from before the look: what changes meanwhile is judged by the next one
         before_lsn = Catalog(connection).wal_end()
         published = self._published.look(connection)
         wal_end = Catalog(connection).wal_end()
         for table in states.values():
             if int(table.table_id) not in published and table.table_id != messagetable.TABLE_ID:
-                self._book.detach(int(table.table_id), f"publication {self._publication} no longer carries it")
+                self._tables.detach(int(table.table_id), f"publication {self._publication} no longer carries it")
         for oid, facts in published.items():  # after those that are gone, whose names and paths they may have
             known = states.get(str(oid))
             before = self._settled.get(oid)
             if before is None or before[0] is not facts or before[1] is not known:
-                self._book.look(facts, known, wal_end=wal_end)
-        self._book.looked(before_lsn=before_lsn)
+                self._tables.look(facts, known, wal_end=wal_end)
+        self._tables.looked(before_lsn=before_lsn)
         self._settled = {
             oid: (facts, state)
             for oid, facts in published.items()
             if (state := states.get(str(oid))) is not None
             and state.state in SETTLED
             and (state.state == State.SNAPSHOT or not differs(state, facts))
-            and self._book.states().get(str(oid)) is state
-            and not self._book.wants_to_move(state)
+            and self._tables.states().get(str(oid)) is state
+            and not self._tables.wants_to_move(state)
         }
         self.requests.take(published)
         self._forgetting.turn(Catalog(connection))

@@ -17,7 +17,7 @@ from sluice import faults
 from sluice.contract.table_state import State
 from sluice.errors import ServiceError
 from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest import horizon
 from sluice.manifest.state import PipelineState, TableState
 from sluice.source.catalog import Catalog
@@ -35,13 +35,13 @@ class Forgetting:
     def __init__(
         self,
         store: ObjectStore,
-        book: TableBook,
+        tables: FollowedTables,
         state: Callable[[], PipelineState],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._book = book
+        self._tables = tables
         self._state = state
         self._clock = clock
         self._next_look = float("-inf")
@@ -70,7 +70,7 @@ class Forgetting:
         for table in [table for table in passed if table.stated_seq <= through_seq][:AT_ONCE]:
             faults.point("forget.before")
             self._logger.info("a dropped table is forgotten", table=f"{table.schema_name}.{table.table_name}")
-            self._book.detach(int(table.table_id), "")
+            self._tables.detach(int(table.table_id), "")
 
     def _pruned_through(self) -> int:
         """Nothing depends on it but space: what is doubtful is left to those who prune."""

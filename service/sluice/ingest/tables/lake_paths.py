@@ -1,4 +1,4 @@
-"""Under which name a table is known, and where its lake table stands. For TableBook, under its lock.
+"""Under which name a table is known, and where its lake table stands. For FollowedTables, under its lock.
 
 Invariant: a table is followed by its oid; its name is what the catalog shows, and no part of what its
 rows mean. Two tables that are carried never share a lake path, and a table gets another path only
@@ -15,7 +15,7 @@ from sluice.manifest.state import TableState
 from sluice.source.selection import matches, selects
 
 
-class Places:
+class LakePaths:
     """`patterns` are those of `source.tables`."""
 
     def __init__(self, register: TableRegister, policies: Policies, patterns: tuple[str, ...]) -> None:

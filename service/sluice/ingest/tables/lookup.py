@@ -1,4 +1,4 @@
-"""What a relation looks like in the catalog today, for the decoder and the table book."""
+"""What a relation looks like in the catalog today, for the decoder and for FollowedTables."""
 
 from sluice import faults
 from sluice.contract.catalog_facts import TableFacts

@@ -22,7 +22,7 @@ from sluice.manifest.writer import ManifestLog
 
 
 class TableRegister:
-    """For TableBook, under its lock. Every method that appends raises what `ManifestLog.append`
+    """For FollowedTables, under its lock. Every method that appends raises what `ManifestLog.append`
     raises.
     """
 

@@ -25,7 +25,7 @@ from sluice.errors import (
     StoreRefused,
     UsageError,
 )
-from sluice.ingest.tables.book import TableBook
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 
@@ -33,9 +33,9 @@ from sluice.store.base import ObjectStore
 class Requests:
     """Looks at `control/` whenever the catalog was looked at."""
 
-    def __init__(self, store: ObjectStore, book: TableBook, publication: str) -> None:
+    def __init__(self, store: ObjectStore, tables: FollowedTables, publication: str) -> None:
         self._store = store
-        self._book = book
+        self._tables = tables
         self._publication = publication
         self._left_alone: set[str] = set()
         self.repairs: tuple[str, ...] = ()
@@ -160,13 +160,13 @@ class Requests:
             raise UsageError(
                 f"no table {name} is followed", hint="`sluice tables` lists the tables and the states they are in"
             )
-        self._book.set_paused(table.table_id, paused=request.action == PAUSE)
+        self._tables.set_paused(table.table_id, paused=request.action == PAUSE)
 
     def _carried(self, request: Request) -> TableState | None:
         """The table of this name that the pipeline has not parted with; one of them at most."""
         found = [
             table
-            for table in self._book.states().values()
+            for table in self._tables.states().values()
             if (table.schema_name, table.table_name) == (request.schema_name, request.table_name)
             and table.state != State.DETACHED
         ]
@@ -174,7 +174,7 @@ class Requests:
 
     def _remove_table(self, facts: TableFacts | None, name: str) -> None:
         """The look before has detached the table, if it is to go."""
-        if facts is not None and self._book.selects(facts):
+        if facts is not None and self._tables.selects(facts):
             raise UsageError(
                 f"table {name} is still published and selected, and goes on being followed",
                 hint=f"`sluice tables remove {name}` says how to take it out",
@@ -187,11 +187,11 @@ class Requests:
                 f"publication {self._publication} does not carry table {name}",
                 hint=f"`sluice tables add {name}` says how to add it",
             )
-        if not self._book.selects(facts):
+        if not self._tables.selects(facts):
             raise UsageError(f"source.tables leaves table {name} out", hint="add it to source.tables")
-        if again and self._book.request_snapshot(facts):
+        if again and self._tables.request_snapshot(facts):
             self._logger.info("table is read again from a new snapshot", table=name)
-        elif (state := self._book.states()[str(facts.oid)]).state == State.QUARANTINED:
+        elif (state := self._tables.states()[str(facts.oid)]).state == State.QUARANTINED:
             raise UsageError(
                 f"table {name} cannot be carried: {state.reason}", hint="fix that; the table is then read by itself"
             )
@@ -220,10 +220,10 @@ class Requests:
         """
         followed = any(
             table.state.is_followed and f"{table.schema_name}.{table.table_name}" == refusal.table
-            for table in self._book.states().values()
+            for table in self._tables.states().values()
         )
         listed = any(
-            facts.qualified_name == refusal.table and self._book.selected(facts.schema, facts.name)
+            facts.qualified_name == refusal.table and self._tables.selected(facts.schema, facts.name)
             for facts in published.values()
         )
         if refusal.action == REMOVE:

@@ -16,7 +16,7 @@ from sluice.protocol.messages import RelationVersion
 
 
 class ShapeHistory:
-    """For TableBook, under its lock."""
+    """For FollowedTables, under its lock."""
 
     def __init__(self) -> None:
         self._announced: dict[int, tuple[RelationVersion, int]] = {}

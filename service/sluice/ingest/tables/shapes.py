@@ -222,7 +222,7 @@ class CannotFollow(Exception):
 
 
 class Shapes:
-    """For TableBook, under its lock. `lookup` asks the catalog."""
+    """For FollowedTables, under its lock. `lookup` asks the catalog."""
 
     def __init__(self, register: TableRegister, lookup: Callable[[int], TableFacts | None]) -> None:
         self._register = register

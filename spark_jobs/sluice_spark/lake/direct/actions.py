@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.direct.live_files import LiveFile
-from sluice_spark.lake.layout import NotDirect
 from sluice_spark.phases import Phases
 
 _WIDE, _TIGHT = '"tightBounds":false}', '"tightBounds":true}'

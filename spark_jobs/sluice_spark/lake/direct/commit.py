@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,18 +21,19 @@ from sluice import faults
 from sluice.errors import StoreError, UnsupportedChange
 from sluice_spark.fold.fold import DELETED, MATCH
 from sluice_spark.fold.row_identity import Claims
+from sluice_spark.lake.commit_way import DIRECT, NotDirect
 from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
 from sluice_spark.lake.direct.compaction import PACKED, ROUND_BYTES, FileSize, is_sparse, worth_joining
 from sluice_spark.lake.direct.data_files import as_stored, data_file, in_files, physical, with_all_columns
-from sluice_spark.lake.direct.folder import TableFolder
 from sluice_spark.lake.direct.kept_values import with_kept_values
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.direct.key_search import FileKeys, Found, KeyColumns, Numbers, WindowKeys
 from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
+from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
 from sluice_spark.lake.failures import two_rows_of_one_key
-from sluice_spark.lake.layout import NotDirect, TableLayout
+from sluice_spark.lake.layout import TableLayout
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 
 
@@ -353,6 +354,7 @@ class DirectTable:
 class DirectCommit:
     """A commit to `table` that `prepare` prepares."""
 
+    way: ClassVar[str] = DIRECT
     table: DirectTable
     prepare: Callable[[DeltaTransaction], Prepared | None]
 

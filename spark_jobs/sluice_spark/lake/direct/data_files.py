@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice_spark.fold.row_identity import whole
+from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.direct.statistics import statistics
-from sluice_spark.lake.layout import NotDirect, TableLayout
+from sluice_spark.lake.layout import TableLayout
 
 FILE_BYTES = 128 * 1024 * 1024
 """Of rows in memory; more make another file."""

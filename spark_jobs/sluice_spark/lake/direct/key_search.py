@@ -19,7 +19,8 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.fold import KEY, KEY_SPECIAL
 from sluice_spark.fold.row_identity import special_rows, special_texts, whole
-from sluice_spark.lake.layout import NotDirect, TableLayout
+from sluice_spark.lake.commit_way import NotDirect
+from sluice_spark.lake.layout import TableLayout
 
 Numbers = npt.NDArray[np.int64]
 VALUE, PLACE = "value", "place"

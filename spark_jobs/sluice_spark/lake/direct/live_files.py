@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.direct.vectors import Positions
-from sluice_spark.lake.layout import NotDirect, TableLayout
+from sluice_spark.lake.layout import TableLayout
 
 _NOTHING: Positions = np.empty(0, dtype=np.int64)
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice_spark.lake.layout import NotDirect, TableLayout, read_layout
+from sluice_spark.lake.commit_way import NotDirect
+from sluice_spark.lake.layout import TableLayout, read_layout
 
 _FEATURES_NAMED = 7
 _WRITE_ARGUMENTS = 9

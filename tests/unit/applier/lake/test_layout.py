@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice_spark.lake.layout import FIELD_ID, NotDirect, TableLayout, read_layout
+from sluice_spark.lake.commit_way import NotDirect
+from sluice_spark.lake.layout import FIELD_ID, TableLayout, read_layout
 
 ON = {"delta.enableDeletionVectors": "true"}
 MAP = {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True}

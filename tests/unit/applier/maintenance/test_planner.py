@@ -22,9 +22,9 @@ from sluice_spark.maintenance.planner import (
     START_DEBT_SECONDS,
     TIERS,
     VERSIONS,
+    FileCounts,
     Join,
     Planner,
-    Survey,
     TableFacts,
     Turn,
     worth_doing,
@@ -41,7 +41,7 @@ QUIET = TableFacts(
     vacuumed_seconds=0.0,
     settled=False,
 )
-CLEAN = Survey(files=1, below=(1, 1, 1), sparse=0, bytes=1000, rows=100, removed=0, since_checkpoint=3)
+CLEAN = FileCounts(files=1, below=(1, 1, 1), sparse=0, bytes=1000, rows=100, removed=0, since_checkpoint=3)
 TIDY = ("t", Turn.TIDY)
 
 
@@ -181,7 +181,7 @@ def test_a_table_at_rest_is_vacuumed_once_more_when_all_it_left_has_expired() ->
 
 
 @pytest.mark.parametrize(
-    ("survey", "join", "purge", "checkpoint"),
+    ("counts", "join", "purge", "checkpoint"),
     [
         (CLEAN, None, False, False),
         (replace(CLEAN, below=(FILES_OF_A_TIER - 1,) * 3), None, False, False),
@@ -196,7 +196,7 @@ def test_a_table_at_rest_is_vacuumed_once_more_when_all_it_left_has_expired() ->
     ],
 )
 def test_files_are_rewritten_only_where_it_is_worth_it(
-    survey: Survey, join: Join | None, *, purge: bool, checkpoint: bool
+    counts: FileCounts, join: Join | None, *, purge: bool, checkpoint: bool
 ) -> None:
-    done = worth_doing(survey)
+    done = worth_doing(counts)
     assert (done.join, done.purge, done.checkpoint) == (join, purge, checkpoint)

@@ -13,7 +13,8 @@ from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.applied_window import Applied
-from sluice_spark.lake.examined_version import CommitWay, ExaminedVersion
+from sluice_spark.lake.commit_way import CommitWay
+from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger

@@ -14,7 +14,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.contract.entries import Commits, digest
 from sluice.errors import SessionBroken, StoreRefused
-from sluice.ingest.breaker import Breaker
+from sluice.ingest.circuit_breaker import CircuitBreaker
 from sluice.ingest.commit.committer import UPLOAD_THREADS, CommitLine, Committer
 from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
@@ -38,7 +38,7 @@ class OneConnection:
         self.log = ManifestLog.open(self.store, opened(), PipelineState(), through_lsn=10)
         self.log.append(table("7"))
         self.broken: list[BaseException] = []
-        self.breaker = Breaker(on_break=self.broken.append)
+        self.breaker = CircuitBreaker(on_break=self.broken.append)
         self.committer = Committer(
             self.store, self.log, on_problem=lambda _: None, stop=threading.Event(), counts=CommitCounts()
         )

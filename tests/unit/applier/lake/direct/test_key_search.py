@@ -13,9 +13,10 @@ from hypothesis import given, settings
 
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.fold import KEY, KEY_SPECIAL
+from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.direct.key_search import FileKeys, KeyColumns, WindowKeys
 from sluice_spark.lake.direct.statistics import statistics
-from sluice_spark.lake.layout import NotDirect, read_layout
+from sluice_spark.lake.layout import read_layout
 from tests.spark.changes import FLOAT8, INT4_ARRAY, INT8, TEXT, TIMESTAMP, column, table_schema
 from tests.unit.applier.lake.test_layout import delta_field, delta_schema
 

@@ -7,9 +7,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
 from sluice_spark.lake.direct.transaction import DeltaTransaction
-from sluice_spark.lake.layout import NotDirect, TableLayout
+from sluice_spark.lake.layout import TableLayout
 
 
 class _Version:

@@ -1,5 +1,5 @@
-"""The tables of a pipeline as ingest sees them: which are carried, in which shape, and when one
-must be called stale.
+"""The tables that ingest follows: which they are, in which schema version their rows are decoded, and
+when one of them goes stale.
 
 Invariant: a row is encoded in a schema version that the manifest already holds, or not at all; a
 change of shape that the lake cannot follow turns the table stale in the manifest before any later
@@ -8,7 +8,6 @@ row of it is dropped. Thread-safe: the decoder, the snapshotter and the catalog 
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final, Literal
 
@@ -22,23 +21,22 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
 from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.tables.automatic_resyncs import AutomaticResyncs, Clock, utc_now
+from sluice.ingest.tables.automatic_resyncs import Clock, utc_now
 from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
-from sluice.ingest.tables.lake_paths import Places
-from sluice.ingest.tables.policies import Policies, TablePolicy
+from sluice.ingest.tables.generations import Generations, Lookup
+from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, same_columns
-from sluice.ingest.tables.shapes import CannotFollow, Shapes, contracted, first_entry, require_same, step, unseen_of
+from sluice.ingest.tables.shapes import CannotFollow, Shapes, contracted, require_same, step, unseen_of
 from sluice.manifest.state import SNAPSHOT_WAITS, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationVersion
 
 AWAITED = "its columns changed at the source, and the stream has not come to the position of that change yet"
 NOT_YET: Final = "not yet"
-Lookup = Callable[[int], TableFacts | None]
 
 
-class TableBook:
+class FollowedTables:
     """Every table of the pipeline, by oid.
 
     `lookup` asks the catalog, which knows today's shape only and may be ahead of the stream.
@@ -58,11 +56,17 @@ class TableBook:
         clock: Clock = utc_now,
     ) -> None:
         self._register = TableRegister(log, counts or TableCounts())
-        policies = policies or Policies()
-        self._resyncs = AutomaticResyncs(self._register, policies, clock=clock)
-        self._places = Places(self._register, policies, patterns)
+        self._generations = Generations(
+            self._register,
+            policies or Policies(),
+            patterns,
+            lookup=lookup,
+            wal_end=wal_end,
+            clock=clock,
+            on_end=self._forget,
+        )
+        self._resyncs, self._paths = self._generations.resyncs, self._generations.paths
         self._lookup = lookup
-        self._wal_end = wal_end
         self._lock = threading.RLock()
         self._resolved: dict[RelationVersion, TableSchema | None] = {}
         self._shapes = Shapes(self._register, lookup)
@@ -75,23 +79,23 @@ class TableBook:
     def configure(self, patterns: tuple[str, ...], policies: Policies) -> None:
         """From now on these hold. Tables join and leave with the next look at the catalog."""
         with self._lock:
-            self._resyncs.policies = self._places.policies = policies
-            self._places.patterns, self._resolved = patterns, {}
+            self._generations.configure(patterns, policies)
+            self._resolved = {}
             self.configured += 1
 
     def selected(self, schema_name: str, table_name: str) -> bool:
         """Whether configuration asks for a table of this name."""
-        return self._places.selected(schema_name, table_name)
+        return self._paths.selected(schema_name, table_name)
 
     def selects(self, facts: TableFacts) -> bool:
         """Likewise for a table that may be carried already, under another name."""
         with self._lock:
-            return self._places.selects(facts, self._register.state(facts.oid))
+            return self._paths.selects(facts, self._register.state(facts.oid))
 
     def wants_to_move(self, state: TableState) -> bool:
         """Whether the lake table is to move to the path of the table's name, once it may be read again."""
         with self._lock:
-            return self._places.moves(state)
+            return self._paths.moves(state)
 
     def resolve(
         self, relation: RelationVersion, *, position_lsn: int, reaches_lsn: int, xid: int
@@ -162,22 +166,24 @@ class TableBook:
             self._history.doubt(facts.oid)
             if self._register.state(facts.oid) is not known:
                 return
-            known = self._named(facts)
-            if not self._places.selects(facts, known):
+            known = self._generations.named(facts)
+            if not self._paths.selects(facts, known):
                 if known is not None:
                     self.detach(facts.oid, "source.tables no longer selects it")
             elif known is None:
-                self._join(relation_of(facts), facts)
-            elif known.state.is_followed and self._places.moves(known) and self._resyncs.rested(known):
-                self._begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
+                self._generations.join(relation_of(facts), facts)
+            elif known.state.is_followed and self._paths.moves(known) and self._resyncs.rested(known):
+                self._generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
             elif known.state.is_followed:
                 self._look_at_carried(facts, known, wal_end)
             elif known.state == State.STALE:
-                self._heal(facts)
+                self._generations.heal(facts)
             elif known.state == State.DETACHED:
-                self._begin(facts, known, Unseen(Cause.PUBLICATION, "the table was not carried for a while"))
+                self._generations.begin(
+                    facts, known, Unseen(Cause.PUBLICATION, "the table was not carried for a while")
+                )
             elif known.state == State.QUARANTINED and self._resyncs.may_try(facts, known):
-                self._begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
+                self._generations.begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
 
     def looked(self, *, before_lsn: int) -> None:
         """A look at every published table is complete that began when the server was at `before_lsn`.
@@ -194,9 +200,9 @@ class TableBook:
         with self._lock:
             state = self._register.state(facts.oid)
             if state is None:
-                return self._join(relation_of(facts), facts) is not None
+                return self._generations.join(relation_of(facts), facts) is not None
             asked = Unseen(Cause.REQUEST, "an operator asked for it")
-            return state.state != State.SNAPSHOT and self._begin(facts, state, asked) is not None
+            return state.state != State.SNAPSHOT and self._generations.begin(facts, state, asked) is not None
 
     def prepare_snapshot(self, facts: TableFacts) -> TableSchema | None:
         """The shape in which a table that waits for its rows can be read under `facts`, None when
@@ -205,7 +211,7 @@ class TableBook:
         A table that changed since it joined begins another generation.
         """
         with self._lock:
-            state = self._named(facts)
+            state = self._generations.named(facts)
             if state is None or state.state != State.SNAPSHOT:
                 return None
             if not facts.published:
@@ -214,9 +220,9 @@ class TableBook:
             latest = latest_schema(state)
             if latest is not None and not refusal(facts):
                 now = build_schema(relation_of(facts), facts, latest, latest.version, begins=True)
-                same = contracted(now, latest, self._policy(state)) == latest
-                return latest if same else self._begin(facts, state, None)
-            return self._begin(facts, state, None)
+                same = contracted(now, latest, self._generations.policy(state)) == latest
+                return latest if same else self._generations.begin(facts, state, None)
+            return self._generations.begin(facts, state, None)
 
     def publish_snapshot(self, entry: Snapshot) -> bool:
         """Publishes rows of a snapshot; the final entry makes its table live. False when the table has
@@ -244,7 +250,7 @@ class TableBook:
             state = self._register.state(facts.oid)
             if state is None or (state.state, state.generation) != (State.SNAPSHOT, generation):
                 return
-            lost = step(state, relation_of(facts), facts, self._policy(state)).lost
+            lost = step(state, relation_of(facts), facts, self._generations.policy(state)).lost
             if lost is not None and not lost.cause.heals:
                 unseen = lost
             waits = unseen.cause != Cause.INTERRUPTED and self._resyncs.must_wait(state, unseen.cause)
@@ -252,7 +258,7 @@ class TableBook:
                 self.mark_stale(facts.oid, unseen.reason, lsn=self._register.through_lsn, cause=unseen.cause)
                 return
             self._logger.warning("the snapshot begins again", table=facts.qualified_name, reason=unseen.reason)
-            self._begin(facts, state, unseen)
+            self._generations.begin(facts, state, unseen)
 
     def note_wait(self, oid: int, reason: str) -> None:
         """The snapshot of a table cannot be taken for `reason`, and is tried again. Stored, so that
@@ -271,7 +277,7 @@ class TableBook:
             state = self._register.state(facts.oid)
             if state is not None and state.generation == generation and state.state.is_followed:
                 self._resyncs.refused(facts.oid)
-                self._quarantine(facts, state, reason)
+                self._generations.quarantine(facts, state, reason)
 
     def set_paused(self, table_id: str, *, paused: bool) -> None:
         """Begins or ends a pause: what is spooled of the table is not applied while it lasts."""
@@ -296,10 +302,7 @@ class TableBook:
         nothing of it is missing. With `generation`, only while that one is in force.
         """
         with self._lock:
-            state = self._register.state(oid)
-            if state is not None and state.state.is_followed and generation in (None, state.generation):
-                self._resyncs.lose(state, reason, cause=cause, lsn=lsn)
-                self._forget(oid)
+            self._generations.mark_stale(oid, reason, lsn=lsn, cause=cause, generation=generation)
 
     def mark_all_stale(self, reason: str, *, lsn: int, cause: Cause) -> None:
         """Every table whose rows are spooled, that of logical messages too."""
@@ -309,15 +312,7 @@ class TableBook:
     def detach(self, oid: int, reason: str) -> None:
         """The source no longer publishes the table, or nobody asks for it. No `reason`: it is forgotten."""
         with self._lock:
-            state = self.states()[str(oid)]
-            if state.state == State.DETACHED:
-                stays = state.is_forgotten or (reason and state.reason.startswith("dropped"))
-                if state.reason != reason and not stays:
-                    self._register.change(state, reason=reason)
-            else:
-                self._logger.warning("table detached", table=f"{state.schema_name}.{state.table_name}", reason=reason)
-                self._register.change(state, state=State.DETACHED, reason=reason, lsn=self._register.through_lsn)
-                self._forget(oid)
+            self._generations.detach(oid, reason)
 
     def states(self) -> dict[str, TableState]:
         """By table id; a value that does not change."""
@@ -328,13 +323,13 @@ class TableBook:
     def _look_at_carried(self, facts: TableFacts, known: TableState, wal_end: int) -> None:
         refused = refusal(facts)
         if refused:
-            self._quarantine(facts, known, refused)
+            self._generations.quarantine(facts, known, refused)
         elif known.state != State.SNAPSHOT:  # what a snapshot was taken under, its own end compares
             through_lsn = self._register.through_lsn
             key_lsn = self._history.key_lsn(known, facts, wal_end=wal_end)
-            unseen = unseen_of(known, facts, self._policy(known), key_lsn=key_lsn)
+            unseen = unseen_of(known, facts, self._generations.policy(known), key_lsn=key_lsn)
             if unseen is not None:
-                self._lose(facts, unseen, lsn=through_lsn)
+                self._generations.lose(facts, unseen, lsn=through_lsn)
                 return
             if differs(known, facts) and self._history.knows_key(facts.oid, through_lsn=through_lsn):
                 self._register.change(known, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
@@ -348,7 +343,7 @@ class TableBook:
         """
         latest = latest_schema(state)
         relation = relation_of(facts)
-        policy = self._policy(state)
+        policy = self._generations.policy(state)
         if latest is not None and same_columns(latest, relation, facts):
             self._awaited.pop(facts.oid, None)
             self._history.settle(facts.oid)
@@ -373,67 +368,6 @@ class TableBook:
             if now.state == State.PENDING:
                 self._register.change(now, state=State.LIVE, reason="")
 
-    def _lose(self, facts: TableFacts | None, unseen: Unseen, *, lsn: int, oid: int = 0) -> None:
-        """The table is stale, or read again at once."""
-        self.mark_stale(facts.oid if facts else oid, unseen.reason, lsn=lsn, cause=unseen.cause)
-        if facts is not None and facts.published:
-            self._heal(facts)
-
-    def _heal(self, facts: TableFacts) -> None:
-        """Begins the next generation of a stale table, when it is time."""
-        state = self._register.state(facts.oid)
-        if state is None or state.state != State.STALE or not self._resyncs.is_due(state):
-            return
-        lost = step(state, relation_of(facts), facts, self._policy(state)).lost
-        if lost is not None and not lost.cause.heals:
-            self._resyncs.lose(state, lost.reason, cause=lost.cause, lsn=state.lsn)
-        else:
-            self._begin(facts, state, self._resyncs.why(state))
-
-    def _policy(self, state: TableState) -> TablePolicy:
-        return self._resyncs.policies.of(state.schema_name, state.table_name)
-
-    def _begin(self, facts: TableFacts, state: TableState, why: Unseen | None) -> TableSchema | None:
-        """The next generation, to be read because of `why`. None, and quarantined, when the table
-        cannot be carried.
-        """
-        reason = refusal(facts)
-        if reason:
-            self._quarantine(facts, state, reason)
-            return None
-        latest = latest_schema(state)
-        schema = build_schema(relation_of(facts), facts, latest, state.next_version, begins=True)
-        schema = contracted(schema, latest, self._policy(state))
-        if latest is not None and replace(schema, version=latest.version) == latest:
-            schema = latest
-        self._forget(facts.oid)
-        self._register.begin(
-            facts,
-            schema,
-            generation=state.generation + 1,
-            lsn=self._wal_end(),
-            path=self._places.path(
-                facts.oid, facts.schema, facts.name, state, asked=why is not None and why.cause == Cause.REQUEST
-            ),
-            cause=why.cause if why else None,
-            reason=why.reason if why else "",
-        )
-        return schema
-
-    def _quarantine(self, facts: TableFacts, state: TableState, reason: str) -> None:
-        self._forget(facts.oid)
-        if (state.state, state.reason) != (State.QUARANTINED, reason):
-            self._logger.error("table cannot be carried", table=facts.qualified_name, reason=reason)
-        lsn = self._register.through_lsn
-        self._register.change(
-            state,
-            state=State.QUARANTINED,
-            reason=reason,
-            lsn=lsn,
-            relfilenode=facts.relfilenode,
-            fingerprint=fingerprint(facts),
-        )
-
     def _forget(self, oid: int) -> None:
         self._resolved = {relation: schema for relation, schema in self._resolved.items() if relation.oid != oid}
         self._awaited.pop(oid, None)
@@ -442,13 +376,13 @@ class TableBook:
         state = self._register.state(relation.oid)
         if state is None:
             if self.selected(relation.schema, relation.name):
-                return self._join(relation, self._lookup(relation.oid))
+                return self._generations.join(relation, self._lookup(relation.oid))
             name = f"{relation.schema}.{relation.name}"
             self._logger.info("rows of a table that is not selected are left out", table=name)
             return None
         if not state.state.is_followed:
             return None
-        policy = self._policy(state)
+        policy = self._generations.policy(state)
         find = partial(self._shapes.version_of, relation, state, policy, position_lsn=position_lsn, xid=xid)
         return self._follow(relation.oid, state, position_lsn, find)
 
@@ -460,41 +394,8 @@ class TableBook:
             schema = follow()
         except CannotFollow as reason:
             self._register.note_schema_change("other", "stale")
-            self._lose(reason.facts, reason.unseen, lsn=position_lsn, oid=oid)
+            self._generations.lose(reason.facts, reason.unseen, lsn=position_lsn, oid=oid)
             return None
         if schema is not None and schema.version > state.schema_version:
             self._forget(oid)
         return schema
-
-    def _named(self, facts: TableFacts) -> TableState | None:
-        """The state of a table, under the name that the catalog has for it now. Whoever had that name
-        before is gone or has another one, too.
-        """
-        state, name = self._register.state(facts.oid), (facts.schema, facts.name)
-        if state is not None and (state.schema_name, state.table_name) != name:
-            self._register.rename(state, *name)
-            self._clear_name(facts)
-        return self._register.state(facts.oid)
-
-    def _clear_name(self, facts: TableFacts) -> None:
-        for other in self._places.namesakes(facts.oid, facts.schema, facts.name):
-            oid = int(other.table_id)
-            found = self._lookup(oid)
-            if found is None:
-                self.detach(oid, "dropped at the source")
-            else:
-                self._named(found)
-
-    def _join(self, relation: RelationVersion, facts: TableFacts | None) -> TableSchema | None:
-        if facts is not None:
-            relation = replace(relation, schema=facts.schema, name=facts.name)
-            self._clear_name(facts)
-        path = self._places.path(relation.oid, relation.schema, relation.name, None)
-        entry = first_entry(relation, facts, lsn=self._wal_end(), path=path)
-        self._register.join(entry)
-        name = f"{relation.schema}.{relation.name}"
-        if entry.state == State.SNAPSHOT:
-            self._logger.info("table joined", table=name, path=path)
-        else:
-            self._logger.error("table cannot be carried", table=name, reason=entry.reason)
-        return entry.schema if entry.state == State.SNAPSHOT else None

@@ -1,4 +1,4 @@
-"""One batch while the assembler reads it: parallel lists that become arrays at the end.
+"""The fragments of one batch while the assembler reads it: parallel lists that become arrays at the end.
 
 A *fragment* is the part of one transaction that lies in this batch (of a streamed transaction: in
 one stream block of it). A *span* is an unbroken run of row frames within a fragment, in wire order.

@@ -17,7 +17,7 @@ from sluice.telemetry.metrics import Metrics
 OTHER = "Other"
 
 
-class ErrorTally:
+class ErrorCounts:
     """`note` may be called from any thread, `export` from one."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import replace
 
 from sluice.contract.table_state import State
-from sluice.ingest.tables.book import NOT_YET, TableBook
+from sluice.ingest.tables.followed_tables import NOT_YET, FollowedTables
 from sluice.ingest.tables.schemas import relation_sent_as
 from sluice.ingest.tables.shape_history import ShapeHistory
 from sluice.manifest.reader import load_state
@@ -27,13 +27,13 @@ def test_rows_of_an_open_transaction_are_written_in_a_recorded_version_or_in_non
     log = ManifestLog.open(store, opened(), load_state(store))
     log.append(table("7", version=1))
     asked: list[int] = []
-    book = TableBook(log, asked.append, (), wal_end=lambda: 0)
+    tables = FollowedTables(log, asked.append, (), wal_end=lambda: 0)
     known = relation_sent_as(schema("7"))
-    assert book.written_in(known) == schema("7")
+    assert tables.written_in(known) == schema("7")
     assert asked == []
     wider = replace(known, columns=(*known.columns, RelationColumn("fresh", 20, -1, identity=False)))
-    assert book.written_in(wider) == NOT_YET
-    assert book.written_in(replace(known, name="renamed")) == schema("7")
+    assert tables.written_in(wider) == NOT_YET
+    assert tables.written_in(replace(known, name="renamed")) == schema("7")
     assert asked == []
     assert log.state.seq == 2
 

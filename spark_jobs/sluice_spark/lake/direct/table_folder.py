@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from sluice.errors import ApplyError, ObjectMissing
 from sluice.store.base import ObjectStore
-from sluice_spark.lake.layout import NotDirect
+from sluice_spark.lake.commit_way import NotDirect
 
 _AHEAD = 64 * 1024
 """Read with a file's end: the footers of most files fit."""

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from sluice.errors import SessionBroken, SourceUnavailable
-from sluice.ingest.breaker import Breaker
+from sluice.ingest.circuit_breaker import CircuitBreaker
 
 
 def failing(error: BaseException) -> None:
@@ -16,7 +16,7 @@ def failing(error: BaseException) -> None:
 def test_work_queued_behind_a_failure_is_refused_in_the_thread_that_failed() -> None:
     reported: list[BaseException] = []
     done: list[int] = []
-    breaker = Breaker(on_break=reported.append)
+    breaker = CircuitBreaker(on_break=reported.append)
     gate = threading.Event()
     lost = SourceUnavailable("the connection was lost")
 
@@ -35,7 +35,7 @@ def test_work_queued_behind_a_failure_is_refused_in_the_thread_that_failed() -> 
 
 def test_the_first_error_counts_and_a_refusal_is_none() -> None:
     reported: list[BaseException] = []
-    breaker = Breaker(on_break=reported.append)
+    breaker = CircuitBreaker(on_break=reported.append)
     breaker.fail(SessionBroken("of another connection"))
     breaker.check()
     first, second = SourceUnavailable("first"), SourceUnavailable("second")
@@ -47,7 +47,7 @@ def test_the_first_error_counts_and_a_refusal_is_none() -> None:
 
 
 def test_whoever_waits_is_woken_by_the_failure() -> None:
-    breaker = Breaker(on_break=lambda _: None)
+    breaker = CircuitBreaker(on_break=lambda _: None)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(breaker.wait, 60)
         breaker.fail(MemoryError())

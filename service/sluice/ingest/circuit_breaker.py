@@ -1,10 +1,10 @@
-"""The one answer to "may this connection's work go on?", shared by the event loop, the decoder, the
-uploads and the commit thread.
+"""Ends all work of a connection at its first failure: one circuit breaker, shared by the event loop, the
+decoder, the uploads and the commit thread.
 
 Invariant: from the moment a stage raised, no stage of that connection begins another piece of work.
-The answer is set in the thread that raised, before that thread takes its next piece, so no queue
-between two stages can carry work past a failure. It is never reset: the next connection has a
-breaker of its own and starts from the manifest.
+It breaks in the thread that raised, before that thread takes its next piece, so no queue between two
+stages can carry work past a failure. It is never reset: the next connection has a breaker of its own
+and starts from the manifest.
 """
 
 import threading
@@ -16,7 +16,7 @@ from sluice.errors import SessionBroken
 Result = TypeVar("Result")
 
 
-class Breaker:
+class CircuitBreaker:
     """Whole until the first error. Thread-safe. `on_break` is called once, with that error, in the
     thread that broke it.
     """

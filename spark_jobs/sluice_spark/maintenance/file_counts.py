@@ -4,13 +4,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice_spark.maintenance.planner import SPARSE, TIERS, Survey
+from sluice_spark.maintenance.planner import SPARSE, TIERS, FileCounts
 
 _ROWS = "coalesce(cast(get_json_object(stats, '$.numRecords') as bigint), 0)"
 _REMOVED = "coalesce(deletionVector.cardinality, 0)"
 
 
-def survey(session: SparkSession, path: str) -> Survey:
+def count_files(session: SparkSession, path: str) -> FileCounts:
     """The files of the newest version of the Delta table at `path`. JVM errors pass: the caller translates
     them.
     """
@@ -31,4 +31,4 @@ def survey(session: SparkSession, path: str) -> Survey:
     )
     files, *rest = (int(value) for value in counted.collect()[0])
     *small, sparse, size, rows, removed = rest
-    return Survey(files, tuple(small), sparse, size, rows, removed, int(snapshot.version()) - at)
+    return FileCounts(files, tuple(small), sparse, size, rows, removed, int(snapshot.version()) - at)

@@ -15,7 +15,7 @@ from sluice.store.base import ObjectStore
 Record = TypeVar("Record")
 
 
-class Newest(Generic[Record]):
+class NewestRecord(Generic[Record]):
     """The newest record of one folder. For one thread."""
 
     def __init__(self, store: ObjectStore, folder: str, decode: Callable[[bytes], Record]) -> None:
@@ -42,13 +42,13 @@ class Newest(Generic[Record]):
         return self._key
 
 
-def newest_log(store: ObjectStore) -> Newest[AppliedLog]:
-    return Newest(store, keys.APPLY_LOG, AppliedLog.decode)
+def newest_log(store: ObjectStore) -> NewestRecord[AppliedLog]:
+    return NewestRecord(store, keys.APPLY_LOG, AppliedLog.decode)
 
 
-def newest_complete(store: ObjectStore) -> Newest[Complete]:
-    return Newest(store, keys.APPLY_COMPLETE, Complete.decode)
+def newest_complete(store: ObjectStore) -> NewestRecord[Complete]:
+    return NewestRecord(store, keys.APPLY_COMPLETE, Complete.decode)
 
 
-def newest_verified(store: ObjectStore) -> Newest[Verified]:
-    return Newest(store, keys.VERIFIED, Verified.decode)
+def newest_verified(store: ObjectStore) -> NewestRecord[Verified]:
+    return NewestRecord(store, keys.VERIFIED, Verified.decode)

@@ -17,7 +17,7 @@ the source keeps its WAL meanwhile.
 """
 
 
-class Refusals:
+class RefusedOperations:
     """What has worked, by operation and folder, and since when it is refused. Thread-safe."""
 
     def __init__(

@@ -28,8 +28,8 @@ from sluice.ingest.snapshot.load_gate import LoadLimits
 from sluice.ingest.snapshot.reader import SnapshotRaced, SnapshotSession, TableLocked, TableRefused
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.status import SnapshotCounts
-from sluice.ingest.tables.book import TableBook
 from sluice.ingest.tables.catalog_diff import compare, fingerprint
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.lsn import show
 from sluice.manifest.snapshot_state import SnapshotState
 from sluice.source.catalog import Catalog
@@ -100,13 +100,13 @@ class _LeftEarly(Exception):
     """The session was closed because of one table: what else it held must be taken again."""
 
 
-class Round:
+class ChunkRound:
     """Reads from the exported snapshot `snapshot`, which shows the source as of `lsn`."""
 
     def __init__(
         self,
         options: KnownSource,
-        book: TableBook,
+        tables: FollowedTables,
         segments: SnapshotSegments,
         *,
         snapshot: str,
@@ -118,7 +118,7 @@ class Round:
     ) -> None:
         """`raced` are oids of tables that may be empty although the server expects rows."""
         self._options = options
-        self._book = book
+        self._tables = tables
         self._segments = segments
         self._snapshot = snapshot
         self._lsn = lsn
@@ -296,7 +296,7 @@ class Round:
             if entry.final:
                 continue
             faults.point("snapshot.chunk.before")
-            if not self._book.publish_snapshot(entry):
+            if not self._tables.publish_snapshot(entry):
                 self._moved_on(job)
                 continue
             faults.point("snapshot.chunk.after")
@@ -319,12 +319,12 @@ class Round:
                 self._leave(job, done=False)
                 continue
             faults.point("snapshot.final.before")
-            if not self._book.publish_snapshot(entry):
+            if not self._tables.publish_snapshot(entry):
                 self._moved_on(job)
                 continue
             faults.point("snapshot.final.after")
             self._leave(job, done=True)
-            state = self._book.states()[job.schema.table_id].snapshot
+            state = self._tables.states()[job.schema.table_id].snapshot
             self._logger.info(
                 "snapshot finished", table=job.name, rows=state.rows if state else 0, snapshot_lsn=show(self._lsn)
             )
@@ -345,10 +345,10 @@ class Round:
         for job in jobs if found is not None else ():
             now = found.get(job.facts.oid) if found is not None else None
             if now is None:
-                self._book.detach(job.facts.oid, "dropped at the source before its snapshot was published")
+                self._tables.detach(job.facts.oid, "dropped at the source before its snapshot was published")
                 changed.add(job.facts.oid)
             elif (unseen := compare(job.facts.relfilenode, fingerprint(job.facts), now)) is not None:
-                self._book.begin_again(now, unseen, generation=job.generation)
+                self._tables.begin_again(now, unseen, generation=job.generation)
                 changed.add(job.facts.oid)
         return changed
 
@@ -367,13 +367,13 @@ class Round:
             )
         elif isinstance(error, TableLocked):
             self._result.locked.add(job.schema.table_id)
-            self._book.note_wait(facts.oid, str(error))
+            self._tables.note_wait(facts.oid, str(error))
             self._logger.warning("the table is read later", table=job.name, reason=str(error))
         elif isinstance(error, TableRefused):
             reason = f"{error}{'; ' if error.hint else ''}{error.hint}"
-            self._book.quarantine(facts, reason, generation=job.generation)
+            self._tables.quarantine(facts, reason, generation=job.generation)
         else:
-            self._book.mark_stale(
+            self._tables.mark_stale(
                 facts.oid, str(error), lsn=self._lsn, cause=Cause.UNREADABLE, generation=job.generation
             )
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from sluice import errors
 from sluice.errors import ServiceError, SourceUnavailable, StoreUnavailable, UnsupportedChange
 from sluice.telemetry import catalogue
+from sluice.telemetry.error_counts import ErrorCounts, class_of
 from sluice.telemetry.metrics import Metrics
-from sluice.telemetry.tally import ErrorTally, class_of
 
 
 class _Finer(StoreUnavailable):
@@ -37,18 +37,18 @@ def test_an_error_counts_as_the_nearest_class_and_what_is_not_ours_as_other() ->
 
 
 def test_errors_add_up_by_place_class_and_what_becomes_of_them() -> None:
-    tally, metrics = ErrorTally(), Metrics("shop")
+    counts, metrics = ErrorCounts(), Metrics("shop")
     for error in (
         SourceUnavailable("secret-text"),
         SourceUnavailable("other"),
         UnsupportedChange("x"),
         KeyError("secret-text"),
     ):
-        tally.note("stream", error)
-    tally.export(metrics)
-    tally.note("stream", SourceUnavailable("y"))
-    tally.export(metrics)
-    tally.export(metrics)
+        counts.note("stream", error)
+    counts.export(metrics)
+    counts.note("stream", SourceUnavailable("y"))
+    counts.export(metrics)
+    counts.export(metrics)
     text = metrics.render().decode()
     assert (
         'sluice_errors_total{class="SourceUnavailable",component="stream",pipeline="shop",retryable="true"} 3.0' in text
