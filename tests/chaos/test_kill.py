@@ -55,6 +55,8 @@ MAINTAINING = "apply.maintenance."
 PREPARING = "apply.ahead."
 """Points that windows behind others pass, which a story of few changes may not have; tests/spark/test_next_window.py
 stops there."""
+EXCHANGING = "apply.exchange."
+"""Points that the snapshot of a large table passes; tests/spark/test_snapshot_parts.py stops there."""
 ON_EXECUTORS = "apply.distributed."
 """Points that executors pass, not the applier's process; tests/spark/test_cluster.py stops there."""
 
@@ -111,7 +113,7 @@ def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_
 def test_applier_killed_at_fault_points_and_inside_merges_leaves_the_lake_equal(survivor: World, seed: int) -> None:
     choice = random.Random(seed + 1)
     found = nemesis.points("spark_jobs/sluice_spark")
-    points = [point for point in found if not point.startswith((MAINTAINING, PREPARING, ON_EXECUTORS))]
+    points = [point for point in found if not point.startswith((MAINTAINING, PREPARING, EXCHANGING, ON_EXECUTORS))]
     points.sort(key="apply.schema.altered".__eq__)
     with survivor.ingest() as ingest:
         with Writer(survivor.workload, survivor.database.dsn, pause_s=0.1, large_pause_s=5.0) as writer:

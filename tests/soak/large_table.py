@@ -38,7 +38,8 @@ RESTART = 0.55
 """Share of the rows read after which the server is restarted."""
 LOOK_SECONDS = 0.25
 ROW_BYTES = 540
-"""Of a row in the table, its header and alignment included."""
+"""Of a row in the table, its header and alignment included. Most of it are hexadecimal digits: files with them are half
+as large as the table."""
 ROWS = int(GIGABYTES * 1e9 / ROW_BYTES)
 NAME = "t"
 WITHOUT_WAL = {"wal_level": "minimal", "max_wal_senders": "0"}
@@ -54,7 +55,7 @@ SETTINGS = {
 }
 FILL = """CREATE TABLE large AS
     SELECT i AS id, (random() * 1000)::int AS n, (i % 100000)::numeric / 100 AS amount, now() AS at,
-           substring(pool FROM 1 + (random() * 4000000)::int FOR 480) AS payload
+           encode(substring(pool FROM 1 + (random() * 4000000)::int FOR 240), 'hex') AS payload
     FROM generate_series(1, {rows}::bigint) i, (SELECT decode('{pool}', 'hex') AS pool OFFSET 0) p"""
 _ROWS_READ = re.compile(r"^sluice_snapshot_rows_total(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
