@@ -78,7 +78,7 @@ def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
 
 def executor_of(python: int) -> int:
     """The process number of the executor that the Python process `python` works for."""
-    while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{python}/cmdline").read_bytes():
+    while b"ExecutorBackend" not in Path(f"/proc/{python}/cmdline").read_bytes():
         python = int(Path(f"/proc/{python}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
         assert python > 1, "no executor above that process"
     return python
