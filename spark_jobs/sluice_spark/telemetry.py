@@ -131,7 +131,7 @@ class ApplyTelemetry:
 
     def applied(self, result: Applied, *, seconds: float) -> None:
         """A window ended well after `seconds`."""
-        self.metrics.add(catalogue.APPLY_RUNS, 1, outcome="committed" if result.committed else "empty")
+        self.metrics.add(catalogue.APPLY_RUNS, 1, outcome="committed" if result.committed or result.ops else "empty")
         for phase, spent in {**result.seconds, "total": seconds}.items():
             self.metrics.observe(catalogue.APPLY_DURATION, spent, way=result.way.name or _NO_WAY, phase=phase)
         if result.committed and result.way.name:

@@ -21,6 +21,7 @@ from sluice.contract.entries import Snapshot
 from sluice.contract.schema import TableSchema
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
+from sluice_spark.lake.build import PREFIX
 from sluice_spark.lake.commit_way import DISTRIBUTED
 from sluice_spark.options import AUTO, ApplyOptions
 from tests.chaos import nemesis
@@ -35,8 +36,11 @@ from tools.local.s3 import running_s3
 
 pytestmark = pytest.mark.timeout(600)
 CHUNKED = replace(SCHEMA, table_id="16386", table_name="chunked")
+IN_PARTS = replace(SCHEMA, table_id="16388", table_name="in_parts")
 KEYS = 60
 POINTS = ("snapshot", "joined", "cut", "folded", "marked", "finished", "appended")
+AS_CHANGELOG = {"public.chunked": {"mode": "changelog"}}
+"""Chunks of a mirror are not joined: they are applied one by one."""
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
@@ -126,22 +130,22 @@ def _changes(manifest: Manifest, schema: TableSchema = SCHEMA) -> dict[int, dict
     return expected
 
 
-def _chunks(manifest: Manifest) -> dict[int, dict[str, Any]]:
+def _chunks(manifest: Manifest, schema: TableSchema) -> dict[int, dict[str, Any]]:
     """A table whose snapshot was read at two moments, with changes between them. Returns the table."""
-    manifest.table(CHUNKED)
+    manifest.table(schema)
     facts = '{"publishes": "iudt"}'
     for keys, blocks in ((range(30), (0, 8)), (range(30, KEYS), (8, ENDLESS))):
         rows = [Change("i", _row(key), lsn=manifest.lsn, ordinal=place) for place, key in enumerate(keys)]
-        chunk = Snapshot(CHUNKED.table_id, 1, 1, manifest.lsn, (manifest.segment(rows, CHUNKED),), final=False)
+        chunk = Snapshot(schema.table_id, 1, 1, manifest.lsn, (manifest.segment(rows, schema),), final=False)
         relations = ("1",) if blocks[0] == 0 else ()
         manifest.append(
             replace(chunk, relfilenode=1, fingerprint=facts, relations=relations, ranges=(BlockRange("1", *blocks),))
         )
         moment = manifest.lsn
         if blocks[0] == 0:
-            manifest.transaction([Change("u", _row(key, 1)) for key in range(10)], CHUNKED)
-    manifest.append(Snapshot(CHUNKED.table_id, 1, 1, moment, (), final=True, relfilenode=1, fingerprint=facts))
-    manifest.table(CHUNKED, state="live", new=False)
+            manifest.transaction([Change("u", _row(key, 1)) for key in range(10)], schema)
+    manifest.append(Snapshot(schema.table_id, 1, 1, moment, (), final=True, relfilenode=1, fingerprint=facts))
+    manifest.table(schema, state="live", new=False)
     return {key: _row(key, 1 if key < 10 else 0) for key in range(KEYS)}
 
 
@@ -150,11 +154,12 @@ def test_executors_that_share_only_a_store_make_an_equal_table(cluster: SparkClu
         shared = Shared(cluster, "s3://shared", s3.options())
         manifest = Manifest(shared.store)
         _begin(manifest)
-        expected = _changes(manifest)
+        expected = {"in_parts": _chunks(manifest, IN_PARTS), "items": _changes(manifest)}
         run = run_applier(shared.options({}))
         assert run.code == 0, run.output
         assert run.output.count("way=distributed") == 2
-        assert shared.rows() == expected
+        assert {name: shared.rows(name) for name in expected} == expected
+        assert all(PREFIX in path for path in shared.table("in_parts").file_uris())
 
 
 @slow
@@ -235,9 +240,11 @@ def test_executors_killed_in_every_phase_lose_and_double_nothing(
     shared = Shared(cluster, f"file://{tmp_path}", {})
     manifest = Manifest(shared.store)
     _begin(manifest)
-    expected = {"chunked": _chunks(manifest), "items": _changes(manifest)}
+    expected = {"chunked": _chunks(manifest, CHUNKED), "in_parts": _chunks(manifest, IN_PARTS)}
+    expected["items"] = _changes(manifest)
     armed = _faults(tmp_path, "first:{0}+hold:{0}.gate")
-    run = _run_and_strike(shared.options({"spark.executorEnv.SLUICE_FAULTS": armed}), tmp_path, strike)
+    options = shared.options({"spark.executorEnv.SLUICE_FAULTS": armed}, tables=AS_CHANGELOG)
+    run = _run_and_strike(options, tmp_path, strike)
     assert "window failed" not in run.output, "Spark tries a task again, and the window need not be"
     _assert_each_row_once(shared, run, expected)
 
@@ -249,11 +256,11 @@ def test_an_attempt_that_is_overtaken_in_every_phase_leaves_nothing_in_the_table
     shared = Shared(cluster, f"file://{tmp_path}", {})
     manifest = Manifest(shared.store)
     _begin(manifest)
-    expected = {"chunked": _chunks(manifest), "items": _changes(manifest)}
+    expected = {"chunked": _chunks(manifest, CHUNKED), "in_parts": _chunks(manifest, IN_PARTS)}
+    expected["items"] = _changes(manifest)
     armed = _faults(tmp_path, "first:{0}+hold:{0}.never")
-    run = _run_and_strike(
-        shared.options({**SPECULATION, "spark.executorEnv.SLUICE_FAULTS": armed}), tmp_path, lambda _: None
-    )
+    conf = {**SPECULATION, "spark.executorEnv.SLUICE_FAULTS": armed}
+    run = _run_and_strike(shared.options(conf, tables=AS_CHANGELOG), tmp_path, lambda _: None)
     assert "window failed" not in run.output
     _assert_each_row_once(shared, run, expected)
 

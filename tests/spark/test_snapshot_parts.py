@@ -5,17 +5,24 @@ into the lake table in one commit. Whatever rows do meanwhile, whoever is killed
 import os
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from sluice.manifest.reader import load_state, read_entries
+from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.lake.build import PREFIX
 from sluice_spark.lake.examined_version import ExaminedVersion
+from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.maintenance.planner import Turn
 from sluice_spark.maintenance.tasks import SETTINGS, Call, TableTurn
+from sluice_spark.read.window import PendingChanges
+from sluice_spark.snapshot_apply import SnapshotApply
+from tests.spark.changes import INT4, Change, column
 from tests.spark.conftest import Pipeline
 from tests.spark.heap import RANGES, Heap
 from tests.spark.lake import rows_in
@@ -142,6 +149,65 @@ def test_an_applier_that_is_killed_costs_a_part_at_most_and_the_table_is_whole(
     live = {file.name for file in live_files(DeltaFolder(pipeline.path()).state())}
     if place != "in a part, before its commit":
         assert live & written, "what the killed process had applied was applied again"
+
+
+def test_rows_are_merged_by_key_where_the_keys_that_changed_do_not_fit_in_memory(pipeline: Pipeline, seed: int) -> None:
+    choice = random.Random(seed)
+    heap = _heap(pipeline)
+    _fill(heap)
+    _read_all(pipeline, heap, choice, apply=False)
+    heap.finish()
+    state = load_state(pipeline.store).tables["16385"]
+    options = pipeline.options(max_window_bytes=1)
+    lake, session = Lake(options, pipeline.store, before_commit=lambda: None), pipeline.spark.newSession()
+    pending = PendingChanges(1, state.generation_seq, state.generation_seq)
+    for entry, _ in read_entries(pipeline.store, after_seq=0):
+        pending.take_in(entry, "16385", through_lsn=entry.from_lsn)
+    while (window := pending.next_window(max_bytes=1, until_seq=1 << 62)) is not None and window.is_part:
+        build, table = lake.build(state, session), lake.table(state, session)
+        build.touched[build.table.app_id] = TouchedSpan(1 << 62, (), 1 << 60)
+        refused = SnapshotApply(options, pipeline.store, table, state, build=build).apply_part(window)[1]
+        assert not refused
+        pending.done(window)
+    lake.close()
+    pipeline.apply()
+    _assert_equal(pipeline.path(), heap.rows)
+    assert [file for file in live_files(DeltaFolder(pipeline.path()).state()) if PREFIX in str(file)]
+
+
+def test_a_resync_with_other_columns_takes_them_over_and_columns_are_added_later(pipeline: Pipeline, seed: int) -> None:
+    heap = _heap(pipeline)
+    _fill(heap)
+    _read_all(pipeline, heap, random.Random(seed))
+    heap.finish()
+    pipeline.apply()
+    more = tuple(column(f"c{number}", 10 + number, INT4, missing=str(number)) for number in range(6))
+    wider = replace(SCHEMA, version=2, columns=(*SCHEMA.columns, *more[:5]))
+    rows = [{**row, **{f"c{number}": number for number in range(5)}} for row in heap.rows.values()]
+    pipeline.manifest.table(wider, generation=2)
+    for half in (rows[:4], rows[4:]):
+        pipeline.manifest.snapshot(half, wider, generation=2, final=False)
+    pipeline.apply()
+    pipeline.manifest.snapshot([], wider, generation=2)
+    pipeline.apply()
+    assert _plain(pipeline.path()) == _plain_of(rows)
+    again = replace(wider, version=3, columns=(*wider.columns, more[5]))
+    pipeline.manifest.table(again, state="live", generation=2)
+    new = {**rows[0], "id": 99, "c5": 7}
+    pipeline.manifest.transaction([Change("i", new)], again)
+    pipeline.apply()
+    assert _plain(pipeline.path()) == _plain_of([*({**row, "c5": 5} for row in rows), new])
+
+
+def _plain(folder: Path) -> list[dict[str, Any]]:
+    found = [{name: value for name, value in row.items() if name != "at"} for row in rows_in(folder)]
+    for reader in (DeltaFolder(folder).state().rows(), by_delta_rs(folder, None)):
+        assert len(reader) == len(found)
+    return sorted(found, key=str)
+
+
+def _plain_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(({name: value for name, value in row.items() if name != "at"} for row in rows), key=str)
 
 
 def test_a_part_that_is_lost_or_damaged_is_applied_again_from_the_spool(pipeline: Pipeline, seed: int) -> None:

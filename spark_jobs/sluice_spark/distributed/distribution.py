@@ -119,7 +119,10 @@ class Distribution:
 
     def touched(self, segments: Sequence[Segment], before: TouchedSpan, *, until_lsn: int) -> TouchedSpan:
         """`before` and the keys of the changes of `segments` that ended after it and not after `until_lsn`."""
-        schema = self.state.schemas[self.state.schema_version].carried
+        snapshot = self.state.snapshot
+        assert snapshot is not None
+        # Not of the newest version: the key of the chunks is meant.
+        schema = self.state.schemas[snapshot.schema_version].carried
         task = self._task(segments, schema, after_lsn=before.through_lsn, until_lsn=until_lsn)
         stages = Stages(self.lake.session)
         try:

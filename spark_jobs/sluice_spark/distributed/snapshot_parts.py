@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sluice.contract import envelope
 from sluice.contract.entries import Segment
-from sluice.errors import UnsupportedChange
+from sluice.errors import ServiceError, UnsupportedChange
 from sluice.manifest.state import TableState
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.distributed.touched_keys import TouchedSpan
@@ -85,9 +85,14 @@ class SnapshotParts:
         done = place.marker or 0
         as_of = max((chunk.lsn for chunk in chunks if _marker(chunk, its_rows=False) <= done), default=0)
         undone = [chunk for chunk in chunks if _marker(chunk, its_rows=True) > done]
-        for lsn, some in groupby(undone, key=lambda chunk: chunk.lsn):
-            self._apply(_Part(lsn, list(some)), first_lsn=chunks[0].lsn, as_of=as_of, changed=changed)
-            as_of = lsn
+        try:
+            for lsn, some in groupby(undone, key=lambda chunk: chunk.lsn):
+                self._apply(_Part(lsn, list(some)), first_lsn=chunks[0].lsn, as_of=as_of, changed=changed)
+                as_of = lsn
+        except ServiceError:
+            # The next attempt finds them anew, whatever became of those in the scratch.
+            self._build.touched.pop(self._table.app_id, None)
+            raise
 
     def _apply(self, part: _Part, *, first_lsn: int, as_of: int, changed: bool) -> None:
         """`as_of` is the moment up to which changes have been applied, 0 for a table that is to be made."""

@@ -57,7 +57,7 @@ def _rows(task: SnapshotTask, numbers: Iterator[int]) -> Iterator[pa.RecordBatch
     untouched = Untouched(task.spool, task.touched)
     for number in numbers:
         for rows in snapshot_tables(task.spool.open(), task.bins[number], task.version):
-            yield from as_declared(untouched.of(rows, task.version), task.schema)
+            yield from as_declared(untouched.of(rows, task.version.carried), task.schema)
         faults.point("apply.distributed.snapshot")
 
 
