@@ -52,6 +52,10 @@ def test_merge_append_overwrite_and_large_windows_on_s3_with_the_appliers_policy
     for schema, rows in ((SCHEMA, [_row(1), _row(2)]), (counted, [{"a": 1, "f": 0.5}] * 3), (emptied, [_row(1)])):
         manifest.table(schema)
         manifest.snapshot(list(rows), schema)
+    in_parts = replace(SCHEMA, table_id="16388", table_name="in_parts")
+    manifest.table(in_parts)
+    for keys_read in (range(5), range(5, 9), ()):
+        manifest.snapshot([_row(key) for key in keys_read], in_parts, final=not keys_read)
     manifest.transaction([Change("i", _row(key)) for key in range(3, 50)], SCHEMA)
     moved = Change("u", {"id": 100, "v": 1}, old={"id": 1}, unchanged=("big", "at"))
     manifest.transaction(
@@ -81,6 +85,7 @@ def test_merge_append_overwrite_and_large_windows_on_s3_with_the_appliers_policy
     )
     assert _rows(s3, "counted") == [{"a": 1, "f": 0.5}] * 2
     assert _rows(s3, "emptied") == [_row(7)]
+    assert sorted(_rows(s3, "in_parts"), key=str) == [_row(key) for key in range(9)]
     log = AppliedLog.decode(store.get(list(store.list(keys.APPLY_LOG))[-1]))
     assert {table.state for table in log.tables.values()} == {"live"}
     assert list(store.list("apply/scratch/")) == []
