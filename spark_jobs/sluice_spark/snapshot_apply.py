@@ -11,7 +11,7 @@ import structlog
 
 from sluice import faults
 from sluice.contract.schema import TableSchema
-from sluice.errors import StoreError, UnsupportedChange
+from sluice.errors import ApplyError, StoreError, UnsupportedChange
 from sluice.manifest.snapshot_state import SnapshotState
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
@@ -56,9 +56,26 @@ class SnapshotApply:
         try:
             self._parts().bring(window.chunks, lake=self._lake, changed=window.changed)
         except (NotDirect, UnsupportedChange) as reason:
-            _log.warning("a snapshot is not applied in parts", table=self._name, reason=str(reason))
-            return 0, str(reason)
+            return self._refused(str(reason))
+        except ApplyError:
+            # Somebody's VACUUM, perhaps: another attempt would fail as well.
+            if lost := self._lost():
+                return self._refused(lost)
+            raise
         return sum(segment.rows for segment in window.segments), ""
+
+    def _refused(self, reason: str) -> tuple[int, str]:
+        _log.warning("a snapshot is not applied in parts", table=self._name, reason=reason)
+        return 0, reason
+
+    def _lost(self) -> str:
+        """What of the parts is no longer there, empty when all of it is."""
+        try:
+            if self._build is not None and self._build.table.place.version >= 0:
+                self._build.require_files()
+        except BuildLost as reason:
+            return str(reason)
+        return ""
 
     def apply_whole(self, window: Window) -> int:
         """Commits the snapshot with the marker. Returns the rows that were not counted with a part. Raises

@@ -222,6 +222,40 @@ def test_a_part_that_is_lost_or_damaged_is_applied_again_from_the_spool(pipeline
     assert not [file for file in live_files(DeltaFolder(pipeline.path()).state()) if PREFIX in str(file)]
 
 
+def test_files_that_go_between_two_parts_cost_the_parts_and_not_the_table(pipeline: Pipeline, seed: int) -> None:
+    choice = random.Random(seed)
+    heap = _heap(pipeline)
+    _fill(heap)
+    heap.read(0)
+    heap.read(1)
+    pipeline.apply()
+    (build,) = _builds(pipeline)
+    for file in build.glob("*.parquet"):
+        file.unlink()
+    heap.manifest.transaction([Change("u", dict(row, v=5)) for row in heap.rows.values()], SCHEMA)
+    heap.rows = {key: dict(row, v=5) for key, row in heap.rows.items()}
+    heap.read(2)
+    _change(heap, choice, 1, 4)
+    heap.read(3)
+    heap.finish()
+    pipeline.apply()
+    _assert_equal(pipeline.path(), heap.rows)
+
+
+def test_parts_that_were_begun_with_other_columns_are_not_gone_on_with(pipeline: Pipeline, seed: int) -> None:
+    heap = _heap(pipeline)
+    _fill(heap)
+    heap.read(0)
+    pipeline.apply(metadata_columns=False)
+    heap.read(1)
+    _change(heap, random.Random(seed), 1, 4)
+    heap.read(2)
+    heap.read(3)
+    heap.finish()
+    pipeline.apply()
+    _assert_equal(pipeline.path(), heap.rows)
+
+
 def test_a_folder_of_parts_that_was_removed_is_made_again(pipeline: Pipeline, seed: int) -> None:
     heap = _heap(pipeline)
     _fill(heap)

@@ -64,11 +64,11 @@ class SnapshotParts:
         """
         last = chunks[-1]
         found = self._table.find(None).marker
-        return (
-            found == _marker(last, its_rows=True)
-            and last.lsn == self._snapshot.snapshot_lsn
-            and self._table.column_names() == [name for name, _ in self._columns]
-        )
+        is_last = found == _marker(last, its_rows=True) and last.lsn == self._snapshot.snapshot_lsn
+        return is_last and self._has_columns()
+
+    def _has_columns(self) -> bool:
+        return self._table.column_names() == [name for name, _ in self._columns]
 
     def bring(self, chunks: Sequence[Chunk], *, lake: LakeTable, changed: bool) -> None:
         """Applies those of `chunks`, the first ones of the snapshot, that the table does not have. `lake` is the
@@ -80,6 +80,8 @@ class SnapshotParts:
         place = self._table.find(None)
         if place.marker is None and place.version >= 0:
             raise UnsupportedChange("its folder has a table of somebody else")
+        if place.marker is not None and not self._has_columns():
+            raise NotDirect("it was begun with other columns")
         if place.marker is None:
             self._build.clear(is_table=lake.recorded().version >= 0)
         done = place.marker or 0

@@ -86,6 +86,26 @@ class BuildTable:
     def _is_own(self, path: str) -> bool:
         return path.startswith(f"{self.name}/")
 
+    def require_files(self) -> list[dict[str, Any]]:
+        """The actions that added its files, as of the version where it stands, which are all there. Raises
+        BuildLost.
+        """
+        built = DeltaTransaction(self.table.session, self.table.path, newest=self.table.place.version)
+        if built.version != self.table.place.version:
+            raise BuildLost(f"it is at version {built.version}, and was looked at in {self.table.place.version}")
+        adds = list(built.files())
+        wanted: dict[str, int] = {}
+        for add in adds:
+            wanted[unquote(add["path"])] = int(add["size"])
+            if vector := vector_file(add.get("deletionVector") or {}):
+                wanted.setdefault(vector, -1)
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="files") as pool:
+            sizes = pool.map(lambda path: self.folder.size(f"{self.name}/{path}"), wanted)
+            for size, expected in zip(sizes, wanted.values(), strict=True):
+                if size is None or expected not in (-1, size):
+                    raise BuildLost("a file of it is missing, or has another size than its log says")
+        return adds
+
     def forget(self) -> None:
         """Removes its log. Raises StoreError."""
         self.touched.pop(self.table.app_id, None)
@@ -111,9 +131,7 @@ class Exchange:
         """
         build, is_table = self._build, transaction.version >= 0
         built = DeltaTransaction(build.table.session, build.table.path, newest=build.table.place.version)
-        if built.version != build.table.place.version:
-            raise BuildLost(f"it is at version {built.version}, and was looked at in {build.table.place.version}")
-        adds = list(built.files())
+        adds = build.require_files()
         prepared = Prepared("overwrite", reads=is_table)
         if is_table:
             transaction.layout()
@@ -122,7 +140,6 @@ class Exchange:
                 LiveFile.of(add)
                 prepared.actions.append({"remove": removal(add)})
                 prepared.gone.append(add["path"])
-        self._require_there(adds)
         transaction.take_columns(built, properties=table_properties(build.table.path))
         prepared.files = [LiveFile.of(_below(build.name, add)) for add in adds]
         prepared.actions += [{"add": file.add} for file in prepared.files]
@@ -145,18 +162,6 @@ class Exchange:
         oldest = min((int(add["modificationTime"]) for add in adds), default=0) / 1000
         if adds and time.time() - oldest > seconds:
             raise NotDirect("its files are so old that a VACUUM may remove them")
-
-    def _require_there(self, adds: Sequence[Mapping[str, Any]]) -> None:
-        wanted: dict[str, int] = {}
-        for add in adds:
-            wanted[unquote(add["path"])] = int(add["size"])
-            if vector := vector_file(add.get("deletionVector") or {}):
-                wanted.setdefault(vector, -1)
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="files") as pool:
-            sizes = pool.map(lambda path: self._build.folder.size(f"{self._build.name}/{path}"), wanted)
-            for size, expected in zip(sizes, wanted.values(), strict=True):
-                if size is None or expected not in (-1, size):
-                    raise BuildLost("a file of it is missing, or has another size than its log says")
 
 
 def _below(name: str, add: Mapping[str, Any]) -> Mapping[str, Any]:
