@@ -11,6 +11,7 @@ from sluice.errors import ManifestCorrupt
 from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.windows import Windows
+from tests.support.extent import slow
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4), column("t", 3, TEXT))
 FACTS = '{"publishes": "iudt"}'
@@ -63,6 +64,7 @@ def _read_in_chunks(pipeline: Pipeline, *, generation: int) -> None:
 WHOLE = {1: 2, 4: 2, 5: 1, 6: 3, 30: 2}
 
 
+@slow
 def test_chunks_and_the_changes_between_them_are_one_commit(pipeline: Pipeline) -> None:
     pipeline.manifest.table(SCHEMA)
     _read_in_chunks(pipeline, generation=1)
@@ -75,6 +77,7 @@ def test_chunks_and_the_changes_between_them_are_one_commit(pipeline: Pipeline) 
     assert {row["id"] for row in pipeline.rows()} == {1, 4, 5, 6}
 
 
+@slow
 def test_a_resync_in_chunks_takes_the_place_of_the_table_in_one_commit(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, _row(100, 1), _row(1, 0))
     pipeline.apply()
