@@ -6,6 +6,7 @@ was read. Where parts cannot be, or are not all there, it is read as a whole.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -131,6 +132,8 @@ class SnapshotApply:
         if self._build is None:
             return
         faults.point("apply.exchange.after")
+        with suppress(NotDirect, UnsupportedChange):
+            self._parts().forget_keys()
         try:
             self._build.forget()
         except StoreError as error:

@@ -346,6 +346,8 @@ def kubernetes_cluster(folder: Path) -> Iterator[SparkCluster]:
             **of_the_chart,
             "spark.kubernetes.executor.podTemplateFile": str(template),
             "spark.executor.instances": "2",
+            # More of them are killed than Spark takes in the hour that the chart sets.
+            "spark.executor.maxNumFailures": "100",
             "spark.driver.port": str(free_port()),
             "spark.driver.blockManager.port": str(free_port()),
         }

@@ -7,6 +7,8 @@ spark.executor.instances: {{ $executors.instances | toString | quote }}
 spark.executor.cores: {{ $executors.cores | toString | quote }}
 spark.executor.memory: {{ $executors.memory | quote }}
 spark.executor.memoryOverhead: {{ $executors.memoryOverhead | quote }}
+# Without it Spark counts the pods that were lost in the whole life of the applier, and ends at a few.
+spark.executor.failuresValidityInterval: 1h
 # A volume of this name is where executors put what does not fit into memory.
 spark.kubernetes.executor.volumes.emptyDir.spark-local-dir-1.mount.path: /var/lib/sluice/spill
 spark.kubernetes.executor.volumes.emptyDir.spark-local-dir-1.options.sizeLimit: {{ $executors.spillSizeLimit | quote }}

@@ -2,11 +2,12 @@
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
-from sluice.errors import ApplyError
+from sluice.errors import ApplyError, StoreError
 from sluice.manifest.state import TableState
 from sluice_spark import storage
 from sluice_spark.distributed import partition_stage, snapshot_chunks, snapshot_rows, touched_keys
@@ -130,6 +131,13 @@ class Distribution:
         finally:
             stages.close()
         return before.plus(found, through_lsn=until_lsn)
+
+    def remove(self, objects: Iterable[str]) -> None:
+        """Removes objects of the spool's scratch. What cannot be removed goes at the next start."""
+        spool = self._spool.open()
+        with suppress(StoreError):
+            for key in objects:
+                spool.delete(key)
 
     @property
     def task_memory(self) -> int:

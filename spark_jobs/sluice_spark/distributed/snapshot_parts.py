@@ -91,10 +91,15 @@ class SnapshotParts:
             for lsn, some in groupby(undone, key=lambda chunk: chunk.lsn):
                 self._apply(_Part(lsn, list(some)), first_lsn=chunks[0].lsn, as_of=as_of, changed=changed)
                 as_of = lsn
-        except ServiceError:
-            # The next attempt finds them anew, whatever became of those in the scratch.
-            self._build.touched.pop(self._table.app_id, None)
+        except (ServiceError, NotDirect):
+            # The next attempt finds the keys anew, whatever became of those in the scratch.
+            self.forget_keys()
             raise
+
+    def forget_keys(self) -> None:
+        """Removes what was kept from part to part."""
+        found: TouchedSpan | None = self._build.touched.pop(self._table.app_id, None)
+        self._distribution.remove(found.objects if found is not None else ())
 
     def _apply(self, part: _Part, *, first_lsn: int, as_of: int, changed: bool) -> None:
         """`as_of` is the moment up to which changes have been applied, 0 for a table that is to be made."""

@@ -108,7 +108,6 @@ class BuildTable:
 
     def forget(self) -> None:
         """Removes its log. Raises StoreError."""
-        self.touched.pop(self.table.app_id, None)
         for path in list(self.folder.paths(f"{self.name}/{LOG}")):
             self._delete(path)
 
