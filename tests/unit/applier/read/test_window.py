@@ -79,6 +79,53 @@ def test_nothing_is_taken_before_the_snapshot_is_final_and_it_is_taken_alone() -
     assert pending.complete_through(30) == 25
 
 
+def _chunk(pending: PendingChanges, seq: int, *, lsn: int, final: bool = False, size: int = 10) -> None:
+    segments = () if final else (_segment(seq, size=size),)
+    body = Snapshot("t", 1, 1, lsn, segments, final=final)
+    pending.take_in(Entry(seq, 1, "", 20, 20, "", body), "t", through_lsn=20)
+
+
+def _next(pending: PendingChanges, read_lsn: int) -> tuple[int, int, bool] | None:
+    """The last entry of the next part, how many segments are new in it, and whether rows changed before."""
+    window = pending.next_window(max_bytes=20, until_seq=99, read_lsn=read_lsn)
+    if window is None or not window.is_part:
+        return None
+    pending.done(window)
+    return window.last_seq, len(window.segments), window.changed
+
+
+def test_a_part_has_chunks_of_one_moment_and_at_most_so_many_bytes_or_one_chunk() -> None:
+    pending = _pending(has_snapshot=False)
+    for seq, lsn, size in ((2, 20, 10), (3, 20, 10), (4, 20, 10), (5, 30, 99), (6, 30, 1)):
+        _chunk(pending, seq, lsn=lsn, size=size)
+    assert [_next(pending, 30) for _ in range(5)] == [(3, 2, False), (4, 1, False), (5, 1, False), (6, 1, False), None]
+    assert pending.next_window(max_bytes=20, until_seq=99, read_lsn=30) is None
+    _chunk(pending, 7, lsn=30, final=True)
+    window = pending.next_window(max_bytes=20, until_seq=99, read_lsn=30)
+    assert window is not None
+    assert (window.is_snapshot, len(window.segments), len(window.chunks)) == (True, 5, 5)
+
+
+def test_a_part_of_a_later_moment_waits_for_the_changes_up_to_it() -> None:
+    pending = _pending(has_snapshot=False)
+    _chunk(pending, 2, lsn=20)
+    _chunk(pending, 3, lsn=40)
+    assert [_next(pending, 30), _next(pending, 30)] == [(2, 1, False), None]
+    change = Changes((_segment(4),), Commits())
+    pending.take_in(Entry(4, 1, "", 30, 40, "", change), "t", through_lsn=30)
+    assert _next(pending, 40) == (3, 1, True)
+
+
+def test_a_change_counts_as_one_between_the_chunks_although_it_is_not_kept() -> None:
+    pending = _pending(has_snapshot=False)
+    _chunk(pending, 2, lsn=20)
+    pending.take_in(Entry(3, 1, "", 20, 30, "", Changes((_segment(3),), Commits())), "t", through_lsn=20)
+    pending.keep(0)
+    pending.take_in(Entry(4, 1, "", 30, 40, "", Changes((_segment(4),), Commits())), "t", through_lsn=30)
+    _chunk(pending, 5, lsn=40)
+    assert [_next(pending, 40), _next(pending, 40)] == [(2, 1, True), (5, 1, True)]
+
+
 def test_a_window_has_the_origins_of_its_own_entries_only() -> None:
     pending = PendingChanges(1, 1, 1, has_snapshot=True)
     for seq in (2, 3, 4):
