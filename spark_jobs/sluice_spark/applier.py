@@ -330,7 +330,9 @@ class Applier:
             self._compiled.add(window.is_snapshot)
             self._ledger.applied(running.work, result)
             self._telemetry.applied(result, seconds=time.monotonic() - running.began)
-            say = _log.info if result.committed or window.segments else _log.debug
+            say = (
+                _log.info if result.committed or (window.segments and not window.is_part) or result.rows else _log.debug
+            )
             say(
                 "window applied",
                 table=name,

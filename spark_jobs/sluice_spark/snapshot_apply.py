@@ -51,11 +51,11 @@ class SnapshotApply:
         self._name = f"{state.schema_name}.{state.table_name}"
 
     def apply_part(self, window: Window) -> tuple[int, str]:
-        """Brings a part beside the lake table. Returns its rows; or 0 and why that cannot be: then the snapshot is
-        to be applied as a whole. Raises ManifestCorrupt, ApplyError, StoreError.
+        """Brings a part beside the lake table. Returns how many rows came, or 0 and why that cannot be: then the
+        snapshot is to be applied as a whole. Raises ManifestCorrupt, ApplyError, StoreError.
         """
         try:
-            self._parts().bring(window.chunks, lake=self._lake, changed=window.changed)
+            return self._parts().bring(window.chunks, lake=self._lake, changed=window.changed), ""
         except (NotDirect, UnsupportedChange) as reason:
             return self._refused(str(reason))
         except ApplyError:
@@ -63,7 +63,6 @@ class SnapshotApply:
             if lost := self._lost():
                 return self._refused(lost)
             raise
-        return sum(segment.rows for segment in window.segments), ""
 
     def _refused(self, reason: str) -> tuple[int, str]:
         _log.warning("a snapshot is not applied in parts", table=self._name, reason=reason)

@@ -70,9 +70,10 @@ class SnapshotParts:
     def _has_columns(self) -> bool:
         return self._table.column_names() == [name for name, _ in self._columns]
 
-    def bring(self, chunks: Sequence[Chunk], *, lake: LakeTable, changed: bool) -> None:
+    def bring(self, chunks: Sequence[Chunk], *, lake: LakeTable, changed: bool) -> int:
         """Applies those of `chunks`, the first ones of the snapshot, that the table does not have. `lake` is the
-        table that it is built for. Without `changed` no row of the source changed since the first chunk.
+        table that it is built for. Without `changed` no row of the source changed since the first chunk. Returns how
+        many rows the chunks have that it applied.
 
         Raises NotDirect when that cannot be, UnsupportedChange when the chunks do not give the table,
         ManifestCorrupt, ApplyError, StoreError.
@@ -95,6 +96,7 @@ class SnapshotParts:
             # The next attempt finds the keys anew, whatever became of those in the scratch.
             self.forget_keys()
             raise
+        return sum(segment.rows for chunk in undone for segment in chunk.segments)
 
     def forget_keys(self) -> None:
         """Removes what was kept from part to part."""
