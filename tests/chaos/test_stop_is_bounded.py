@@ -16,6 +16,7 @@ from tests.support.pipeline import wait_until
 from tools.local.sluice import SluiceProcess
 
 STOP_SECONDS = 6.0
+STOP = f"{STOP_SECONDS:.0f}s"
 SLACK_SECONDS = 20.0
 """For a busy machine: the process is asked to stop at STOP_SECONDS and needs a moment to be gone."""
 OURS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sluice_t'"
@@ -26,7 +27,7 @@ def test_with_the_store_away_and_a_backlog(started: World) -> None:
     decoder.
     """
     gate = Gate(started.pipeline.directory / "gate")
-    with _ingest(started, faults=gate.holding("store.put.before")) as ingest:
+    with started.ingest(stop=STOP, faults=gate.holding("store.put.before")) as ingest:
         started.streaming(ingest)
         gate.close()
         started.workload.transact(300)
@@ -40,7 +41,7 @@ def test_with_the_store_away_and_a_backlog(started: World) -> None:
 def test_with_a_store_that_refuses_connections_and_a_backlog(started: World) -> None:
     """Every try fails at once, and would be tried again for ever."""
     spool = started.pipeline.own_spool
-    with _ingest(started) as ingest:
+    with started.ingest(stop=STOP) as ingest:
         started.streaming(ingest)
         spool.rename(spool.with_name("away"))
         spool.touch()
@@ -58,7 +59,7 @@ def test_with_a_store_that_refuses_connections_and_a_backlog(started: World) -> 
 
 
 def test_after_a_connection_was_lost_to_a_server_that_does_not_answer(started: World) -> None:
-    with _ingest(started) as ingest:
+    with started.ingest(stop=STOP) as ingest:
         started.streaming(ingest)
         started.proxy.hold(Direction.TO_CLIENT)
         connections = started.proxy.connections
@@ -75,7 +76,7 @@ def test_after_a_connection_was_lost_to_a_server_that_does_not_answer(started: W
 
 @slow
 def test_while_it_streams_from_a_server_that_no_longer_answers(started: World) -> None:
-    with _ingest(started) as ingest:
+    with started.ingest(stop=STOP) as ingest:
         started.streaming(ingest)
         started.proxy.hold(Direction.TO_CLIENT)
         started.workload.transact(10)
@@ -97,7 +98,7 @@ def test_while_a_snapshot_waits_for_a_lock(started: World) -> None:
     gate = Gate(started.pipeline.directory / "gate")
     gate.close()
     with (
-        _ingest(started, faults=gate.holding("snapshot.lock.before")) as ingest,
+        started.ingest(stop=STOP, faults=gate.holding("snapshot.lock.before")) as ingest,
         psycopg.connect(started.database.dsn) as other,
     ):
         wait_until(
@@ -126,7 +127,7 @@ def test_while_a_slot_waits_for_an_older_transaction(started: World) -> None:
     started.database.execute(
         "CREATE TABLE added (id int PRIMARY KEY)", f"ALTER PUBLICATION {publication} ADD TABLE added"
     )
-    with psycopg.connect(started.database.dsn) as old, _ingest(started) as ingest:
+    with psycopg.connect(started.database.dsn) as old, started.ingest(stop=STOP) as ingest:
         old.execute("INSERT INTO added VALUES (1)")
         wait_until(
             lambda: "the snapshot waits for older transactions to end" in events(ingest),
@@ -141,14 +142,14 @@ def test_while_a_slot_waits_for_an_older_transaction(started: World) -> None:
 @slow
 def test_of_an_applier_whose_store_hangs(started: World) -> None:
     gate = Gate(started.pipeline.directory / "gate")
-    with started.applier(faults=gate.holding("store.create.before"), stop=f"{STOP_SECONDS:.0f}s") as applier:
+    with started.applier(faults=gate.holding("store.create.before"), stop=STOP) as applier:
         wait_until(lambda: "window applied" in events(applier), what="it applies", processes=(applier,))
         gate.close()
         assert _stopped(applier) == ApplyError.exit_code, applier.log_tail(40)
 
 
 def test_a_second_signal_leaves_at_once_in_the_middle_of_all_that(started: World) -> None:
-    with _ingest(started, stop="1h") as ingest:
+    with started.ingest(stop="1h") as ingest:
         started.streaming(ingest)
         started.proxy.hold(Direction.TO_CLIENT)
         os.kill(ingest.pid, signal.SIGTERM)
@@ -161,12 +162,6 @@ def test_a_second_signal_leaves_at_once_in_the_middle_of_all_that(started: World
         started.proxy.release(Direction.TO_CLIENT)
         started.proxy.drop()
     _nothing_is_lost(started)
-
-
-def _ingest(world: World, *, faults: str = "", stop: str = f"{STOP_SECONDS:.0f}s") -> SluiceProcess:
-    return world.pipeline.start(
-        "run", environment={"SLUICE_FAULTS": faults, "SLUICE_SPOOL__MAX_DELAY": "100ms", "SLUICE_STOP_TIMEOUT": stop}
-    )
 
 
 def _stopped(ingest: SluiceProcess) -> int:

@@ -63,6 +63,8 @@ class World:
     workload: Workload
     spool: Spool
     witness: Witness | None = None
+    _connections: int = 0
+    """Of the proxy, before the newest process was started."""
 
     def set_up(self) -> None:
         """Publication, slot and the snapshots of all tables; what comes after has a witness."""
@@ -75,18 +77,25 @@ class World:
         """From here on the witness sees what is committed. The publication must exist."""
         self.witness = Witness(self.database)
 
-    def ingest(self, *, faults: str = "", max_delay: str = MAX_DELAY) -> SluiceProcess:
-        """`sluice run`, with fault points armed."""
-        return self.pipeline.start("run", environment={"SLUICE_FAULTS": faults, "SLUICE_SPOOL__MAX_DELAY": max_delay})
+    def ingest(self, *, faults: str = "", max_delay: str = MAX_DELAY, stop: str = "") -> SluiceProcess:
+        """`sluice run`, with fault points armed; `stop` is its time to stop in, if not the default."""
+        self._connections = self.proxy.connections
+        environment = {"SLUICE_FAULTS": faults, "SLUICE_SPOOL__MAX_DELAY": max_delay}
+        if stop:
+            environment["SLUICE_STOP_TIMEOUT"] = stop
+        return self.pipeline.start("run", environment=environment)
 
     def applier(self, *, faults: str = "", stop: str = "20s") -> SluiceProcess:
         """`sluice apply`, with fault points armed."""
         return self.pipeline.start("apply", environment={"SLUICE_FAULTS": faults, "SLUICE_STOP_TIMEOUT": stop})
 
     def streaming(self, process: SluiceProcess) -> None:
-        """Returns when `process`, just started, acknowledges to the server."""
-        known = len(self.proxy.statuses)
-        wait_until(lambda: len(self.proxy.statuses) > known, what="streaming", processes=(process,))
+        """Returns when `process`, the newest one, acknowledges to the server."""
+        wait_until(
+            lambda: any(status.connection > self._connections for status in self.proxy.statuses),
+            what="streaming",
+            processes=(process,),
+        )
 
     def publish(self, process: SluiceProcess) -> None:
         """A transaction is written, published by `process` and acknowledged."""

@@ -58,7 +58,7 @@ def _keyed(kind: str, key: Key, v: int = 0, *, old: Key | None = None) -> Change
 
 
 @slow
-def test_keys_that_are_marked_or_have_one_hash_are_told_apart(pipeline: Pipeline) -> None:
+def test_keys_that_are_marked_or_have_one_hash_stay_apart(pipeline: Pipeline) -> None:
     manifest = pipeline.manifest
     manifest.table(KEYED)
     first = [_keyed("i", ("NaN", "a"), 1), _keyed("i", ("1", "plumless"), 1), _keyed("i", ("Infinity", "a"), 1)]

@@ -104,6 +104,8 @@ class PendingChanges:
     """When its last entry could first be read, once it is final."""
     chunks: list[Chunk] = field(default_factory=list)
     """The entries of the snapshot."""
+    chunk_seq: int = 0
+    """The newest entry of the snapshot."""
     built: int = 0
     """How many of `chunks` were given out as parts, and are beside the lake table."""
     in_parts: bool = False
@@ -166,6 +168,9 @@ class PendingChanges:
                 self._note(entry, table_id, empty, origins, schemas)
 
     def _take_chunk(self, seq: int, body: Snapshot, since: float) -> None:
+        if seq <= self.chunk_seq:
+            return  # Taken in while changes were skipped; now the changes around it are.
+        self.chunk_seq = seq
         if not self.chunks:
             self.in_parts = not body.final
         if body.segments or not body.final:

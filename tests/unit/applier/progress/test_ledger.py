@@ -11,6 +11,7 @@ from sluice.contract.entries import Changes, Table
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
+from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.commit_way import CommitWay
@@ -22,6 +23,7 @@ from sluice_spark.progress.restart import restore
 from sluice_spark.progress.table_progress import TableProgress, Work
 from sluice_spark.read.window import PendingChanges, Window
 from tests.spark.changes import Change, Manifest
+from tests.spark.heap import RANGES, Heap
 from tests.spark.model import SCHEMA
 
 
@@ -129,7 +131,7 @@ def _opened(store: MemoryStore, *, markers: dict[str, int], log: AppliedLog | No
     return ledger
 
 
-def _read(ledger: Ledger, store: MemoryStore) -> None:
+def _read(ledger: Ledger, store: ObjectStore) -> None:
     for entry, sha256 in read_entries(store, after_seq=ledger.read_seq):
         ledger.take_in(entry, sha256)
     ledger.trim()
@@ -254,14 +256,18 @@ def _pause(manifest: Manifest, schema: TableSchema, *, paused: bool) -> None:
     manifest.append(Table(*names, State.LIVE, 1, paused=paused))
 
 
-def _drained(ledger: Ledger, store: MemoryStore) -> list[int]:
+def _take_again(ledger: Ledger, store: ObjectStore) -> None:
+    for table_id, seq in ledger.behind().items():
+        for entry, _ in read_entries(store, after_seq=seq - 1, limit=7):
+            if entry.seq <= ledger.read_seq:
+                ledger.take_again(table_id, entry)
+
+
+def _drained(ledger: Ledger, store: ObjectStore) -> list[int]:
     """The last entries of the windows of table 16385 that there are, each applied."""
     done: list[int] = []
     while True:
-        for table_id, seq in ledger.behind().items():
-            for entry, _ in read_entries(store, after_seq=seq - 1, limit=7):
-                if entry.seq <= ledger.read_seq:
-                    ledger.take_again(table_id, entry)
+        _take_again(ledger, store)
         found = [work for work in ledger.ready(now=1e9, boundary_seq=0) if work.window.segments]
         mine = [work.window for work in found if work.table_id == "16385"]
         if not mine and not ledger.behind():
@@ -325,6 +331,36 @@ def test_a_snapshot_of_several_entries_around_a_pause_comes_in_parts_and_then_wh
     (work,) = ledger.ready(now=1e9, boundary_seq=0)
     assert work.window.is_snapshot
     assert sum(segment.rows for segment in work.window.segments) == 3
+
+
+@pytest.mark.parametrize("in_parts", [True, False])
+def test_chunks_that_come_while_a_table_is_paused_are_in_the_snapshot_once(*, in_parts: bool) -> None:
+    """The changes between them are taken again when it is resumed, and the chunks among those are not."""
+    heap = Heap({key: {"id": key} for key in range(4)}, {key: 2 * key for key in range(4)})
+    manifest, store = heap.manifest, heap.manifest.store
+    heap.read(0)
+    manifest.transaction([Change("u", {"id": 1})], SCHEMA)
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
+    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=ExaminedVersion())})
+    _read(ledger, store)
+    for place, paused in ((1, True), (2, False)):
+        manifest.append(Table(SCHEMA.table_id, "public", "items", State.SNAPSHOT, 1, paused=paused))
+        heap.read(place)
+        _read(ledger, store)
+        ledger.trim()
+    _take_again(ledger, store)
+    heap.read(3)
+    heap.finish()
+    _read(ledger, store)
+    pending = ledger.tables["16385"].pending
+    pending.in_parts = in_parts
+    window = pending.next_window(max_bytes=2**30, until_seq=ledger.read_seq, read_lsn=ledger.read_lsn)
+    while window is not None and not window.is_snapshot:
+        pending.done(window)
+        window = pending.next_window(max_bytes=2**30, until_seq=ledger.read_seq, read_lsn=ledger.read_lsn)
+    assert window is not None
+    found = [segment.key for segment in window.segments]
+    assert len(found) == len(set(found)) == RANGES
 
 
 def test_what_cannot_come_in_parts_comes_whole_and_no_other_part_is_given_out() -> None:
