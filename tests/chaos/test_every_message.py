@@ -16,14 +16,12 @@ import pytest
 
 from tests.chaos import writer
 from tests.chaos.world import Gate, World
-from tests.support.extent import FULL, slow
+from tests.support.extent import slow
 from tests.support.pgproxy import Cut, Message
 from tests.support.pipeline import wait_until
 from tools.local.sluice import SluiceProcess
 
 TAGS = "BCSEAcbPpKr"
-EACH = 1 if FULL else 2
-"""Without all of them, every other tag is followed by a kill of one kind, the rest by one of the other."""
 _NUMBERS = itertools.count()
 
 
@@ -89,18 +87,16 @@ def stored(world: World, process: SluiceProcess, gate: Gate) -> None:
     wait_until(lambda: world.spool.newest_seq > before or process.status is not None, what="the entry is stored")
 
 
+@slow
 @pytest.mark.parametrize(
     "durable",
-    [
-        pytest.param(False, id="at once", marks=slow),
-        pytest.param(True, id="when it is durable and not acknowledged"),
-    ],
+    [pytest.param(False, id="at once"), pytest.param(True, id="when it is durable and not acknowledged")],
 )
 def test_a_kill_behind_any_message_loses_and_doubles_nothing(started: World, durable: bool) -> None:
     gate = Gate(started.pipeline.directory / "gate")
     with psycopg.connect(started.database.dsn) as streaming:
         left_open(started, streaming, durable=durable)
-        for tag in TAGS[int(durable and not FULL) :: EACH]:
+        for tag in TAGS:
             history(started)
             came = started.proxy.cut(Cut.SILENT, matches=tagged(tag))
             process = started.ingest(faults=gate.holding("commit.after"))

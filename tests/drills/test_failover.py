@@ -12,6 +12,7 @@ from sluice import lsn
 from sluice.errors import SlotLost, SourceMoved
 from sluice.store.opening import open_store
 from tests.drills.standbys import SYNCHRONISES, catch_up, hand_over_slot, promote, standby_of
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
 from tests.support.pgproxy import PgProxy
@@ -135,6 +136,7 @@ def test_a_session_that_is_led_to_a_promoted_copy_while_its_primary_lives_reads_
         drill.assert_equal()
 
 
+@slow
 def test_a_pipeline_follows_one_promotion_after_the_other(drill: Drill) -> None:
     with standby_of(drill.primary, "one") as second:
         drill.hand_over(second)
@@ -186,6 +188,7 @@ def test_a_promoted_server_without_the_slot_is_refused(drill: Drill) -> None:
             drill.pipeline.run()
 
 
+@slow
 def test_of_two_standbys_that_were_both_promoted_only_the_one_that_was_followed_is(drill: Drill) -> None:
     """Both are on timeline 2, which each began at another position."""
     with standby_of(drill.primary, "one") as followed, standby_of(drill.primary, "two") as other:

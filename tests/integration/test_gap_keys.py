@@ -8,6 +8,7 @@ import pytest
 
 from sluice.contract.entries import Repair
 from sluice.contract.row_form import Difference, Row
+from sluice.ingest.options import FlushPolicy
 from sluice.operate.compare import closing_gaps
 from sluice.operate.compare.comparing import Verdict
 from sluice.operate.new_slot import recreate
@@ -57,7 +58,7 @@ def test_a_key_that_prints_otherwise_replaces_the_row_under_its_old_text(
     pipeline.database.execute("UPDATE t SET id = 1.00 WHERE id = 1")
     recreate(pipeline.options(), pipeline.store, mirrored=lambda _: True)
     found = Found(pipeline, missing=["1.00"], extra=["1.0"])
-    with pipeline.running(watch_interval_s=0.1):
+    with pipeline.running(watch_interval_s=0.1, flush=FlushPolicy(progress_interval_s=0.5)):
         closing_gaps.close_gap(
             pipeline.known(),
             pipeline.store,

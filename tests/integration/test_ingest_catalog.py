@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sluice.contract.entries import Snapshot
+from sluice.ingest.options import FlushPolicy
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
@@ -50,7 +51,7 @@ def test_a_table_is_not_live_while_its_new_shape_waits_for_the_stream(pipeline: 
     two_tables(pipeline)
     pipeline.database.execute("ALTER TABLE a ADD COLUMN note text DEFAULT 'none'")
     target = pipeline.state().through_lsn
-    with pipeline.running(watch_interval_s=0.2, **ALL) as running:
+    with pipeline.running(watch_interval_s=0.2, flush=FlushPolicy(progress_interval_s=0.5), **ALL) as running:
         running.wait_until(lambda: pipeline.table("public.a").state == "pending")
         assert "columns changed" in pipeline.table("public.a").reason
         running.wait_until(lambda: pipeline.table("public.a").state == "live")

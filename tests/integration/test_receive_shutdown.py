@@ -9,6 +9,7 @@ import pytest
 
 from sluice.errors import SourceError, SourceUnavailable
 from sluice.ingest.receive.stream import ReplicationStream
+from tests.support.extent import slow
 from tests.support.sources import Database
 from tests.support.streaming import QUICK, opened, prepare
 from tools.local.postgres import PostgresServer, temporary_server
@@ -75,6 +76,7 @@ def test_a_sink_that_never_acknowledges_holds_a_fast_shutdown_for_seconds_only()
     assert isinstance(error, SourceUnavailable)
 
 
+@slow
 def test_a_reader_that_is_stuck_holds_a_fast_shutdown_for_seconds_only() -> None:
     async def consume(stream: ReplicationStream) -> None:
         await stream.next_batch()

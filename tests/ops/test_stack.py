@@ -184,6 +184,7 @@ def test_down_leaves_no_process_and_no_pid_file(stack: LocalStack) -> None:
     assert "nothing ran" in stack("down").stdout
 
 
+@slow
 def test_after_down_up_goes_on_and_all_that_was_ever_written_is_in_delta(stack: LocalStack) -> None:
     outcome = stack("up")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr

@@ -1,6 +1,7 @@
 """`python -m tests.soak`: a pipeline lives through a week in minutes. See docs/soak.md.
 
-SOAK_MINUTES (40) is how long it is under load, SOAK_SAMPLE (10) the seconds between two samples, SEED the workload.
+SOAK_MINUTES (40) is how long it is under load, SOAK_RATE (4200) how many transactions of one row come in a second
+beside the others, SOAK_SAMPLE (10) the seconds between two samples, SEED the workload.
 Lines of JSON go to build/soak/samples.jsonl. It ends with 1 when a table differs, or when something grows.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from tests.soak import growth, sampling
+from tests.soak.busy_client import BusyClient
 from tests.soak.story import Story
 from tests.soak.world import World, world
 
@@ -49,7 +51,8 @@ def main() -> int:
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="sluice-soak-"))
     with RECORD.open("w", encoding="utf-8") as file, world(folder, seed=seed) as pipeline:
-        _live(pipeline, Record(file), seconds=minutes * 60, every=every, seed=seed)
+        busy = BusyClient(pipeline.database, rate=float(os.environ.get("SOAK_RATE", "4200")))
+        _live(pipeline, busy, Record(file), seconds=minutes * 60, every=every, seed=seed)
     grown = growth.grown(growth.series(growth.read(RECORD.read_text(encoding="utf-8"))))
     print("\n".join(["all tables are equal", *(f"grows: {one}" for one in grown)]), flush=True)
     if not grown:
@@ -57,13 +60,13 @@ def main() -> int:
     return 1 if grown else 0
 
 
-def _live(pipeline: World, record: Record, *, seconds: float, every: float, seed: int) -> None:
+def _live(pipeline: World, busy: BusyClient, record: Record, *, seconds: float, every: float, seed: int) -> None:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     record("begin", commit=commit.stdout.strip(), seed=seed, minutes=seconds / 60, cpus=os.cpu_count())
     for name in ("ingest", "applier"):
         record("start", process=name, seconds=round(pipeline.start(name), 2))
     end = time.monotonic() + seconds
-    with pipeline.load(seed):
+    with pipeline.load(seed), busy:
         story = Story(
             pipeline, warm_seconds=seconds * WARM_SHARE, judged_seconds=seconds * (1 - WARM_SHARE), note=record
         )
@@ -83,7 +86,8 @@ def _live(pipeline: World, record: Record, *, seconds: float, every: float, seed
     tables = pipeline.assert_equal()
     whole = pipeline.pipeline.run("spool", "verify", "--content", timeout=600)
     assert whole.returncode == 0, whole.stdout + whole.stderr
-    record("end", tables=len(tables), transactions=pipeline.workload.committed(), entries=_entries(pipeline))
+    transactions = {"transactions": pipeline.workload.committed(), "of_one_row": busy.committed()}
+    record("end", tables=len(tables), entries=_entries(pipeline), **transactions)
 
 
 def _sample(pipeline: World, *, counted: bool) -> dict[str, Any]:

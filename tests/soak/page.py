@@ -74,7 +74,8 @@ def _said(lines: Iterable[dict[str, Any]]) -> str:
     restarts = Counter(f"{line['process']} ({line['how']})" for line in by_kind.get("restart", []))
     times = ", ".join(f"{count} of {what}" for what, count in sorted(restarts.items()))
     load = f"{begin['minutes']:g} minutes under load on {begin['cpus']} cores, with SEED={begin['seed']}"
-    written = f"{end['transactions']:,} short transactions, beside them large and prepared ones"
+    one_row = f"{end['of_one_row']:,} transactions of one row"
+    written = f"{one_row}, {end['transactions']:,} short ones, beside them large and prepared ones"
     said = (
         f"commit {begin['commit']}: {load}",
         f"{written}; {end['entries']:,} entries of the manifest",

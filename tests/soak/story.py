@@ -11,7 +11,7 @@ import psycopg
 
 from tests.soak.world import World
 
-SHAPES_EVERY_SECONDS, RESTARTS_EVERY_SECONDS = 12.0, 15.0
+SHAPES_EVERY_SECONDS, RESTARTS_EVERY_SECONDS = 4.5, 5.0
 Note = Callable[..., None]
 """Records something that happened: its kind, and fields."""
 

@@ -17,6 +17,7 @@ import yaml
 
 from tests.chaos import writer
 from tests.chaos.load import Load
+from tests.soak import busy_client
 from tests.support.compare import assert_equal
 from tests.support.pipeline import complete_through, wait_until
 from tests.support.sources import Database, fresh_database
@@ -127,7 +128,11 @@ def world(folder: Path, *, seed: int) -> Iterator[World]:
         fresh_database(server) as database,
         Workload(database.dsn, seed=seed, truncates=False) as workload,
     ):
-        database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'", *writer.CREATE)
+        database.execute(
+            f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'",
+            *writer.CREATE,
+            *busy_client.CREATE,
+        )
         workload.create()
         database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLES IN SCHEMA public")
         settings: dict[str, dict[str, Any]] = {

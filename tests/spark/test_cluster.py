@@ -28,7 +28,7 @@ from tests.chaos import nemesis
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
 from tests.spark.processes import Run, run_applier
-from tests.support.extent import cases, slow
+from tests.support.extent import slow
 from tests.support.kubernetes_cluster import kubernetes_cluster
 from tests.support.spark_cluster import SparkCluster, executor_of, spark_cluster
 from tests.support.yarn_cluster import yarn_cluster
@@ -53,7 +53,7 @@ SPECULATION = {
 CLUSTERS = {"standalone": spark_cluster, "yarn": yarn_cluster, "kubernetes": kubernetes_cluster}
 
 
-@pytest.fixture(scope="module", params=cases(CLUSTERS, quick=["standalone"]))
+@pytest.fixture(scope="module", params=CLUSTERS)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     kind: str = request.param
     folder = tmp_path_factory.mktemp(kind)
@@ -149,6 +149,7 @@ def _chunks(manifest: Manifest, schema: TableSchema) -> dict[int, dict[str, Any]
     return {key: _row(key, 1 if key < 10 else 0) for key in range(KEYS)}
 
 
+@slow
 def test_executors_that_share_only_a_store_make_an_equal_table(cluster: SparkCluster) -> None:
     with running_s3(buckets=("shared",)) as s3:
         shared = Shared(cluster, "s3://shared", s3.options())

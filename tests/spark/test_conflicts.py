@@ -52,8 +52,6 @@ QUICK = (
     "optimize",
     "append of a key of the window",
     "delete",
-    "update that moves a key in",
-    "restore",
     "add column",
 )
 Counted = Counter[tuple[int, tuple[int, str]]]

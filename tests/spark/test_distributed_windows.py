@@ -275,6 +275,7 @@ def _held(tmp_path: Path, name: str) -> Iterator[threading.Event]:
         faults.arm("")
 
 
+@slow
 def test_an_optimize_between_look_and_commit_leads_to_a_fresh_look(pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline.begin(SCHEMA, *(_row(key, big=f"b{key}") for key in range(40)))
     applied = Windows(pipeline, way=DISTRIBUTED)

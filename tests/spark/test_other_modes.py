@@ -19,8 +19,10 @@ from sluice_spark.options import ApplyOptions
 from tests.spark import lake
 from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
+from tests.support.extent import slow
 
 
+@slow
 def test_G05_G06_equal_rows_without_a_key_keep_their_number(pipeline: Pipeline) -> None:
     schema = table_schema(
         column("a", 1, INT4),

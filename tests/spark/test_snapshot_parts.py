@@ -315,6 +315,7 @@ def test_a_snapshot_that_begins_again_leaves_nothing_of_the_one_before(pipeline:
     assert_equal(pipeline.path(), heap.rows)
 
 
+@slow
 def test_vacuum_removes_what_a_crash_left_of_parts_and_nothing_of_the_table(pipeline: Pipeline, seed: int) -> None:
     choice = random.Random(seed)
     heap = heap_of(pipeline)

@@ -25,7 +25,7 @@ def record(*, growing: bool) -> list[dict[str, Any]]:
         for number in range(6)
     ]
     restarts = [{"what": "restart", "at": 50.0, "phase": "calm", "process": "ingest", "how": "kill -9"}]
-    end = {"what": "end", "at": 400.0, "tables": 1, "transactions": 1234, "entries": 900}
+    end = {"what": "end", "at": 400.0, "tables": 1, "transactions": 1234, "of_one_row": 5_000_000, "entries": 900}
     return [begin, *samples, *starts, *restarts, end]
 
 
@@ -45,7 +45,7 @@ def test_what_was_measured_before_the_pace_was_found_is_plotted_and_not_judged()
 def test_the_page_has_the_figures_and_a_plot_for_what_was_measured() -> None:
     text = page.rendered(record(growing=True))
     assert "commit abc1234: 7 minutes under load on 2 cores, with SEED=1" in text
-    assert "1,234 short transactions" in text
+    assert "5,000,000 transactions of one row, 1,234 short ones" in text
     assert "1 restarts: 1 of ingest (kill -9)" in text
     assert "**grows**" in text
     assert text.count("```mermaid") == 7

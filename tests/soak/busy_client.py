@@ -1,0 +1,74 @@
+"""A client that commits thousands of transactions a second, each of one changed row."""
+
+import threading
+import time
+from typing import Self
+
+import psycopg
+
+from tests.support.sources import Database
+
+ROWS, BATCH = 1000, 5000
+CREATE = (
+    "CREATE TABLE w_count (id int PRIMARY KEY, n bigint NOT NULL)",
+    f"INSERT INTO w_count SELECT i, 0 FROM generate_series(0, {ROWS - 1}) i",
+    f"""CREATE PROCEDURE count_up(transactions int) LANGUAGE plpgsql AS $$
+    BEGIN
+        FOR i IN 1..transactions LOOP
+            UPDATE w_count SET n = n + 1 WHERE id = i % {ROWS};
+            COMMIT;
+        END LOOP;
+    END $$""",
+)
+
+
+class BusyClient:
+    """Commits `rate` transactions a second until it is stopped, and what a restart of the server kept it from
+    afterwards. The tables of CREATE must be there.
+
+    The server does not wait for its disk: a crash of it takes back the newest transactions.
+    """
+
+    def __init__(self, database: Database, *, rate: float) -> None:
+        self._database = database
+        self._rate = rate
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive(), "the busy client did not end"
+
+    def committed(self) -> int:
+        """Transactions that the source has of it."""
+        with self._database.connect() as connection:
+            return self._count(connection)
+
+    @staticmethod
+    def _count(connection: psycopg.Connection) -> int:
+        row = connection.execute("SELECT sum(n)::bigint FROM w_count").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._stop.wait(0.5):
+            try:
+                with self._database.connect() as connection:
+                    connection.execute("SET synchronous_commit = off")
+                    self._count_up(connection, began)
+            except psycopg.OperationalError:
+                continue
+
+    def _count_up(self, connection: psycopg.Connection, began: float) -> None:
+        done = self._count(connection)
+        while not self._stop.wait(0.1):
+            due = int((time.monotonic() - began) * self._rate) - done
+            while due > 0 and not self._stop.is_set():
+                connection.execute("CALL count_up(%s)", (min(due, BATCH),))
+                done, due = done + min(due, BATCH), due - BATCH
