@@ -26,18 +26,18 @@ class Windows:
         self.state = PipelineState()
         self.table: LakeTable | None = None
 
-    def apply(self) -> Applied:
-        """Everything new as one window; a snapshot ends a window."""
+    def apply(self, *, entries: int | None = None) -> Applied:
+        """Everything new, or so many entries of it, as one window; a snapshot ends a window."""
         store = self.pipeline.store
-        entries = []
-        for entry, sha256 in read_entries(store, after_seq=self.state.seq):
+        new = []
+        for entry, sha256 in read_entries(store, after_seq=self.state.seq, limit=entries):
             self.state = reduce(self.state, entry, sha256)
-            entries.append(entry)
+            new.append(entry)
         state = self.state
         (table,) = state.tables.values()
-        is_snapshot = any(isinstance(entry.body, Snapshot) for entry in entries)
+        is_snapshot = any(isinstance(entry.body, Snapshot) for entry in new)
         kind = Snapshot if is_snapshot else Changes
-        segments = [segment for entry in entries if isinstance(entry.body, kind) for segment in entry.body.segments]
+        segments = [segment for entry in new if isinstance(entry.body, kind) for segment in entry.body.segments]
         window = Window(tuple(segments), table.generation_seq if is_snapshot else state.seq, is_snapshot=is_snapshot)
         self.table = self.lake.table(table, self.session, place=self.place)
         applied = TableApply(

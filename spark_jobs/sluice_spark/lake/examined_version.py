@@ -38,6 +38,14 @@ def gone(before: ExaminedVersion, version: int) -> str:
     )
 
 
+def late(marker: int, unknown: int) -> str:
+    """What is wrong with a commit of ours that left `marker`, and was made without knowledge of the one before it."""
+    return (
+        f"an applier that was replaced was at work: {marker} was committed to the lake table without knowledge of "
+        f"{unknown}, which may hold the same changes: rows may be there twice"
+    )
+
+
 def shown(marker: int | None) -> str:
     """For a message."""
     return "missing" if marker is None else str(marker)

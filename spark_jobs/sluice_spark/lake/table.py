@@ -29,7 +29,7 @@ from sluice_spark.lake.direct.actions import Prepared
 from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.disk_sync import sync_commits
-from sluice_spark.lake.examined_version import ExaminedVersion, contradiction, gone, shown
+from sluice_spark.lake.examined_version import ExaminedVersion, contradiction, gone, late, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, tag
 from sluice_spark.lake.layout import table_properties
@@ -96,8 +96,6 @@ class LakeTable:
         self.place = place or ExaminedVersion()
         self._based_on = self.place.marker
         """The marker that the next window follows."""
-        self._found: list[int] = []
-        """Markers of ours that the last look came upon, in order."""
         self.way = CommitWay()
         self.fresh_looks = 0
         self.seconds = Phases()
@@ -405,12 +403,6 @@ class LakeTable:
             landed = self.place.marker if app_id == self.app_id else self._log.marker(app_id)
             if landed != version:
                 raise failure or ApplyError(f"a commit of {app_id} at {version} did not leave its marker")
-            if app_id == self.app_id and self._found != [version]:
-                raise UnsupportedChange(
-                    f"an applier that was replaced committed {self._found[0]} to the lake table right before "
-                    f"{version}, which may hold the same changes: rows may be there twice",
-                    hint="resync the table",
-                )
         if app_id == self.app_id:
             self._based_on = version
 
@@ -460,10 +452,11 @@ class LakeTable:
             raise UnsupportedChange(gone(before, version))
         commits = [self._log.commit(number) for number in range(before.version + 1, version + 1)]
         marker = before.marker
-        self._found = [commit.markers[self.app_id] for commit in commits if self.app_id in commit.markers]
         for commit in commits:
             if not commit.is_of(self.app_id):
                 self._refuse_change(commit)
+            elif self.app_id in commit.markers:
+                self._refuse_late(commit)
             marker = commit.markers.get(self.app_id, marker)
         recorded = self._log.marker(self.app_id) if version >= 0 else None
         if recorded != marker:
@@ -485,6 +478,14 @@ class LakeTable:
             commit.columns is not None and commit.columns != self._log.shape_at(commit.version - 1)
         ):
             raise UnsupportedChange(f"somebody else changed the lake table: {commit.description()}")
+
+    def _refuse_late(self, commit: Commit) -> None:
+        """A statement is based on whatever it finds, however long ago its window was decided."""
+        after = commit.tag.get(AFTER)
+        for number in range(after + 1, commit.version) if isinstance(after, int) else ():
+            unknown = self._log.commit(number).markers.get(self.app_id)
+            if unknown is not None:
+                raise UnsupportedChange(late(commit.markers[self.app_id], unknown), hint="resync the table")
 
     def _own(self, version: int, marker: int) -> ExaminedVersion:
         """Where to start when no report says how far an earlier process looked: at the place from
