@@ -16,6 +16,7 @@ from tests.spark.changes import INT4, NUMERIC, TEXT, Change, Manifest, column, t
 from tests.spark.conftest import Pipeline
 from tests.spark.lake import rows_in
 from tests.spark.model import SCHEMA
+from tests.spark.replays import by_delta_rs
 from tests.spark.test_snapshot_parts import assert_equal, heap_of, read_all
 from tests.support.extent import slow
 
@@ -106,6 +107,8 @@ def test_a_segment_that_reaches_across_a_moment_is_applied_on_both_sides_of_it(p
     pipeline.apply()
     _end(manifest)
     pipeline.apply()
+    before = {one["id"]: one["v"] for one in by_delta_rs(pipeline.path(), 0)}
+    assert before == {1: 2, 2: 1, 3: 1, 4: 1, 5: 1}, "the snapshot is not the table as of its moment"
     assert_equal(pipeline.path(), {1: row(1, 2), 2: row(2, 3), 3: row(3, 5), 5: row(5, 1)})
 
 

@@ -5,8 +5,10 @@ into the lake table in one commit. Whatever rows do meanwhile, whoever is killed
 import os
 import random
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -207,11 +209,19 @@ def _plain_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(({name: value for name, value in row.items() if name != "at"} for row in rows), key=str)
 
 
-def test_a_part_that_is_lost_or_damaged_is_applied_again_from_the_spool(pipeline: Pipeline, seed: int) -> None:
+@pytest.mark.parametrize("kind", cases(["lost file", "shorter file", "lost vector"], quick=["lost file"]))
+def test_a_part_that_is_lost_or_damaged_is_applied_again_from_the_spool(
+    pipeline: Pipeline, kind: str, seed: int
+) -> None:
     heap = heap_of(pipeline)
     read_all(pipeline, heap, random.Random(seed))
     (build,) = _builds(pipeline)
-    next(iter(build.glob("**/part-*.parquet"))).unlink()
+    suffix = ".bin" if kind == "lost vector" else ".parquet"
+    file = min(file for file in live_files(DeltaFolder(build).state()) if file.suffix == suffix)
+    if kind == "shorter file":
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        file.unlink()
     heap.finish()
     pipeline.apply()
     assert_equal(pipeline.path(), heap.rows)
@@ -264,21 +274,28 @@ def test_a_folder_of_parts_that_was_removed_is_made_again(pipeline: Pipeline, se
 
 
 @slow
-def test_files_that_a_vacuum_may_remove_are_copied(pipeline: Pipeline, seed: int) -> None:
-    """Half of the lake table's retention is the limit: here an hour."""
+@pytest.mark.parametrize("stated", ["by the lake table", "by the configuration"])
+def test_files_that_a_vacuum_may_remove_are_copied(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, stated: str, seed: int
+) -> None:
+    """Half of the retention is the limit, whoever states it: here no time, or half an hour."""
     heap = heap_of(pipeline)
     heap.read(0)
     for place in range(1, RANGES):
         heap.read(place)
     heap.finish()
     pipeline.apply()
-    session = pipeline.spark.newSession()
-    properties = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
-    session.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ({properties})")
+    if stated == "by the lake table":
+        session = pipeline.spark.newSession()
+        properties = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
+        session.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ({properties})")
+    else:
+        later = SimpleNamespace(time=lambda: time.time() + 2000)
+        monkeypatch.setattr("sluice_spark.lake.build.time", later)
     heap.begin_again()
     read_all(pipeline, heap, random.Random(seed))
     heap.finish()
-    pipeline.apply()
+    pipeline.apply(vacuum_seconds=7 * 86400.0 if stated == "by the lake table" else 3600.0)
     assert_equal(pipeline.path(), heap.rows)
     assert not [file for file in live_files(DeltaFolder(pipeline.path()).state()) if PREFIX in str(file)]
 

@@ -339,8 +339,8 @@ class PendingChanges:
         return Window(tuple(taken), chunks[-1].seq, chunks=chunks, changed=changed) if end > self.built else None
 
     def _whole(self) -> Window | None:
-        """The snapshot, once nothing of it is missing and all of its parts were given out."""
-        if not self.snapshot_final or (self.in_parts and self.built < len(self.chunks)):
+        """The snapshot, once nothing of it is missing. Its parts were given out before."""
+        if not self.snapshot_final:
             return None
         segments = tuple(segment for chunk in self.chunks for segment in chunk.segments)
         chunks = tuple(self.chunks) if self.in_parts else ()

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sluice.contract.applied import AppliedLog, Complete
-from sluice.contract.entries import Changes, Table
+from sluice.contract.chunks import BlockRange
+from sluice.contract.entries import Changes, Snapshot, Table
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
@@ -23,7 +24,7 @@ from sluice_spark.progress.restart import restore
 from sluice_spark.progress.table_progress import TableProgress, Work
 from sluice_spark.read.window import PendingChanges, Window
 from tests.spark.changes import Change, Manifest
-from tests.spark.heap import RANGES, Heap
+from tests.spark.heap import FACTS, RANGES, Heap
 from tests.spark.model import SCHEMA
 
 
@@ -380,6 +381,49 @@ def test_what_cannot_come_in_parts_comes_whole_and_no_other_part_is_given_out() 
     _read(ledger, store)
     (work,) = ledger.ready(now=1e9, boundary_seq=0)
     assert (work.window.is_snapshot, len(work.window.segments), work.window.chunks) == (True, 3, ())
+
+
+def test_a_part_of_a_moment_that_the_manifest_has_not_reached_is_not_given_out() -> None:
+    heap = Heap({1: {"id": 1}, 2: {"id": 2}}, {1: 0, 2: 2})
+    manifest, store = heap.manifest, heap.manifest.store
+    heap.read(0)
+    ahead = manifest.lsn + 10
+    segment = manifest.segment([Change("i", {"id": 2}, lsn=ahead)], SCHEMA)
+    blocks = (BlockRange("1", 2, 4),)
+    manifest.append(Snapshot(SCHEMA.table_id, 1, 1, ahead, (segment,), False, 1, FACTS, (), blocks))
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
+    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=ExaminedVersion())})
+    given = []
+    for _ in range(2):
+        _read(ledger, store)
+        for _ in range(2):
+            for work in ledger.ready(now=1e9, boundary_seq=0):
+                given.append((work.window.last_seq, work.window.changed))
+                ledger.applied(work, Applied(work.progress.place, work.window.last_seq, 1, committed=False))
+        given.append((0, False))
+        # From between the moments: it ends where the second chunk was read.
+        manifest.transaction([Change("u", {"id": 2})], SCHEMA)
+    assert given == [(3, False), (0, False), (4, True), (0, False)]
+
+
+def test_a_lake_table_is_not_maintained_while_its_next_snapshot_is_applied_in_parts() -> None:
+    """Maintenance removes the logs of builds, for it takes none to be under way."""
+    store = MemoryStore("ledger of a resync in parts", prefix="shop/")
+    manifest = Manifest(store)
+    manifest.table(SCHEMA, generation=2)
+    manifest.snapshot([{"id": 1}], SCHEMA, generation=2, final=False)
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
+    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=ExaminedVersion(7))})
+    _read(ledger, store)
+    (work,) = ledger.ready(now=1e9, boundary_seq=0)
+    ledger.applied(work, Applied(work.progress.place, work.window.last_seq, 1, committed=False))
+    assert ledger.maintainable() == []
+    manifest.snapshot([{"id": 2}], SCHEMA, generation=2)
+    _read(ledger, store)
+    for _ in range(2):
+        (work,) = ledger.ready(now=1e9, boundary_seq=0)
+        ledger.applied(work, Applied(ExaminedVersion(7), work.window.last_seq, 1))
+    assert ledger.maintainable() == ["16385"]
 
 
 def test_a_paused_table_holds_up_no_boundary_and_is_named_in_it() -> None:
