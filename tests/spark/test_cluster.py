@@ -196,7 +196,7 @@ def _run_and_strike(options: ApplyOptions, folder: Path, strike: Callable[[int],
             time.sleep(0.02)
     for point in POINTS:
         (folder / f"{point}.gate").touch()
-    assert not waiting, f"never passed: {waiting}"
+    assert not waiting, f"never passed: {waiting}\n{running.result().output[-6000:]}"
     return running.result()
 
 

@@ -77,6 +77,8 @@ def yarn_cluster(folder: Path) -> Iterator[SparkCluster]:
             "spark.yarn.stagingDir": (folder / "staging").as_uri(),
             "spark.yarn.am.memory": "512m",
             "spark.executor.memoryOverhead": "512m",
+            # The tests kill more containers than an application may lose.
+            "spark.executor.maxNumFailures": "100",
         }
         yield SparkCluster("yarn", python, bare, folder, conf)
 
