@@ -39,11 +39,12 @@ def templated(text: str) -> str:
 
 
 def plain_file(alerts: Sequence[Alert], recordings: Sequence[Recording], defaults: Mapping[str, int | float]) -> str:
-    """A rule file for Prometheus."""
-    lines = [HEADER.rstrip(), "groups:", "  - name: sluice-objectives", "    rules:"]
+    """A rule file for Prometheus: one group, because only the rules of one group are evaluated in
+    their order. An alert in another group reads recordings that are an interval old.
+    """
+    lines = [HEADER.rstrip(), "groups:", "  - name: sluice", "    rules:"]
     for recording in recordings:
         lines += _item([f"record: {recording.name}", *_block("expr", plain(recording.expression, defaults))])
-    lines += ["  - name: sluice", "    rules:"]
     for alert in alerts:
         lines += _item(_alert(alert, lambda text: plain(text, defaults)))
     return "\n".join([*lines, ""])

@@ -25,11 +25,12 @@ def _rules_of(alert: str, directory: Path) -> Path:
     """The rules as they are, without the other alerts, and without recordings where none is read:
     promtool evaluates whatever is there, minute by minute.
     """
-    recordings, alerts = yaml.safe_load((ROOT / PLAIN_RULES).read_text())["groups"]
-    chosen = {**alerts, "rules": [rule for rule in alerts["rules"] if rule["alert"] == alert]}
-    groups = [recordings, chosen] if "pipeline:" in chosen["rules"][0]["expr"] else [chosen]
+    [group] = yaml.safe_load((ROOT / PLAIN_RULES).read_text())["groups"]
+    recordings = [rule for rule in group["rules"] if "record" in rule]
+    [chosen] = [rule for rule in group["rules"] if rule.get("alert") == alert]
+    rules = [*recordings, chosen] if "pipeline:" in chosen["expr"] else [chosen]
     written = directory / "rules.yml"
-    written.write_text(json.dumps({"groups": groups}))
+    written.write_text(json.dumps({"groups": [{**group, "rules": rules}]}))
     return written
 
 
@@ -160,11 +161,12 @@ def test_a_selector_refuses_what_the_catalogue_does_not_know() -> None:
 
 
 def test_the_plain_rules_hold_numbers_and_no_marks() -> None:
-    """One file for Prometheus: recordings before the alerts that read them."""
+    """One group for Prometheus: recordings before the alerts that read them."""
     text = (ROOT / PLAIN_RULES).read_text()
     assert "⟦" not in text
-    groups = yaml.safe_load(text)["groups"]
-    assert [rule["record"] for rule in groups[0]["rules"]] == [recording.name for recording in RECORDINGS]
-    assert [rule["alert"] for rule in groups[1]["rules"]] == NAMES
-    assert all(rule["labels"]["severity"] in ("critical", "warning") for rule in groups[1]["rules"])
+    [group] = yaml.safe_load(text)["groups"]
+    recordings, alerts = group["rules"][: len(RECORDINGS)], group["rules"][len(RECORDINGS) :]
+    assert [rule["record"] for rule in recordings] == [recording.name for recording in RECORDINGS]
+    assert [rule["alert"] for rule in alerts] == NAMES
+    assert all(rule["labels"]["severity"] in ("critical", "warning") for rule in alerts)
     assert not [alert.name for alert in ALERTS if "⟦" in rules.templated(alert.expression)]

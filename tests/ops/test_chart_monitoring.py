@@ -37,6 +37,14 @@ def _by_name(rule: Manifest) -> dict[str, dict[str, object]]:
     }
 
 
+def test_no_alert_of_the_chart_is_evaluated_before_what_it_reads() -> None:
+    """Only the rules of one group are evaluated in their order. (Prometheus: Recording rules.)"""
+    [group] = _rule(helm.feature("prometheus-rule"))["spec"]["groups"]
+    kinds = ["record" if "record" in each else "alert" for each in group["rules"]]
+    assert kinds == sorted(kinds, reverse=True)
+    assert group["rules"][0]["record"] == "pipeline:sluice_declared"
+
+
 def test_prometheus_accepts_the_rules_of_the_chart(promtool: Path, tmp_path: Path) -> None:
     written = tmp_path / "rules.yml"
     written.write_text(json.dumps({"groups": _rule(helm.feature("prometheus-rule"))["spec"]["groups"]}))
