@@ -55,6 +55,7 @@ class SnapshotApply:
         snapshot is to be applied as a whole. Raises ManifestCorrupt, ApplyError, StoreError.
         """
         try:
+            self._lake.require_replaceable()
             return self._parts().bring(window.chunks, lake=self._lake, changed=window.changed), ""
         except (NotDirect, UnsupportedChange) as reason:
             return self._refused(str(reason))
@@ -81,6 +82,7 @@ class SnapshotApply:
         """Commits the snapshot with the marker. Returns the rows that were not counted with a part. Raises
         UnsupportedChange, ManifestCorrupt, ApplyError, StoreError.
         """
+        self._lake.require_replaceable()
         snapshot, marker = self._snapshot, window.last_seq
         if any(segment.schema_version != snapshot.schema_version for segment in window.segments):
             raise UnsupportedChange("the snapshot has rows of several schema versions")

@@ -13,6 +13,7 @@ from sluice import faults
 from sluice.contract.schema import TableSchema
 from sluice.errors import ManifestCorrupt
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED
+from sluice_spark.lake.layout import TABLE_PROPERTIES
 from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import SCHEMA
@@ -102,6 +103,17 @@ def test_a_small_snapshot_with_a_changed_segment_makes_no_table(pipeline: Pipeli
     with pytest.raises(ManifestCorrupt):
         Windows(pipeline).apply()
     assert not pipeline.path().exists()
+
+
+def test_a_snapshot_replaces_no_table_that_somebody_else_made(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA, {"id": 1, "v": 0, "big": "b", "at": None})
+    theirs = pipeline.spark.newSession().sql("SELECT 9 AS id")
+    theirs.write.format("delta").options(**TABLE_PROPERTIES).save(str(pipeline.path()))
+    for _ in range(2):
+        reported = pipeline.apply().tables[SCHEMA.table_id]
+        assert reported.state == "stale"
+        assert reported.reason == "somebody else's table is where the lake table should be"
+        assert by_delta_rs(pipeline.path(), None) == [{"id": 9}]
 
 
 def test_a_table_that_appears_before_the_first_commit_is_not_replaced(pipeline: Pipeline) -> None:

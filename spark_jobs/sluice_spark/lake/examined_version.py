@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+OURS = "sluice/"
+"""How the name of each marker of every pipeline begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExaminedVersion:
@@ -35,14 +38,6 @@ def gone(before: ExaminedVersion, version: int) -> str:
     return (
         f"the lake table went from version {before.version} to {version}: somebody else restored, "
         "replaced or removed it"
-    )
-
-
-def late(marker: int, unknown: int) -> str:
-    """What is wrong with a commit of ours that left `marker`, and was made without knowledge of the one before it."""
-    return (
-        f"an applier that was replaced was at work: {marker} was committed to the lake table without knowledge of "
-        f"{unknown}, which may hold the same changes: rows may be there twice"
     )
 
 

@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -175,6 +175,22 @@ def vector_file(descriptor: Mapping[str, Any]) -> str:
     prefix, encoded = place[:-_UUID_CHARACTERS], place[-_UUID_CHARACTERS:]
     name = f"deletion_vector_{uuid.UUID(bytes=base64.b85decode(encoded.translate(str.maketrans(Z85, B85))))}.bin"
     return f"{prefix}/{name}" if prefix else name
+
+
+def refuse_late(commit: Commit, app_id: str, *, read: Callable[[int], Commit]) -> None:
+    """`commit` left a marker of `app_id`; `read` reads the commit of a version. A statement is based on whatever it
+    finds, however long ago its window was decided. Raises UnsupportedChange when it was not decided on top of the
+    marker before it.
+    """
+    after = commit.tag.get(AFTER)
+    for number in range(after + 1, commit.version) if isinstance(after, int) else ():
+        unknown = read(number).markers.get(app_id)
+        if unknown is not None:
+            raise UnsupportedChange(
+                f"an applier that was replaced was at work: {commit.markers[app_id]} was committed to the lake table "
+                f"without knowledge of {unknown}, which may hold the same changes: rows may be there twice",
+                hint="resync the table",
+            )
 
 
 def changes_data(commit: Commit) -> bool:

@@ -53,6 +53,14 @@ class LakeLog:
         recorded = self._snapshot.transactions().get(app_id)
         return int(recorded.get()) if recorded.isDefined() else None
 
+    def app_ids(self) -> list[str]:
+        """Of everything that ever left a marker, as of the newest version."""
+        names = self._snapshot.transactions().keysIterator()
+        found = []
+        while names.hasNext():
+            found.append(str(names.next()))
+        return found
+
     def file_count(self) -> int:
         """Files in the newest version."""
         return int(self._snapshot.numOfFiles())

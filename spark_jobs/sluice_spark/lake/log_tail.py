@@ -74,6 +74,9 @@ class LogTail(LakeLog):
     def marker(self, app_id: str) -> int | None:
         return super().marker(app_id) if self._state is None else self._state.markers.get(app_id)
 
+    def app_ids(self) -> list[str]:
+        return super().app_ids() if self._state is None else list(self._state.markers)
+
     def column_names(self) -> list[str]:
         return super().column_names() if self._state is None else list(self._state.columns)
 

@@ -21,7 +21,7 @@ from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.direct.commit import DirectTable
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.direct.table_folder import TableFolder
-from sluice_spark.lake.examined_version import ExaminedVersion
+from sluice_spark.lake.examined_version import OURS, ExaminedVersion
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.log_cleanup import LogHygiene
 from sluice_spark.lake.log_tail import LogTail
@@ -40,7 +40,7 @@ def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
     A spool that was lost begins again with entry 1, under the same names: what an older manifest's
     marker says must not hold for it.
     """
-    return f"sluice/{pipeline}/{state.table_id}/{state.generation}/{manifest}"
+    return f"{OURS}{pipeline}/{state.table_id}/{state.generation}/{manifest}"
 
 
 def lake_path(state: TableState) -> str:

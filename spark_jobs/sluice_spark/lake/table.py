@@ -29,9 +29,9 @@ from sluice_spark.lake.direct.actions import Prepared
 from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.disk_sync import sync_commits
-from sluice_spark.lake.examined_version import ExaminedVersion, contradiction, gone, late, shown
+from sluice_spark.lake.examined_version import OURS, ExaminedVersion, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
-from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, tag
+from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, refuse_late, tag
 from sluice_spark.lake.layout import table_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
@@ -130,6 +130,15 @@ class LakeTable:
     def known_file_count(self) -> int | None:
         """Files in the version that the table stands at, None when only a look at it would tell."""
         return self._direct.file_count(self.place.version) if self._direct is not None else None
+
+    def require_replaceable(self) -> None:
+        """Raises UnsupportedChange when there is a table that no pipeline ever committed to, ApplyError."""
+        with translated_errors():
+            if self._log.update() >= 0 and not any(app_id.startswith(OURS) for app_id in self._log.app_ids()):
+                raise UnsupportedChange(
+                    "somebody else's table is where the lake table should be",
+                    hint="move or remove it, or set another lake.uri; then resync the table",
+                )
 
     def marker(self, app_id: str) -> int | None:
         """The transaction version that the table records for `app_id`."""
@@ -456,7 +465,7 @@ class LakeTable:
             if not commit.is_of(self.app_id):
                 self._refuse_change(commit)
             elif self.app_id in commit.markers:
-                self._refuse_late(commit)
+                refuse_late(commit, self.app_id, read=self._log.commit)
             marker = commit.markers.get(self.app_id, marker)
         recorded = self._log.marker(self.app_id) if version >= 0 else None
         if recorded != marker:
@@ -478,14 +487,6 @@ class LakeTable:
             commit.columns is not None and commit.columns != self._log.shape_at(commit.version - 1)
         ):
             raise UnsupportedChange(f"somebody else changed the lake table: {commit.description()}")
-
-    def _refuse_late(self, commit: Commit) -> None:
-        """A statement is based on whatever it finds, however long ago its window was decided."""
-        after = commit.tag.get(AFTER)
-        for number in range(after + 1, commit.version) if isinstance(after, int) else ():
-            unknown = self._log.commit(number).markers.get(self.app_id)
-            if unknown is not None:
-                raise UnsupportedChange(late(commit.markers[self.app_id], unknown), hint="resync the table")
 
     def _own(self, version: int, marker: int) -> ExaminedVersion:
         """Where to start when no report says how far an earlier process looked: at the place from
