@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from deltalake import DeltaTable
 
 from sluice.manifest.reader import load_state, read_entries
 from sluice_spark.distributed.touched_keys import TouchedSpan
-from sluice_spark.lake.build import PREFIX
+from sluice_spark.lake.build import PREFIX, BuildTable
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import LakeTable
@@ -152,26 +154,56 @@ def test_an_applier_that_is_killed_costs_a_part_at_most_and_the_table_is_whole(
 
 @slow
 def test_rows_are_merged_by_key_where_the_keys_that_changed_do_not_fit_in_memory(pipeline: Pipeline, seed: int) -> None:
-    choice = random.Random(seed)
     heap = heap_of(pipeline)
-    read_all(pipeline, heap, choice, apply=False)
+    read_all(pipeline, heap, random.Random(seed), apply=False)
     heap.finish()
-    state = load_state(pipeline.store).tables["16385"]
-    options = pipeline.options(max_window_bytes=1)
-    lake, session = Lake(options, pipeline.store, before_commit=lambda: None), pipeline.spark.newSession()
-    pending = PendingChanges(1, state.generation_seq, state.generation_seq)
-    for entry, _ in read_entries(pipeline.store, after_seq=0):
-        pending.take_in(entry, "16385", through_lsn=entry.from_lsn)
-    while (window := pending.next_window(max_bytes=1, until_seq=1 << 62)) is not None and window.is_part:
-        build, table = lake.build(state, session), lake.table(state, session)
-        build.touched[build.table.app_id] = TouchedSpan(1 << 62, (), 1 << 60)
-        refused = SnapshotApply(options, pipeline.store, table, state, build=build).apply_part(window)[1]
-        assert not refused
-        pending.done(window)
-    lake.close()
+
+    def too_many(build: BuildTable) -> None:
+        build.touched[build.folder.name] = TouchedSpan(build.table.app_id, 1 << 62, (), 1 << 60)
+
+    with _lake(pipeline) as lake:
+        _bring_parts(pipeline, lake, before=too_many)
     pipeline.apply()
     assert_equal(pipeline.path(), heap.rows)
     assert [file for file in live_files(DeltaFolder(pipeline.path()).state()) if PREFIX in str(file)]
+
+
+@contextmanager
+def _lake(pipeline: Pipeline) -> Iterator[Lake]:
+    lake = Lake(pipeline.options(), pipeline.store, before_commit=lambda: None)
+    try:
+        yield lake
+    finally:
+        lake.close()
+
+
+def _bring_parts(pipeline: Pipeline, lake: Lake, *, before: Callable[[BuildTable], None] = lambda build: None) -> None:
+    """All parts that the manifest has of the newest generation, as small as they can be."""
+    state, session = load_state(pipeline.store).tables["16385"], pipeline.spark.newSession()
+    pending = PendingChanges(state.generation, state.generation_seq, state.generation_seq)
+    for entry, _ in read_entries(pipeline.store, after_seq=0):
+        pending.take_in(entry, "16385", through_lsn=entry.from_lsn)
+    end = 1 << 62
+    while (window := pending.next_window(max_bytes=1, until_seq=end, read_lsn=end)) is not None and window.is_part:
+        build, table = lake.build(state, session), lake.table(state, session)
+        before(build)
+        assert not SnapshotApply(pipeline.options(), pipeline.store, table, state, build=build).apply_part(window)[1]
+        pending.done(window)
+
+
+@slow
+def test_a_snapshot_that_begins_again_leaves_no_keys_of_the_one_before(pipeline: Pipeline, seed: int) -> None:
+    choice = random.Random(seed)
+    heap = heap_of(pipeline)
+    _change(heap, choice, 0, 8)
+    with _lake(pipeline) as lake:
+        read_all(pipeline, heap, choice, apply=False)
+        _bring_parts(pipeline, lake)
+        assert list(pipeline.store.list("apply/scratch/"))
+        heap.begin_again()
+        heap.read(0)
+        _bring_parts(pipeline, lake)
+        assert not list(pipeline.store.list("apply/scratch/"))
 
 
 @slow

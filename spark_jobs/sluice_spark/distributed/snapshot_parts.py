@@ -84,6 +84,7 @@ class SnapshotParts:
         if place.marker is not None and not self._has_columns():
             raise NotDirect("it was begun with other columns")
         if place.marker is None:
+            self.forget_keys()
             self._build.clear(is_table=lake.recorded().version >= 0)
         done = place.marker or 0
         as_of = max((chunk.lsn for chunk in chunks if _marker(chunk, its_rows=False) <= done), default=0)
@@ -99,8 +100,8 @@ class SnapshotParts:
         return sum(segment.rows for chunk in undone for segment in chunk.segments)
 
     def forget_keys(self) -> None:
-        """Removes what was kept from part to part."""
-        found: TouchedSpan | None = self._build.touched.pop(self._table.app_id, None)
+        """Removes what was kept from part to part, of this snapshot or an earlier one."""
+        found: TouchedSpan | None = self._build.touched.pop(self._build.folder.name, None)
         self._distribution.remove(found.objects if found is not None else ())
 
     def _apply(self, part: _Part, *, first_lsn: int, as_of: int, changed: bool) -> None:
@@ -134,11 +135,14 @@ class SnapshotParts:
 
     def _touched(self, *, first_lsn: int, until_lsn: int) -> tuple[str, ...] | None:
         """The keys of rows that changed after the first moment, None when they are too many."""
-        found = self._build.touched.get(self._table.app_id) or TouchedSpan(first_lsn)
+        found: TouchedSpan | None = self._build.touched.get(self._build.folder.name)
+        if found is None or found.app_id != self._table.app_id:
+            self.forget_keys()
+            found = TouchedSpan(self._table.app_id, first_lsn)
         if found.through_lsn < until_lsn:
             changes = self._distribution.changes(after_lsn=found.through_lsn, until_lsn=until_lsn)
             found = self._distribution.touched(changes, found, until_lsn=until_lsn)
-            self._build.touched[self._table.app_id] = found
+            self._build.touched[self._build.folder.name] = found
         return found.objects if found.memory <= self._distribution.task_memory else None
 
     def _merge(self, segments: Sequence[Segment], marker: int, *, after_lsn: int, until_lsn: int) -> None:

@@ -26,10 +26,11 @@ from sluice_spark.fold.row_identity import Claims, number_rows, whole
 
 @dataclass(frozen=True, slots=True)
 class TouchedSpan:
-    """Keys touched after the first moment and up to `through_lsn`: objects of the spool, and the bytes that they take
-    in memory.
+    """Keys touched after the first moment of the snapshot that becomes the table of `app_id`, and up to
+    `through_lsn`: objects of the spool, and the bytes that they take in memory.
     """
 
+    app_id: str
     through_lsn: int
     objects: tuple[str, ...] = ()
     memory: int = 0
@@ -38,7 +39,7 @@ class TouchedSpan:
         """With those of the time up to `through_lsn`."""
         objects = tuple(one.object for one in found if one.object)
         memory = self.memory + sum(one.memory for one in found)
-        return TouchedSpan(through_lsn, self.objects + objects, memory)
+        return TouchedSpan(self.app_id, through_lsn, self.objects + objects, memory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,8 @@ def folder_name(app_id: str) -> str:
 @dataclass(frozen=True, slots=True)
 class BuildTable:
     """The Delta table `table` in the folder `name` of the lake table whose files are in `folder`. A file of the lake
-    table that no version has stays for `vacuum_seconds`. `touched` is kept from part to part, by application id.
-    Before something is removed `before_commit` raises when this process may not commit.
+    table that no version has stays for `vacuum_seconds`. `touched` is kept from part to part, by the folder of the
+    lake table. Before something is removed `before_commit` raises when this process may not commit.
     """
 
     table: LakeTable
