@@ -20,6 +20,7 @@ from tests.spark import lake
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, Running, running
 from tests.spark.model import SCHEMA
+from tests.spark.replays import by_delta_rs
 from tests.support.pipeline import wait_until
 
 CANARY = 918_273
@@ -174,6 +175,28 @@ def test_a_table_whose_folder_was_removed_is_made_anew_by_a_resync_in_the_same_p
         wait_until(lambda: bool(work.ended) or is_there(), what="the new generation is in the lake")
     assert work.ended == []
     assert sorted(pipeline.rows(), key=str) == sorted([_row(3), _row(4)], key=str)
+
+
+def test_what_a_removed_table_left_in_its_log_is_not_taken_for_the_next_table(pipeline: Pipeline) -> None:
+    """A folder that is removed while a commit lands may keep the checksum of that commit."""
+    pipeline.begin(SCHEMA, _row(1, 1))
+    pipeline.apply()
+    pipeline.manifest.transaction([Change("i", _row(2, 2))], SCHEMA)
+    pipeline.apply()
+    left = pipeline.path() / "_delta_log" / f"{1:020d}.crc"
+    content = left.read_bytes()
+    shutil.rmtree(pipeline.path())
+    left.parent.mkdir(parents=True)
+    left.write_bytes(content)
+    pipeline.begin(SCHEMA, _row(1, 3), generation=2)
+    pipeline.apply()
+    assert [row["v"] for row in by_delta_rs(pipeline.path(), None)] == [3]
+    pipeline.manifest.transaction([Change("i", _row(4, 4))], SCHEMA)
+    pipeline.apply()
+    pipeline.move()
+    pipeline.manifest.transaction([Change("u", _row(1, 5))], SCHEMA)
+    assert pipeline.apply().tables["16385"].state == "live"
+    assert {row["id"]: row["v"] for row in pipeline.rows()} == {1: 5, 4: 4}
 
 
 def test_another_table_put_in_the_place_of_ours_is_recognised_by_the_marker_alone(pipeline: Pipeline) -> None:

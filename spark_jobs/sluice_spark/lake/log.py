@@ -16,6 +16,7 @@ from sluice.errors import UnsupportedChange
 from sluice_spark.lake.foreign_commits import COMMIT, Commit, commit_name, damaged, read_commit, shape
 
 _AT_ONCE = 1 << 20
+_CHECKPOINT = ".checkpoint."
 
 
 class LakeLog:
@@ -95,6 +96,17 @@ class LakeLog:
                 f"the columns of the lake table's version {version} cannot be read from its log any more"
             ) from None
 
+    def clear(self) -> None:
+        """Removes what a table that is gone left behind, where there is none: Delta takes its checksum for that of
+        the version that the next table comes to. A log with a commit or a checkpoint stays as it is.
+        """
+        found = list(self._entries())
+        if not any(COMMIT.fullmatch(name) or _CHECKPOINT in name for name, _ in found):
+            for name, is_file in found:
+                if is_file:
+                    path = self._path_of(name)
+                    self._files(path).delete(path, *(False,))
+
     def _lines(self, name: str) -> Iterator[bytes]:
         """Piece by piece: a commit of a large table has a line for each of its files."""
         path = self._path_of(name)
@@ -109,15 +121,19 @@ class LakeLog:
             stream.close()
 
     def _listed(self) -> Iterator[int]:
+        for name, _ in self._entries():
+            if match := COMMIT.fullmatch(name):
+                yield int(match[1])
+
+    def _entries(self) -> Iterator[tuple[str, bool]]:
+        """Names in the log's folder, and whether each is a file; none where there is no folder."""
         folder = self._path_of("")
         try:
             found = self._files(folder).listStatus(folder)
         except Py4JJavaError:
             return
         for status in found:
-            match = COMMIT.fullmatch(str(status.getPath().getName()))
-            if match:
-                yield int(match[1])
+            yield str(status.getPath().getName()), bool(status.isFile())
 
     # Each of these is a call to the JVM, which a log that is read without it must not make.
     @cached_property

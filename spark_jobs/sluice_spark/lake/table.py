@@ -346,9 +346,7 @@ class LakeTable:
         self.commit_prepared(version, DirectCommit(direct, make))
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
-        """Commits a table of the rows and columns of `frame` in place of the one that is there, or
-        makes it, with the marker `version`.
-        """
+        """Commits the rows and columns of `frame` as the table, there or not, with the marker `version`."""
         self.write(self.app_id, version, frame=frame, mode="overwrite", new_schema=True)
 
     def _statement(self, merge: MergePlan | RowsMergePlan) -> str:
@@ -448,6 +446,8 @@ class LakeTable:
         conf = self.session.conf
         settings = {**settings, USER_METADATA: tag(self.app_id, after=self.place.version)}
         try:
+            if self.place.version < 0:
+                self._log.clear()
             for name, value in settings.items():
                 conf.set(name, value)
             return run()
