@@ -177,6 +177,20 @@ def test_a_table_whose_folder_was_removed_is_made_anew_by_a_resync_in_the_same_p
     assert sorted(pipeline.rows(), key=str) == sorted([_row(3), _row(4)], key=str)
 
 
+def test_a_commit_that_lands_while_the_folder_is_removed_does_not_hide_that_it_is_gone(pipeline: Pipeline) -> None:
+    """On an object store what a listing found is removed, and what was written since stays."""
+    with _with_its_snapshot(pipeline) as work:
+        listed = [path for path in pipeline.path().rglob("*") if path.is_file()]
+        seq = pipeline.manifest.transaction([Change("i", _row(2))], SCHEMA)
+        assert _taken_or_refused(pipeline, work, seq).state == "live"
+        for path in listed:
+            path.unlink()
+        seq = pipeline.manifest.transaction([Change("i", _row(3))], SCHEMA)
+        row = _taken_or_refused(pipeline, work, seq)
+        assert (work.ended, row.state) == ([], "stale")
+        assert "somebody else removed what came before it" in row.reason
+
+
 def test_what_a_removed_table_left_in_its_log_is_not_taken_for_the_next_table(pipeline: Pipeline) -> None:
     """A folder that is removed while a commit lands may keep the checksum of that commit."""
     pipeline.begin(SCHEMA, _row(1, 1))

@@ -16,7 +16,8 @@ from sluice.errors import UnsupportedChange
 from sluice_spark.lake.foreign_commits import COMMIT, Commit, commit_name, damaged, read_commit, shape
 
 _AT_ONCE = 1 << 20
-_CHECKPOINT = ".checkpoint."
+CHECKPOINT = ".checkpoint."
+"""In the name of each of its files."""
 
 
 class LakeLog:
@@ -101,7 +102,7 @@ class LakeLog:
         the version that the next table comes to. A log with a commit or a checkpoint stays as it is.
         """
         found = list(self._entries())
-        if not any(COMMIT.fullmatch(name) or _CHECKPOINT in name for name, _ in found):
+        if not any(COMMIT.fullmatch(name) or CHECKPOINT in name for name, _ in found):
             for name, is_file in found:
                 if is_file:
                     path = self._path_of(name)

@@ -17,10 +17,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sluice.errors import ObjectMissing, ServiceError
+from sluice.errors import ObjectMissing, ServiceError, UnsupportedChange
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.foreign_commits import COMMIT, Commit, commit_name, read_commit
-from sluice_spark.lake.log import LakeLog, cleaned_up
+from sluice_spark.lake.log import CHECKPOINT, LakeLog, cleaned_up
 
 _CHECKSUM = re.compile(r"(\d{20})\.crc")
 _NOT_IN_THE_LOG = frozenset({"catalogManaged", "coordinatedCommits-preview"})
@@ -40,17 +40,30 @@ class LogTail(LakeLog):
     """The log of the table at `path`, whose folder (with its slash) is `folder` in `store`.
 
     `since` is a version that an earlier process reported (-1: none did), so that older ones need
-    not be listed.
+    not be listed. `beginnings` keeps by folder the file with which a log begins, for all looks of a process;
+    without it nobody looks for the beginning.
     """
 
-    def __init__(self, session: SparkSession, path: str, *, store: ObjectStore, folder: str, since: int) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        path: str,
+        *,
+        store: ObjectStore,
+        folder: str,
+        since: int,
+        beginnings: dict[str, str] | None = None,
+    ) -> None:
         super().__init__(session, path)
         self._store = store
         self._log = f"{folder}_delta_log/"
         self._since = since
+        self._beginnings = beginnings
         self._state: _State | None = None
 
     def update(self) -> int:
+        """Raises UnsupportedChange as well when the log has no beginning any more."""
+        self._require_beginning()
         try:
             self._state = self._read()
         except (ServiceError, ValueError, TypeError, KeyError, AttributeError):
@@ -91,6 +104,32 @@ class LogTail(LakeLog):
         except ServiceError:
             return super().commit(version)
         return read_commit(version, content.split(b"\n"), name=name)
+
+    def _require_beginning(self) -> None:
+        """A folder that is removed while a commit lands keeps that commit. Delta goes on from what it has in
+        memory, and nobody else can read the table.
+        """
+        if self._beginnings is None:
+            return
+        known = self._beginnings.get(self._log)
+        try:
+            if known is not None and self._store.size(self._log + known) is not None:
+                return
+            names = [key.removeprefix(self._log) for key in self._store.list(self._log)]
+        except ServiceError:
+            return  # whoever reads on says so
+        commits = sorted(name for name in names if COMMIT.fullmatch(name))
+        # Commits may be gone that a checkpoint has made unnecessary.
+        first = max((name for name in names if CHECKPOINT in name), default="")
+        if commits and commits[0] == commit_name(0):
+            first = commits[0]
+        if first:
+            self._beginnings[self._log] = first
+        elif commits:
+            raise UnsupportedChange(
+                f"the lake table's log begins with {commits[0]}: somebody else removed what came before it",
+                hint="remove the rest of the lake table's folder and resync the table",
+            )
 
     def _read(self) -> _State | None:
         """None where the end of the log does not say everything."""

@@ -63,6 +63,7 @@ class Lake:
         self._direct: OrderedDict[str, DirectTable] = OrderedDict()
         self._lock = threading.Lock()
         self._touched: dict[str, Any] = {}
+        self._beginnings: dict[str, str] = {}
 
     @cached_property
     def _manifest(self) -> str:
@@ -91,7 +92,13 @@ class Lake:
             before_commit=self._before_commit,
             place=place,
             direct=self._direct_table(state),
-            log=self._log(state, session, path, since=place.version if place is not None else -1),
+            log=self._log(
+                state,
+                session,
+                path,
+                since=place.version if place is not None else -1,
+                beginnings=self._beginnings,
+            ),
         )
 
     def build(self, state: TableState, session: SparkSession) -> BuildTable:
@@ -110,8 +117,17 @@ class Lake:
         files = TableFolder(self._files, folder)
         return BuildTable(table, files, name, vacuum_seconds, self._touched, self._before_commit)
 
-    def _log(self, state: TableState, session: SparkSession, path: str, *, since: int) -> LogTail:
-        return LogTail(session, path, store=self._files, folder=f"{lake_path(state)}/", since=since)
+    def _log(
+        self,
+        state: TableState,
+        session: SparkSession,
+        path: str,
+        *,
+        since: int,
+        beginnings: dict[str, str] | None = None,
+    ) -> LogTail:
+        folder = f"{lake_path(state)}/"
+        return LogTail(session, path, store=self._files, folder=folder, since=since, beginnings=beginnings)
 
     def _direct_table(self, state: TableState) -> DirectTable | None:
         """The same object for the same lake table, which keeps what it knows of its files."""
