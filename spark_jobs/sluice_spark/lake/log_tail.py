@@ -3,7 +3,8 @@ for the look before each window.
 
 Delta needs about a tenth of a second and a listing for each table that it opens. This asks for the files
 of the version that is known and for the commit after it, and lists only when there is one: a listing
-costs what lies in the log. Owns that the answers are those of `LakeLog`: the end of a log speaks
+costs what lies in the log. A look before a window also asks for the file with which the log begins: without it
+nobody can read the table, whatever is newest. Owns that the answers are those of `LakeLog`: the end of a log speaks
 for itself only where the newest commit has its checksum, and the checksum states markers, columns
 and a protocol under which every commit is a file of the log. Whatever else is found, or whatever
 goes wrong, is answered by Delta. Who asks examines the table by the same rules, so nothing that is
