@@ -12,7 +12,6 @@ machine, boot and process namespace that does not run any more. Other machines m
 host names and process numbers.
 """
 
-import json
 import os
 import socket
 import threading
@@ -20,9 +19,8 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sluice import faults
 from sluice.contract import codec, keys
@@ -70,6 +68,19 @@ class Process:
         return not _runs(other.pid) or (bool(other.started) and other.started != _started(other.pid))
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What `apply/lease.json` says: who owns under which claim, and when it last said so (seconds of the wall clock; 0
+    when it gave the lease back).
+    """
+
+    instance: str
+    number: int
+    renewed_at: float
+    seconds: float
+    process: Process
+
+
 class Lease:
     """Held from `acquire` to `release`. `check` is called from worker threads, `renew` from one
     thread.
@@ -85,7 +96,7 @@ class Lease:
     ) -> None:
         self.instance = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:12]}"
         self._store = store
-        self._seconds = seconds
+        self._seconds = float(seconds)
         self._wall = wall
         self._monotonic = monotonic
         self._process = Process.current()
@@ -97,10 +108,12 @@ class Lease:
         """Takes the pipeline. Raises WriterFenced when a living applier has it, ManifestCorrupt and FormatTooNew when
         it cannot be read who does.
         """
-        number, holder = self._newest_claim(), self._holder()
+        # The holder is read behind the number: one that takes over in between is alive, or has the next number.
+        number = self._newest_claim()
+        holder = self._holder()
         if holder is not None and self._alive(holder):
             raise WriterFenced(
-                f"another applier owns this pipeline: {holder.get('instance')}",
+                f"another applier owns this pipeline: {holder.instance}",
                 hint="stop it, or wait until its lease ends",
             )
         self._take(number + 1)
@@ -167,34 +180,28 @@ class Lease:
         if self._store.get(self._claim(number)) != self.instance.encode():
             raise WriterFenced("another applier has taken this pipeline over")
 
-    def _alive(self, holder: dict[str, Any]) -> bool:
-        if holder["renewed_at"] + holder["seconds"] <= self._wall():
-            return False
-        try:
-            return not self._process.saw_end_of(Process(**holder["process"]))
-        except (KeyError, TypeError):
-            return True
+    def _alive(self, holder: Holder) -> bool:
+        return holder.renewed_at + holder.seconds > self._wall() and not self._process.saw_end_of(holder.process)
 
-    def _holder(self) -> dict[str, Any] | None:
+    def _holder(self) -> Holder | None:
         try:
-            holder = codec.parse(self._store.get(keys.APPLY_LEASE), _WHAT)
+            data = self._store.get(keys.APPLY_LEASE)
         except ObjectMissing:
             return None
-        codec.check_version(holder, version=FORMAT_VERSION, what=_WHAT)
-        return holder
+        return codec.decode_versioned(Holder, data, version=FORMAT_VERSION, what=_WHAT)
 
     def _newest_claim(self) -> int:
-        return max((int(key.removeprefix(_CLAIMS)) for key in self._store.list(_CLAIMS)), default=0)
+        """Looked for from the number in the state on, so that a start costs the same however many
+        appliers there were.
+        """
+        holder = self._holder()
+        known = 0 if holder is None else holder.number
+        later = self._store.list(_CLAIMS, after=self._claim(known))
+        return max((int(key.removeprefix(_CLAIMS)) for key in later), default=known)
 
     def _state(self, renewed_at: float) -> bytes:
-        value = {
-            "format_version": FORMAT_VERSION,
-            "instance": self.instance,
-            "number": self._number,
-            "renewed_at": renewed_at,
-            "seconds": self._seconds,
-        }
-        return json.dumps({**value, "process": asdict(self._process)}).encode()
+        holder = Holder(self.instance, self._number, renewed_at, self._seconds, self._process)
+        return codec.encode_versioned(holder, FORMAT_VERSION)
 
     @staticmethod
     def _claim(number: int) -> str:

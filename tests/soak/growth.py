@@ -21,13 +21,17 @@ BOUNDS: Mapping[str, Bound] = {
     "entries of lake logs, most of a table": Bound(0.25, 100),
     "objects in lake logs, most of a table": Bound(0.25, 400),
     "data files of a lake table, most of a table": Bound(0.25, 8),
-    "data files of all lake tables": Bound(0.25, 16),
+    "data files of all lake tables in use": Bound(0.25, 16),
     "newest checkpoint, KiB": Bound(0.25, 16),
     # Few values, on a machine that may do other things.
     "start of ingest, s": Bound(1.0, 1.0),
     "start of the applier, s": Bound(1.0, 3.0),
 }
 """How far the second half may lie above the first. What is below `spool` has a bound for objects and one for bytes."""
+PASSING = "made_"
+"""How names of tables begin that the load makes and drops. The lake keeps the last state of a dropped table."""
+_KEPT = ("apply/lease",)
+"""Folders of the spool where something stays for ever by design: some 60 bytes for each start of the applier."""
 _NAMES = {"ingest": "ingest", "applier": "the applier (Python)", "jvm": "the applier (JVM)"}
 
 
@@ -83,6 +87,8 @@ def _measured(line: dict[str, Any]) -> Iterable[tuple[str, float]]:
         yield f"resident memory of {_NAMES[process]}, MiB", seen["rss"] / MIB
         yield f"open files of {_NAMES[process]}", seen["files"]
     for kind, seen in line["spool"].items():
+        if kind in _KEPT:
+            continue
         yield f"objects of the spool below {kind}/", seen["objects"]
         yield f"MiB of the spool below {kind}/", seen["bytes"] / MIB
     yield "newest checkpoint, KiB", line["checkpoint_bytes"] / 1024
@@ -90,7 +96,10 @@ def _measured(line: dict[str, Any]) -> Iterable[tuple[str, float]]:
     if tables:
         yield "entries of lake logs, most of a table", max(table["entries"] for table in tables)
         yield "objects in lake logs, most of a table", max(table["log"] for table in tables)
-    counted = [table["data_files"] for table in tables if "data_files" in table]
+    counted = {name: table["data_files"] for name, table in line["lake"].items() if "data_files" in table}
     if counted:
-        yield "data files of a lake table, most of a table", max(counted)
-        yield "data files of all lake tables", sum(counted)
+        yield "data files of a lake table, most of a table", max(counted.values())
+        yield (
+            "data files of all lake tables in use",
+            sum(files for name, files in counted.items() if not name.startswith(PASSING)),
+        )

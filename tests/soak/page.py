@@ -42,7 +42,7 @@ PLOTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     ("Log of the lake table with the longest one", "objects", ("objects in lake logs, most of a table",)),
-    ("Data files of all lake tables", "files", ("data files of all lake tables",)),
+    ("Data files of all lake tables in use", "files", ("data files of all lake tables in use",)),
     ("Newest checkpoint of the manifest", "KiB", ("newest checkpoint, KiB",)),
     ("Start until ready: the applier", "s", ("start of the applier, s",)),
     ("Start until ready: ingest", "s", ("start of ingest, s",)),

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from sluice.contract import keys
 from sluice.errors import WriterFenced
 from sluice.store.opening import open_store
+from sluice_spark.lease import Lease
 from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
@@ -211,10 +212,7 @@ def test_a_table_that_somebody_else_rolled_back_is_stale(pipeline: Pipeline) -> 
 
 def test_a_second_applier_on_the_pipeline_is_refused(pipeline: Pipeline) -> None:
     _begin(pipeline, _row(1))
-    pipeline.store.put(
-        keys.APPLY_LEASE,
-        b'{"format_version": 1, "instance": "elsewhere/1/x", "number": 1, "renewed_at": 99999999999, "seconds": 30}',
-    )
+    Lease(pipeline.store, seconds=3600).acquire()
     with pytest.raises(WriterFenced, match="another applier owns"):
         pipeline.apply()
 

@@ -8,13 +8,13 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from sluice.contract import keys
-from sluice.errors import FormatTooNew, StoreRefused, StoreUnavailable, WriterFenced
+from sluice.errors import FormatTooNew, ManifestCorrupt, StoreRefused, StoreUnavailable, WriterFenced
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from sluice_spark.lease import Lease, Process, _started
@@ -63,6 +63,15 @@ def test_a_lease_of_a_newer_format_is_refused_by_name() -> None:
     with pytest.raises(FormatTooNew, match="the lease of the applier has format version 2"):
         Lease(store, seconds=30).acquire()
     assert json.loads(store.get(keys.APPLY_LEASE)) == newer
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b'{"format_version":1}', b'{"format_version":1,"process":7}'])
+def test_a_lease_that_cannot_be_read_is_nobody_s_to_take_and_named(damage: bytes) -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    held_by(store, ended_process())
+    store.put(keys.APPLY_LEASE, damage)
+    with pytest.raises(ManifestCorrupt, match="the lease of the applier"):
+        Lease(store, seconds=30).acquire()
 
 
 def test_a_lease_whose_holder_ended_here_is_taken_over_at_once() -> None:
@@ -132,6 +141,61 @@ def test_an_applier_that_slept_through_any_number_of_takeovers_stays_fenced(take
         sleeper.renew()
     with pytest.raises(WriterFenced):
         sleeper.check()
+    owner.check()
+
+
+class Listing(MemoryStore):
+    """Counts what its listings returned."""
+
+    listed = 0
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        for key in super().list(prefix, after=after):
+            self.listed += 1
+            yield key
+
+
+def test_a_start_reads_only_the_claims_behind_the_last_renewal_however_many_there_were() -> None:
+    store, clock = Listing(uuid.uuid4().hex), Clock()
+    for number in range(50):
+        lease(store, clock, f"owner{number}").acquire()
+        clock.now += 31
+    last = lease(store, clock, "last")
+    store.listed = 0
+    last.acquire()
+    assert (last._number, store.listed) == (51, 0)
+
+
+def test_a_claim_whose_owner_never_renewed_is_followed_by_the_next_number() -> None:
+    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+    sleeper = lease(store, clock, "sleeper")
+    sleeper.acquire()
+    clock.now += 31
+    died = lease(store, clock, "died")
+    died._take(2)
+    owner = lease(store, clock, "owner")
+    owner.acquire()
+    assert owner._number == 3
+    for replaced in (sleeper, died):
+        with pytest.raises(WriterFenced):
+            replaced.check()
+
+
+def test_a_taker_that_another_one_overtook_between_its_looks_does_not_replace_it() -> None:
+    """The other one claims and renews while the taker lists the claims."""
+    name, clock = uuid.uuid4().hex, Clock()
+    lease(MemoryStore(name), clock, "ended").acquire()
+    clock.now += 31
+    owner = lease(MemoryStore(name), clock, "owner")
+
+    class Slow(MemoryStore):
+        def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+            if not owner._number:
+                owner.acquire()
+            return super().list(prefix, after=after)
+
+    with pytest.raises(WriterFenced, match="another applier owns"):
+        lease(Slow(name), clock, "taker").acquire()
     owner.check()
 
 

@@ -35,6 +35,16 @@ def test_a_flat_run_passes_and_a_growing_one_is_named() -> None:
     assert grown.startswith("open files of ingest: ")
 
 
+def test_files_of_dropped_tables_and_claims_of_appliers_stay_and_are_not_judged() -> None:
+    lines = record(growing=False)
+    for number, sample in enumerate(line for line in lines if line["what"] == "sample"):
+        sample["lake"] |= {f"made_{made}": {"entries": 4, "log": 9, "data_files": 2} for made in range(number)}
+        sample["spool"] |= {"apply/lease": {"objects": 3 * number, "bytes": 180 * number}}
+    found = growth.series(lines)
+    assert growth.grown(found) == []
+    assert {one.name: one.points[-1][1] for one in found}["data files of all lake tables in use"] == 3
+
+
 def test_what_was_measured_before_the_pace_was_found_is_plotted_and_not_judged() -> None:
     judged, plotted = (
         {one.name: len(one.points) for one in growth.series(record(growing=False), warm=warm)} for warm in (False, True)
