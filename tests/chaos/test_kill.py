@@ -38,6 +38,8 @@ SNAPSHOT = (
 """Reached only while there are tables to read, so they come first, and each leaves some to the
 next.
 """
+OPENING = "manifest.opened"
+"""A process passes it once, when it opens the log."""
 
 
 LEAVING, CLEANING = "segment.put.after", "leftover.delete.before"
@@ -88,7 +90,7 @@ def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_
             if isinstance(kill, nemesis.Moment):
                 kill.strike(survivor, survivor.ingest)
             else:
-                passage = 1 if kill in SNAPSHOT else choice.randint(1, 5)
+                passage = 1 if kill in (*SNAPSHOT, OPENING) else choice.randint(1, 5)
                 nemesis.crash(survivor.ingest(faults=f"{kill}=crash@{passage}"), at=kill)
             if kill == LEAVING:
                 nemesis.crash(survivor.ingest(faults=f"{CLEANING}=crash"), at=CLEANING)
