@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from sluice.contract import envelope
 from sluice.manifest.reader import load_state, read_entries
 from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.lake.build import PREFIX, BuildTable
@@ -281,17 +282,30 @@ def test_files_that_go_between_two_parts_cost_the_parts_and_not_the_table(pipeli
 
 
 @slow
-def test_parts_that_were_begun_with_other_columns_are_not_gone_on_with(pipeline: Pipeline, seed: int) -> None:
+@pytest.mark.parametrize("changed", [False, True], ids=["no change", "changes"])
+@pytest.mark.parametrize("begun", [False, True], ids=["with fewer", "with more"])
+def test_parts_that_were_begun_with_fewer_or_more_columns_are_not_gone_on_with(
+    pipeline: Pipeline, begun: bool, changed: bool, seed: int
+) -> None:
+    """The setting that adds columns is changed by a restart between two parts. Without changes the rows are added
+    and no window compares their columns.
+    """
     heap = heap_of(pipeline)
     heap.read(0)
-    pipeline.apply(metadata_columns=False)
-    heap.read(1)
-    _change(heap, random.Random(seed), 1, 4)
-    heap.read(2)
-    heap.read(3)
+    pipeline.apply(metadata_columns=begun)
+    assert len(_builds(pipeline)) == 1
+    if changed:
+        _change(heap, random.Random(seed), 1, 4)
+    for place in (1, 2, 3):
+        heap.read(place)
+        pipeline.apply(metadata_columns=not begun)
     heap.finish()
-    pipeline.apply()
+    pipeline.apply(metadata_columns=not begun)
     assert_equal(pipeline.path(), heap.rows)
+    (columns, *_) = rows_in(pipeline.path(), metadata=True)
+    assert (envelope.LSN in columns) is not begun
+    live = live_files(DeltaFolder(pipeline.path()).state())
+    assert not [file for file in live if PREFIX in str(file)], "parts with other columns became the lake table"
 
 
 @slow
