@@ -309,6 +309,54 @@ def test_parts_that_were_begun_with_fewer_or_more_columns_are_not_gone_on_with(
 
 
 @slow
+@pytest.mark.parametrize("there", [False, True], ids=["first snapshot", "resync"])
+@pytest.mark.parametrize("rows", [0, 3], ids=["empty", "filled again"])
+def test_a_truncate_between_two_chunks_leaves_no_row_from_before_it(
+    pipeline: Pipeline, rows: int, there: bool, seed: int
+) -> None:
+    """Ingest reads such a table anew. Whoever made the entries, no row from before is shown as the source's."""
+    heap = heap_of(pipeline)
+    if there:
+        read_all(pipeline, heap, random.Random(seed))
+        heap.finish()
+        pipeline.apply()
+        heap.begin_again()
+    heap.read(0)
+    pipeline.apply()
+    heap.rows.clear()
+    heap.blocks.clear()
+    heap.manifest.transaction([Change("t")], SCHEMA)
+    for key in range(rows):
+        heap.rows[key], heap.blocks[key] = {"id": key, "v": 9, "big": f"n{key}", "at": None}, 2 * key
+        heap.manifest.transaction([Change("i", dict(heap.rows[key]))], SCHEMA)
+    for place in (1, 2, 3):
+        heap.read(place)
+        pipeline.apply()
+    heap.finish()
+    assert pipeline.apply().tables["16385"].state == "live"
+    assert_equal(pipeline.path(), heap.rows)
+
+
+@slow
+def test_a_changelog_has_each_row_of_a_snapshot_in_chunks_once_and_no_change_from_between_them(
+    pipeline: Pipeline, seed: int
+) -> None:
+    choice, log = random.Random(seed), {"public.items": {"mode": "changelog"}}
+    heap = heap_of(pipeline)
+    for step, place in enumerate(choice.sample(range(RANGES), RANGES)):
+        if step:
+            _change(heap, choice, step, 6)
+        heap.read(place)
+        pipeline.apply(tables=log)
+    heap.finish()
+    pipeline.apply(tables=log)
+    found = rows_in(pipeline.path(), metadata=True)
+    assert {row["id"]: {name: row[name] for name in ("id", "v", "big", "at")} for row in found} == heap.rows
+    assert len(found) == len(heap.rows)
+    assert {(row[envelope.OP], row[envelope.LSN]) for row in found} == {(envelope.OP_INSERT, heap.last_lsn)}
+
+
+@slow
 def test_a_folder_of_parts_that_was_removed_is_made_again(pipeline: Pipeline, seed: int) -> None:
     heap = heap_of(pipeline)
     read_all(pipeline, heap, random.Random(seed))
