@@ -338,7 +338,7 @@ def test_a_truncate_between_two_chunks_leaves_no_row_from_before_it(
 
 
 @slow
-def test_a_changelog_has_each_row_of_a_snapshot_in_chunks_once_and_no_change_from_between_them(
+def test_a_changelog_has_each_row_of_a_snapshot_in_chunks_once_and_no_change_between(
     pipeline: Pipeline, seed: int
 ) -> None:
     choice, log = random.Random(seed), {"public.items": {"mode": "changelog"}}
