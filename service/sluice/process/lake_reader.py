@@ -5,16 +5,18 @@ nothing of Spark: it sees a command, questions and answers.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from sluice.contract.row_form import ANSWERS, LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError
-from sluice.process.applier_process import end_with_parent, shell_status
+from sluice.process.applier_process import end_with_parent
 
 
 class LakeReader:
@@ -25,13 +27,16 @@ class LakeReader:
     def __init__(self, start: "Callable[[], LakeReaderProcess]") -> None:
         self._start = start
         self._running: LakeReaderProcess | None = None
+        # The kernel ends the process when the thread that started it ends, so that thread is ours: threads
+        # that ask live for one table.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lake-reader")
 
     def ask(self, question: LakeQuestion) -> LakeAnswer:
         """Waits for the answer. Raises ApplyError when the process has ended instead; the next question starts
         another.
         """
         if self._running is None:
-            self._running = self._start()
+            self._running = self._thread.submit(self._start).result()
         try:
             return self._running.ask(question)
         except ApplyError:
@@ -53,6 +58,7 @@ class LakeReader:
         running, self._running = self._running, None
         if running is not None:
             running.__exit__(kind, error, trace)
+        self._thread.shutdown()
 
 
 class LakeReaderProcess:
@@ -87,7 +93,7 @@ class LakeReaderProcess:
             line = b""
         if not line:
             raise ApplyError(
-                f"the process that reads the lake ended with status {shell_status(self._child.wait())}",
+                f"the process that reads the lake ended {_how(self._child.wait())}",
                 hint="its log above says why; `sluice check` looks at Java, Spark and the lake",
             )
         return LakeAnswer.decode(line)
@@ -109,3 +115,7 @@ class LakeReaderProcess:
             self._child.kill()
             self._child.wait()
         self._answers.close()
+
+
+def _how(code: int) -> str:
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
