@@ -1,7 +1,8 @@
 """New data files: rows in the form that Spark writes, and the action that adds each file.
 
 Owns: physical names and field ids of the table's column mapping, microseconds, the proleptic
-Gregorian calendar. (Delta protocol: Column Mapping, Add File and Remove File.)
+Gregorian calendar, and that columns of floating-point numbers have neither statistics nor a
+dictionary. (Delta protocol: Column Mapping, Add File and Remove File.)
 """
 
 import io
@@ -79,9 +80,12 @@ def data_file(
     """
     sink = io.BytesIO()
     marked = table.replace_schema_metadata(_CALENDAR)
+    # Engines disagree on what bounds and dictionaries of floating-point numbers leave out: NaN, and which zero.
+    stated = [one.name for one in table.schema if not (pa.types.is_nested(one.type) or pa.types.is_floating(one.type))]
     pq.write_table(
-        marked, sink, compression="snappy", store_decimal_as_integer=True, coerce_timestamps="us", store_schema=False
-    )
+        marked, sink, compression="snappy", store_decimal_as_integer=True, coerce_timestamps="us", store_schema=False,
+        use_dictionary=stated, write_statistics=stated,
+    )  # fmt: skip
     path = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     content = sink.getvalue()
     return (
