@@ -185,7 +185,7 @@ class LakeTable:
             return self.place
 
     def look(self) -> ExaminedVersion:
-        """Examines every version since the last look. Raises UnsupportedChange for a foreign change or another table."""
+        """Examines every version since the last look. Raises UnsupportedChange for a foreign one, or another table."""
         with translated_errors():
             return self._advance(self._log.update())
 
