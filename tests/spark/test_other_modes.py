@@ -334,7 +334,8 @@ def test_a_table_of_which_no_column_is_left_is_stopped_by_name_and_others_go_on(
 def test_a_merge_that_removes_other_rows_than_were_counted_stops_the_table(pipeline: Pipeline) -> None:
     """Two NaNs of different bits are two rows in the fold and one in a MERGE: ingest writes one of them only."""
     schema = table_schema(column("f", 1, FLOAT8), identity="f")
-    one, other = ({"f": predicates.nan(bits)} for bits in (0x7FF8000000000000, 0xFFF8000000000001))
+    bits = (0x7FF8000000000000, 0xFFF8000000000001)
+    one, other = (dict[str, object](f=predicates.nan(one)) for one in bits)
     pipeline.begin(schema, one, other)
     assert pipeline.apply().tables["16385"].state == "live"
     pipeline.manifest.transaction([Change("d", old=one), Change("d", old=other)], schema)
