@@ -59,8 +59,12 @@ Notes
 * The text is that of a session with `datestyle=ISO`, `timezone=UTC`, `intervalstyle=postgres`,
   `extra_float_digits=3`, `bytea_output=hex`, `lc_monetary=C` and client encoding UTF8. Text that is
   not UTF-8 makes the table stale.
-* `real` and `double precision` keep every bit pattern but NaN's: NaN, both infinities and minus
-  zero are ordinary values.
+* `real` and `double precision` keep every bit pattern but NaN's, of which there is one: NaN, both
+  infinities and minus zero are ordinary values. As a key, minus zero is zero. Engines disagree on
+  how NaN and minus zero compare with statistics, so data files of direct and distributed commits
+  have no statistics and no dictionary of these columns.
+* A change of columns is one commit of the lake table. Each version of it has the marks of its own
+  columns, under the names that they have in that version.
 * `numeric(p,s)` is compared by value: `1.10` and `1.1` are equal. A negative scale adds to the
   precision (`numeric(3,-2)` is `decimal(5,0)`).
 * `timestamptz` is an instant; `timestamp` has no zone, in the lake too.

@@ -1,11 +1,11 @@
 """From one schema version to a later one in the lake: which columns the table has then, and what happens
 to values of older rows. What can be followed at all is decided by `sluice.contract.evolution`.
 
-Two commits, each with a marker of its own that says which schema version it leads to, so that a repeated
-attempt goes on where the one before ended. The first changes metadata alone: a column keeps its field in
-the data files under any name, a column that comes again gets a new one. The second is made only where
-older rows need it: defaults of columns that came, names of marked values, types of which Delta has to
-write the values anew.
+Owns that each step is one commit, with a marker that says which schema version it leads to: no version of
+the table has the columns of one schema version and the values of another. Where no older row needs it, the
+commit changes metadata alone: a column keeps its field in the data files under any name, a column that comes
+again gets a new one. Otherwise it writes the table anew: defaults of columns that came, names of marked
+values, types of which Delta has to write the values anew.
 
 Also owns that other columns identify the rows only where they tell them apart: before the commit that leads
 to such a version every key of the table is looked at, and one that is there twice or has no value refuses
@@ -61,11 +61,7 @@ def reshaped(fields: Sequence[Field], *, old: Shape, new: Shape) -> list[Field]:
     whose type changes keeps the one that it has. Raises UnsupportedChange.
     """
     present = {str(field["name"]): field for field in fields}
-    own = {column.attnum: column.name for column in old.schema.columns}
-    foreign = [name for name in present if name not in old.types and not envelope.is_reserved(name)]
-    lost = [name for name in own.values() if name not in present]
-    if foreign or lost:
-        raise UnsupportedChange(f"{new.schema.qualified_name}: the lake's column {[*foreign, *lost][0]!r} is not ours")
+    own = _require_ours(present, old, new)
     before = {column.name: present.get(own.get(column.attnum, "")) for column in new.schema.columns}
     made: list[Field] = []
     for name, kind in new.columns:
@@ -79,6 +75,16 @@ def reshaped(fields: Sequence[Field], *, old: Shape, new: Shape) -> list[Field]:
         raise UnsupportedChange(f"{new.schema.qualified_name}: no column of the lake table would be left")
     # Columns that the configuration asked for once.
     return made + [field for name, field in present.items() if name not in old.types and name not in new.types]
+
+
+def _require_ours(present: Iterable[str], old: Shape, new: Shape) -> dict[int, str]:
+    """The names of the columns that a lake table with the columns `present` has from the source, by attnum."""
+    names, own = set(present), {column.attnum: column.name for column in old.schema.columns}
+    foreign = [name for name in names if name not in old.types and not envelope.is_reserved(name)]
+    lost = [name for name in own.values() if name not in names]
+    if foreign or lost:
+        raise UnsupportedChange(f"{new.schema.qualified_name}: the lake's column {[*foreign, *lost][0]!r} is not ours")
+    return own
 
 
 def _old_rows(field: Field, old: TableSchema, new: TableSchema) -> Field:
@@ -98,43 +104,46 @@ def _old_rows(field: Field, old: TableSchema, new: TableSchema) -> Field:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What the steps mean for values of older rows: `assignments` by column, for rows that meet
-    `condition` (empty: all). `types` are the columns that get another type.
+    """What a step means for values of older rows, in the columns from before it: `expressions` by the column
+    afterwards, of those that are not what they were. They matter where rows meet `condition` (empty: everywhere).
+    `types` says that a type changes.
     """
 
-    assignments: Mapping[str, str]
+    expressions: Mapping[str, str]
     condition: str
-    types: Mapping[str, str]
+    types: bool
 
     def __bool__(self) -> bool:
-        return bool(self.assignments or self.types)
+        return bool(self.expressions)
 
 
-def values(found: Iterable[Step], new: Shape, *, with_defaults: bool) -> Values:
-    """Of a lake table that has the columns of `new` already."""
+def values(found: Iterable[Step], old: Shape, new: Shape, *, with_defaults: bool) -> Values:
+    """Of a lake table that has the columns of `old`."""
     found = tuple(found)
-    marks = {name: f"coalesce({quote(name)}, {_NO_MARKS})" for name in envelope.MARKS if name in new.types}
+    marks = {
+        name: f"coalesce({quote(name)}, {_NO_MARKS})" if name in old.types else _NO_MARKS
+        for name in envelope.MARKS
+        if name in new.types
+    }
     names, gone = _renamed_marks(found)
     days = [step.before.name for step in found if isinstance(step, Retyped) and _is_day_with_time(step)]
     conditions = []
-    assignments: dict[str, str] = {}
+    made: dict[str, str] = {}
     if names or gone or days:
-        for name in marks:
-            assignments[name] = marks[name] = _moved(marks[name], names, gone, days)
+        for name in marks.keys() & old.types.keys():
+            made[name] = marks[name] = _moved(marks[name], names, gone, days)
             touched = ", ".join(literal(one) for one in (*names, *gone, *days))
             conditions.append(f"exists(map_keys({quote(name)}), name -> name IN ({touched}))")
     defaults = _defaults([step.column for step in found if isinstance(step, Added)]) if with_defaults else ({}, [])
-    assignments |= defaults[0]
     if defaults[1]:
-        assignments[envelope.SPECIAL] = f"map_concat({marks[envelope.SPECIAL]}, map({', '.join(defaults[1])}))"
-    for name in assignments.keys() & set(envelope.MARKS):
-        text = assignments[name]
-        assignments[name] = f"CASE WHEN size({text}) = 0 THEN NULL ELSE {text} END"
-    changed = {step.column.attnum for step in found if isinstance(step, Retyped) and _stored_otherwise(step)}
-    types = {column.name: column.lake.sql for column in new.schema.columns if column.attnum in changed}
-    if envelope.OLD in new.types and changed & {column.attnum for column in new.schema.identity_columns}:
-        types[envelope.OLD] = new.types[envelope.OLD]
-    return Values(assignments, "" if any(defaults) else " OR ".join(conditions), types)
+        made[envelope.SPECIAL] = f"map_concat({marks[envelope.SPECIAL]}, map({', '.join(defaults[1])}))"
+    for name, text in made.items():
+        made[name] = f"CASE WHEN size({text}) = 0 THEN NULL ELSE {text} END"
+    made |= defaults[0]
+    types = [step for step in found if isinstance(step, Retyped) and _stored_otherwise(step)]
+    made |= {step.column.name: quote(step.before.name) for step in types}
+    everywhere = bool(types) or any(defaults)
+    return Values(made, "" if everywhere else " OR ".join(conditions), bool(types))
 
 
 _NO_MARKS = "CAST(map() AS MAP<STRING, STRING>)"
@@ -217,21 +226,57 @@ def evolve(lake: LakeTable, shapes: Mapping[int, Shape], number: int, *, since: 
     Rows of a mirror that are older than a column get its default. A changelog keeps changes as they
     were sent: what a column means for older rows is no change.
     """
-    columns_id, values_id = f"{lake.app_id}/schema", f"{lake.app_id}/values"
-    stands, valued = max(lake.marker(columns_id) or 0, since), max(lake.marker(values_id) or 0, since)
+    app_id = f"{lake.app_id}/schema"
+    stands = max(lake.marker(app_id) or 0, since)
     target = max(stands, number)
-    for stop in _stops(shapes, valued, stands, target):
-        todo = _steps(shapes, valued, stop)
-        wanted = values(todo, shapes[stop], with_defaults=not is_changelog)
-        if stands < stop:
-            _require_same_rows(lake, shapes[stands], shapes[stop], is_changelog=is_changelog)
-            markers = {columns_id: stop} | ({} if wanted else {values_id: stop})
-            lake.change_columns(markers, partial(reshaped, old=shapes[stands], new=shapes[stop]))
-            faults.point("apply.schema.altered")
-        if wanted:
-            _commit_values(lake, values_id, stop, wanted)
-        stands = valued = stop
+    for stop in _stops(shapes, stands, target):
+        old, new = shapes[stands], shapes[stop]
+        _require_same_rows(lake, old, new, is_changelog=is_changelog)
+        wanted = values(steps(old.schema, new.schema), old, new, with_defaults=not is_changelog)
+        if wanted.types or (wanted and _any_row(lake, wanted.condition)):
+            text = f"SELECT {selection(lake.columns(), wanted, old, new)} FROM {lake.expression}"
+            lake.write(app_id, stop, frame=lake.session.sql(text), mode="overwrite", new_schema=True)
+        else:
+            lake.change_columns({app_id: stop}, partial(reshaped, old=old, new=new))
+        faults.point("apply.schema.altered")
+        stands = stop
     return target
+
+
+def _any_row(lake: LakeTable, condition: str) -> bool:
+    where = f" WHERE {condition}" if condition else ""
+    with translated_errors():
+        return bool(lake.session.sql(f"SELECT 1 FROM {lake.expression}{where} LIMIT 1").take(1))
+
+
+def selection(present: Sequence[tuple[str, str]], wanted: Values, old: Shape, new: Shape) -> str:
+    """What is selected from a lake table that has the columns `present` and the shape `old`, for the shape `new`.
+    Raises UnsupportedChange.
+    """
+    names = dict(present)
+    own = _require_ours(names, old, new)
+    before = {column.name: own.get(column.attnum, "") for column in new.schema.columns}
+    chosen = []
+    for name, kind in new.columns:
+        source = before.get(name, name)
+        text = wanted.expressions.get(name) or (quote(source) if source in names else "NULL")
+        if name == envelope.OLD and name in names:
+            text = _old_values(old.schema, new.schema)
+        chosen.append(f"CAST({text} AS {kind}) AS {quote(name)}")
+    # Columns that the configuration asked for once.
+    chosen += [quote(name) for name in names if name not in old.types and name not in new.types]
+    return ", ".join(chosen)
+
+
+def _old_values(old: TableSchema, new: TableSchema) -> str:
+    """The structure of old rows in a changelog, under the names afterwards."""
+    own = {column.attnum: column.name for column in old.identity_columns}
+    fields = []
+    for column in new.identity_columns:
+        known = own.get(column.attnum)
+        text = f"{quote(envelope.OLD)}.{quote(known)}" if known is not None else "NULL"
+        fields.append(f"{literal(column.name)}, CAST({text} AS {column.lake.sql})")
+    return f"CASE WHEN {quote(envelope.OLD)} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
 
 
 def identity(schemas: Mapping[int, TableSchema], numbers: Iterable[int]) -> int:
@@ -247,15 +292,15 @@ def identity(schemas: Mapping[int, TableSchema], numbers: Iterable[int]) -> int:
     return found.pop()
 
 
-def _stops(shapes: Mapping[int, Shape], valued: int, stands: int, target: int) -> list[int]:
+def _stops(shapes: Mapping[int, Shape], stands: int, target: int) -> list[int]:
     """The versions to come to, one after the other: none lies between what identifies rows before and after
     a step.
     """
-    stops = {stands, target}
-    for number in range(valued + 1, target + 1):
+    stops = {target}
+    for number in range(stands + 1, target + 1):
         if not identified_alike(shapes[number - 1].schema, shapes[number].schema):
             stops |= {number - 1, number}
-    return sorted(stop for stop in stops if stop > valued)
+    return sorted(stop for stop in stops if stop > stands)
 
 
 def _require_same_rows(lake: LakeTable, old: Shape, new: Shape, *, is_changelog: bool) -> None:
@@ -291,32 +336,3 @@ def _has_own_keys(lake: LakeTable, shape: Shape, key: Keyed) -> bool:
     )
     with translated_errors():
         return not lake.session.sql(text).take(1)
-
-
-def _steps(shapes: Mapping[int, Shape], old: int, new: int) -> tuple[Step, ...]:
-    return steps(shapes[old].schema, shapes[new].schema) if old < new else ()
-
-
-def _commit_values(lake: LakeTable, app_id: str, version: int, wanted: Values) -> None:
-    if wanted.types:
-        chosen = ", ".join(_selected(name, kind, wanted) for name, kind in lake.columns())
-        lake.write(
-            app_id,
-            version,
-            frame=lake.session.sql(f"SELECT {chosen} FROM {lake.expression}"),
-            mode="overwrite",
-            new_schema=True,
-        )
-        return
-    where = f" WHERE {wanted.condition}" if wanted.condition else ""
-    if not lake.session.sql(f"SELECT 1 FROM {lake.expression}{where} LIMIT 1").take(1):
-        # Delta commits no UPDATE of nothing, and with it no marker.
-        lake.change_columns({app_id: version}, list)
-        return
-    assignments = ", ".join(f"{quote(name)} = {text}" for name, text in wanted.assignments.items())
-    lake.execute(app_id, version, statement=f"UPDATE {lake.expression} SET {assignments}{where}")
-
-
-def _selected(name: str, kind: str, wanted: Values) -> str:
-    text = wanted.assignments.get(name, quote(name))
-    return f"CAST({text} AS {wanted.types.get(name, kind)}) AS {quote(name)}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sluice.contract.schema import ColumnSchema, TableSchema
+from sluice.errors import UnsupportedChange
 from sluice_spark.fold.ranges import KeyRanges
 
 Columns = tuple[tuple[str, str], ...]
@@ -44,12 +45,22 @@ class MergePlan:
 
 @dataclass(frozen=True, slots=True)
 class RowsMergePlan:
-    """Net changes of a table without a key: every copy of the rows that match goes away, the rows
-    that do not match are added.
+    """Net changes of a table without a key: every copy of the rows that match goes away, which
+    are `removed` rows, and the rows that do not match are added.
     """
 
     schema: TableSchema
     metadata: tuple[str, ...]
+    removed: int
+
+    def require_removed(self, removed: int | None) -> None:
+        """Raises UnsupportedChange unless the statement `removed` as many rows as were counted."""
+        if removed != self.removed:
+            raise UnsupportedChange(
+                f"{self.schema.qualified_name}: a MERGE removed {removed} rows of the lake table, but {self.removed} "
+                "equal ones had been counted",
+                hint="resync the table, and please report it",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,8 +169,7 @@ class LakeTable:
             version = self._log.update()
             marker = self._log.marker(self.app_id) if version >= 0 else None
             if version >= 0 and (marker is not None or reported is not None):
-                # Power loss may have emptied the last commit, which Delta takes for one that did
-                # nothing.
+                # Power loss may have emptied the last commit, which Delta takes for one that did nothing.
                 self._log.commit(version)
             contradicted = reported and contradiction(reported, ExaminedVersion(version, marker))
             if contradicted:
@@ -186,9 +185,7 @@ class LakeTable:
             return self.place
 
     def look(self) -> ExaminedVersion:
-        """Examines every version since the last look. Raises UnsupportedChange when one of them is
-        a foreign change or the table is not the one it was.
-        """
+        """Examines every version since the last look. Raises UnsupportedChange for a foreign one, or another table."""
         with translated_errors():
             return self._advance(self._log.update())
 
@@ -219,16 +216,19 @@ class LakeTable:
             self._commit_by_spark(version, plan, pieces)
 
     def _commit_by_spark(self, version: int, plan: CommitPlan, pieces: Pieces) -> None:
-        # The statement is based on what it finds.
-        self.look()
+        self.look()  # The statement is based on what it finds.
         if isinstance(plan.action, str):
             self.write(self.app_id, version, frame=pieces.frame(plan.columns), mode=plan.action)
             return
         pieces.frame(plan.columns).createOrReplaceTempView(VIEW)
+        before = self.place.version
         try:
             self.execute(self.app_id, version, statement=self._statement(plan.action))
         finally:
             self.session.catalog.dropTempView(VIEW)
+        if isinstance(plan.action, RowsMergePlan):
+            made = next(commit for commit in self.commits_since(before) if commit.markers.get(self.app_id) == version)
+            plan.action.require_removed(made.metrics.get("numTargetRowsDeleted"))
 
     def commit_window(self, version: int, window: Preparation) -> bool:
         """Commits `window` in its way, with the marker `version`. Whether the table allows that: otherwise
@@ -361,9 +361,7 @@ class LakeTable:
         self._commit(app_id, version, lambda: self._run(statement), settings={APP_ID: app_id, VERSION: str(version)})
 
     def write(self, app_id: str, version: int, *, frame: DataFrame, mode: str, new_schema: bool = False) -> None:
-        """Commits one append or overwrite that carries the marker; creates the table when there is
-        none.
-        """
+        """Commits one append or overwrite that carries the marker; creates the table when there is none."""
 
         def run() -> None:
             writer = (

@@ -3,8 +3,8 @@ rows, or it is one that PostgreSQL lets nobody update or delete from.
 
 Owns multiplicity: of three equal rows one delete leaves two. A window is the difference in number
 of each distinct row; one MERGE removes all copies of the rows that became fewer and puts back those
-that remain. Which of several equal rows keeps its LSN and commit time is not defined: they take the
-last change's.
+that remain. It must remove as many as were counted beforehand. Which of several equal rows keeps its
+LSN and commit time is not defined: they take the last change's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -96,14 +96,15 @@ def plan(target: Target, portions: Iterable[pa.Table], pieces: HeldRows, *, keye
     """
     columns = mirror_columns(target.schema, metadata=target.metadata)
     action: Literal["append", "overwrite"] | None = None
+    removed = 0
     for rows in portions:
         counted = count(rows, target.schema)
         refuse_unplaced(counted.rows, target.schema)
         action = "overwrite" if counted.replaces else "append" if not keyed and bool(np.all(counted.net > 0)) else None
+        present = None if action else _numbers_in_lake(target, counted)
+        removed += 0 if present is None else int(present.sum())
         for piece in (
-            _repeated(counted.rows, counted.net)
-            if action
-            else _source(counted, _numbers_in_lake(target, counted), target.schema)
+            _repeated(counted.rows, counted.net) if present is None else _source(counted, present, target.schema)
         ):
             pieces.add(piece)
     if action:
@@ -111,7 +112,8 @@ def plan(target: Target, portions: Iterable[pa.Table], pieces: HeldRows, *, keye
     if not pieces.rows:
         return None
     metadata = mirror_metadata(target.schema, wanted=target.metadata)
-    return CommitPlan(RowsMergePlan(target.schema, metadata), (*columns, *_texts(target.schema), (MATCH, "boolean")))
+    merge = RowsMergePlan(target.schema, metadata, removed)
+    return CommitPlan(merge, (*columns, *_texts(target.schema), (MATCH, "boolean")))
 
 
 def _numbers_in_lake(target: Target, counted: Counted) -> Numbers:

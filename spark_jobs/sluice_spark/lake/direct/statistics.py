@@ -3,7 +3,8 @@ files that cannot hold a row.
 
 Owns: bounds are never narrower than the values. A text is cut at 32 characters and its upper bound
 made greater, a timestamp is widened to whole milliseconds. A column whose bounds cannot be stated
-has none. (Delta protocol: Per-file Statistics.)
+has none, nor has a column of floating-point numbers: engines do not agree on where NaN and minus
+zero lie. (Delta protocol: Per-file Statistics.)
 """
 
 import json
@@ -42,14 +43,12 @@ def statistics(table: pa.Table, *, leading: int, also: Collection[str] = ()) -> 
 def _bounds(column: pa.ChunkedArray) -> tuple[str, str] | None:
     """The least and the greatest value as JSON."""
     kind = column.type
-    if pa.types.is_boolean(kind) or pa.types.is_binary(kind):
+    if pa.types.is_boolean(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind):
         return None
     if pa.types.is_timestamp(kind):
         return _times(*_extremes(column.cast(pa.int64())), suffix="Z" if kind.tz else "")
     if pa.types.is_date(kind):
         return _days(*_extremes(column.cast(pa.int32())))
-    if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column)).as_py():
-        return None
     least, greatest = _extremes(column)
     if pa.types.is_string(kind):
         return _texts(least, greatest)

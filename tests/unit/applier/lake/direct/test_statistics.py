@@ -81,14 +81,10 @@ def test_decimals_of_38_digits_lie_within_their_bounds(digits: list[int | None],
     _holds(pa.array(exact, pa.decimal128(38, scale)), exact, Decimal)
 
 
-@settings(deadline=None)
-@given(_some(st.floats()), st.sampled_from([pa.float32(), pa.float64()]))
-def test_floats_lie_within_their_bounds_and_have_none_beside_nan(values: list[float | None], kind: pa.DataType) -> None:
-    column = pa.array(values, pa.float64()).cast(kind, safe=False)
-    kept = column.to_pylist()
-    _holds(column, kept, float)
-    if any(value is not None and not np.isfinite(value) for value in kept):
-        assert _stated(column)["minValues"] == {}
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_floats_have_no_bounds_whatever_they_are(kind: pa.DataType) -> None:
+    stated = _stated(pa.array([1.5, None, 2.5], kind))
+    assert (stated["minValues"], stated["maxValues"], stated["nullCount"]) == ({}, {}, {"c": 1})
 
 
 @settings(deadline=None)

@@ -1,0 +1,76 @@
+"""Floating-point values that PostgreSQL calls equal and that have several bit patterns: NaN is one value everywhere,
+the two zeros are one key and two values. In snapshots, as text and in binary form, with and without a key.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from deltalake import QueryBuilder
+
+from tests.e2e.mirror import Mirror
+from tests.support.extent import slow
+from tests.support.ingesting import IngestPipeline
+
+TABLES = ("bare", "bare4", "keyed", "keyed_full")
+PATTERNS = ("'NaN'", "-'NaN'::float8", "'0'", "'-0'", "1.5")
+"""The second one is a NaN with its sign set."""
+
+
+def _followed(mirror: Mirror, *, binary: bool) -> None:
+    pipeline: IngestPipeline = mirror.pipeline
+    mirror.follow(source=dataclasses.replace(pipeline.options().source, binary=binary))
+
+
+def _floats(mirror: Mirror, table: str) -> list[str]:
+    scan = QueryBuilder().register("lake", mirror.delta(table)).execute("select d from lake")
+    return sorted(str(value) for value in pa.table(scan.read_all())["d"].to_pylist())
+
+
+def _rows(values: Sequence[str]) -> str:
+    return ", ".join(f"({value}, 1)" for value in values)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("binary", [True, pytest.param(False, marks=slow)])
+def test_every_nan_is_one_value_and_the_zeros_are_one_key(mirror: Mirror, *, binary: bool) -> None:
+    mirror.execute(
+        *(f"DROP TABLE IF EXISTS {table}" for table in TABLES),
+        "CREATE TABLE bare (d float8, v int)", "CREATE TABLE bare4 (d float4, v int)",
+        "CREATE TABLE keyed (d float8 PRIMARY KEY, v int)", "CREATE TABLE keyed_full (d float8 PRIMARY KEY, v int)",
+        *(f"ALTER TABLE {table} REPLICA IDENTITY FULL" for table in ("bare", "bare4", "keyed_full")),
+        *(f"INSERT INTO {table} VALUES {_rows(PATTERNS)}" for table in ("bare", "bare4")),
+        *(f"INSERT INTO {table} VALUES {_rows(PATTERNS[1::2])}" for table in ("keyed", "keyed_full")),
+    )  # fmt: skip
+    _followed(mirror, binary=binary)
+    mirror.assert_equal(*TABLES)
+
+    # Each window names a row by another pattern than the one that it has in the lake or came with.
+    mirror.execute(*(f"INSERT INTO {table} VALUES {_rows(PATTERNS[:4])}" for table in ("bare", "bare4")))
+    mirror.transaction(
+        "UPDATE keyed SET v = v + 1", "UPDATE keyed SET d = 'NaN' WHERE d = 'NaN'",
+        "UPDATE keyed SET d = '0' WHERE d = 0",
+        "UPDATE keyed_full SET d = 'NaN', v = 7 WHERE d = 'NaN'", "UPDATE keyed_full SET d = '0', v = 7 WHERE d = 0",
+    )  # fmt: skip
+    _followed(mirror, binary=binary)
+    mirror.assert_equal(*TABLES)
+    for table in ("bare", "bare4"):
+        assert _floats(mirror, table) == ["-0.0", "-0.0", "0.0", "0.0", "1.5", "nan", "nan", "nan", "nan"]
+
+    one_of_each = "DELETE FROM {0} WHERE ctid IN (SELECT min(ctid) FROM {0} GROUP BY d::text)"
+    mirror.transaction(
+        *(one_of_each.format(table) for table in ("bare", "bare4")),
+        "DELETE FROM keyed WHERE d = 'NaN'", "INSERT INTO keyed VALUES (-'NaN'::float8, 9)",
+        "DELETE FROM keyed_full WHERE d = 0", "INSERT INTO keyed_full VALUES ('-0', 9)",
+    )  # fmt: skip
+    _followed(mirror, binary=binary)
+    mirror.assert_equal(*TABLES)
+
+    # All that are left, of both patterns, in one window.
+    mirror.execute("DELETE FROM bare WHERE d = 'NaN'", "DELETE FROM bare4 WHERE d = 'NaN'")
+    mirror.execute("DELETE FROM keyed", "DELETE FROM keyed_full WHERE d = 'NaN'")
+    _followed(mirror, binary=binary)
+    mirror.assert_equal(*TABLES)
+    assert _floats(mirror, "bare") == ["-0.0", "0.0"]
+    assert {mirror.pipeline.table(f"public.{table}").state for table in TABLES} == {"live"}
