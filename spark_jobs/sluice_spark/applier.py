@@ -311,7 +311,7 @@ class Applier:
         try:
             result = future.result()
         except UnsupportedChange as error:
-            progress.stale_reason = str(error)
+            progress.differs(error)
             self._telemetry.stale(error)
             _log.error("table is stale", table=name, through_seq=window.last_seq, error=str(error))
         except (WriterFenced, SparkGone):

@@ -12,6 +12,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Progress
+from sluice.contract.reasons import unpublished
 from sluice.contract.table_state import State
 from sluice.errors import StoreUnavailable
 from sluice.health.reporter import Reporter
@@ -50,7 +51,7 @@ class Dropping(World):
         self.forgetting = Forgetting(self.store, self.tables, lambda: self.state, clock=lambda: self.seconds)
 
     def drop(self, table_id: str) -> None:
-        self.tables.detach(int(table_id), "publication sluice no longer carries it")
+        self.tables.detach(int(table_id), unpublished("sluice"))
 
     def turn(self, *, pass_by: bool = True) -> set[str]:
         """The tables that are forgotten after a look. With `pass_by` there is another one before, and the

@@ -43,7 +43,7 @@ def applied(store: ObjectStore, *, seconds_ago: float, state: str = "live") -> N
             "mirror",
             table.generation,
             State(state),
-            "",
+            None,
             known.seq,
             known.through_lsn,
         )

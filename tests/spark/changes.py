@@ -18,6 +18,7 @@ from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
 from sluice.store.base import ObjectStore
 from sluice_spark.read.column_defaults import arrow_type
+from tests.support.reasons import because
 
 MAP = pa.map_(pa.string(), pa.string())
 TS = pa.timestamp("us", tz="UTC")
@@ -142,7 +143,14 @@ class Manifest:
         fingerprint = "" if publishes is None else json.dumps({"publishes": publishes})
         names = (schema.table_id, schema.schema_name, schema.table_name)
         return self.append(
-            Table(*names, State(state), generation, reason, schema=schema if new else None, fingerprint=fingerprint)
+            Table(
+                *names,
+                State(state),
+                generation,
+                because(reason),
+                schema=schema if new else None,
+                fingerprint=fingerprint,
+            )
         )
 
     def segment(self, changes: list[Change], schema: TableSchema, *, body: BodyCommit | None = None) -> Segment:

@@ -58,7 +58,7 @@ def test_tables_are_found_without_spark_where_delta_finds_them(pipeline: Pipelin
         session=NoSpark(),  # type: ignore[arg-type]
         telemetry=ApplyTelemetry(pipeline.options()),
     )
-    assert [item.stale_reason for item in found.values()] == ["", "", ""]
+    assert [item.stale for item in found.values()] == [None, None, None]
     assert {key: item.place for key, item in found.items()} == {
         key: lake.table(state, pipeline.spark).find(reported(state, log)) for key, state in states.items()
     }
@@ -122,5 +122,5 @@ def test_a_checkpoint_is_read_by_a_fresh_thread_when_the_last_checksum_is_missin
     (found,) = find_tables(
         options, states, log, lake=lake, session=pipeline.spark, telemetry=ApplyTelemetry(options)
     ).values()
-    assert (found.problem, found.failures) == ("", 0)
+    assert (found.problem, found.failures) == (None, 0)
     assert found.place.marker == log.tables["16385"].through_seq

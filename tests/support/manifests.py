@@ -22,7 +22,9 @@ from sluice.contract.entries import (
     Table,
     digest,
 )
+from sluice.contract.reasons import Reason
 from sluice.contract.receipt import DurableReceipt
+from sluice.contract.resyncs import Cause
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
@@ -30,6 +32,7 @@ from sluice.manifest.reader import load_state
 from sluice.manifest.state import MOVING, PipelineState, TableState, reduce
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
+from tests.support.reasons import because
 
 WRITTEN_AT = "2030-01-01T00:00:00+00:00"
 
@@ -77,6 +80,8 @@ def table(table_id: str = "7", *, generation: int = 1, version: int | None = 1, 
         "fingerprint": "f",
     }
     fields |= changes
+    if "reason" in fields:
+        fields["why"] = because(fields.pop("reason"))
     return Table(
         table_id, "public", f"t{table_id}", generation=generation, **{**fields, "state": State(fields["state"])}
     )
@@ -238,7 +243,7 @@ def _joining(draw: st.DrawFn, state: PipelineState) -> Table:
         generation=(known.generation if known else 1) + further,
         version=version,
         state=draw(st.sampled_from(states)),
-        reason=draw(st.text(max_size=10)),
+        why=draw(st.none() | st.builds(Reason.of, st.sampled_from(Cause), st.text(max_size=10))),
         relfilenode=draw(st.integers(0, 3)),
         fingerprint=draw(st.sampled_from(["", "a", "b"])),
     )

@@ -155,7 +155,7 @@ class Spool:
         table.schema, table.name = body["schema_name"], body["table_name"]
         if body["state"] not in ("snapshot", "live") or body["generation"] > 1:
             self.marked.add(table.name)
-        table.state, table.reason, table.generation = body["state"], body["reason"], body["generation"]
+        table.state, table.reason, table.generation = body["state"], _said(body["why"]), body["generation"]
         if body["schema"]:
             table.schemas[body["schema"]["version"]] = body["schema"]
 
@@ -305,6 +305,11 @@ class Spool:
                 f"{spool.total()} are not at the source"
             )
         return tuple(found), source.total()
+
+
+def _said(why: dict[str, Any] | None) -> str:
+    """The code and the parameters that an entry gives."""
+    return "" if why is None else " ".join((why["code"], *why["parameters"].values()))
 
 
 def _require_all_blocks(ranges: dict[str, list[tuple[int, int]]], number: int) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.entries import Changes, Commits, Segment, Table
+from sluice.contract.reasons import Reason
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.health.report import Report
@@ -14,6 +15,7 @@ from sluice.manifest.state import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, put
+from tests.support.reasons import because
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -28,11 +30,13 @@ class RecordedPipeline:
         self.log = ManifestLog.open(self.store, opened(start_lsn=100), PipelineState(), through_lsn=100)
         self._logs = 0
 
-    def table(self, name: str, *, state: str = "live", generation: int = 1, reason: str = "") -> None:
+    def table(
+        self, name: str, *, state: str = "live", generation: int = 1, reason: str = "", why: Reason | None = None
+    ) -> None:
         schema = TableSchema(name, 1, "public", name, "d", ())
         put(
             self.log,
-            Table(name, "public", name, State(state), generation, reason=reason, lsn=100, schema=schema),
+            Table(name, "public", name, State(state), generation, why or because(reason), lsn=100, schema=schema),
             through_lsn=self.log.state.through_lsn,
         )
 
@@ -46,8 +50,9 @@ class RecordedPipeline:
         time_us = int(at.timestamp() * 1e6)
         put(self.log, Changes(segments, Commits([lsn], [time_us], [7])), through_lsn=lsn)
 
-    def applied(self, name: str, **record: object) -> None:
+    def applied(self, name: str, *, reason: str = "", **record: object) -> None:
         self._logs += 1
+        record = {**record, "why": because(reason)}
         table = AppliedTable(name, "public", name, "x", "mirror", **{"generation": 1, "state": "live", **record})  # type: ignore[arg-type]
         self.said(AppliedLog(self._logs, "a", NOW.isoformat(), {name: table}))
 

@@ -17,6 +17,7 @@ from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state
 from sluice.store.opening import open_store
+from tests.support.reasons import because
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]
@@ -145,7 +146,7 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
                 "mirror",
                 t.generation,
                 State(state),
-                reason,
+                because(reason),
                 known.seq,
                 known.through_lsn,
             )

@@ -114,6 +114,7 @@ def _body_facts(entry: Entry) -> dict[str, Any]:
                 "table": f"{table.schema_name}.{table.table_name}",
                 "state": table.state.value,
                 "reason": table.reason or None,
+                "reason_code": table.why.code.value if table.why else None,
                 **_table_facts(table),
             }
         case Snapshot() as snapshot:

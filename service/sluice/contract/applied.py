@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sluice.contract import codec
+from sluice.contract.reasons import Reason, sentence
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.printable import counted
@@ -42,8 +43,8 @@ class Maintenance:
     """How a lake table has been maintained. `tidied_version` is the Delta version at which its files were
     last counted and put in order, `vacuumed_version` the one at which files that no version needs were last
     removed, at `vacuumed_at` (empty: never seen; -1 and a time: seen since then). `settled`: nothing was left
-    to remove later. `runs` has the last run of each of MAINTENANCE_TASKS, `failing` why the last attempt
-    failed, empty when it did not.
+    to remove later. `runs` has the last run of each of MAINTENANCE_TASKS, `failing` by turn why the
+    last attempt failed.
     """
 
     tidied_version: int = -1
@@ -51,7 +52,12 @@ class Maintenance:
     vacuumed_at: str = ""
     settled: bool = False
     runs: dict[str, MaintenanceRun] = field(default_factory=dict)
-    failing: str = ""
+    failing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failure(self) -> str:
+        """What fails, in a line; empty when nothing does."""
+        return "; ".join(f"{turn}: {what}" for turn, what in self.failing.items())
 
     @property
     def summary(self) -> str:
@@ -69,7 +75,7 @@ class AppliedTable:
     """How far one table's lake table has come.
 
     `state` is `live`, `snapshot`, `paused`, `stale` or `quarantined` (its windows fail again and again)
-    as the applier sees it; `reason` explains the last two, and any when `failing`: the last attempt at a
+    as the applier sees it; `why` explains the last two, and any when `failing`: the last attempt at a
     window failed, and it is tried again. `through_seq` is the last manifest entry taken,
     `committed_seq` the marker of Delta version `delta_version` (0: none), through which every
     version was looked at, `complete_through_lsn` the LSN through which the lake table is complete
@@ -89,7 +95,7 @@ class AppliedTable:
     mode: str
     generation: int
     state: State
-    reason: str = ""
+    why: Reason | None = None
     through_seq: int = 0
     complete_through_lsn: int = 0
     commit_time_us: int = 0
@@ -103,6 +109,11 @@ class AppliedTable:
     way_reason: str = ""
     files: int = -1
     maintenance: Maintenance = field(default_factory=Maintenance)
+
+    @property
+    def reason(self) -> str:
+        """Why, as a sentence."""
+        return sentence(self.why, self.state, f"{self.schema_name}.{self.table_name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.envelope import OP_NAMES, folded, is_reserved
+from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import TableSchema
 from sluice.findings import Finding
 from sluice.quoting import quote_identifier, quote_qualified
@@ -31,14 +32,14 @@ def conditions(facts: TableFacts) -> Iterator[Finding]:
     yield from _rights(facts)
 
 
-def refusal(facts: TableFacts) -> str:
-    """The first condition that does not hold, with what to do about it; empty when all do."""
-    return _text(conditions(facts))
+def refusal(facts: TableFacts) -> Reason | None:
+    """The first condition that does not hold, with what to do about it; None when all do."""
+    return _refused(conditions(facts))
 
 
-def refusal_of(schema: TableSchema) -> str:
+def refusal_of(schema: TableSchema) -> Reason | None:
     """Likewise for a shape, whose names alone can be judged."""
-    return _text(_names(schema.schema_name, schema.table_name, [column.name for column in schema.columns]))
+    return _refused(_names(schema.schema_name, schema.table_name, [column.name for column in schema.columns]))
 
 
 def operations(facts: TableFacts) -> Iterator[Finding]:
@@ -53,11 +54,12 @@ def operations(facts: TableFacts) -> Iterator[Finding]:
         yield Finding("critical", "publication.operations", facts.publication, seen, fix_sql=fix)
 
 
-def _text(findings: Iterator[Finding]) -> str:
+def _refused(findings: Iterator[Finding]) -> Reason | None:
     found = next(findings, None)
     if found is None:
-        return ""
-    return f"{found.object}: {found.seen}; {' '.join(filter(None, (found.fix_sql, found.fix_setting)))}"
+        return None
+    what = f"{found.object}: {found.seen}; {' '.join(filter(None, (found.fix_sql, found.fix_setting)))}"
+    return Reason(ReasonCode.CONDITION, {"finding": found.code, "what": what})
 
 
 def _names(schema: str, table: str, columns: Sequence[str]) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from sluice.contract import codec
 from sluice.contract.chunks import BlockRange
+from sluice.contract.reasons import Reason, sentence
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.xids import NO_XIDS, XidIntervals
@@ -255,7 +256,7 @@ class Progress:
 class Table:
     """A table's life cycle: it joined, its schema changed, its snapshot began, it went stale, it left.
 
-    `reason` says why in one sentence (empty for ordinary steps), `lsn` is the commit or snapshot
+    `why` is the reason (None for ordinary steps), `lsn` is the commit or snapshot
     position at which it holds. A new `generation` starts the lake table again from the next snapshot.
     `schema` is given when a version is introduced, else None. `relfilenode` and `fingerprint` are
     what the catalog watch compares (0 and empty when not known). A generation becomes `live` by its
@@ -274,7 +275,7 @@ class Table:
     table_name: str
     state: State
     generation: int
-    reason: str = ""
+    why: Reason | None = None
     lsn: int = 0
     schema: TableSchema | None = None
     relfilenode: int = 0
@@ -283,6 +284,11 @@ class Table:
     cause: str = ""
     resync_at: str = ""
     path: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why, as a sentence."""
+        return sentence(self.why, self.state, f"{self.schema_name}.{self.table_name}", resync_at=self.resync_at)
 
 
 @dataclass(frozen=True, slots=True)

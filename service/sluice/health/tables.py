@@ -11,11 +11,12 @@ from typing import Any
 
 from sluice.contract import codec, keys
 from sluice.contract.applied import AppliedTable, Maintenance
+from sluice.contract.reasons import Reason, ReasonCode, sentence
 from sluice.contract.table_state import State
 from sluice.contract.verified import VerifiedTable
 from sluice.health.facts import TableSeen
 from sluice.health.wal import shown
-from sluice.manifest.state import SNAPSHOT_WAITS, Pause, TableState
+from sluice.manifest.state import Pause, TableState
 from sluice.printable import counted
 
 _MEBI = 1024**2
@@ -35,6 +36,7 @@ class TableReport:
     path: str
     state: State
     reason: str
+    reason_code: str
     since: str
     mode: str
     generation: int
@@ -76,7 +78,11 @@ class TableReport:
     def to_json(self) -> dict[str, Any]:
         optional = {name: getattr(self, name) or None for name in ("since", "resync_at", "verified_at")}
         positions = {name: shown(getattr(self, name)) for name in ("complete_through_lsn", "verified_through_lsn")}
-        maintenance = {**codec.fields_to_json(self.maintenance), "summary": self.maintenance.summary}
+        maintenance = {
+            **codec.fields_to_json(self.maintenance),
+            "failing": self.maintenance.failure,
+            "summary": self.maintenance.summary,
+        }
         return {**asdict(self), **optional, "maintenance": maintenance, **positions}
 
     @property
@@ -101,7 +107,7 @@ class TableReport:
         rows = f"{counted(self.differences, 'row differs', 'rows differ')} from the source"
         differs = rows if self.differences else ""
         left_out = f"left out: {', '.join(self.ignored_columns)}" if self.ignored_columns else ""
-        fails = f"maintenance fails: {self.maintenance.failing}" if self.maintenance.failing else ""
+        fails = f"maintenance fails: {self.maintenance.failure}" if self.maintenance.failing else ""
         again = f"read again: {times}" if times else ""
         return "; ".join(filter(None, (self.reason, differs, self.note, left_out, again, fails)))
 
@@ -114,7 +120,7 @@ class TableReport:
     @property
     def maintenance_seen(self) -> TableSeen | None:
         """The same of its maintenance, None while that does not fail."""
-        name, reason = f"{self.schema}.{self.table}", self.maintenance.failing
+        name, reason = f"{self.schema}.{self.table}", self.maintenance.failure
         return TableSeen(name, self.state, reason, failing=True) if reason and self.state.is_applied else None
 
 
@@ -134,25 +140,32 @@ def joined(
     verified: VerifiedTable | None = None,
     verification_late: bool = False,
 ) -> TableReport:
-    state, reason, since = table.state, table.reason, table.since
+    state, why, reason, since = table.state, table.why, table.reason, table.since
     theirs = _by_the_applier(table, applied) if applied is not None else None
     if table.paused is not None and state.is_followed:
-        state, reason, since = State.PAUSED, pause_reason(table, table.paused), table.paused.since
+        state, why, since = State.PAUSED, _paused(table.paused), table.paused.since
+        reason = sentence(why, state, f"{table.schema_name}.{table.table_name}")
     elif applied is None and state == State.LIVE:
         # The lake waits for the rows since ingest had them.
-        state, reason = State.SNAPSHOT, "the applier has not taken it yet"
+        state, why = State.SNAPSHOT, Reason(ReasonCode.NOT_APPLIED)
+        reason = sentence(why, state, "")
     if applied is not None and theirs is not None and theirs.severity > state.severity:
-        state, reason, since = theirs, applied.reason, table.since if theirs == State.SNAPSHOT else ""
-    failing = table.state == State.SNAPSHOT and table.reason.startswith(SNAPSHOT_WAITS)
+        state, since = theirs, table.since if theirs == State.SNAPSHOT else ""
+        why, reason = applied.why, applied.reason
+    waits = table.why is not None and table.why.code == ReasonCode.SNAPSHOT_WAITS
+    failing = waits and table.state == State.SNAPSHOT
     if applied is not None and applied.failing and state is not State.PAUSED:
         # What keeps the lake from having what ingest has is said before what ingest says.
-        failing, reason = True, applied.reason
+        failing, why, reason = True, applied.why, applied.reason
+    if why is None and applied is not None:
+        why, reason = applied.why, applied.reason
     return TableReport(
         schema=table.schema_name,
         table=table.table_name,
         path=path,
         state=state,
-        reason=reason or (applied.reason if applied else ""),
+        reason=reason,
+        reason_code=why.code.value if why is not None else "",
         since=since,
         mode=applied.mode if applied else "",
         generation=table.generation,
@@ -194,13 +207,10 @@ def _by_the_applier(table: TableState, applied: AppliedTable) -> State:
     return State.LIVE if applied.complete_through_lsn else State.SNAPSHOT
 
 
-def pause_reason(table: TableState, pause: Pause) -> str:
-    """Since when, how much waits, and what ends it."""
-    name = f"{table.schema_name}.{table.table_name}"
-    return (
-        f"paused on request; what came since waits in the spool (rows: {pause.rows:,}, {pause.bytes / _MEBI:,.1f} "
-        f"MiB), and `sluice tables resume {name}` applies it"
-    )
+def _paused(pause: Pause) -> Reason:
+    """How much waits."""
+    waits = {"rows": f"{pause.rows:,}", "mebibytes": f"{pause.bytes / _MEBI:,.1f}"}
+    return Reason(ReasonCode.PAUSED, waits)
 
 
 def _note(table: TableState) -> str:

@@ -22,7 +22,7 @@ def forgotten(known: "TableState", said: Table, *, seq: int) -> "TableState":
         schema_name=said.schema_name,
         table_name=said.table_name,
         first_name=(said.schema_name, said.table_name),
-        reason="",
+        why=None,
         lsn=0,
         schemas={},
         schema_lsns={known.next_version - 1: 0},

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sluice.contract.entries import Entry, Lost, Opened
+from sluice.contract.reasons import Reason
 from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.lsn import show
@@ -41,7 +42,7 @@ def with_gap(table: "TableState", entry: Entry, lost: Lost) -> "TableState":
     return replace(
         table,
         state=State.GAP,
-        reason=f"{lost.reason}; `sluice verify --repair` compares it and reads again what differs",
+        why=Reason.of(Cause.GAP, lost.reason),
         lsn=entry.through_lsn,
         since=table.since if table.state == State.GAP else entry.written_at,
         gaps=gaps,
@@ -87,7 +88,7 @@ def _lost(table: "TableState", reason: str, lsn: int, *, cause: Cause = Cause.GA
     return replace(
         table,
         state=State.STALE,
-        reason=f"{reason}; {resync_remedy(table.schema_name, table.table_name, resync_at)}",
+        why=Reason.of(cause, reason),
         lsn=lsn,
         cause=cause,
         resync_at=resync_at,
@@ -96,11 +97,3 @@ def _lost(table: "TableState", reason: str, lsn: int, *, cause: Cause = Cause.GA
 
 def broken(table: "TableState", reason: str) -> "TableState":
     return table if table.snapshot is None else replace(table, snapshot=table.snapshot.interrupted(reason))
-
-
-def resync_remedy(schema_name: str, table_name: str, resync_at: str = "") -> str:
-    """What happens to a stale table, as its reason says it."""
-    command = f"`sluice resync {schema_name}.{table_name}`"
-    if resync_at:
-        return f"it is read again from a new snapshot at {resync_at}, or at once by {command}"
-    return f"{command} takes a new snapshot of it"

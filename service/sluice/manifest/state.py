@@ -26,6 +26,7 @@ from sluice.contract.entries import (
     Snapshot,
     Table,
 )
+from sluice.contract.reasons import Reason, sentence
 from sluice.contract.resyncs import Resyncs
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -40,8 +41,6 @@ MOVING = (Changes, Progress)
 """Entries that move the position. Of the others only the first `opened` does: it says where the log
 begins.
 """
-SNAPSHOT_WAITS = "its snapshot cannot be taken, and is tried again: "
-"""How the reason of a table begins whose snapshot failed for something that is not the table's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Pause:
 @dataclass(frozen=True, slots=True)
 class TableState:
     """A table as of the last entry. `generation_seq` is the number of the Table entry that began
-    the generation, `lsn` and `reason` belong to `state`.
+    the generation, `lsn` and `why` belong to `state`.
 
     A change of shape leaves `lsn` alone: what committed at or before it is in the snapshot.
     `schema_lsns` has by version where each shape of this generation came into force, 0 for the one
@@ -82,7 +81,7 @@ class TableState:
     schema_name: str
     table_name: str
     state: State
-    reason: str
+    why: Reason | None
     lsn: int
     generation: int
     generation_seq: int
@@ -103,6 +102,11 @@ class TableState:
     stated_seq: int = 0
 
     @property
+    def reason(self) -> str:
+        """Why it is in `state`, as a sentence."""
+        return sentence(self.why, self.state, f"{self.schema_name}.{self.table_name}", resync_at=self.resync_at)
+
+    @property
     def is_applied(self) -> bool:
         """What is spooled of the table is committed to the lake."""
         return self.state.is_applied and self.paused is None
@@ -110,7 +114,7 @@ class TableState:
     @property
     def is_forgotten(self) -> bool:
         """The table is gone, and no entry refers to it any more."""
-        return self.state == State.DETACHED and not self.reason and not self.schemas
+        return self.state == State.DETACHED and self.why is None and not self.schemas
 
     @property
     def schema_version(self) -> int:
@@ -296,7 +300,7 @@ def _repaired(entry: Entry, table: TableState | None, repair: Repair) -> TableSt
         gaps = closed(table.gaps, repair)
     except ValueError as error:
         raise _corrupt(entry.seq, f"is a wrong repair of table {repair.table_id}: {error}") from None
-    return replace(table, state=State.LIVE, reason="", lsn=repair.as_of_lsn, since=entry.written_at, gaps=gaps)
+    return replace(table, state=State.LIVE, why=None, lsn=repair.as_of_lsn, since=entry.written_at, gaps=gaps)
 
 
 def _prepared(state: PipelineState, entry: Entry, changes: Changes) -> dict[tuple[str, int], Prepared]:
@@ -339,7 +343,7 @@ def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
     known = old if old is not None and not begins else None
     if known is not None and known.gap is not None and new.state.has_initial_rows:
         raise _corrupt(seq, f"calls table {new.table_id} {new.state}, whose gap is open")
-    if known is not None and known.state == State.DETACHED == new.state and not new.reason and new.schema is None:
+    if known is not None and known.state == State.DETACHED == new.state and new.why is None and new.schema is None:
         return forgotten(known, new, seq=seq)
     reshaped = known is not None and new.schema is not None and new.state == known.state
     schemas = _schemas(seq, old, new)
@@ -348,7 +352,7 @@ def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
         schema_name=new.schema_name,
         table_name=new.table_name,
         state=new.state,
-        reason=new.reason,
+        why=new.why,
         lsn=known.lsn if known and reshaped else new.lsn,
         generation=new.generation,
         generation_seq=known.generation_seq if known else seq,
@@ -448,13 +452,13 @@ def _with_snapshot(state: PipelineState, entry: Entry, chunk: Snapshot) -> Table
     if table.state != State.SNAPSHOT:
         raise _corrupt(seq, f"is a snapshot of table {chunk.table_id}, which is {table.state}")
     # A chunk shows that what kept the table from being read is over.
-    after = replace(table, snapshot=known, reason="")
+    after = replace(table, snapshot=known, why=None)
     if not chunk.final:
         return after
     return replace(
         after,
         state=State.LIVE,
-        reason="",
+        why=None,
         lsn=known.snapshot_lsn,
         relfilenode=chunk.relfilenode,
         fingerprint=chunk.fingerprint,

@@ -149,7 +149,7 @@ class Maintenance:
             _log.info("maintenance was put off", table=running.name, turn=running.turn, kind=type(error).__name__)
         except UnsupportedChange as error:
             # What the look at a window would have found.
-            running.progress.stale_reason = str(error)
+            running.progress.differs(error)
             self._planner.failed(running.key, seconds=seconds, now=now)
             self._telemetry.maintenance_ended(running.turn, "failed", seconds=seconds)
             self._telemetry.stale(error)
@@ -188,16 +188,17 @@ class Maintenance:
                 tasks={task: [run.files_removed, run.files_added] for task, run in outcome.runs.items()},
             )
 
-    def _still_failing(self, progress: TableProgress, running: _Running) -> str:
+    def _still_failing(self, progress: TableProgress, running: _Running) -> dict[str, str]:
         """A turn that went well says nothing of the other one."""
         failing = progress.maintenance.failing
-        return "" if failing.startswith(f"{running.turn}: ") else failing
+        return {turn: what for turn, what in failing.items() if turn != running.turn}
 
     def _failed(self, running: _Running, reason: str, *, hint: str, now: float) -> None:
         """Windows go on: they look at the table themselves."""
         attempt = self._planner.failed(running.key, seconds=now - running.began, now=now)
         progress = running.progress
-        progress.maintenance = replace(progress.maintenance, failing=f"{running.turn}: {reason}")
+        failing = {**progress.maintenance.failing, running.turn.value: reason}
+        progress.maintenance = replace(progress.maintenance, failing=failing)
         self._telemetry.maintenance_ended(running.turn, "failed", seconds=now - running.began)
         _log.warning(
             "maintenance of a lake table failed",

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from sluice.contract import envelope
 from sluice.contract.evolution import refuse_alike
+from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice.manifest.state import TableState
@@ -11,8 +12,6 @@ from sluice_spark.lake.columns import changelog_columns, mirror_columns
 from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
 
 ROWS_MODE = "mirror of whole rows"
-OTHER_MODE = "the lake table holds a "
-"""How a reason of `other_mode` begins."""
 
 
 def mode_of(options: ApplyOptions, schema: TableSchema) -> str:
@@ -21,19 +20,15 @@ def mode_of(options: ApplyOptions, schema: TableSchema) -> str:
     return configured if configured == CHANGELOG or schema.key_columns else ROWS_MODE
 
 
-def other_mode(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> str:
-    """Why a lake table that has these columns is not what the configuration asks for, empty when it
+def other_mode(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> Reason | None:
+    """Why a lake table that has these columns is not what the configuration asks for, None when it
     is. The columns decide what the table holds, not a report about it.
     """
     schema = state.schemas[state.schema_version]
     held, wanted = (CHANGELOG if envelope.OP in columns else MIRROR), mode_of(options, schema)
     if (held == CHANGELOG) == (wanted == CHANGELOG):
-        return ""
-    name = schema.qualified_name
-    return (
-        f"{OTHER_MODE}{held} and the mode that is configured is {wanted}; set the mode back, or `sluice "
-        f"resync {name}` takes a new snapshot in the new one"
-    )
+        return None
+    return Reason(ReasonCode.OTHER_MODE, {"held": held, "wanted": wanted})
 
 
 def lake_columns(options: ApplyOptions, schema: TableSchema) -> list[tuple[str, str]]:

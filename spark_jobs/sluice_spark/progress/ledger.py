@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from sluice.contract.applied import AppliedTable, Maintenance
 from sluice.contract.entries import Changes, Entry, Opened, Repair, Snapshot, Table
+from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
 from sluice.manifest.gaps import Gap
 from sluice.manifest.state import PipelineState, TableState, reduce
@@ -216,11 +217,11 @@ class Ledger:
 
     def works(self, table_id: str) -> bool:
         """Whether windows of the table may be applied."""
-        return self.state.tables[table_id].is_applied and not self.tables[table_id].stale_reason
+        return self.state.tables[table_id].is_applied and self.tables[table_id].stale is None
 
     def _waits(self, table_id: str) -> bool:
         """Whether windows of the table may be applied, now or when its pause ends."""
-        return self.state.tables[table_id].state.is_followed and not self.tables[table_id].stale_reason
+        return self.state.tables[table_id].state.is_followed and self.tables[table_id].stale is None
 
     def ready(self, *, now: float, boundary_seq: int) -> Iterator[Work]:
         """A window of each table that is due and not busy, the table first that has been due for
@@ -357,7 +358,7 @@ class Ledger:
         )
         if window.is_snapshot and result.through_seq > window.last_seq:
             progress.pending.done(Window((), result.through_seq))
-        progress.failures, progress.problem, progress.not_before = 0, "", 0.0
+        progress.failures, progress.problem, progress.not_before = 0, None, 0.0
         if not (window.segments or window.is_snapshot or window.schema_version):
             self._stands_at(work.table_id, progress, result.place)
         progress.place = result.place
@@ -372,7 +373,7 @@ class Ledger:
     def _went_beside(progress: TableProgress, window: Window, result: Applied) -> None:
         """A part of a snapshot is beside the lake table, which stands where it stood."""
         progress.pending.done(window, apart=not result.not_in_parts)
-        progress.failures, progress.problem, progress.not_before = 0, "", 0.0
+        progress.failures, progress.problem, progress.not_before = 0, None, 0.0
         progress.rows_applied += result.rows
 
     def waiting(self, *, now: float) -> dict[str, float]:
@@ -449,19 +450,19 @@ class Ledger:
     def _row(self, table_id: str, progress: TableProgress) -> AppliedTable:
         state, pending = self.state.tables[table_id], progress.pending
         schema = state.schemas[state.schema_version]
-        shown, reason = state.state, state.reason
+        shown, why = state.state, state.why
         failing = False
-        if progress.stale_reason:
-            shown, reason = State.STALE, progress.stale_reason
+        if progress.stale is not None:
+            shown, why = State.STALE, progress.stale
         elif state.paused is not None and state.state.is_followed:
             shown = State.PAUSED
         elif self.works(table_id):
             shown = State.LIVE if state.state == State.SNAPSHOT else state.state
             shown = shown if pending.has_snapshot else State.SNAPSHOT
             if shown == State.LIVE and state.gaps and state.gaps[-1].seq > pending.applied_seq:
-                shown, reason = State.GAP, "the rows that close its gap are not in the lake yet"
-            shown, reason = State.QUARANTINED if progress.quarantined else shown, progress.problem or reason
-            failing = bool(progress.problem)
+                shown, why = State.GAP, Reason(ReasonCode.GAP_NOT_APPLIED)
+            shown, why = State.QUARANTINED if progress.quarantined else shown, progress.problem or why
+            failing = progress.problem is not None
         return AppliedTable(
             table_id=table_id,
             schema_name=state.schema_name,
@@ -470,7 +471,7 @@ class Ledger:
             mode=mode_of(self._options, schema),
             generation=state.generation,
             state=shown,
-            reason=reason,
+            why=why,
             through_seq=pending.through_seq(self.read_seq),
             complete_through_lsn=pending.complete_through(self.read_lsn),
             commit_time_us=progress.commit_time_us,
@@ -489,4 +490,4 @@ class Ledger:
         """What fails and is not tried again is no problem any more."""
         if self._options.maintains(f"{state.schema_name}.{state.table_name}"):
             return progress.maintenance
-        return replace(progress.maintenance, failing="")
+        return replace(progress.maintenance, failing={})

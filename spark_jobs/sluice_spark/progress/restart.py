@@ -12,9 +12,9 @@ import structlog
 from pyspark.sql import SparkSession
 
 from sluice.contract.applied import AppliedLog
+from sluice.contract.reasons import Reason, ReasonCode, lake_differs, sentence
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, UnsupportedChange
-from sluice.manifest.lost_changes import resync_remedy
 from sluice.manifest.reader import load_state, pruned_through
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
@@ -23,7 +23,7 @@ from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import LakeTable
-from sluice_spark.modes.choice import OTHER_MODE, other_mode
+from sluice_spark.modes.choice import other_mode
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.table_progress import ATTEMPTS, TableProgress
@@ -92,20 +92,21 @@ def find_table(
     try:
         place = lake.find(before) if state.state.is_followed else lake.recorded()
         progress = restore(state, log, place=place)
-        if progress.pending.has_snapshot and not progress.stale_reason:
-            progress.stale_reason = other_mode(options, state, lake.column_names())
+        if progress.pending.has_snapshot and progress.stale is None:
+            progress.stale = other_mode(options, state, lake.column_names())
         return progress
     except UnsupportedChange as error:
         _log.error("table is stale", table=name, error=str(error))
         telemetry.stale(error)
-        return restore(state, log, place=before or ExaminedVersion(), doubt=str(error))
+        return restore(state, log, place=before or ExaminedVersion(), doubt=lake_differs(error))
     except SparkGone:
         raise
     except ApplyError as error:
         # The report says from which entry on to read. The first look of a worker finds out whether
         # the report was right.
         progress = restore(state, log, place=before or ExaminedVersion())
-        progress.failures, progress.problem = ATTEMPTS, f"the lake table could not be read at start: {error}"
+        progress.failures = ATTEMPTS
+        progress.problem = Reason(ReasonCode.LAKE_UNREADABLE, {"what": str(error)})
         _log.warning("the lake table cannot be read", table=name, error=str(error))
         return progress
 
@@ -116,12 +117,10 @@ def not_pruned(progress: TableProgress, state: TableState, floor_seq: int) -> Ta
     """
     pending = progress.pending
     needed = pending.applied_seq if pending.has_snapshot else pending.generation_seq
-    if needed <= floor_seq and state.state.is_followed and state.schemas and not progress.stale_reason:
-        progress.stale_reason = (
-            f"its lake table stands at manifest entry {needed}, and the entries behind it were pruned through entry "
-            f"{floor_seq}; {resync_remedy(state.schema_name, state.table_name)}"
-        )
-        _log.error("table is stale", table=f"{state.schema_name}.{state.table_name}", error=progress.stale_reason)
+    if needed <= floor_seq and state.state.is_followed and state.schemas and progress.stale is None:
+        progress.stale = Reason(ReasonCode.PRUNED, {"entry": str(needed), "floor": str(floor_seq)})
+        name = f"{state.schema_name}.{state.table_name}"
+        _log.error("table is stale", table=name, error=sentence(progress.stale, State.STALE, name))
     return progress
 
 
@@ -135,12 +134,14 @@ def reported(state: TableState, log: AppliedLog | None) -> ExaminedVersion | Non
     return ExaminedVersion(last.delta_version, last.committed_seq or None)
 
 
-def restore(state: TableState, log: AppliedLog | None, *, place: ExaminedVersion, doubt: str = "") -> TableProgress:
+def restore(
+    state: TableState, log: AppliedLog | None, *, place: ExaminedVersion, doubt: Reason | None = None
+) -> TableProgress:
     """One table at start. The lake's marker decides what is applied; the last log adds the progress
     of an idle table, counters and the reason of a stop.
 
     `place` is where the lake table stands. `doubt` says why it may differ from what was applied,
-    empty when it cannot.
+    None when it cannot.
     """
     marker = place.marker
     has_snapshot = marker is not None and marker >= state.generation_seq
@@ -159,7 +160,7 @@ def restore(state: TableState, log: AppliedLog | None, *, place: ExaminedVersion
     # Only the lake says whether it has these versions already; evolving twice is harmless.
     progress.pending.coming = [(lsn, version) for version, lsn in state.schema_lsns.items() if lsn]
     last = log.tables.get(state.table_id) if log else None
-    progress.stale_reason = doubt if state.state.is_followed else ""
+    progress.stale = doubt if state.state.is_followed else None
     if last is not None and last.path == state.path:
         progress.maintenance = last.maintenance
     if last is None or last.generation != state.generation:
@@ -167,8 +168,10 @@ def restore(state: TableState, log: AppliedLog | None, *, place: ExaminedVersion
     progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
     progress.way = CommitWay(last.way, last.way_reason)
     progress.pending.reported_lsn = last.complete_through_lsn
-    if last.state == State.STALE and state.state.is_followed and not last.reason.startswith(OTHER_MODE):
-        progress.stale_reason = last.reason
+    # Whether the mode is another one is seen again from the lake table and the configuration of today.
+    was_stale = last.state == State.STALE and last.why is not None and last.why.code != ReasonCode.OTHER_MODE
+    if was_stale and state.state.is_followed:
+        progress.stale = last.why
     elif has_snapshot and last.committed_seq == marker:
         progress.pending.applied_seq = max(progress.pending.applied_seq, last.through_seq)
         # A gap that was closed without a row left no marker.

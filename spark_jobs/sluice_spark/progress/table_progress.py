@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from sluice.backoff import doubling
 from sluice.contract.applied import Maintenance
+from sluice.contract.reasons import Reason, ReasonCode, lake_differs
 from sluice.contract.resyncs import text
 from sluice.manifest.state import TableState
 from sluice_spark.lake.commit_way import CommitWay
@@ -28,8 +29,9 @@ class TableProgress:
 
     pending: PendingChanges
     place: ExaminedVersion = field(default_factory=ExaminedVersion)
-    stale_reason: str = ""
-    problem: str = ""
+    stale: Reason | None = None
+    """Why the lake table is known to differ from the source."""
+    problem: Reason | None = None
     """Why the last attempt at a window failed, and when the next one is due, while it is tried again."""
     failures: int = 0
     not_before: float = 0.0
@@ -63,7 +65,11 @@ class TableProgress:
     def quarantined(self) -> bool:
         return self.failures >= ATTEMPTS
 
-    def failed(self, reason: str, *, now: float, at: float, passing: bool) -> None:
+    def differs(self, error: Exception) -> None:
+        """The lake table cannot be brought to what the source has."""
+        self.stale = lake_differs(error)
+
+    def failed(self, what: str, *, now: float, at: float, passing: bool) -> None:
         """An attempt failed, `now` on the loop's clock and `at` in unix seconds. An error that is
         `passing` is no fault of the table and never quarantines it.
         """
@@ -71,7 +77,8 @@ class TableProgress:
         wait = WAITS_SECONDS[min(self.failures, len(WAITS_SECONDS)) - 1]
         self.not_before = now + wait
         again = text(datetime.fromtimestamp(at + wait, UTC))
-        self.problem = f"attempt {self.failures} failed: {reason}; the next one is due at {again}"
+        said = {"attempt": str(self.failures), "what": what, "again": again}
+        self.problem = Reason(ReasonCode.FAILING, said)
 
 
 class Work(NamedTuple):

@@ -22,6 +22,7 @@ from sluice.store.opening import open_store
 from sluice_spark.options import ApplyOptions
 from tests.support import manifests
 from tests.support.manifests import put
+from tests.support.reasons import because
 from tests.unit.cli.conftest import CANARY, Sluice, opened, table
 
 
@@ -244,7 +245,14 @@ def test_what_is_piped_has_every_column_whole(configured: Path, sluice: Sluice) 
     name, reason = "t" * 63, "because " * 40 + "of this"
     put(
         log,
-        Table(table_id="16384", schema_name="s" * 63, table_name=name, state=State.STALE, reason=reason, generation=1),
+        Table(
+            table_id="16384",
+            schema_name="s" * 63,
+            table_name=name,
+            state=State.STALE,
+            why=because(reason),
+            generation=1,
+        ),
         through_lsn=100,
     )
     applied = AppliedTable(

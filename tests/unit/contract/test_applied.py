@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
 from sluice.errors import FormatTooNew, ManifestCorrupt
 
@@ -23,7 +24,7 @@ tables = st.builds(
     texts,
     numbers,
     st.sampled_from(State),
-    texts,
+    st.none() | st.builds(Reason, st.sampled_from(ReasonCode), st.dictionaries(texts, texts, max_size=2)),
     *[numbers] * 8,
     st.booleans(),
 )

@@ -26,6 +26,7 @@ from sluice.contract.entries import (
     Table,
     digest,
 )
+from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import LakeType
@@ -35,6 +36,7 @@ from tests.support.manifests import EXAMPLES, written
 
 numbers = st.integers(0, 2**63 - 1)
 texts = st.text(max_size=20)
+reasons = st.none() | st.builds(Reason, st.sampled_from(ReasonCode), st.dictionaries(texts, texts, max_size=2))
 bodies_of_streams = st.builds(BodyCommit, numbers, numbers, numbers)
 key_values = st.one_of(st.integers(-(2**63), 2**63 - 1), texts)
 segments = st.builds(
@@ -98,7 +100,17 @@ bodies = st.one_of(
     st.builds(Changes, several_segments | st.builds(_with_aborted, some_segments, xids), commits),
     st.just(Progress()),
     st.builds(
-        Table, texts, texts, texts, st.sampled_from(State), numbers, texts, numbers, st.none() | schemas, numbers, texts
+        Table,
+        texts,
+        texts,
+        texts,
+        st.sampled_from(State),
+        numbers,
+        reasons,
+        numbers,
+        st.none() | schemas,
+        numbers,
+        texts,
     ),
     st.builds(Snapshot, texts, numbers, numbers, numbers, some_segments, st.booleans()),
     st.builds(Repair, texts, numbers, numbers, numbers, numbers, some_segments),

@@ -19,6 +19,7 @@ def table(name: str = "orders", **changes: Any) -> TableReport:
         "path": "",
         "state": State.LIVE,
         "reason": "",
+        "reason_code": "",
         "since": "",
         "mode": "mirror",
         "generation": 1,

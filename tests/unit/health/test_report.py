@@ -9,11 +9,12 @@ import pytest
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.health.continuity import check_holds
 from sluice.health.reporter import Reporter
-from sluice.manifest.state import SNAPSHOT_WAITS, PipelineState
+from sluice.manifest.state import PipelineState
 from sluice.store.memory import MemoryStore
 from tests.support.recorded import NOW, RecordedPipeline
 
@@ -88,7 +89,9 @@ def test_a_table_that_the_applier_fails_on_is_failing_in_whatever_state_it_is(
 def test_a_snapshot_that_waits_for_what_the_server_lacks_is_failing_in_what_is_stored(
     pipeline: RecordedPipeline,
 ) -> None:
-    pipeline.table("orders", state="snapshot", reason=f"{SNAPSHOT_WAITS}all replication slots are in use")
+    pipeline.table(
+        "orders", state="snapshot", why=Reason(ReasonCode.SNAPSHOT_WAITS, {"what": "all replication slots are in use"})
+    )
     assert [problem.code for problem in pipeline.report().verdict.problems if problem.part == "tables"] == [
         "table.failing"
     ]
@@ -103,7 +106,7 @@ def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_change
     ahead = NOW + timedelta(hours=1)
     tables = {
         "orders": AppliedTable(
-            "orders", "public", "orders", "x", "mirror", 1, State.LIVE, "", pipeline.log.state.seq, 100
+            "orders", "public", "orders", "x", "mirror", 1, State.LIVE, None, pipeline.log.state.seq, 100
         )
     }
 
@@ -146,7 +149,7 @@ def test_lag_is_the_age_of_the_oldest_change_that_the_lake_lacks(pipeline: Recor
         "a",
         NOW.isoformat(),
         {
-            name: AppliedTable(name, "public", name, "x", "mirror", 1, State.LIVE, "", done, 100)
+            name: AppliedTable(name, "public", name, "x", "mirror", 1, State.LIVE, None, done, 100)
             for name in ("orders", "quiet")
         },
     )
@@ -186,7 +189,7 @@ def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipelin
     pipeline.table("stock")
     pipeline.table("next", state="snapshot")
     known = {
-        name: AppliedTable(name, "public", name, "x", "mirror", 1, State.LIVE, "", 4, lsn)
+        name: AppliedTable(name, "public", name, "x", "mirror", 1, State.LIVE, None, 4, lsn)
         for name, lsn in (("orders", 300), ("stock", 200))
     }
     pipeline.store.create(keys.apply_log(1), AppliedLog(1, "a", NOW.isoformat(), known).encode())

@@ -28,7 +28,7 @@ ROW = Row(1, 2, ("17",))
 
 
 def table(table_id: str = "7", generation: int = 1) -> TableState:
-    return TableState(table_id, "public", f"t{table_id}", State.LIVE, "", 10, generation, 2, {})
+    return TableState(table_id, "public", f"t{table_id}", State.LIVE, None, 10, generation, 2, {})
 
 
 def verdict(outcome: str, lsn: int = 0, *, rows: int = 0) -> Verdict:

@@ -267,7 +267,7 @@ def test_a_pause_ends_when_its_table_leaves() -> None:
 
 def _forgotten() -> PipelineState:
     left = table(version=None, state="detached", reason="dropped", fingerprint="x" * 500)
-    return _after(started(), snapshot(), table(version=2), left, replace(left, reason="", fingerprint=""))
+    return _after(started(), snapshot(), table(version=2), left, replace(left, why=None, fingerprint=""))
 
 
 def test_of_a_forgotten_table_a_remainder_is_left_that_no_entry_can_refer_to() -> None:

@@ -64,7 +64,7 @@ class Loop:
 
 
 def table(table_id: str, state: State = State.LIVE) -> TableState:
-    return TableState(table_id, "public", f"t{table_id}", state, "", 10, 1, 2, {})
+    return TableState(table_id, "public", f"t{table_id}", state, None, 10, 1, 2, {})
 
 
 def test_each_table_is_compared_once_in_an_interval_one_after_the_other() -> None:

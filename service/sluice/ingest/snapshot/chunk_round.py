@@ -345,7 +345,7 @@ class ChunkRound:
         for job in jobs if found is not None else ():
             now = found.get(job.facts.oid) if found is not None else None
             if now is None:
-                self._tables.detach(job.facts.oid, "dropped at the source before its snapshot was published")
+                self._tables.drop(job.facts.oid)
                 changed.add(job.facts.oid)
             elif (unseen := compare(job.facts.relfilenode, fingerprint(job.facts), now)) is not None:
                 self._tables.begin_again(now, unseen, generation=job.generation)

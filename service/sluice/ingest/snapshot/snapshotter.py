@@ -167,7 +167,7 @@ class Snapshotter:
         for table_id in sorted(table_ids, key=lambda table_id: table_id in self._locked):
             facts, state = found.get(table_id), self._tables.states()[table_id]
             if facts is None:
-                self._tables.detach(int(table_id), "dropped at the source before its snapshot was taken")
+                self._tables.drop(int(table_id))
                 continue
             before = state.snapshot
             if before is not None and (why := _cannot_go_on(facts, state, before)):
@@ -202,7 +202,7 @@ class Snapshotter:
             facts, snapshot = found.get(table_id), state.snapshot
             assert snapshot is not None
             if facts is None:
-                self._tables.detach(int(table_id), "dropped at the source before its snapshot was published")
+                self._tables.drop(int(table_id))
                 continue
             not_joined = snapshot.not_joined(snapshot.snapshot_lsn) or _reshaped(state, snapshot)
             why = compare(snapshot.relfilenode, snapshot.fingerprint, facts)

@@ -15,13 +15,13 @@ import structlog
 from sluice.backoff import RetryTime
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.conditions import refusal
+from sluice.contract.reasons import Reason
 from sluice.contract.resyncs import Cause, due, text
 from sluice.contract.table_state import State
 from sluice.ingest.tables.catalog_diff import Unseen
 from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister, differs
 from sluice.lsn import show
-from sluice.manifest.lost_changes import resync_remedy
 from sluice.manifest.state import TableState
 
 RETRY_SECONDS = (5.0, 30.0, 120.0, 600.0)
@@ -47,20 +47,18 @@ class AutomaticResyncs:
         """By oid, when the snapshot of a table may be tried again that the server refused."""
         self._logger = structlog.get_logger("tables")
 
-    def lose(self, state: TableState, reason: str, *, cause: Cause, lsn: int) -> None:
+    def lose(self, state: TableState, what: str, *, cause: Cause, lsn: int) -> None:
         """Records that the lake table of `state` no longer equals its source."""
         at = self._resync_at(state, cause)
         self._logger.error(
             "table went stale",
             table=f"{state.schema_name}.{state.table_name}",
-            reason=reason,
+            reason=what,
             lsn=show(lsn),
             resync_at=at or None,
         )
-        remedy = resync_remedy(state.schema_name, state.table_name, at)
-        self._register.change(
-            state, state=State.STALE, reason=f"{reason}; {remedy}", lsn=lsn, cause=cause, resync_at=at
-        )
+        why = Reason.of(cause, what)
+        self._register.change(state, state=State.STALE, why=why, lsn=lsn, cause=cause, resync_at=at)
 
     def must_wait(self, state: TableState, cause: Cause) -> bool:
         """Whether a table that changed for `cause` is not read again now: it must rest first."""
@@ -76,15 +74,12 @@ class AutomaticResyncs:
         cause = Cause(state.cause) if state.cause else Cause.GAP
         at = self._resync_at(state, cause)
         if bool(at) != bool(state.resync_at):
-            before = resync_remedy(state.schema_name, state.table_name, state.resync_at)
-            reason = state.reason.removesuffix(before) + resync_remedy(state.schema_name, state.table_name, at)
-            self._register.change(state, reason=reason, resync_at=at)
+            self._register.change(state, resync_at=at)
         return bool(at) and not self.must_wait(state, cause)
 
     def why(self, state: TableState) -> Unseen:
         """Why a stale table is read again."""
-        remedy = resync_remedy(state.schema_name, state.table_name, state.resync_at)
-        return Unseen(Cause(state.cause), state.reason.removesuffix(f"; {remedy}"))
+        return Unseen(Cause(state.cause), state.why.what if state.why else "")
 
     def is_near(self, state: TableState) -> bool:
         """Whether a stale table only waits for the next look at the catalog."""
@@ -105,7 +100,7 @@ class AutomaticResyncs:
         if differs(known, facts):
             return True
         refused = self._refused.get(facts.oid)
-        return not refusal(facts) and (refused is None or refused.due(time.monotonic()))
+        return refusal(facts) is None and (refused is None or refused.due(time.monotonic()))
 
     def _is_automatic(self, state: TableState, cause: Cause) -> bool:
         return cause.heals and self.policies.of(state.schema_name, state.table_name).on_change == "resync"

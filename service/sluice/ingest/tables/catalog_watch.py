@@ -9,6 +9,7 @@ for a table is decided by `FollowedTables.look`. Runs in a thread, on a session 
 from collections.abc import Callable
 
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.reasons import unpublished
 from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.followed_tables import FollowedTables
@@ -65,7 +66,7 @@ class CatalogWatch:
         wal_end = Catalog(connection).wal_end()
         for table in states.values():
             if int(table.table_id) not in published and table.table_id != messagetable.TABLE_ID:
-                self._tables.detach(int(table.table_id), f"publication {self._publication} no longer carries it")
+                self._tables.detach(int(table.table_id), unpublished(self._publication))
         for oid, facts in published.items():  # after those that are gone, whose names and paths they may have
             known = states.get(str(oid))
             before = self._settled.get(oid)

@@ -14,8 +14,8 @@ from typing import Final, Literal
 import structlog
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.conditions import refusal
 from sluice.contract.entries import Snapshot
+from sluice.contract.reasons import DROPPED, UNSELECTED, Reason, ReasonCode, unpublished
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -28,11 +28,10 @@ from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, same_columns
 from sluice.ingest.tables.shapes import CannotFollow, Shapes, contracted, require_same, step, unseen_of
-from sluice.manifest.state import SNAPSHOT_WAITS, TableState
+from sluice.manifest.state import TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationVersion
 
-AWAITED = "its columns changed at the source, and the stream has not come to the position of that change yet"
 NOT_YET: Final = "not yet"
 
 
@@ -169,7 +168,7 @@ class FollowedTables:
             known = self._generations.named(facts)
             if not self._paths.selects(facts, known):
                 if known is not None:
-                    self.detach(facts.oid, "source.tables no longer selects it")
+                    self.detach(facts.oid, UNSELECTED)
             elif known is None:
                 self._generations.join(relation_of(facts), facts)
             elif known.state.is_followed and self._paths.moves(known) and self._resyncs.rested(known):
@@ -215,10 +214,12 @@ class FollowedTables:
             if state is None or state.state != State.SNAPSHOT:
                 return None
             if not facts.published:
-                self.detach(facts.oid, "the publication no longer carries it")
+                self.detach(facts.oid, unpublished(facts.publication))
                 return None
             latest = latest_schema(state)
-            if latest is not None and not refusal(facts):
+            if self._generations.refuses(facts, state):
+                return None
+            if latest is not None:
                 now = build_schema(relation_of(facts), facts, latest, latest.version, begins=True)
                 same = contracted(now, latest, self._generations.policy(state)) == latest
                 return latest if same else self._generations.begin(facts, state, None)
@@ -260,24 +261,24 @@ class FollowedTables:
             self._logger.warning("the snapshot begins again", table=facts.qualified_name, reason=unseen.reason)
             self._generations.begin(facts, state, unseen)
 
-    def note_wait(self, oid: int, reason: str) -> None:
-        """The snapshot of a table cannot be taken for `reason`, and is tried again. Stored, so that
+    def note_wait(self, oid: int, what: str) -> None:
+        """The snapshot of a table cannot be taken because of `what`, and is tried again. Stored, so that
         whoever looks from outside sees it.
         """
         with self._lock:
-            state, reason = self._register.state(oid), f"{SNAPSHOT_WAITS}{reason}"
-            if state is not None and state.state == State.SNAPSHOT and state.reason != reason:
-                self._register.change(state, reason=reason)
+            state, why = self._register.state(oid), Reason(ReasonCode.SNAPSHOT_WAITS, {"what": what})
+            if state is not None and state.state == State.SNAPSHOT and state.why != why:
+                self._register.change(state, why=why)
 
-    def quarantine(self, facts: TableFacts, reason: str, *, generation: int) -> None:
-        """The server refused to let the table be read, for `reason`, in `generation`. It is tried
+    def quarantine(self, facts: TableFacts, what: str, *, generation: int) -> None:
+        """The server refused to let the table be read, as `what` says, in `generation`. It is tried
         again after a pause, or when its facts are other ones.
         """
         with self._lock:
             state = self._register.state(facts.oid)
             if state is not None and state.generation == generation and state.state.is_followed:
                 self._resyncs.refused(facts.oid)
-                self._generations.quarantine(facts, state, reason)
+                self._generations.quarantine(facts, state, Reason.of(Cause.UNREADABLE, what))
 
     def set_paused(self, table_id: str, *, paused: bool) -> None:
         """Begins or ends a pause: what is spooled of the table is not applied while it lasts."""
@@ -309,10 +310,14 @@ class FollowedTables:
         for state in tuple(self.states().values()):
             self.mark_stale(int(state.table_id), reason, lsn=lsn, cause=cause)
 
-    def detach(self, oid: int, reason: str) -> None:
-        """The source no longer publishes the table, or nobody asks for it. No `reason`: it is forgotten."""
+    def detach(self, oid: int, why: Reason | None) -> None:
+        """The source no longer publishes the table, or nobody asks for it. No reason: it is forgotten."""
         with self._lock:
-            self._generations.detach(oid, reason)
+            self._generations.detach(oid, why)
+
+    def drop(self, oid: int) -> None:
+        """The source no longer has the table."""
+        self.detach(oid, DROPPED)
 
     def states(self) -> dict[str, TableState]:
         """By table id; a value that does not change."""
@@ -321,10 +326,8 @@ class FollowedTables:
     # under the lock
 
     def _look_at_carried(self, facts: TableFacts, known: TableState, wal_end: int) -> None:
-        refused = refusal(facts)
-        if refused:
-            self._generations.quarantine(facts, known, refused)
-        elif known.state != State.SNAPSHOT:  # what a snapshot was taken under, its own end compares
+        # What a snapshot was taken under, its own end compares.
+        if not self._generations.refuses(facts, known) and known.state != State.SNAPSHOT:
             through_lsn = self._register.through_lsn
             key_lsn = self._history.key_lsn(known, facts, wal_end=wal_end)
             unseen = unseen_of(known, facts, self._generations.policy(known), key_lsn=key_lsn)
@@ -351,14 +354,14 @@ class FollowedTables:
             unchanged = partial(require_same, state, facts, policy)
             same = self._follow(facts.oid, state, self._register.through_lsn, unchanged)
             if same is not None and state.state == State.PENDING:
-                self._register.change(state, state=State.LIVE, reason="")
+                self._register.change(state, state=State.LIVE, why=None)
             return
         seen = fingerprint(facts)
         before, position = self._awaited.get(facts.oid, ("", 0))
         if before != seen:
             self._awaited[facts.oid] = (seen, wal_end)
             if state.state == State.LIVE:
-                self._register.await_shape(state, AWAITED, lsn=wal_end)
+                self._register.await_shape(state, lsn=wal_end)
         elif self._register.through_lsn >= position:
             # Before every commit that is still to come: those begin at this position or behind it.
             at = self._register.through_lsn - 1
@@ -366,7 +369,7 @@ class FollowedTables:
             self._follow(facts.oid, state, at, reshape)
             now = self.states()[state.table_id]
             if now.state == State.PENDING:
-                self._register.change(now, state=State.LIVE, reason="")
+                self._register.change(now, state=State.LIVE, why=None)
 
     def _forget(self, oid: int) -> None:
         self._resolved = {relation: schema for relation, schema in self._resolved.items() if relation.oid != oid}

@@ -70,7 +70,7 @@ class Forgetting:
         for table in [table for table in passed if table.stated_seq <= through_seq][:AT_ONCE]:
             faults.point("forget.before")
             self._logger.info("a dropped table is forgotten", table=f"{table.schema_name}.{table.table_name}")
-            self._tables.detach(int(table.table_id), "")
+            self._tables.detach(int(table.table_id), None)
 
     def _pruned_through(self) -> int:
         """Nothing depends on it but space: what is doubtful is left to those who prune."""

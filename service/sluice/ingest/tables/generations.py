@@ -12,6 +12,7 @@ import structlog
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.conditions import refusal
+from sluice.contract.reasons import DROPPED, Reason, ReasonCode, sentence
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -79,9 +80,7 @@ class Generations:
         """The next generation, to be read because of `why`. None, and quarantined, when the table
         cannot be carried.
         """
-        reason = refusal(facts)
-        if reason:
-            self.quarantine(facts, state, reason)
+        if self.refuses(facts, state):
             return None
         latest = latest_schema(state)
         schema = build_schema(relation_of(facts), facts, latest, state.next_version, begins=True)
@@ -98,7 +97,7 @@ class Generations:
                 facts.oid, facts.schema, facts.name, state, asked=why is not None and why.cause == Cause.REQUEST
             ),
             cause=why.cause if why else None,
-            reason=why.reason if why else "",
+            what=why.reason if why else "",
         )
         return schema
 
@@ -126,31 +125,39 @@ class Generations:
             self.resyncs.lose(state, reason, cause=cause, lsn=lsn)
             self._on_end(oid)
 
-    def quarantine(self, facts: TableFacts, state: TableState, reason: str) -> None:
-        """The table cannot be carried, for `reason`."""
+    def refuses(self, facts: TableFacts, state: TableState) -> bool:
+        """Whether the table cannot be carried under `facts`: it is quarantined then."""
+        why = refusal(facts)
+        if why is not None:
+            self.quarantine(facts, state, why)
+        return why is not None
+
+    def quarantine(self, facts: TableFacts, state: TableState, why: Reason) -> None:
+        """The table cannot be carried."""
         self._on_end(facts.oid)
-        if (state.state, state.reason) != (State.QUARANTINED, reason):
-            self._logger.error("table cannot be carried", table=facts.qualified_name, reason=reason)
+        if (state.state, state.why) != (State.QUARANTINED, why):
+            self._logger.error("table cannot be carried", table=facts.qualified_name, reason=why.what)
         lsn = self._register.through_lsn
         self._register.change(
             state,
             state=State.QUARANTINED,
-            reason=reason,
+            why=why,
             lsn=lsn,
             relfilenode=facts.relfilenode,
             fingerprint=fingerprint(facts),
         )
 
-    def detach(self, oid: int, reason: str) -> None:
+    def detach(self, oid: int, why: Reason | None) -> None:
         """See FollowedTables."""
         state = self._register.states()[str(oid)]
         if state.state == State.DETACHED:
-            stays = state.is_forgotten or (reason and state.reason.startswith("dropped"))
-            if state.reason != reason and not stays:
-                self._register.change(state, reason=reason)
+            is_gone = state.why is not None and state.why.code == ReasonCode.DROPPED
+            if state.why != why and not (state.is_forgotten or (why is not None and is_gone)):
+                self._register.change(state, why=why)
         else:
-            self._logger.warning("table detached", table=f"{state.schema_name}.{state.table_name}", reason=reason)
-            self._register.change(state, state=State.DETACHED, reason=reason, lsn=self._register.through_lsn)
+            name = f"{state.schema_name}.{state.table_name}"
+            self._logger.warning("table detached", table=name, reason=sentence(why, State.DETACHED, name))
+            self._register.change(state, state=State.DETACHED, why=why, lsn=self._register.through_lsn)
             self._on_end(oid)
 
     def named(self, facts: TableFacts) -> TableState | None:
@@ -168,6 +175,6 @@ class Generations:
             oid = int(other.table_id)
             found = self._lookup(oid)
             if found is None:
-                self.detach(oid, "dropped at the source")
+                self.detach(oid, DROPPED)
             else:
                 self.named(found)

@@ -14,6 +14,7 @@ from fnmatch import translate
 
 from sluice.contract import keys
 from sluice.contract.entries import Snapshot, Table
+from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
@@ -73,15 +74,13 @@ def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
                 State.DETACHED,
                 state.generation,
                 log,
-                reason="source.messages is false: what is emitted now is not kept",
+                why=Reason(ReasonCode.MESSAGES_OFF),
             )
         )
 
 
-def _table(state: State, generation: int, log: ManifestLog, *, reason: str = "") -> Table:
-    return Table(
-        TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, reason, log.state.through_lsn, SCHEMA
-    )
+def _table(state: State, generation: int, log: ManifestLog, *, why: Reason | None = None) -> Table:
+    return Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, why, log.state.through_lsn, SCHEMA)
 
 
 def prefix_filter(patterns: Sequence[str]) -> Callable[[str], bool]:

@@ -41,13 +41,12 @@ def preview_of(state: TableState | None, facts: TableFacts | None, policy: Table
         if facts is None or not selected:
             return Preview("nothing")
         refused = refusal(facts)
-        return Preview("stop", refused) if refused else Preview("snapshot", "it joins")
+        return Preview("stop", refused.what) if refused is not None else Preview("snapshot", "it joins")
     if facts is None or not carried:
         why = "the publication no longer carries it" if facts is None else "source.tables no longer selects it"
         return Preview("stop", f"{why}: its lake table stays as it is")
-    refused = refusal(facts)
-    if refused:
-        return Preview("stop", refused)
+    if (refused := refusal(facts)) is not None:
+        return Preview("stop", refused.what)
     if not state.state.is_followed:
         return _behind(state)
     return _changed(state, facts, policy)

@@ -10,13 +10,13 @@ import structlog
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Snapshot, Table
+from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
 from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.lsn import show
-from sluice.manifest.lost_changes import resync_remedy
 from sluice.manifest.state import TableState
 from sluice.manifest.writer import ManifestLog
 
@@ -57,9 +57,9 @@ class TableRegister:
         lsn: int,
         path: str,
         cause: Cause | None = None,
-        reason: str = "",
+        what: str = "",
     ) -> None:
-        """Begins the next generation of a table: its rows are to be read, because of `reason`. Without
+        """Begins the next generation of a table: its rows are to be read, because of `what`. Without
         a `cause` the generation before was not read either, and this one does not count.
         """
         known = self._log.state.tables[str(facts.oid)].schemas.get(schema.version)
@@ -74,7 +74,7 @@ class TableRegister:
                 schema=None if known == schema else schema,
                 relfilenode=facts.relfilenode,
                 fingerprint=fingerprint(facts),
-                reason=f"read again: {reason}" if reason else "",
+                why=Reason.of(cause, what) if cause else None,
                 cause=cause or "",
                 path=path,
             )
@@ -90,7 +90,7 @@ class TableRegister:
             table.table_name,
             state=table.state,
             generation=table.generation,
-            reason=table.reason,
+            why=table.why,
             lsn=table.lsn,
             relfilenode=table.relfilenode,
             fingerprint=table.fingerprint,
@@ -109,11 +109,11 @@ class TableRegister:
         self._logger.info("schema changed", table=schema.qualified_name, version=schema.version, lsn=show(lsn))
         self.change(table, schema=schema, lsn=lsn)
 
-    def await_shape(self, table: TableState, reason: str, *, lsn: int) -> None:
+    def await_shape(self, table: TableState, *, lsn: int) -> None:
         """The catalog shows another shape, which the stream reaches at `lsn`."""
         name = f"{table.schema_name}.{table.table_name}"
         self._logger.info("columns changed, and no row has announced it yet", table=name, lsn=show(lsn))
-        self.change(table, state=State.PENDING, reason=reason)
+        self.change(table, state=State.PENDING, why=Reason(ReasonCode.SHAPE_AWAITED))
 
     def rename(self, table: TableState, schema_name: str, table_name: str) -> None:
         """The table has another name."""
@@ -123,10 +123,7 @@ class TableRegister:
             name=f"{schema_name}.{table_name}",
             path=table.path,
         )
-        # What a stale table's reason tells people to do names the table.
-        before = resync_remedy(table.schema_name, table.table_name, table.resync_at)
-        reason = table.reason.replace(before, resync_remedy(schema_name, table_name, table.resync_at))
-        self.change(table, schema_name=schema_name, table_name=table_name, reason=reason)
+        self.change(table, schema_name=schema_name, table_name=table_name)
 
     def publish_snapshot(self, entry: Snapshot, *, first: bool) -> None:
         """Publishes rows of a snapshot; the final entry makes its table live. The first one says what is

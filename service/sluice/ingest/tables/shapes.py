@@ -21,6 +21,7 @@ from sluice.contract.evolution import (
     steps,
     unsent,
 )
+from sluice.contract.reasons import DROPPED
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -106,8 +107,10 @@ def _step(
     if casts_only and schema.key_columns and whole == [False, True, False]:
         # A key that was made anew for a wider type does not say that it was gone meanwhile.
         return Step(schema, kinds, Unseen(Cause.KEY, "old rows were sent whole for a while, perhaps without a key"))
-    reason = unsent(found, facts, old_relfilenode=state.relfilenode, casts_only=casts_only) or refusal_of(schema)
-    return Step(schema, kinds, Unseen(Cause.SCHEMA, reason) if reason else None)
+    lost = unsent(found, facts, old_relfilenode=state.relfilenode, casts_only=casts_only)
+    if not lost and (refused := refusal_of(schema)) is not None:
+        lost = refused.what
+    return Step(schema, kinds, Unseen(Cause.SCHEMA, lost) if lost else None)
 
 
 def _unplaced_key(latest: TableSchema, schema: TableSchema, facts: TableFacts | None) -> str:
@@ -201,12 +204,12 @@ def first_entry(relation: RelationVersion, facts: TableFacts | None, *, lsn: int
         path=path,
     )
     if facts is None:
-        return replace(entry, state=State.DETACHED, reason="dropped at the source before its snapshot could be taken")
+        return replace(entry, state=State.DETACHED, why=DROPPED)
     refused = refusal_of(schema) or refusal(facts)
     return replace(
         entry,
         state=State.QUARANTINED if refused else State.SNAPSHOT,
-        reason=refused,
+        why=refused,
         relfilenode=facts.relfilenode,
         fingerprint=fingerprint(facts),
     )

@@ -16,7 +16,7 @@ from tests.spark.model import SCHEMA
 
 ID = SCHEMA.table_id
 RUN = MaintenanceRun("2026-01-01T00:00:00.000+00:00", 1.5, 20, 1000, 1, 900)
-RECORD = Maintenance(3, 2, "2026-01-01T00:00:00.000+00:00", runs={"join": RUN}, failing="vacuum: no")
+RECORD = Maintenance(3, 2, "2026-01-01T00:00:00.000+00:00", runs={"join": RUN}, failing={"vacuum": "no"})
 
 
 def _ledger(store: MemoryStore, **options: object) -> tuple[Ledger, Manifest, Intake]:
@@ -84,4 +84,4 @@ def test_a_failure_is_no_problem_any_more_when_nobody_tries_again() -> None:
     for number, options in enumerate(off):
         ledger, *_ = _ledger(MemoryStore(f"failing {number}", prefix="shop/"), **options)
         ledger.tables[ID].maintenance = RECORD
-        assert ledger.report()[ID].maintenance == replace(RECORD, failing="")
+        assert ledger.report()[ID].maintenance == replace(RECORD, failing={})

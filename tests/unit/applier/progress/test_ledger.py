@@ -26,6 +26,7 @@ from sluice_spark.read.window import PendingChanges, Window
 from tests.spark.changes import Change, Manifest
 from tests.spark.heap import FACTS, RANGES, Heap
 from tests.spark.model import SCHEMA
+from tests.support.reasons import because
 
 
 def _applied(ledger: Ledger, table_id: str, window: Window) -> None:
@@ -45,7 +46,7 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     ledger.begin({"16385": known})
     known.failed("Spark could not commit (SparkException)", now=0.0, at=0.0, passing=False)
     row = ledger.report()["16385"]
-    assert (row.state, row.reason, row.failing) == ("live", known.problem, True)
+    assert (row.state, row.why, row.failing) == ("live", known.problem, True)
     _applied(ledger, "16385", Window((), seq))
     again = ledger.report()["16385"]
     assert (again.reason, again.failing) == ("", False)
@@ -56,7 +57,8 @@ def test_a_window_that_is_tried_again_says_when_and_waits_longer_each_time() -> 
     due = []
     for _ in range(12):
         known.failed("the bucket says no", now=50.0, at=0.0, passing=False)
-        due.append(datetime.fromisoformat(known.problem.rpartition("due at ")[2]).timestamp())
+        assert known.problem is not None
+        due.append(datetime.fromisoformat(known.problem.parameters["again"]).timestamp())
         assert due[-1] == int(known.not_before - 50.0)
     assert due == sorted(due)
     assert due[-2:] == [300.0, 300.0]
@@ -73,7 +75,7 @@ def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_p
     for second in range(50):
         known.failed("StoreUnavailable: no answer", now=float(second), at=0.0, passing=True)
     row = ledger.report()["16385"]
-    assert (row.state, row.reason, row.failing) == ("snapshot", known.problem, True)
+    assert (row.state, row.why, row.failing) == ("snapshot", known.problem, True)
 
 
 def test_the_way_of_the_newest_changes_stays_through_empty_windows_snapshots_and_restarts() -> None:
@@ -143,7 +145,7 @@ def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays() ->
     manifest = _two_tables(store, entries=90)
     ledger = _opened(store, markers={"16385": 5, "16386": 5})
     _read(ledger, store)
-    ledger.tables["16385"].stale_reason = "a column was dropped"
+    ledger.tables["16385"].stale = because("a column was dropped")
     before = ledger.report()["16385"]
     ledger.trim()
     for _ in range(30):
@@ -162,7 +164,7 @@ def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_ha
     manifest = _two_tables(store, entries=90)
     ledger = _opened(store, markers={"16385": 8, "16386": manifest.seq})
     _read(ledger, store)
-    ledger.tables["16385"].stale_reason = "a column was dropped"
+    ledger.tables["16385"].stale = because("a column was dropped")
     reported = ledger.report()
     log = AppliedLog(1, "i", "", reported, "")
     again = _opened(store, markers={"16385": 8, "16386": manifest.seq}, log=log)
@@ -248,7 +250,7 @@ def test_idle_tables_are_looked_at_now_and_then_one_after_the_other() -> None:
     assert given(LOOK_SECONDS) == [], "one at a time"
     assert given(LOOK_SECONDS + LOOK_PAUSE_SECONDS) == [("16386", 0)]
     assert given(LOOK_SECONDS + 2 * LOOK_PAUSE_SECONDS) == [], "each in its turn"
-    ledger.tables["16385"].stale_reason = "gone"
+    ledger.tables["16385"].stale = because("gone")
     assert [table_id for table_id, _ in given(2 * LOOK_SECONDS + 1)] == ["16386"]
 
 

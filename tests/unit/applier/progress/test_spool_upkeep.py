@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from sluice.contract import archive, keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpkeep
 from sluice.contract.entries import Changes, Commits, Progress
+from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
 from sluice.errors import StoreRefused, StoreUnavailable, WriterFenced
 from sluice.health.reporter import Reporter
@@ -268,11 +269,12 @@ def test_a_table_whose_next_entries_were_pruned_is_stale_and_the_others_go_on() 
     assert floor == 24
     state = log.state.tables["7"]
     behind = not_pruned(restore(state, None, place=ExaminedVersion(3, floor)), state, floor)
-    assert "stands at manifest entry 24, and the entries behind it were pruned through entry 24" in behind.stale_reason
+    assert behind.stale == Reason(ReasonCode.PRUNED, {"entry": "24", "floor": "24"})
     with_it = not_pruned(restore(state, None, place=ExaminedVersion(3, floor + 1)), state, floor)
-    assert with_it.stale_reason == ""
+    assert with_it.stale is None
     lost = not_pruned(restore(state, None, place=ExaminedVersion()), state, floor)
-    assert "stands at manifest entry 2" in lost.stale_reason
+    assert lost.stale is not None
+    assert lost.stale.parameters["entry"] == "2"
     ledger = Ledger(ApplyOptions("shop", "memory://x", "memory://y"), log.state)
     ledger.begin({"7": lost}, floor_seq=floor)
     assert ledger.read_seq >= floor

@@ -47,7 +47,7 @@ def test_rows_that_come_again_get_the_versions_that_they_had_although_two_look_a
         "public",
         "t",
         State.LIVE,
-        "",
+        None,
         lsn=10,
         generation=1,
         generation_seq=1,
