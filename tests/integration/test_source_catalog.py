@@ -24,6 +24,8 @@ TABLES = (
     "CREATE TABLE other.r3 (id int PRIMARY KEY, v text)",
     "CREATE TABLE base (id int PRIMARY KEY)",
     "CREATE TABLE inherits () INHERITS (base)",
+    "CREATE SEQUENCE counted",
+    "CREATE SEQUENCE other.counted",
 )
 PUBLICATIONS = {
     "named": "FOR TABLE a, other.b",
@@ -44,13 +46,36 @@ SINCE_15 = {
     "list": "FOR TABLE a (t, id), other.b",
     "list by root": "FOR TABLE r (id) WITH (publish_via_partition_root = true)",
 }
+SINCE_15_COMBINED = {
+    "filter and its schema": "FOR TABLE a WHERE (id > 3), TABLES IN SCHEMA public",
+    "filter and another schema": "FOR TABLE a WHERE (id > 3), TABLES IN SCHEMA other",
+    "root and its leaf's schema": "FOR TABLE r, TABLES IN SCHEMA other",
+    "root and its leaf's schema, by root": "FOR TABLE r, TABLES IN SCHEMA other "
+    "WITH (publish_via_partition_root = true)",
+    "leaf and its root's schema": "FOR TABLE other.r21, TABLES IN SCHEMA public",
+    "leaf and its root's schema, by root": "FOR TABLE other.r21, TABLES IN SCHEMA public "
+    "WITH (publish_via_partition_root = true)",
+    "filtered leaf beside its root": "FOR TABLE r, r1 WHERE (id > 3)",
+    "filtered leaf beside its root, by root": "FOR TABLE r, r1 WHERE (id > 3) WITH (publish_via_partition_root = true)",
+    "filtered root": "FOR TABLE r WHERE (id > 3) WITH (publish_via_partition_root = true)",
+}
+SINCE_19 = {
+    "all but one": "FOR ALL TABLES EXCEPT (TABLE a)",
+    "all but one, by root": "FOR ALL TABLES EXCEPT (TABLE a) WITH (publish_via_partition_root = true)",
+    "all but a root": "FOR ALL TABLES EXCEPT (TABLE r)",
+    "all but a root, by root": "FOR ALL TABLES EXCEPT (TABLE r, other.b) WITH (publish_via_partition_root = true)",
+    "sequences": "FOR ALL SEQUENCES",
+    "tables and sequences": "FOR ALL TABLES, ALL SEQUENCES",
+    "tables and sequences, by root": "FOR ALL TABLES, ALL SEQUENCES WITH (publish_via_partition_root = true)",
+}
+SINCE_15 |= SINCE_15_COMBINED
 SINCE_18 = {
     "generated": "FOR TABLE a WITH (publish_generated_columns = stored)",
     "generated in a list": "FOR TABLE a (id, twice)",
 }
 
 
-@pytest.mark.parametrize("name", [*PUBLICATIONS, *SINCE_15, *SINCE_18])
+@pytest.mark.parametrize("name", [*PUBLICATIONS, *SINCE_15, *SINCE_18, *SINCE_19])
 def test_the_published_tables_columns_and_filters_are_those_that_the_server_names(
     database: Database, name: str
 ) -> None:
@@ -58,7 +83,9 @@ def test_the_published_tables_columns_and_filters_are_those_that_the_server_name
         since(database, 15, "this kind of publication")
     if name in SINCE_18:
         since(database, 18, "publishing generated columns")
-    wanted = {**PUBLICATIONS, **SINCE_15, **SINCE_18}[name]
+    if name in SINCE_19:
+        since(database, 19, "what ALL is followed by")
+    wanted = {**PUBLICATIONS, **SINCE_15, **SINCE_18, **SINCE_19}[name]
     database.execute(*TABLES, f"CREATE PUBLICATION {database.publication} {wanted}")
     with database.connect() as connection:
         theirs = [
@@ -70,6 +97,7 @@ def test_the_published_tables_columns_and_filters_are_those_that_the_server_name
         generated = connection.info.server_version < 160000
     with closing(Catalog(open_query(options_of(database)))) as catalog:
         ours = catalog.published_tables(database.publication)
+        said = {facts.oid: catalog.row_filter(facts) or None for facts in ours}
     assert {(facts.schema, facts.name) for facts in ours} == {(row["schemaname"], row["tablename"]) for row in theirs}
     columns = {(row["schemaname"], row["tablename"]): row.get("attnames") for row in theirs}
     filters = {(row["schemaname"], row["tablename"]): row.get("rowfilter") for row in theirs}
@@ -79,7 +107,8 @@ def test_the_published_tables_columns_and_filters_are_those_that_the_server_name
             # PostgreSQL 15 names generated columns, which it never sends.
             listed = [column for column in listed if column != "twice"]
         assert (None if facts.published_columns is None else list(facts.published_columns)) == listed
-        assert facts.row_filter == filters[facts.schema, facts.name]
+        assert said[facts.oid] == filters[facts.schema, facts.name]
+        assert (facts.row_filter is not None) == (said[facts.oid] is not None)
 
 
 def test_a_table_locked_by_an_alter_table_keeps_nobody_from_asking(database: Database) -> None:

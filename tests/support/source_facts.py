@@ -87,6 +87,7 @@ def table(*columns: ColumnFacts, **changes: object) -> TableFacts:
         columns=columns,
         publication="sluice_shop",
         row_filter=None,
+        removals=-1,
         published_columns=None,
         has_column_list=False,
         publishes="iudt",

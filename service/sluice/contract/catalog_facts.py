@@ -1,6 +1,7 @@
 """What the catalog says of a table, as plain values: what the rules decide by."""
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +94,15 @@ class TableFacts:
     asked about, or empty. `relfilenode` changes with every rewrite and TRUNCATE; for a partitioned
     table it is a number made from its leaves'. `published_columns` is None when all columns that
     can be published are (or when no publication was asked about); `has_column_list` tells a list
-    from a rule. `row_filter` is SQL. `publishes` has a letter for each kind of change that the
-    publication sends (i u d t), `r` for publishing under the root, `g` for generated columns.
+    from a rule. `row_filter` names the filter in force, None without one; another one has another
+    name. `publishes` has a letter for each kind of change that the publication sends (i u d t), `r`
+    for publishing under the root, `g` for generated columns.
     `memberships` names each thing that puts the table into the publication (an entry, a whole
     schema, all tables), another name each time it is put there anew; `publication_altered` differs
     after every ALTER PUBLICATION that is about the publication itself and not about its tables.
+    `removals` counts what left publications so far, where that could have concerned the table and
+    left no trace; -1 where it could not. `removals_known` is the count from which on each removal was
+    seen to be of something else.
     `attributes` counts the columns that the table ever had. `primary_key` is another number after
     every DROP and ADD of it, 0 without one. `toast` is another number after every rewrite, and the
     same one after TRUNCATE; 0 for tables without large columns.
@@ -122,12 +127,14 @@ class TableFacts:
     publishes: str
     memberships: tuple[str, ...]
     publication_altered: str
+    removals: int
     estimated_rows: int
     children: tuple[ChildFacts, ...]
     type_details: tuple[TypeDetail, ...]
     attributes: int
     primary_key: int
     toast: int
+    removals_known: int = field(default=sys.maxsize, compare=False)
 
     @property
     def has_primary_key(self) -> bool:

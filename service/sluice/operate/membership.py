@@ -121,7 +121,7 @@ class Membership:
                 return "FOR ALL TABLES"
             if membership.startswith("schema"):
                 return "FOR TABLES IN SCHEMA"
-            if not re.fullmatch(r"entry \d+", membership):
+            if not re.fullmatch(r"entry \S+", membership):
                 return "the partitioned table that it is a part of"
         return ""
 

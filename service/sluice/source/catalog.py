@@ -12,7 +12,7 @@ from typing import Any
 
 from sluice import lsn
 from sluice.contract.catalog_facts import ChildFacts, ColumnFacts, PublicationFacts, TableFacts, TypeDetail
-from sluice.source.catalog_versions import PARTS_OF_TYPE, SENT, versions_sql, whole_schemas
+from sluice.source.catalog_versions import PARTS_OF_TYPE, sent_sql, versions_sql
 from sluice.source.sessions import Connection, translated
 
 _Rows = list[dict[str, Any]] | None
@@ -64,6 +64,19 @@ class Catalog:
             rows = self._conn.execute(versions_sql(self._version), {"publication": publication}).fetchall()
         return dict(rows)
 
+    def publication_entries_of_all(self) -> tuple[set[int], int]:
+        """The oids of the entries and schemas of all publications, and how many were removed so far."""
+        kinds = ("rel", "namespace")[: 2 if self._version >= 150000 else 1]
+        rows = " UNION ALL ".join(f"SELECT oid FROM pg_catalog.pg_publication_{kind}" for kind in kinds)
+        deleted = (
+            f"pg_catalog.pg_stat_get_tuples_deleted('pg_catalog.pg_publication_{kind}'::regclass)" for kind in kinds
+        )
+        command = f"SELECT pg_catalog.array_agg(e.oid::int8), {' + '.join(deleted)} FROM ({rows}) e"
+        with translated("reading the entries of publications"):
+            row = self._conn.execute(command.encode()).fetchone()
+        assert row is not None
+        return set(row[0] or ()), row[1]
+
     def table(self, oid: int, *, publication: str = "") -> TableFacts | None:
         """The table with this oid; with `publication`, also its filter and columns there. None when
         it is gone.
@@ -80,6 +93,17 @@ class Catalog:
         command = b"SELECT oid::int8 FROM pg_catalog.pg_class WHERE relkind IN ('r', 'p') AND oid = ANY (%s::oid[])"
         with translated("looking for tables that are gone"):
             return {oid for (oid,) in self._conn.execute(command, (list(oids),)).fetchall()}
+
+    def row_filter(self, facts: TableFacts) -> str:
+        """The SQL condition of the rows that the publication sends, empty when it sends all. Asked
+        where the table is locked already: the server looks into it.
+        """
+        if not facts.row_filter:
+            return ""
+        command = b"SELECT pg_catalog.pg_get_expr(prqual, prrelid) FROM pg_catalog.pg_publication_rel WHERE oid = %s"
+        with translated(f"reading the row filter of {facts.qualified_name}"):
+            row = self._conn.execute(command, (facts.row_filter,)).fetchone()
+        return row[0] if row is not None else "false"
 
     def publication_entries(self, publication: str) -> list[tuple[str, str]]:
         """(schema, name) of the tables that the publication names one by one, partitioned ones among
@@ -167,12 +191,9 @@ class Catalog:
         since_15 = self._version >= 150000
         command = _TABLES % {
             "condition": condition,
-            "whole_schemas": whole_schemas(self._version),
-            "sent": SENT,
+            "sent": sent_sql(self._version),
             "parts_of_type": PARTS_OF_TYPE,
-            "row_filter": _ROW_FILTER if since_15 else "NULL::text",
             "attnames": _ATTNAMES if since_15 else "NULL::jsonb",
-            "schema_memberships": _SCHEMA_MEMBERSHIPS if since_15 else "",
         }
         with translated("reading the catalog"):
             rows = self._conn.execute(command.encode(), parameters).fetchall()
@@ -206,20 +227,10 @@ def _combined(leaves: Sequence[ChildFacts]) -> int:
     return int.from_bytes(hashlib.sha256(spelled.encode()).digest()[:6], "big") or 1
 
 
-_ROW_FILTER = "pg_catalog.pg_get_expr(r.prqual, r.prrelid)"
 _ATTNAMES = """(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
             WHERE a.attrelid = p.oid AND a.attnum > 0 AND NOT a.attisdropped
               AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR (p.generated AND a.attgenerated = 's')
                   ELSE a.attnum = ANY (r.prattrs) END)"""
-# A table that moves to another schema and back has the same row of pg_class, but another version of
-# the one that says on which schema it depends.
-_SCHEMA_MEMBERSHIPS = """
-    UNION ALL
-    SELECT l.oid, 'schema ' || s.oid || ' ' || dep.xmin || l.levels FROM upwards l
-    JOIN pg_catalog.pg_depend dep ON dep.classid = 'pg_catalog.pg_class'::regclass AND dep.objid = l.ancestor
-        AND dep.objsubid = 0
-        AND dep.refclassid = 'pg_catalog.pg_namespace'::regclass
-    JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = dep.refobjid JOIN pub ON pub.oid = s.pnpubid"""
 """Since PostgreSQL 15; 14 has neither whole schemas nor filters nor lists."""
 
 # A column that was inherited from its first row version on proves that its table was made as a
@@ -234,48 +245,7 @@ _SCHEMA_MEMBERSHIPS = """
 # pg_partition_tree would: an ALTER TABLE that takes an hour on one table must not keep the decoder
 # from asking about another.
 _TABLES = """
-WITH RECURSIVE pub AS (
-    SELECT f.oid, f.xmin::text AS altered, f.puballtables, f.pubviaroot,
-        COALESCE(pg_catalog.to_jsonb(f) ->> 'pubgencols', 'n') = 's' AS generated,
-           CASE WHEN f.pubinsert THEN 'i' ELSE '' END || CASE WHEN f.pubupdate THEN 'u' ELSE '' END
-               || CASE WHEN f.pubdelete THEN 'd' ELSE '' END
-               || CASE WHEN f.pubtruncate THEN 't' ELSE '' END || CASE WHEN f.pubviaroot THEN 'r' ELSE '' END
-               || CASE WHEN pg_catalog.to_jsonb(f) ->> 'pubgencols' = 's' THEN 'g' ELSE '' END AS publishes
-    FROM pg_catalog.pg_publication f WHERE f.pubname = %%(publication)s
-), inherited AS (
-    SELECT i.inhrelid, i.inhparent, i.inhrelid || ':' || i.xmin AS level, NOT EXISTS (
-        SELECT 1 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attribute s ON s.attrelid = a.attrelid
-            AND s.attnum = -1
-        WHERE a.attrelid = i.inhrelid AND a.attnum > 0 AND a.attinhcount > 0 AND a.xmax::text = '0'
-          AND (a.xmin::text, a.cmin::text) = (s.xmin::text, s.cmin::text)) AS attached
-    FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class pc ON pc.oid = i.inhrelid AND pc.relispartition
-), lineage (oid, ancestor, levels, attached) AS (
-    SELECT i.inhrelid, i.inhparent, ARRAY[i.level], CASE WHEN i.attached THEN ARRAY[i.level] ELSE ARRAY[]::text[] END
-        FROM inherited i
-    UNION ALL
-    SELECT l.oid, i.inhparent, l.levels || i.level, CASE WHEN i.attached THEN l.attached || i.level ELSE l.attached END
-    FROM lineage l JOIN inherited i ON i.inhrelid = l.ancestor
-), whole_schemas AS (
-    %(whole_schemas)s
-), %(sent)s
-), published AS (
-    SELECT sent.oid, pub.publishes, COALESCE(pg_catalog.to_jsonb(r) ->> 'prattrs' IS NOT NULL, false) AS has_list,
-        pub.generated, r.oid AS entry
-    FROM sent CROSS JOIN pub LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = pub.oid AND r.prrelid = sent.oid
-        AND NOT pub.puballtables
-        AND NOT EXISTS (SELECT 1 FROM whole_schemas w JOIN pg_catalog.pg_class sc ON sc.relnamespace = w.oid
-            WHERE sc.oid = sent.oid)
-), upwards (oid, ancestor, levels) AS (
-    SELECT p.oid, p.oid, '' FROM published p
-    UNION ALL
-    SELECT l.oid, l.ancestor, ' ' || pg_catalog.array_to_string(l.levels, ' ') FROM lineage l
-        JOIN published p ON p.oid = l.oid
-), memberships (oid, spelled) AS (
-    SELECT p.oid, 'all tables ' || pub.oid FROM published p CROSS JOIN pub WHERE pub.puballtables
-    UNION ALL
-    SELECT l.oid, 'entry ' || r.oid || l.levels FROM upwards l
-        JOIN pg_catalog.pg_publication_rel r ON r.prrelid = l.ancestor JOIN pub ON pub.oid = r.prpubid
-    %(schema_memberships)s
+WITH RECURSIVE %(sent)s
 ), base (oid, type_oid, typmod, depth) AS (
     SELECT t.oid, t.typbasetype, t.typtypmod, 1 FROM pg_catalog.pg_type t WHERE t.typtype = 'd'
     UNION ALL
@@ -292,7 +262,8 @@ SELECT
         'role', CURRENT_USER, 'schema_usable', COALESCE(pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE'), true),
         'policies_apply', pg_catalog.row_security_active(c.oid),
         'publication', %%(publication)s::text, 'is_partition', c.relispartition,
-        'row_filter', %(row_filter)s,
+        'row_filter', CASE WHEN p.has_filter THEN p.entry::text END, 'removals', COALESCE((SELECT x.removals
+            FROM exposed x WHERE x.oid = c.oid), -1),
         'attnames', %(attnames)s,
         'has_column_list', COALESCE(p.has_list, false),
         'publishes', COALESCE(p.publishes, ''),
@@ -341,7 +312,12 @@ SELECT
             l.reloptions::text,
             l.relhastriggers, l.relhasrules, l.relname, l.relnamespace, l.relnatts, l.relchecks, l.relrowsecurity,
                 l.relforcerowsecurity)),
-        'levels', t.levels, 'attached', t.attached) ORDER BY l.oid)
+        'levels', t.levels, 'attached', (SELECT pg_catalog.array_agg(i.level) FROM inherited i
+            WHERE i.level = ANY (t.levels) AND NOT EXISTS (
+                SELECT 1 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attribute s ON s.attrelid = a.attrelid
+                    AND s.attnum = -1
+                WHERE a.attrelid = i.inhrelid AND a.attnum > 0 AND a.attinhcount > 0 AND a.xmax::text = '0'
+                  AND (a.xmin::text, a.cmin::text) = (s.xmin::text, s.cmin::text)))) ORDER BY l.oid)
      FROM lineage t JOIN pg_catalog.pg_class l ON l.oid = t.oid
      JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace
      WHERE c.relkind = 'p' AND t.ancestor = c.oid AND l.relkind <> 'p'),
@@ -357,6 +333,9 @@ SELECT
         SELECT 'label ' || e.enumtypid::text || ' ' || e.oid::text, e.enumlabel::text, e.xmin::text,
             e.xmax::text = '0' AND t.xmax::text = '0' AND (e.xmin::text, e.cmin::text) = (t.xmin::text, t.cmin::text)
         FROM used JOIN pg_catalog.pg_enum e ON e.enumtypid = used.oid JOIN pg_catalog.pg_type t ON t.oid = used.oid
+        UNION ALL
+        SELECT 'label ' || t.oid::text, '', '', true
+        FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid AND t.typtype = 'e'
         UNION ALL
         SELECT 'attributes ' || t.oid::text,
             COALESCE(pg_catalog.string_agg(a.attnum || ' ' || a.atttypid || ' ' || a.atttypmod, ', '

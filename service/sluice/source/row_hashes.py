@@ -33,6 +33,7 @@ class RowHashes:
     seed: int
     bits: int
     as_hex: bool
+    row_filter: str = ""
 
     def sums(self, blocks: tuple[int, int] | None) -> str:
         """(range, rows, sum of hashes) of the rows in a range of blocks, or of all of them."""
@@ -62,7 +63,7 @@ class RowHashes:
         return only + quote_qualified(self.facts.schema, self.facts.name)
 
     def _where(self, blocks: tuple[int, int] | None, condition: str = "") -> str:
-        conditions = [f"({self.facts.row_filter})"] if self.facts.row_filter else []
+        conditions = [f"({self.row_filter})"] if self.row_filter else []
         if blocks is not None:
             first, end = blocks
             conditions.append(f"ctid >= '({first},0)'::tid")

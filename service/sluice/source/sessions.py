@@ -60,7 +60,6 @@ PINS: dict[str, str] = {
     "search_path": "",
     "row_security": "off",
     "statement_timeout": "0",
-    "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "client_min_messages": "warning",
@@ -74,6 +73,10 @@ an error instead of a silent filter. client_min_messages keeps warnings, since t
 loading publication" is one. jit would spend seconds on compiling one catalog query.
 """
 
+LOCK_TIMEOUT = {False: "10s", True: "0"}
+"""By whether it is a replication session. One that asks the catalog never waits long for a table that
+somebody else has locked; a replication session waits, without a table lock, for transactions to end.
+"""
 PINS_SINCE: dict[int, dict[str, str]] = {170000: {"transaction_timeout": "0"}}
 """Settings by the version that brought them: an unknown name in `options` refuses the connection,
 so these are SET afterwards.
@@ -276,7 +279,7 @@ def _open(options: SourceOptions, *, replication: bool) -> psycopg.Connection[tu
     options.credentials.worked(replication=replication)
     try:
         with translated("pinning the session's settings"):
-            _pin(conn)
+            _pin(conn, replication=replication)
         options.prove(conn)
     except BaseException:
         conn.close()
@@ -321,7 +324,8 @@ def _conninfo(options: SourceOptions, given: dict[str, Any], *, replication: boo
             hint="use sslmode=verify-full with sslrootcert=<file> or sslrootcert=system; "
             "source.allow_insecure: true only where the network itself is trusted",
         )
-    pins = " ".join(f"-c {name}={_option_value(value)}" for name, value in PINS.items())
+    pinned = {**PINS, "lock_timeout": LOCK_TIMEOUT[replication]}
+    pins = " ".join(f"-c {name}={_option_value(value)}" for name, value in pinned.items())
     parameters: dict[str, Any] = {
         "connect_timeout": options.connect_timeout_s,
         **_NETWORK,
@@ -340,10 +344,10 @@ def _option_value(value: str) -> str:
     return value.replace("\\", "\\\\").replace(" ", "\\ ")
 
 
-def _pin(conn: psycopg.Connection[tuple[Any, ...]]) -> None:
+def _pin(conn: psycopg.Connection[tuple[Any, ...]], *, replication: bool) -> None:
     version = conn.pgconn.server_version
     _check_version(version)
-    wanted = dict(PINS)
+    wanted = {**PINS, "lock_timeout": LOCK_TIMEOUT[replication]}
     for since, settings in PINS_SINCE.items():
         if version >= since:
             wanted |= settings

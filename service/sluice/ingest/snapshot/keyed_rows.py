@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from sluice.contract.catalog_facts import ColumnFacts, TableFacts
 from sluice.quoting import quote_identifier, quote_literal, quote_qualified
+from sluice.source.catalog import Catalog
 from sluice.source.row_hashes import text_sent
 from sluice.source.sessions import Connection, translated
 
@@ -33,7 +34,8 @@ def missing_keys(
         for column, name in zip(columns, names, strict=True)
     )
     only = "" if facts.relkind == "p" else "ONLY "
-    where = f" AND ({facts.row_filter})" if facts.row_filter else ""
+    row_filter = Catalog(conn).row_filter(facts)
+    where = f" AND ({row_filter})" if row_filter else ""
     values = ", ".join(f"({place}, {_typed(columns, key)[1:-1]}, {_texts(key)[1:]}" for place, key in enumerate(keys))
     listed = ", ".join([*names, *(f"t{name}" for name in names)])
     statement = (

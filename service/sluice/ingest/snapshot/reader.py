@@ -84,7 +84,7 @@ def copy_statement(schema: TableSchema, facts: TableFacts, blocks: BlockRange | 
         name = quote_identifier(column.name)
         plain = base_type_oid in _ALREADY_TEXT or column.binary_form in _BINARY
         fields.append(name if plain else f"pg_catalog.textin({function}({name}))")
-    conditions = [f"({condition})" for condition in (facts.row_filter, where) if condition]
+    conditions = [where] if where else []
     source = quote_qualified(facts.schema, facts.name)
     only = "" if facts.relkind == "p" else "ONLY "
     if blocks is not None:
@@ -214,9 +214,10 @@ def read_rows(
     `accept_empty`, for a second try); TableRefused when it is this table that cannot be read;
     SourceError otherwise.
     """
-    statement = copy_statement(schema, facts, blocks, where)
-    pgconn = session.inside.pgconn
     try:
+        conditions = [f"({one})" for one in (Catalog(session.inside).row_filter(facts), where) if one]
+        statement = copy_statement(schema, facts, blocks, " AND ".join(conditions))
+        pgconn = session.inside.pgconn
         with _of_the_table(), translated(f"the snapshot of {facts.qualified_name}"):
             result = pgconn.exec_(statement.encode())
             if result.status != pq.ExecStatus.COPY_OUT:

@@ -25,7 +25,7 @@ from sluice.contract.schema import ColumnSchema
 from sluice.contract.types import lake_type
 from sluice.ingest.tables.policies import TablePolicy
 
-_FORMAT = 5
+_FORMAT = 6
 _DOUBT = TablePolicy()
 _OTHER_KEY = "the primary key is not the one that it was: rows from in between may not have been identified by it"
 
@@ -49,6 +49,7 @@ def fingerprint(facts: TableFacts) -> str:
         "publishes": facts.publishes,
         "memberships": list(facts.memberships),
         "altered": facts.publication_altered,
+        "removals": facts.removals,
         "filter": facts.row_filter,
         "list": sorted(facts.published_columns or ()) if facts.has_column_list else None,
         "columns": {
@@ -116,11 +117,35 @@ def _membership(old: dict[str, Any], facts: TableFacts) -> str | None:
         return "the publication's row filter changed: rows came into it or left it without an event"
     if old["list"] != (sorted(facts.published_columns or ()) if facts.has_column_list else None):
         return "the publication's column list changed: older rows hold values that were not sent"
-    if old["memberships"] and not set(old["memberships"]) & set(facts.memberships):
-        return "the table left the publication and came back: what happened to it in between was not sent"
-    if old["altered"] != facts.publication_altered:
+    if old["memberships"] and old["memberships"] != list(facts.memberships):
+        return "the table left the publication and came back, in part at least: what happened in between was not sent"
+    if _was_attached(old, facts):
+        return "the table may have been attached to another one for a moment: changes may have been sent as that one's"
+    if 0 <= old["removals"] != facts.removals > 0 and not facts.removals_known <= old["removals"] < facts.removals:
+        return "an entry of a publication came and went, perhaps one about the table: changes may not have been sent"
+    if not _is_unaltered(old["altered"].split(), facts.publication_altered.split()):
         return "the publication itself was altered, if only for a moment: some changes may not have been sent"
     return None
+
+
+def _was_attached(old: dict[str, Any], facts: TableFacts) -> bool:
+    """Whether each column has another row in the catalog, as ATTACH PARTITION and DETACH PARTITION make them,
+    where it matters for what is sent.
+    """
+    before = [old["columns"].get(str(column.attnum)) for column in facts.columns]
+    changed = [known[1] != column.xmin for known, column in zip(before, facts.columns, strict=True) if known]
+    matters = "r" in facts.publishes or any(one.endswith(" except") for one in facts.memberships)
+    return matters and bool(changed) and all(changed)
+
+
+def _is_unaltered(old: list[str], now: list[str]) -> bool:
+    """Whether the publication is as it was, but perhaps for its owner: when that is another one, and the server
+    has counted no other change of a publication.
+    """
+    if old[:1] == now[:1] or not (old and now):
+        return old[:1] == now[:1]
+    (_, owner, _, count), (_, new_owner, at_once, new_count) = old, now
+    return owner != new_owner and int(new_count) - int(count) == int(at_once)
 
 
 def other_primary_key(old_fingerprint: str, facts: TableFacts) -> bool:
@@ -187,7 +212,7 @@ def _always_logged(old: dict[str, Any]) -> bool:
     """Whether PostgreSQL refused to make the table unlogged: it does so where a publication names
     the table itself, not its schema or root.
     """
-    return any(re.fullmatch(r"entry \d+", membership) for membership in old["memberships"])
+    return any(re.fullmatch(r"entry \S+", membership) for membership in old["memberships"])
 
 
 def _types(old: dict[str, Any], facts: TableFacts) -> str | None:

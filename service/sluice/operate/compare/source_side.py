@@ -17,6 +17,7 @@ from sluice.contract.row_form import PROBES, Row, Sums
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceUnavailable
 from sluice.ingest.snapshot.reader import table_at
+from sluice.source.catalog import Catalog
 from sluice.source.row_hashes import RowHashes, probe
 from sluice.source.sessions import Connection, KnownSource, open_query, translated
 
@@ -108,7 +109,8 @@ def opened(
     has the columns of `schema`.
     """
     with table_at(options, facts=facts, snapshot=snapshot) as connection:
-        hashes = RowHashes(schema, facts, form.seed, bits, form.as_hex)
+        row_filter = Catalog(connection).row_filter(facts)
+        hashes = RowHashes(schema, facts, form.seed, bits, form.as_hex, row_filter)
         yield SourceTable(connection, hashes, load)
 
 
