@@ -6,8 +6,6 @@ options. Exit codes are those of docs/exit-codes.md. One module per command, nam
 `exits` maps errors, `wiring` turns settings into plain values.
 """
 
-import sys
-
 import click
 
 from sluice.cli import (
@@ -16,7 +14,6 @@ from sluice.cli import (
     completion,
     config,
     drain,
-    exits,
     init,
     output,
     plan,
@@ -30,6 +27,7 @@ from sluice.cli import (
     verify,
     version,
 )
+from sluice.cli.invocation import Invocation, common
 
 _GROUPS = {
     "Begin": (init.init, check.check, setup.setup),
@@ -53,7 +51,8 @@ class _Grouped(click.Group):
 
 @click.group(cls=_Grouped, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="sluice-cdc", message="sluice %(version)s", help="Print the version and exit.")
-def cli() -> None:
+@common
+def cli(invocation: Invocation) -> None:
     """Keeps Delta Lake tables equal to PostgreSQL tables, continuously, from the write-ahead log.
 
     \b
@@ -72,8 +71,3 @@ for _commands in _GROUPS.values():
         cli.add_command(_command)
 output.offer_forms(cli)
 cli.add_command(check.check, "doctor")
-
-
-def main() -> None:
-    """Entry point of `sluice`."""
-    exits.end_with(cli, sys.argv[1:])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from sluice.settings import DEFAULT_FILE, Loaded, Settings, load, secret_strings
@@ -22,6 +23,9 @@ R = TypeVar("R")
 _UNFOLDED = 1_000_000
 """Columns that no line ever has."""
 _LEVELS = ("error", "warning", "info", "debug")
+_BEFORE = "sluice.invocation"
+NAMES = ("config", "verbose", "quiet", "no_color", "log_format")
+"""Of the options that all commands take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +65,19 @@ class Invocation:
         """For tables on stdout: as wide as the terminal. What is piped is for programs and files,
         and is never folded.
         """
-        return Console(no_color=not self.color, highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED)
+        return _Console(no_color=not self.color, highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Called where the error is handled. `exits` decides what it means, as for every other output."""
+        raise  # noqa: PLE0704 - the error that is being handled
 
 
 def common(command: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
     """Adds the options that all commands take and hands them over as an Invocation, the command's
-    first argument.
+    first argument. A group takes them too: what stands before a command counts, unless it is given
+    again behind it.
     """
 
     @click.option(
@@ -89,11 +100,16 @@ def common(command: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         options: dict[str, Any] = dict(kwargs)
-        invocation = Invocation(
-            config=options.pop("config"),
-            verbosity=options.pop("verbose") - options.pop("quiet"),
-            color=not options.pop("no_color") and "NO_COLOR" not in os.environ,
-            log_format=options.pop("log_format"),
+        config, verbose, quiet, no_color, log_format = (options.pop(name) for name in NAMES)
+        context = click.get_current_context()
+        before: Invocation | None = context.meta.get(_BEFORE)
+        if before is not None and context.get_parameter_source("config") != ParameterSource.COMMANDLINE:
+            config = before.config
+        invocation = context.meta[_BEFORE] = Invocation(
+            config=config,
+            verbosity=verbose - quiet + (before.verbosity if before else 0),
+            color=not no_color and (before.color if before else "NO_COLOR" not in os.environ),
+            log_format=log_format or (before.log_format if before else None),
         )
         return command(invocation, *args, **options)
 

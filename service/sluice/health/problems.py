@@ -183,7 +183,7 @@ KINDS: tuple[Kind, ...] = (
     _kind(
         "applier.never",
         "applier",
-        "cw",
+        "cwi",
         "SluiceApplierDown",
         "No applier has ever worked on this pipeline.",
         "Start `sluice apply` or `sluice up`.",
