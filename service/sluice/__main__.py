@@ -16,9 +16,9 @@ def main() -> None:
     """
     if _command(sys.argv[1:]) in _DRAINING:
         signals.arm()
-    from sluice.cli import cli, exits
+    from sluice import cli
 
-    exits.end_with(cli, sys.argv[1:])
+    cli.main()
 
 
 def _command(arguments: list[str]) -> str:

@@ -6,6 +6,8 @@ options. Exit codes are those of docs/exit-codes.md. One module per command, nam
 `exits` maps errors, `wiring` turns settings into plain values.
 """
 
+import sys
+
 import click
 
 from sluice.cli import (
@@ -14,8 +16,8 @@ from sluice.cli import (
     completion,
     config,
     drain,
+    exits,
     init,
-    output,
     plan,
     run,
     setup,
@@ -27,7 +29,7 @@ from sluice.cli import (
     verify,
     version,
 )
-from sluice.cli.invocation import Invocation, common
+from sluice.cli.invocation import Invocation, common, offer_forms
 
 _GROUPS = {
     "Begin": (init.init, check.check, setup.setup),
@@ -69,5 +71,10 @@ def cli(invocation: Invocation) -> None:
 for _commands in _GROUPS.values():
     for _command in _commands:
         cli.add_command(_command)
-output.offer_forms(cli)
+offer_forms(cli)
 cli.add_command(check.check, "doctor")
+
+
+def main() -> None:
+    """Entry point of `sluice`."""
+    exits.end_with(cli, sys.argv[1:])

@@ -57,7 +57,7 @@ class _Report:
     "--object-store",
     "store_alone",
     is_flag=True,
-    help="Only try the twelve calls that the spool's object store must answer.",
+    help="Only try the calls that the spool's object store must answer: five on a local folder, thirteen elsewhere.",
 )
 @common
 def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, strict: bool, store_alone: bool) -> int:  # noqa: FBT001 - a command's parameters

@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
+from sluice.cli.output import FORM
 from sluice.settings import DEFAULT_FILE, Loaded, Settings, load, secret_strings
 from sluice.telemetry import logs
 
@@ -114,3 +115,29 @@ def common(command: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
         return command(invocation, *args, **options)
 
     return wrapped
+
+
+def offer_forms(command: click.Command) -> None:
+    """Gives every command below `command` that can answer in JSON the option `-o`, whose `json` is
+    what `--json` says.
+    """
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            offer_forms(below)
+    wanted = [position for position, parameter in enumerate(command.params) if parameter.name == "json_wanted"]
+    answer = command.callback
+    if not wanted or answer is None:
+        return
+
+    @functools.wraps(answer)
+    def in_form(*args: Any, form: str | None, **options: Any) -> Any:
+        if form is not None:
+            click.get_current_context().meta[FORM] = form
+            options["json_wanted"] = form != "table"
+        return answer(*args, **options)
+
+    command.callback = in_form
+    option = click.Option(
+        ["-o", "--output", "form"], type=click.Choice(["table", "json", "yaml"]), help="Form of the answer."
+    )
+    command.params.insert(wanted[0] + 1, option)

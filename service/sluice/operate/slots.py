@@ -68,14 +68,14 @@ def advance(options: SourceOptions, store: ObjectStore, *, to_lsn: int) -> int:
     UsageError for a position that the manifest has not reached.
     """
     state = load_state(store)
+    if state.opened is None:
+        raise UsageError("the pipeline has no manifest: there is nothing to advance to", hint="`sluice run` begins it")
     if to_lsn > state.through_lsn:
         raise UsageError(
             f"the manifest holds changes through {show(state.through_lsn)}: a slot at {show(to_lsn)} "
             "would lose what comes after it",
             hint=f"advance it to {show(state.through_lsn)} at most",
         )
-    if state.opened is None:
-        raise UsageError("the pipeline has no manifest: there is nothing to advance to", hint="`sluice run` begins it")
     source = KnownSource.of(options, state.opened)
     with closing(open_query(source)) as connection:
         slot = _idle(connection, options.slot)

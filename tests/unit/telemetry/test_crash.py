@@ -76,7 +76,7 @@ def test_a_fatal_signal_shows_where_and_no_values_and_dumps_no_core(number: sign
 @pytest.mark.parametrize(
     "entry",
     [
-        "import sluice.__main__; sys.argv[1:] = ['version']; run = sluice.__main__.main",
+        "import sluice.cli; sys.argv[1:] = ['version']; run = sluice.cli.main",
         "import sluice_spark.cli; sys.argv[1:] = []; run = sluice_spark.cli.main",
     ],
 )
