@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -18,7 +20,9 @@ import click
 import structlog
 
 from sluice.errors import ApplyError, ServiceError, UsageError
+from sluice.health.endpoint import CannotListen
 from sluice.stopping import Stop
+from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice.telemetry import logs
 from sluice.telemetry.crash import leave_no_values_behind
@@ -26,6 +30,7 @@ from sluice.telemetry.metered_store import MeteredStore
 from sluice_spark import session
 from sluice_spark.applier import Applier
 from sluice_spark.configuration import Configuration, with_present_keys
+from sluice_spark.lease import Lease
 from sluice_spark.options import ApplyOptions
 from sluice_spark.telemetry import ApplyTelemetry
 
@@ -113,7 +118,7 @@ def run(options: ApplyOptions, signalled: threading.Event) -> int:
     store = MeteredStore(
         open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options), telemetry.metrics
     )
-    with telemetry.served(options.listen):
+    with _served(telemetry, options, store):
         spark = session.start(options)
         # Starting Spark installs its own SIGINT handler.
         signal.signal(signal.SIGINT, asked)
@@ -154,6 +159,22 @@ def run(options: ApplyOptions, signalled: threading.Event) -> int:
     if rotated.is_set():
         require_stop(signalled, wait_seconds=0 if applier.gave_lease_back else options.lease_seconds)
     return 0
+
+
+@contextmanager
+def _served(telemetry: ApplyTelemetry, options: ApplyOptions, store: ObjectStore) -> Iterator[None]:
+    """As `telemetry.served`. Where it cannot listen, another applier of this pipeline comes first: raises
+    WriterFenced for one, since another port would only start a second one.
+    """
+    with ExitStack() as served:
+        try:
+            served.enter_context(telemetry.served(options.listen))
+        except CannotListen:
+            lease = Lease(store, seconds=options.lease_seconds)
+            lease.acquire()
+            lease.release()
+            raise
+        yield
 
 
 def require_stop(signalled: threading.Event, *, wait_seconds: float) -> None:

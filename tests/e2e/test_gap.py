@@ -15,7 +15,6 @@ from sluice.operate.compare.closing_gaps import close_gap
 from sluice.operate.compare.comparing import Comparing, Verdict
 from sluice.operate.compare.source_side import Load
 from sluice.operate.new_slot import Recreated, recreate
-from sluice.source.slot import drop_slot
 from sluice_spark.options import ApplyOptions
 from sluice_spark.session import private
 from sluice_spark.verify.lake_side import LakeSide
@@ -34,8 +33,7 @@ class Lossy:
         self.spark = spark
 
     def lose(self) -> None:
-        with self.mirror.database.connect() as connection:
-            drop_slot(connection, self.mirror.database.slot)
+        self.mirror.database.execute(f"SELECT pg_drop_replication_slot('{self.mirror.database.slot}')")
 
     def go_on(self) -> Recreated:
         return recreate(self.mirror.pipeline.options(), self.mirror.store(FOLLOWED), mirrored=lambda _: True)

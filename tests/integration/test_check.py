@@ -48,7 +48,7 @@ def test_critical_is_3_and_fixed_by_the_file_it_is_0_and_strict_minds_warnings(
     assert code == 3
     assert "[table.no_identity]" in said
     assert 'SQL: ALTER TABLE "public"."t" REPLICA IDENTITY FULL;' in said
-    assert "1 critical findings" in error
+    assert "1 critical finding," in error
     run_script(database, fix)
     code, said, error = check(pipeline, capsys)
     assert (code, "ready: nothing critical" in error) == (0, True)

@@ -14,7 +14,6 @@ from sluice.operate.compare.comparing import Verdict
 from sluice.operate.new_slot import recreate
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import open_query
-from sluice.source.slot import drop_slot
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice_spark.read.changes import read_rows
 from tests.support.extent import slow
@@ -53,8 +52,7 @@ def test_a_key_that_prints_otherwise_replaces_the_row_under_its_old_text(
     monkeypatch.setattr(closing_gaps, "MOST_KEYS", together)
     pipeline.database.execute("CREATE TABLE t (id numeric PRIMARY KEY, v int)", "INSERT INTO t VALUES (1.0, 1), (2, 2)")
     pipeline.run()
-    with pipeline.database.connect() as connection:
-        drop_slot(connection, pipeline.database.slot)
+    pipeline.database.execute(f"SELECT pg_drop_replication_slot('{pipeline.database.slot}')")
     pipeline.database.execute("UPDATE t SET id = 1.00 WHERE id = 1")
     recreate(pipeline.options(), pipeline.store, mirrored=lambda _: True)
     found = Found(pipeline, missing=["1.00"], extra=["1.0"])

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from sluice import lsn
 from sluice.contract.table_state import State
 from sluice.operate.new_slot import recreate
-from sluice.source.slot import advance_slot
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
@@ -35,8 +33,7 @@ def test_ingest_goes_on_though_a_transaction_was_prepared_before_the_slots_new_p
     pipeline.run(**TWO_PHASE)
     assert pipeline.state().prepared
     database.execute("INSERT INTO t VALUES (4, 4)")
-    with database.connect() as connection:
-        advance_slot(connection, database.slot, lsn.parse(pipeline.wal_end()))
+    database.execute(f"SELECT pg_replication_slot_advance('{database.slot}', '{pipeline.wal_end()}')")
     going_on = threading.Thread(
         target=lambda: recreate(pipeline.options(**TWO_PHASE), pipeline.store, mirrored=lambda _: True)
     )

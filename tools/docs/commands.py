@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-_EVERYWHERE = (0, 1, 2, 130)
+_EVERYWHERE = (0, 1, 2, 130, 141)
 _EXITS: dict[str, tuple[int, ...]] = {
     "check": (3, 7),
     "doctor": (3, 7),
@@ -32,7 +32,7 @@ _EXITS: dict[str, tuple[int, ...]] = {
     "spool verify": (4, 6, 75),
     "spool gc": (6, 75),
     "slot show": (5, 6, 75),
-    "slot drop": (5, 7, 8),
+    "slot drop": (5, 6, 7, 8, 75),
     "slot recreate": (5, 6, 7, 8, 75),
     "slot advance": (5, 6, 7, 8, 75),
     **dict.fromkeys(

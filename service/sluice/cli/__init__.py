@@ -18,7 +18,6 @@ from sluice.cli import (
     drain,
     exits,
     init,
-    output,
     plan,
     run,
     setup,
@@ -30,6 +29,7 @@ from sluice.cli import (
     verify,
     version,
 )
+from sluice.cli.invocation import Invocation, common, offer_forms
 
 _GROUPS = {
     "Begin": (init.init, check.check, setup.setup),
@@ -53,7 +53,8 @@ class _Grouped(click.Group):
 
 @click.group(cls=_Grouped, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="sluice-cdc", message="sluice %(version)s", help="Print the version and exit.")
-def cli() -> None:
+@common
+def cli(invocation: Invocation) -> None:
     """Keeps Delta Lake tables equal to PostgreSQL tables, continuously, from the write-ahead log.
 
     \b
@@ -70,7 +71,7 @@ def cli() -> None:
 for _commands in _GROUPS.values():
     for _command in _commands:
         cli.add_command(_command)
-output.offer_forms(cli)
+offer_forms(cli)
 cli.add_command(check.check, "doctor")
 
 

@@ -22,6 +22,7 @@ from sluice.cli.status import look, verdict_of
 from sluice.errors import FormatTooNew, ManifestCorrupt, PreflightFailed, SlotLost, StoreError, UsageError
 from sluice.findings import SEVERITIES, Finding, Severity
 from sluice.health.verdict import Verdict
+from sluice.printable import counted
 from sluice.settings import Settings
 from sluice.settings.values import show_retention
 
@@ -56,7 +57,7 @@ class _Report:
     "--object-store",
     "store_alone",
     is_flag=True,
-    help="Only try the twelve calls that the spool's object store must answer.",
+    help="Only try the calls that the spool's object store must answer: five on a local folder, thirteen elsewhere.",
 )
 @common
 def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, strict: bool, store_alone: bool) -> int:  # noqa: FBT001 - a command's parameters
@@ -86,8 +87,6 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
         _look_at_retention(settings, report)
         _look_at_lake(settings, tables, report)
     found = findings_view.ordered(report.found)
-    if sql_out is not None:
-        sql_out.write_text(findings_view.script(found, pipeline=settings.pipeline), encoding="utf-8")
     if json_wanted:
         unseen = [{"what": what, "how": how} for what, how in report.not_examined]
         calls = [{"call": name, "outcome": outcome, "seen": seen} for name, outcome, seen in report.calls]
@@ -105,16 +104,18 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
         findings_view.show(invocation.console(), found, report.not_examined)
         if report.verdict is not None:
             click.echo(f"pipeline {settings.pipeline} is {report.verdict.headline}")
+    if sql_out is not None:
+        output.to_file(sql_out, findings_view.script(found, pipeline=settings.pipeline))
     counts = {severity: sum(finding.severity == severity for finding in found) for severity in SEVERITIES}
     if report.verdict is not None and report.verdict.state == "lost":
         click.echo("error: the slot of the pipeline is lost: `run` would end with 7 as well", err=True)
         return SlotLost.exit_code
     if counts["critical"] or (strict and counts["warning"]):
         raise PreflightFailed(
-            f"{counts['critical']} critical findings, {counts['warning']} warnings",
+            f"{counted(counts['critical'], 'critical finding')}, {counted(counts['warning'], 'warning')}",
             hint="fix them and run `sluice check` again",
         )
-    click.echo(f"ready: nothing critical, {counts['warning']} warnings", err=True)
+    click.echo(f"ready: nothing critical, {counted(counts['warning'], 'warning')}", err=True)
     return 0
 
 
@@ -179,7 +180,7 @@ def _look_at_retention(settings: Settings, report: _Report) -> None:
     if plan.objects:
         shown = show_retention(settings.spool.retention)
         seen = (
-            f"with spool.retention {shown}, the applier deletes {len(plan.objects)} objects "
+            f"with spool.retention {shown}, the applier deletes {counted(len(plan.objects), 'object')} "
             f"({output.amount(plan.bytes)}) that are applied, of entries through {plan.through_seq}; a lake table "
             "that is lost afterwards is read from the source again, and the past of a changelog is not there any more"
         )

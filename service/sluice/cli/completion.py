@@ -10,7 +10,7 @@ from sluice.cli.invocation import Invocation, common
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @common
 def completion(invocation: Invocation, shell: str) -> None:  # noqa: ARG001 - every command takes it
-    """Print the script that lets a shell complete commands and options.
+    """Print the script that lets a shell complete commands, options and names of tables.
 
     \b
     Examples:

@@ -8,7 +8,8 @@ from sluice.settings import display
 
 
 @click.group()
-def config() -> None:
+@common
+def config(invocation: Invocation) -> None:
     """Show, check and describe the configuration."""
 
 

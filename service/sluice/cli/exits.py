@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import shell_complete
 
 from sluice import printable
-from sluice.errors import Disposition, PreflightFailed, ServiceError, SlotLost, VerificationFailed
+from sluice.cli.output import ANSWERED
+from sluice.errors import Disposition, ServiceError, SlotLost
 from sluice.health.verdict import State
 from sluice.telemetry.crash import leave_no_values_behind
 from sluice.telemetry.logs import describe, frames
@@ -47,6 +49,7 @@ MEANINGS: dict[int, str] = {
     PLAN_STOP: "`plan`: a table would stop until somebody acts",
     75: "temporary: trying again later may help",
     130: "interrupted by Ctrl-C",
+    PIPE_CLOSED: "the reader of a pipe closed it, as `| head` does",
 }
 """A contract: scripts and Kubernetes policies depend on it."""
 HEALTH: dict[State, int] = {
@@ -68,13 +71,32 @@ def end_with(command: click.Command, arguments: Sequence[str]) -> NoReturn:
 
 def execute(command: click.Command, arguments: Sequence[str]) -> int:
     """Runs the command line and returns its exit code, having said on stderr what went wrong."""
-    as_json = _wants_document(arguments)
     try:
-        result = command.main(args=list(arguments), prog_name="sluice", standalone_mode=False)
+        result = _executed(command, arguments)
         sys.stdout.flush()
+        return result
+    except BrokenPipeError:
+        # The reader has seen enough; writing what is left at exit would fail again.
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return PIPE_CLOSED
+
+
+def _executed(command: click.Command, arguments: Sequence[str]) -> int:
+    """Not by click's own `main`, which ends with 1 when a pipe is closed. Raises BrokenPipeError."""
+    as_json = _wants_document(arguments)
+    meta: dict[str, Any] = {}
+    try:
+        if instruction := os.environ.get("_SLUICE_COMPLETE"):
+            return shell_complete(command, {}, "sluice", "_SLUICE_COMPLETE", instruction)
+        with command.make_context("sluice", list(arguments)) as context:
+            meta = context.meta
+            result = command.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except ServiceError as error:
-        # A verdict comes after the findings, which are the command's one document.
-        answered = isinstance(error, PreflightFailed | VerificationFailed)
+        # What ends a command after its answer is not a second document.
+        answered = meta.get(ANSWERED, False)
         return _fail(
             str(error),
             kind=type(error).__name__,
@@ -99,9 +121,7 @@ def execute(command: click.Command, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has seen enough; writing what is left at exit would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+        raise
     except Exception as error:  # noqa: BLE001 - the last place that can keep its message off the terminal
         return _unexpected(error, as_json=as_json)
     return result if isinstance(result, int) else OK

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
+from sluice.cli.output import FORM
 from sluice.settings import DEFAULT_FILE, Loaded, Settings, load, secret_strings
 from sluice.telemetry import logs
 
@@ -22,6 +24,9 @@ R = TypeVar("R")
 _UNFOLDED = 1_000_000
 """Columns that no line ever has."""
 _LEVELS = ("error", "warning", "info", "debug")
+_BEFORE = "sluice.invocation"
+NAMES = ("config", "verbose", "quiet", "no_color", "log_format")
+"""Of the options that all commands take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,19 @@ class Invocation:
         """For tables on stdout: as wide as the terminal. What is piped is for programs and files,
         and is never folded.
         """
-        return Console(no_color=not self.color, highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED)
+        return _Console(no_color=not self.color, highlight=False, width=None if sys.stdout.isatty() else _UNFOLDED)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Called where the error is handled. `exits` decides what it means, as for every other output."""
+        raise  # noqa: PLE0704 - the error that is being handled
 
 
 def common(command: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
     """Adds the options that all commands take and hands them over as an Invocation, the command's
-    first argument.
+    first argument. A group takes them too: what stands before a command counts, unless it is given
+    again behind it.
     """
 
     @click.option(
@@ -89,12 +101,43 @@ def common(command: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         options: dict[str, Any] = dict(kwargs)
-        invocation = Invocation(
-            config=options.pop("config"),
-            verbosity=options.pop("verbose") - options.pop("quiet"),
-            color=not options.pop("no_color") and "NO_COLOR" not in os.environ,
-            log_format=options.pop("log_format"),
+        config, verbose, quiet, no_color, log_format = (options.pop(name) for name in NAMES)
+        context = click.get_current_context()
+        before: Invocation | None = context.meta.get(_BEFORE)
+        if before is not None and context.get_parameter_source("config") != ParameterSource.COMMANDLINE:
+            config = before.config
+        invocation = context.meta[_BEFORE] = Invocation(
+            config=config,
+            verbosity=verbose - quiet + (before.verbosity if before else 0),
+            color=not no_color and (before.color if before else "NO_COLOR" not in os.environ),
+            log_format=log_format or (before.log_format if before else None),
         )
         return command(invocation, *args, **options)
 
     return wrapped
+
+
+def offer_forms(command: click.Command) -> None:
+    """Gives every command below `command` that can answer in JSON the option `-o`, whose `json` is
+    what `--json` says.
+    """
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            offer_forms(below)
+    wanted = [position for position, parameter in enumerate(command.params) if parameter.name == "json_wanted"]
+    answer = command.callback
+    if not wanted or answer is None:
+        return
+
+    @functools.wraps(answer)
+    def in_form(*args: Any, form: str | None, **options: Any) -> Any:
+        if form is not None:
+            click.get_current_context().meta[FORM] = form
+            options["json_wanted"] = form != "table"
+        return answer(*args, **options)
+
+    command.callback = in_form
+    option = click.Option(
+        ["-o", "--output", "form"], type=click.Choice(["table", "json", "yaml"]), help="Form of the answer."
+    )
+    command.params.insert(wanted[0] + 1, option)

@@ -4,9 +4,9 @@ Invariants: JSON is one document per answer with a `schema_version`; nothing els
 stdout beside it. A row of a table is one line.
 """
 
-import functools
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,45 +14,36 @@ import yaml
 from rich.table import Table
 from rich.text import Text
 
+from sluice.errors import UsageError
 from sluice.printable import one_line
 
 SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": ""}
-_FORM = "sluice.form"
+FORM = "sluice.form"
+"""In the `meta` of a command's context: what `-o` asked for."""
+ANSWERED = "sluice.answered"
+"""In the `meta` of a command's context: whether its document is written."""
 
 
 def as_json(value: dict[str, Any]) -> None:
-    """Writes one document; as YAML where that was asked for."""
-    context = click.get_current_context(silent=True)
-    if context is not None and context.meta.get(_FORM) == "yaml":
-        click.echo(yaml.safe_dump(value, explicit_start=True, sort_keys=False, allow_unicode=True), nl=False)
-    else:
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def offer_forms(command: click.Command) -> None:
-    """Gives every command below `command` that can answer in JSON the option `-o`, whose `json` is
-    what `--json` says.
+    """Writes one document; as YAML where that was asked for. Both forms hold the same values: YAML is
+    made from the JSON, because its library refuses what is only derived from text or a number.
     """
-    if isinstance(command, click.Group):
-        for below in command.commands.values():
-            offer_forms(below)
-    wanted = [position for position, parameter in enumerate(command.params) if parameter.name == "json_wanted"]
-    answer = command.callback
-    if not wanted or answer is None:
-        return
+    meta = click.get_current_context().meta
+    document = json.dumps(value, indent=2, ensure_ascii=False)
+    meta[ANSWERED] = True
+    if meta.get(FORM) == "yaml":
+        document = yaml.safe_dump(json.loads(document), explicit_start=True, sort_keys=False, allow_unicode=True)
+    click.echo(document.removesuffix("\n"))
 
-    @functools.wraps(answer)
-    def in_form(*args: Any, form: str | None, **options: Any) -> Any:
-        if form is not None:
-            click.get_current_context().meta[_FORM] = form
-            options["json_wanted"] = form != "table"
-        return answer(*args, **options)
 
-    command.callback = in_form
-    option = click.Option(
-        ["-o", "--output", "form"], type=click.Choice(["table", "json", "yaml"]), help="Form of the answer."
-    )
-    command.params.insert(wanted[0] + 1, option)
+def to_file(path: Path, text: str) -> None:
+    """Beside the answer, which comes first. Raises UsageError when the file cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="name a file in a folder that exists and is yours"
+        ) from None
 
 
 def table(

@@ -10,7 +10,7 @@ import click
 from sluice.cli import exits, output, table_names, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.table_names import Name
-from sluice.printable import one_line
+from sluice.printable import counted, one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,7 +47,7 @@ class Planned:
 
 
 @click.command()
-@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.argument("tables", nargs=-1, metavar="[TABLE]...", shell_complete=table_names.completed)
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @click.option(
     "--sql",
@@ -105,7 +105,7 @@ def plan(
         console = invocation.console()
         if shown:
             console.print(_table(shown))
-        more = f"{len(planned) - len(shown):,} more tables would stay as they are"
+        more = f"without a change: {counted(len(planned) - len(shown), 'more table')}"
         click.echo("all other tables would stay as they are" if statement else one_line(more), err=True)
     return exit_code(planned)
 

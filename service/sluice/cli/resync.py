@@ -10,14 +10,14 @@ from sluice.cli.table_names import Name
 from sluice.contract.control import RESYNC
 from sluice.contract.table_state import State
 from sluice.errors import UsageError
-from sluice.printable import one_line
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="TABLE...")
+@click.argument("names", nargs=-1, required=True, metavar="TABLE...", shell_complete=table_names.completed)
 @common
 def resync(invocation: Invocation, names: tuple[str, ...]) -> None:
-    """Take a new snapshot of tables, named as schema.table: what to do about a stale one.
+    """Take a new snapshot of tables, named as schema.table or by patterns as in source.tables: what to
+    do about a stale one.
 
     The request is left in the spool, and the running ingest (or the next one) takes it within
     seconds: it reads the table from a new snapshot while changes keep flowing, and the applier then
@@ -29,27 +29,24 @@ def resync(invocation: Invocation, names: tuple[str, ...]) -> None:
     Examples:
       sluice resync public.orders
       sluice resync public.orders public.customers && sluice tables
+      sluice resync 'public.*' '!public.logs'       quoted, so that the shell leaves them alone
     """
     wiring.require("obstore")
     settings = invocation.settings().settings
     store = wiring.open_spool(settings)
     known = table_names.in_manifest(store)
     published, away = table_names.published(settings, store)
-    wanted = [_named(name, known, published, away) for name in names]
-    for table in wanted:
-        table_names.request(store, RESYNC, table)
-        click.echo(one_line(f"{'.'.join(table)} will be resynced"))
-
-
-def _named(name: str, known: Mapping[Name, State], published: set[Name] | None, away: str) -> Name:
-    """The table that `name` means, which the publication carries now."""
     can = published if published is not None else {table for table, state in known.items() if state != State.DETACHED}
+    hint = f"; a table that is new could not be looked for: {away}" if published is None else ""
+    wanted = table_names.chosen(names, lambda name: _named(name, known, can, hint=f"{table_names.LISTED}{hint}"), can)
+    table_names.request_all(settings, store, RESYNC, wanted, "will be resynced")
+
+
+def _named(name: str, known: Mapping[Name, State], can: set[Name], *, hint: str) -> Name:
+    """The table that `name` means, which the publication carries now."""
     if name in map(".".join, known) and name not in map(".".join, can):
         raise UsageError(
             f"{name} cannot be resynced: the publication does not carry it any more",
             hint=f"`sluice tables add {name}` takes it in again, with a new snapshot",
         )
-    hint = table_names.LISTED
-    if published is None:
-        hint += f"; a table that is new could not be looked for: {away}"
     return table_names.named(name, can, what="a table that the publication carries", hint=hint)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 @click.group()
-def slot() -> None:
+@common
+def slot(invocation: Invocation) -> None:
     """Look at the replication slot, drop it, move it forward, or go on with a new one.
 
     \b
@@ -61,19 +62,19 @@ def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT00
 @common
 def drop_slot(invocation: Invocation, confirm: str | None) -> None:
     """Drop the slot of a pipeline that has ended: the server may then forget all that was not
-    received.
+    received. A slot of another server or database than the manifest's is refused.
 
     \b
     Examples:
       sluice slot drop
       sluice slot drop --confirm sluice_shop
     """
-    wiring.require("psycopg")
+    wiring.require("psycopg", "obstore")
     settings = invocation.settings().settings
     from sluice.operate.slots import drop
 
     _confirmed(settings.source.slot, confirm, "drops it for good; the pipeline cannot go on afterwards")
-    drop(wiring.source_options(settings))
+    drop(wiring.source_options(settings), wiring.open_spool(settings))
     click.echo(f"slot {settings.source.slot} is dropped")
 
 

@@ -28,7 +28,8 @@ _COLUMNS = {
 
 
 @click.group()
-def spool() -> None:
+@common
+def spool(invocation: Invocation) -> None:
     """Look into the spool: works while nothing runs, and needs neither PostgreSQL nor Spark.
 
     \b
@@ -133,7 +134,7 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
             click.echo(one_line(f"entry {flaw.seq}: {flaw.key or 'the chain'}: {flaw.what}"))
     if verdict.flaws:
         raise VerificationFailed(
-            f"the spool has {len(verdict.flaws)} flaws",
+            f"the spool has {counted(len(verdict.flaws), 'flaw')}",
             hint="restore the objects that are named, or resync the tables",
         )
 

@@ -33,9 +33,11 @@ def start(
     configuration file as it was before it was read. When the source was promoted, the same command
     takes the place of this process.
     """
+    from sluice.health.endpoint import CannotListen
     from sluice.health.tls import TlsFiles
     from sluice.process import pipeline
     from sluice.source.sessions import transport_of
+    from sluice.source.slot import require_nobody_receives
 
     instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     reread_dsn = config_reload.dsn(invocation)
@@ -71,6 +73,10 @@ def start(
             until_lsn=until_lsn,
             until_caught_up=until_caught_up,
         )
+    except CannotListen:
+        # Another port would only make this a second process of the pipeline.
+        require_nobody_receives(options.source)
+        raise
     except SourceMoved as moved:
         if signals.arm().stand_down():
             raise  # whoever asked for a stop must not get another process

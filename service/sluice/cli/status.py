@@ -73,7 +73,7 @@ def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: flo
         for seen in looks:
             output.as_json(_document(seen))
     else:
-        _watch((_shown(seen, console, top=top) for seen in looks), console)
+        _watch((_fitted(seen, console, top=top) for seen in looks), console)
     return exits.OK
 
 
@@ -106,6 +106,16 @@ def _shown(seen: Look, console: Console, *, top: int) -> RenderableType:
         verdict = verdict_of(seen)
         return Group(Text(f"State  {verdict.state}"), *status_view.problems(verdict))
     return status_view.status(seen, width=console.width, unicode=console.encoding.startswith("utf"), top=top)
+
+
+def _fitted(seen: Look, console: Console, *, top: int) -> RenderableType:
+    """On a terminal with as many tables as it has lines for: problems come after them, and must be seen."""
+    top = min(top, console.height) if console.is_terminal else top
+    shown = _shown(seen, console, top=top)
+    while console.is_terminal and top > 0 and len(console.render_lines(shown)) >= console.height:
+        top -= 1
+        shown = _shown(seen, console, top=top)
+    return shown
 
 
 def _document(seen: Look) -> dict[str, object]:

@@ -4,26 +4,33 @@ Invariant: a name that means no table is refused at once, with the nearest that 
 refuse the request, and nobody would be looking.
 """
 
+import os
 import time
 import uuid
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from sluice.cli import wiring
+import click
+
+from sluice.cli import deadline, wiring
 from sluice.contract import keys
 from sluice.contract.control import Request
 from sluice.contract.table_state import State
-from sluice.errors import SlotLost, SourceError, SourceMoved, UsageError
-from sluice.settings import Settings
+from sluice.errors import SlotLost, SourceError, SourceMoved, StoreUnavailable, UsageError
+from sluice.printable import one_line
+from sluice.settings import DEFAULT_FILE, Settings, load
 from sluice.settings.tree import nearest
+from sluice.source.selection import excluding, matches, naming
 
 if TYPE_CHECKING:
     from sluice.store.base import ObjectStore
 
 Name = tuple[str, str]
+_WILD = set("*?[")
+_ASK_SECONDS, _COMPLETE_SECONDS = 5.0, 2.0
 LISTED = "`sluice tables` lists the tables as schema.table"
 
 
@@ -33,6 +40,20 @@ def request(store: "ObjectStore", action: str, table: Name) -> None:
     """
     wanted = Request(action, *table, datetime.now(UTC).isoformat(timespec="seconds"))
     store.create(keys.control_request(f"{time.time_ns():020d}-{uuid.uuid4().hex}"), wanted.encode())
+
+
+def request_all(settings: Settings, store: "ObjectStore", action: str, tables: Iterable[Name], said: str) -> None:
+    """Stores a request for each table and says so, and whether anybody is there to take it."""
+    for table in tables:
+        request(store, action, table)
+        click.echo(one_line(f"{'.'.join(table)} {said}"))
+    if find_spec("psycopg") is None:
+        return
+    from sluice.source.slot import active_process
+
+    with suppress(StoreUnavailable, SourceError):
+        if deadline.within(_ASK_SECONDS, lambda: active_process(wiring.source_options(settings))) is None:
+            click.echo("no ingest runs: the next one takes the request when it starts", err=True)
 
 
 def named(name: str, known: Iterable[Name], *, what: str, hint: str = LISTED) -> Name:
@@ -47,6 +68,37 @@ def named(name: str, known: Iterable[Name], *, what: str, hint: str = LISTED) ->
         raise UsageError(f"{name!r} means more than one table, because names hold dots", hint="rename one of them")
     near = nearest(name, map(".".join, can))
     raise UsageError(f"{name!r} is not the name of {what}", hint=f"nearest: {near}" if near else hint)
+
+
+def chosen(names: Iterable[str], find: Callable[[str], Name], known: Iterable[Name]) -> list[Name]:
+    """The tables that `names` mean, each once: names, for which `find` decides, and patterns as in
+    `source.tables`, which mean all of `known` that they match. Raises UsageError for a pattern that matches
+    nothing.
+    """
+    given, can = tuple(names), sorted(set(known))
+    exact = {".".join(table) for table in can}
+    if not naming(given):
+        raise UsageError("only tables to leave out are given", hint="name tables, or give a pattern such as 'public.*'")
+    found: list[Name] = []
+    for name in naming(given):
+        if name in exact or not _WILD & set(name):
+            found.append(find(name))
+            continue
+        matched = [table for table in can if matches((name,), *table)]
+        if not matched:
+            near = nearest(name, exact)
+            raise UsageError(f"{name!r} matches no table", hint=f"nearest: {near}" if near else LISTED)
+        found += matched
+    return [table for table in dict.fromkeys(found) if not excluding(given, *table)]
+
+
+def completed(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - the form of a callback
+    """For a shell: the tables of the manifest that begin with `incomplete`. None when that takes long or fails."""
+    with suppress(Exception):
+        settings = load(context.params.get("config") or DEFAULT_FILE, environ=os.environ).settings
+        known = deadline.within(_COMPLETE_SECONDS, lambda: in_manifest(wiring.open_spool(settings)))
+        return [name for name in sorted(map(".".join, known)) if name.startswith(incomplete)]
+    return []
 
 
 def in_manifest(store: "ObjectStore") -> dict[Name, State]:

@@ -6,7 +6,7 @@ import click
 from click.core import ParameterSource
 
 from sluice.cli import deadline, output, resync, status_view, tables_add_remove, tables_pause_resume, wiring
-from sluice.cli.invocation import Invocation, common
+from sluice.cli.invocation import NAMES, Invocation, common
 from sluice.contract.table_state import State
 from sluice.errors import UsageError
 
@@ -64,12 +64,14 @@ def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], o
 
 
 def _no_options_before_the_command() -> None:
-    """An option that would have no effect is refused: `-c` before the command would be one."""
+    """An option that would have no effect is refused."""
     context = click.get_current_context()
     given = [
         parameter.opts[0]
         for parameter in context.command.params
-        if parameter.name and context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
+        if parameter.name
+        and parameter.name not in NAMES
+        and context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
     ]
     if given:
         raise UsageError(f"{', '.join(given)} stands before the command", hint="give options after the command")

@@ -23,7 +23,7 @@ _apply = click.option(
     is_flag=True,
     help="Run the statement, as the role of SLUICE_OPERATOR_DSN (left out: that of source.dsn).",
 )
-_names = click.argument("names", nargs=-1, required=True, metavar="TABLE...")
+_names = click.argument("names", nargs=-1, required=True, metavar="TABLE...", shell_complete=table_names.completed)
 
 
 @click.command()
@@ -75,7 +75,8 @@ def add(invocation: Invocation, names: tuple[str, ...], applied: bool) -> None: 
 @_apply
 @common
 def remove(invocation: Invocation, names: tuple[str, ...], applied: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Take tables out of the pipeline, named as schema.table. Their lake tables stay as they are.
+    """Take tables out of the pipeline, named as schema.table or by patterns as in source.tables. Their
+    lake tables stay as they are.
 
     Says what takes them out, as SQL for the owner of the publication, and changes nothing. With
     --apply the statement is run, with the operator's own rights: those of the connection string in
@@ -133,7 +134,9 @@ def _propose(
     with closing(open_query(source)) as connection:
         membership = Membership(connection, publication=source.publication, patterns=settings.source.tables or ())
         possible = known(membership, followed)
-        tables = [table_names.named(name, possible, what="a table of this database") for name in names]
+        tables = table_names.chosen(
+            names, lambda name: table_names.named(name, possible, what="a table of this database"), possible
+        )
         proposal = plan(membership, tables)
         settled(proposal)
         for note in proposal.notes:
@@ -144,6 +147,4 @@ def _propose(
             return
         dsn = os.environ.get("SLUICE_OPERATOR_DSN", "")
         carry_out(proposal, known_source(wiring.operator_options(settings, dsn=dsn), opened), connection)
-    for table in tables:
-        table_names.request(store, action, table)
-        click.echo(one_line(f"{'.'.join(table)} {said}"))
+    table_names.request_all(settings, store, action, tables, said)

@@ -6,14 +6,14 @@ from sluice.cli import table_names, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract.control import PAUSE, RESUME
 from sluice.contract.table_state import State
-from sluice.printable import one_line
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="TABLE...")
+@click.argument("names", nargs=-1, required=True, metavar="TABLE...", shell_complete=table_names.completed)
 @common
 def pause(invocation: Invocation, names: tuple[str, ...]) -> None:
-    """Stop applying tables, named as schema.table, until they are resumed. Nothing is lost.
+    """Stop applying tables, named as schema.table or by patterns as in source.tables, until they are
+    resumed. Nothing is lost.
 
     Changes of a paused table are received and kept in the spool, so that the source keeps no WAL
     for it; the applier commits none of them. The window that is under way is finished. The table's
@@ -27,12 +27,13 @@ def pause(invocation: Invocation, names: tuple[str, ...]) -> None:
     \b
     Examples:
       sluice tables pause public.orders
+      sluice tables pause 'shop.*' '!shop.orders'       quoted, so that the shell leaves them alone
     """
     _request(invocation, names, PAUSE, "will be paused")
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="TABLE...")
+@click.argument("names", nargs=-1, required=True, metavar="TABLE...", shell_complete=table_names.completed)
 @common
 def resume(invocation: Invocation, names: tuple[str, ...]) -> None:
     """Go on applying tables that were paused: everything that waits is applied, in order.
@@ -46,10 +47,11 @@ def resume(invocation: Invocation, names: tuple[str, ...]) -> None:
 
 def _request(invocation: Invocation, names: tuple[str, ...], action: str, said: str) -> None:
     wiring.require("obstore")
-    store = wiring.open_spool(invocation.settings().settings)
+    settings = invocation.settings().settings
+    store = wiring.open_spool(settings)
     states = table_names.in_manifest(store)
     followed = [table for table, state in states.items() if state != State.DETACHED]
-    wanted = [table_names.named(name, followed, what="a table that is followed") for name in names]
-    for table in wanted:
-        table_names.request(store, action, table)
-        click.echo(one_line(f"{'.'.join(table)} {said}"))
+    wanted = table_names.chosen(
+        names, lambda name: table_names.named(name, followed, what="a table that is followed"), followed
+    )
+    table_names.request_all(settings, store, action, wanted, said)

@@ -36,7 +36,10 @@ lake:
 """
 
 VARIABLES = """\
-# Copy to .env and keep it out of version control. `sluice config env` lists every variable.
+# Sluice reads its environment, and no file of variables by itself. Copy this file to .env, fill it in,
+# keep it out of version control, and load it before you start Sluice:
+#   set -a; . ./.env; set +a
+# systemd (EnvironmentFile=) and containers (--env-file) read it too. `sluice config env` lists every variable.
 SLUICE_SOURCE__DSN=postgresql://sluice:change-me@127.0.0.1:5432/postgres
 # SLUICE_SPOOL__OPTIONS__AWS_ACCESS_KEY_ID=
 # SLUICE_SPOOL__OPTIONS__AWS_SECRET_ACCESS_KEY=

@@ -25,7 +25,7 @@ SHORTEST_SECONDS = 60.0
 
 
 @click.command()
-@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.argument("tables", nargs=-1, metavar="[TABLE]...", shell_complete=table_names.completed)
 @click.option(
     "--repair",
     "repair_wanted",

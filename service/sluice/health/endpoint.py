@@ -39,6 +39,10 @@ _TEXT = "text/plain; charset=utf-8"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+class CannotListen(UsageError):
+    """Another program has the port, or another process of this pipeline."""
+
+
 class Health:
     """What the loops say about themselves. All methods may be called from any thread and cost next
     to nothing.
@@ -151,9 +155,10 @@ class HealthServer:
             )
         except (OSError, ValueError, OverflowError) as error:
             reason = error.strerror or type(error).__name__ if isinstance(error, OSError) else type(error).__name__
-            raise UsageError(
+            raise CannotListen(
                 f"cannot listen on {listen}: {reason}",
-                hint=f"choose another {setting}, such as 127.0.0.1:0 for any free port",
+                hint=f"if another program has the port, choose another {setting}, such as 127.0.0.1:0 for any free "
+                "port; if this pipeline runs already, stop that process first",
             ) from None
         bound = self._server.server_address[:2]
         self.address = f"[{bound[0]!s}]:{bound[1]}" if ":" in str(bound[0]) else f"{bound[0]!s}:{bound[1]}"

@@ -183,7 +183,7 @@ KINDS: tuple[Kind, ...] = (
     _kind(
         "applier.never",
         "applier",
-        "cw",
+        "cwi",
         "SluiceApplierDown",
         "No applier has ever worked on this pipeline.",
         "Start `sluice apply` or `sluice up`.",
@@ -245,8 +245,8 @@ KINDS: tuple[Kind, ...] = (
         "c",
         "SluiceTableUnequal",
         "A lake table is known not to equal its source.",
-        "Its reason says when it is read again by itself; `sluice resync` with the table's name takes a "
-        "new snapshot of it at once.",
+        "If it is read again by itself, its reason says when. Otherwise, or to have it at once, run `sluice resync` "
+        "with the table's name.",
     ),
     _kind(
         "table.gap",

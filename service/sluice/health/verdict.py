@@ -311,10 +311,10 @@ def _applier(facts: Facts) -> Iterator[Problem]:
         return
     elif seen.record_at is None:
         opened_at = facts.manifest.opened_at if facts.manifest is not None else None
-        late = opened_at is not None and facts.now - opened_at > NEVER_SECONDS
+        waited = facts.now - opened_at if opened_at is not None else NEVER_SECONDS
         yield _problem(
             "applier.never",
-            "critical" if late else "warning",
+            "critical" if waited > NEVER_SECONDS else "warning" if waited > CHILD_START_SECONDS else "info",
             "the applier",
             "no applier has worked on this pipeline yet",
             since=opened_at,

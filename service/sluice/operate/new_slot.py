@@ -159,7 +159,7 @@ def _made(options: IngestOptions, connection: Connection, slot: SlotFacts | None
     if slot is not None and (
         slot.two_phase or any(True for _ in slot_problems(slot, server, two_phase=options.two_phase))
     ):
-        drop_slot(connection, slot.name)
+        drop_slot(KnownSource.of(options.source, server))
         slot = None
     return slot or ensure_slot(
         KnownSource.of(options.source, server),

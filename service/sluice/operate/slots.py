@@ -13,9 +13,9 @@ from sluice.errors import SlotBusy, SlotLost, UsageError
 from sluice.lsn import show
 from sluice.manifest.reader import load_state
 from sluice.manifest.state import PipelineState
-from sluice.source.continuity import prove_continuity
-from sluice.source.facts import ServerFacts, SlotFacts
-from sluice.source.sessions import Connection, SourceOptions, known, open_query
+from sluice.source.continuity import prove_continuity, require_same_database
+from sluice.source.facts import Place, ServerFacts, SlotFacts
+from sluice.source.sessions import Connection, KnownSource, SourceOptions, open_query
 from sluice.source.slot import advance_slot, drop_slot
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.store.base import ObjectStore
@@ -23,9 +23,7 @@ from sluice.store.base import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """`problem` is why the pipeline cannot go on from this slot, and what to do; both empty when it
-    can.
-    """
+    """`problem` is why the pipeline cannot go on from this slot, empty when it can; `remedy` what to do."""
 
     server: ServerFacts
     slot: SlotFacts | None
@@ -39,6 +37,10 @@ def examine(options: SourceOptions, store: ObjectStore, *, two_phase: bool) -> S
     state = load_state(store)
     with closing(open_query(options)) as connection:
         server, slot = server_facts(connection, options), slot_facts(connection, options.slot)
+    if state.opened is None and slot is None:
+        return SlotReport(
+            server, None, state, "", "the pipeline has not run yet: `sluice setup` or a start makes the slot"
+        )
     try:
         prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=two_phase)
     except SlotLost as error:
@@ -46,13 +48,19 @@ def examine(options: SourceOptions, store: ObjectStore, *, two_phase: bool) -> S
     return SlotReport(server, slot, state, "", "")
 
 
-def drop(options: SourceOptions) -> None:
+def drop(options: SourceOptions, store: ObjectStore) -> None:
     """Drops the slot, which nobody may be using: the server then forgets what the pipeline has not
-    received. Raises SlotLost, SlotBusy, SourceError.
+    received. Raises SlotLost, also for a server or a database that is not the manifest's; SlotBusy,
+    SourceError, StoreError.
     """
+    opened = load_state(store).opened
     with closing(open_query(options)) as connection:
+        server = server_facts(connection, options)
+        if opened is not None:
+            # A promoted standby may have the slot, too: its timeline is no reason to keep it.
+            require_same_database(Place.of(opened), Place.of(server))
         _idle(connection, options.slot)
-        drop_slot(connection, options.slot)
+    drop_slot(KnownSource.of(options, server))
 
 
 def advance(options: SourceOptions, store: ObjectStore, *, to_lsn: int) -> int:
@@ -60,17 +68,20 @@ def advance(options: SourceOptions, store: ObjectStore, *, to_lsn: int) -> int:
     UsageError for a position that the manifest has not reached.
     """
     state = load_state(store)
+    if state.opened is None:
+        raise UsageError("the pipeline has no manifest: there is nothing to advance to", hint="`sluice run` begins it")
     if to_lsn > state.through_lsn:
         raise UsageError(
             f"the manifest holds changes through {show(state.through_lsn)}: a slot at {show(to_lsn)} "
             "would lose what comes after it",
             hint=f"advance it to {show(state.through_lsn)} at most",
         )
-    with closing(open_query(known(options, state.opened))) as connection:
+    source = KnownSource.of(options, state.opened)
+    with closing(open_query(source)) as connection:
         slot = _idle(connection, options.slot)
-        if slot.confirmed_flush_lsn is not None and to_lsn <= slot.confirmed_flush_lsn:
-            return slot.confirmed_flush_lsn
-        return advance_slot(connection, options.slot, to_lsn)
+    if slot.confirmed_flush_lsn is not None and to_lsn <= slot.confirmed_flush_lsn:
+        return slot.confirmed_flush_lsn
+    return advance_slot(source, to_lsn)
 
 
 def _idle(connection: Connection, name: str) -> SlotFacts:

@@ -4,15 +4,22 @@ Invariant: a slot is created only by `ensure_slot`, and dropped or moved only wh
 it. (PostgreSQL: CREATE_REPLICATION_SLOT; Replication Management Functions.)
 """
 
-from contextlib import closing
+from contextlib import closing, suppress
 
 from sluice import lsn
-from sluice.errors import SlotLost, SourceRefused
+from sluice.errors import SlotBusy, SlotLost, SourceError, SourceRefused
 from sluice.quoting import quote_slot
 from sluice.source.binary import require_binary
 from sluice.source.continuity import TWO_PHASE_SINCE
 from sluice.source.facts import SlotFacts
-from sluice.source.sessions import Connection, SourceOptions, open_query, open_replication, translated
+from sluice.source.sessions import (
+    Connection,
+    KnownSource,
+    SourceOptions,
+    open_query,
+    open_replication,
+    translated,
+)
 from sluice.source.slot_facts import slot_facts
 from sluice.source.snapshot_export import Waiting, create_slot
 
@@ -82,19 +89,41 @@ def ensure_slot(
     return created
 
 
-def drop_slot(conn: Connection, name: str) -> None:
-    """Drops a slot that nobody uses. Raises SlotBusy, SourceError."""
-    with translated("dropping the replication slot", slot=name):
-        conn.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
+def active_process(options: SourceOptions) -> int | None:
+    """The server process that sends to whoever receives from the slot now. Raises SourceError."""
+    with closing(open_query(options)) as conn:
+        slot = slot_facts(conn, options.slot)
+    return slot.active_pid if slot is not None else None
 
 
-def advance_slot(conn: Connection, name: str, to_lsn: int) -> int:
-    """Moves a slot that nobody uses forward and returns where it is then. What it passes is gone.
-    Raises SlotBusy, SourceError.
+def require_nobody_receives(options: SourceOptions) -> None:
+    """Raises SlotBusy when a process receives from the slot now. A server that cannot be asked says
+    nothing of it.
     """
-    with translated("advancing the replication slot", slot=name):
+    pid = None
+    with suppress(SourceError):
+        pid = active_process(options)
+    if pid is not None:
+        raise SlotBusy(
+            f"another process runs this pipeline: server process {pid} sends to it from slot {options.slot}",
+            hint="stop that one first; two cannot share a slot",
+        )
+
+
+def drop_slot(source: KnownSource) -> None:
+    """Drops the slot of a source that was compared with the manifest, which nobody may be using. Raises
+    SlotBusy, SourceError, and SlotLost or SourceMoved for another server.
+    """
+    with closing(open_query(source)) as conn, translated("dropping the replication slot", slot=source.slot):
+        conn.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (source.slot,))
+
+
+def advance_slot(source: KnownSource, to_lsn: int) -> int:
+    """Moves the slot forward, likewise, and returns where it is then. What it passes is gone."""
+    with closing(open_query(source)) as conn, translated("advancing the replication slot", slot=source.slot):
         row = conn.execute(
-            "SELECT end_lsn::text FROM pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", (name, lsn.show(to_lsn))
+            "SELECT end_lsn::text FROM pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)",
+            (source.slot, lsn.show(to_lsn)),
         ).fetchone()
     assert row is not None
     return lsn.parse(row[0])

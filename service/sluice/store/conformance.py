@@ -1,5 +1,5 @@
-"""What `check` asks of an object store: twelve calls, those that Sluice stands on and those that
-Spark and other tools make.
+"""What `check` asks of an object store: thirteen calls (five of a local folder), those that Sluice stands
+on and those that Spark and other tools make.
 
 Invariant: each call is tried on objects of our own below `probe/`, none of the pipeline's is
 touched, and one that fails names itself without keeping the others from being tried. What the
@@ -30,7 +30,7 @@ _LOOPBACK = ("localhost", "127.", "[::1]")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One of the twelve, and how it went. `seen` says why it did not pass."""
+    """One of them, and how it went. `seen` says why it did not pass."""
 
     name: str
     outcome: Outcome

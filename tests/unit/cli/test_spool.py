@@ -174,7 +174,7 @@ def test_check_says_what_the_retention_deletes_next(
     file.write_text(file.read_text().replace("spool: {", f"spool: {{retention: {retention}, "), encoding="utf-8")
     _, shown, _ = sluice("check", "--json")
     found = [one for one in json.loads(shown)["findings"] if one["code"] == "spool.retention"]
-    assert [("deletes 1 objects" in one["seen"], one["severity"]) for one in found] == (
+    assert [("deletes 1 object (" in one["seen"], one["severity"]) for one in found] == (
         [(True, "info")] if said else []
     )
     assert store.size(KEY) is not None

@@ -405,7 +405,11 @@ def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None,
             "slot.foreign",
             "critical",
         ),
-        ({"applier": ApplierSeen(), "manifest": replace(WELL_MANIFEST, opened_at=AT - 60)}, "applier.never", "warning"),
+        (
+            {"applier": ApplierSeen(), "manifest": replace(WELL_MANIFEST, opened_at=AT - 181)},
+            "applier.never",
+            "warning",
+        ),
         ({"applier": ApplierSeen()}, "applier.never", "critical"),
     ],
 )

@@ -1,0 +1,194 @@
+"""What an operator types, and how it ends: every command and every option, at the moment of the day at which it makes
+sense. `completeness` holds the list to the commands themselves.
+
+`{folder}`, `{lsn}`, `{slot}` and `{entry}` are those of the day. A case is given in every form that its command can
+answer in.
+"""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+
+from sluice.cli import cli
+from sluice.cli.invocation import NAMES
+
+NEW, RUNNING, STOPPED, LOST = "before the first start", "while it runs", "after a stop", "after the slot was lost"
+
+
+@dataclass(frozen=True)
+class Case:
+    """`codes` are those that the page of the command allows here; `says` is somewhere in the answer as a table.
+    `configured`: with `-c`. `forms`: also as JSON and YAML, where the command can.
+    """
+
+    when: str
+    line: str
+    codes: tuple[int, ...] = (0,)
+    says: str = ""
+    slow: bool = False
+    configured: bool = True
+    forms: bool = True
+
+    @property
+    def id(self) -> str:
+        return f"{self.when}: sluice {self.line}"
+
+    def words(self, **places: str) -> list[str]:
+        return shlex.split(self.line.format(**places))
+
+
+def _case(when: str, line: str, *codes: int, says: str = "", **options: bool) -> Case:
+    return Case(when, line, codes or (0,), says, **options)
+
+
+CASES = (
+    _case(NEW, "init {folder}/shop --pipeline shop", configured=False),
+    _case(NEW, "init {folder}/shop", 2, says="would be overwritten", configured=False),
+    _case(NEW, "init {folder}/shop --pipeline shop --force", configured=False),
+    _case(NEW, "init {folder}/locked/shop", 2, says="cannot write", configured=False),
+    _case(NEW, "version", says="0.1", configured=False),
+    _case(NEW, "--version", says="sluice 0.1", configured=False),
+    _case(NEW, "config validate", says="is valid"),
+    _case(NEW, "config validate -c {folder}/missing.yaml", 2, says="sluice init", configured=False),
+    _case(NEW, "config show --no-color -v -q --log-format json", says="spool.max_delay"),
+    _case(NEW, "config schema", says="properties", configured=False),
+    _case(NEW, "config env", says="SLUICE_SOURCE__DSN"),
+    _case(NEW, "completion bash", says="_SLUICE_COMPLETE", configured=False),
+    _case(NEW, "completion zsh", says="compdef", configured=False),
+    _case(NEW, "completion fish", says="complete", configured=False),
+    _case(NEW, "statsu", 2, says="status", configured=False),
+    _case(NEW, "status --colour", 2, says="--help", configured=False),
+    _case(NEW, "setup --dry-run", says="missing"),
+    _case(NEW, "setup --print-sql", says="CREATE PUBLICATION", forms=False),
+    _case(NEW, "check --sql-out {folder}/fix.sql", forms=False),
+    _case(NEW, "check --strict --object-store", 0, 3, says="call"),
+    _case(NEW, "check --sql-out {folder}/missing/fix.sql", 2, says="cannot be written", forms=False),
+    _case(NEW, "check --sql-out {folder}/locked/fix.sql", 2, says="cannot be written", forms=False),
+    _case(NEW, "check --object-store"),
+    _case(NEW, "doctor --strict --object-store --sql-out {folder}/doctor.sql", 0, 3),
+    _case(NEW, "doctor", slow=True),
+    _case(NEW, "status", 11, says="new"),
+    _case(NEW, "slot show", says="has not run yet"),
+    _case(NEW, "tables"),
+    _case(NEW, "slot advance --to {lsn} --confirm {slot}", 2, says="no manifest"),
+    _case(NEW, "slot recreate --confirm {slot}", 2, says="no manifest"),
+    _case(NEW, "setup", says="slot", forms=False),
+    _case(RUNNING, "status --top 3", 0, 9, says="healthy"),
+    _case(RUNNING, "tables --sort lag", says="public.wide"),
+    _case(RUNNING, "tables --state live --sort name", says="live"),
+    _case(RUNNING, "tables --sort rows --state stale --state gap"),
+    _case(RUNNING, "tables --json pause public.ints", 2, says="stands before the command", forms=False),
+    _case(RUNNING, "plan", says="without a change"),
+    _case(RUNNING, "plan public.ints public.wide", says="public.wide"),
+    _case(RUNNING, "plan --seconds 1 --sql 'ALTER TABLE moods ADD COLUMN more int'", 0, 13, says="public.moods"),
+    _case(RUNNING, "plan --sql 'ALTER TABLE nothing ADD COLUMN more int'", 2, forms=False),
+    _case(RUNNING, "drain --timeout 100s", says="the lake has everything through"),
+    _case(RUNNING, "drain --to-lsn 0/1 --timeout 90s", says="the lake has everything through"),
+    _case(RUNNING, "drain --to-lsn FF/0 --timeout 1s", 75),
+    _case(RUNNING, "drain --to-lsn nonsense", 2),
+    _case(RUNNING, "spool ls --last 3", says="through"),
+    _case(RUNNING, "spool inspect {entry}", says="changes"),
+    _case(RUNNING, "spool inspect data --values 1", 2),
+    _case(RUNNING, "spool verify", says="compared"),
+    _case(RUNNING, "spool verify --content", says="hashes"),
+    _case(RUNNING, "spool gc"),
+    _case(RUNNING, "spool gc --keep until_applied", says="--yes deletes"),
+    _case(RUNNING, "spool gc --keep 36h --yes", says="deleted"),
+    _case(RUNNING, "slot show", says="{slot}"),
+    _case(RUNNING, "slot drop --confirm {slot}", 8, says="stop the pipeline first"),
+    _case(RUNNING, "slot drop --confirm another", 2, says="nothing was done"),
+    _case(RUNNING, "slot advance --to {lsn} --confirm {slot}", 8, says="stop the pipeline first"),
+    _case(RUNNING, "slot recreate --confirm {slot}", 2, says="nothing is lost"),
+    _case(RUNNING, "slot recreate --upgraded --confirm {slot}", 2, says="leave out --upgraded"),
+    _case(RUNNING, "setup", says="exists"),
+    _case(RUNNING, "run", 8, says="another process"),
+    _case(RUNNING, "apply", 8, says="another applier"),
+    _case(RUNNING, "up", 8, says="another process"),
+    _case(RUNNING, "tables pause public.moodz", 2, says="public.moods"),
+    _case(RUNNING, "tables pause 'nowhere.*'", 2, says="matches no table"),
+    _case(RUNNING, "tables pause '!public.ints'", 2, says="leave out"),
+    _case(RUNNING, "tables pause public.moods 'public.l*' '!public.lists_none'", says="public.lists will be paused"),
+    _case(RUNNING, "tables resume 'public.[lm]*s'", says="public.moods will be resumed"),
+    _case(RUNNING, "tables resync public.moods", says="will be resynced"),
+    _case(RUNNING, "resync 'public.text?'", says="public.texts will be resynced"),
+    _case(RUNNING, "resync public.nothing", 2, says="nearest"),
+    _case(RUNNING, "tables remove public.scratch", says="DROP TABLE ONLY public.scratch"),
+    _case(RUNNING, "tables remove --apply 'public.scr*'", says="will not be followed"),
+    _case(RUNNING, "tables add public.scratch", says="ADD TABLE ONLY public.scratch"),
+    _case(RUNNING, "tables add --apply public.scratch", says="will be followed"),
+    _case(RUNNING, "verify public.moodz", 2, says="public.moods", forms=False),
+    _case(RUNNING, "verify public.ints --max-load 100 --wait 100 --keys 5", says="equal"),
+    _case(RUNNING, "verify", says="tables are equal", slow=True),
+    _case(RUNNING, "verify --repair", says="tables are equal", slow=True),
+    _case(RUNNING, "verify --continuous --interval 1s", 2, says="at least", forms=False),
+    _case(RUNNING, "verify --continuous-ended", says="nobody is expected", forms=False),
+    _case(STOPPED, "status", 10, says="stopped"),
+    _case(STOPPED, "tables pause public.moods", says="no ingest runs"),
+    _case(STOPPED, "tables resume public.moods", says="the next one takes the request"),
+    _case(STOPPED, "run --until-caught-up", forms=False),
+    _case(STOPPED, "run --until-lsn {lsn}", forms=False),
+    _case(STOPPED, "run --until-lsn {lsn} --until-caught-up", 2, says="exclude"),
+    _case(STOPPED, "apply --once", forms=False),
+    _case(STOPPED, "slot advance --to {lsn} --confirm {slot}", says="is at"),
+    _case(STOPPED, "slot advance --to FF/0 --confirm {slot}", 2, says="would lose"),
+    _case(LOST, "slot show", says="MISSING"),
+    _case(LOST, "status", 7, says="slot.lost"),
+    _case(LOST, "run", 7, says="MISSING", forms=False),
+    _case(LOST, "check", 7, says="lost"),
+    _case(LOST, "slot drop --confirm {slot}", 7, says="does not exist"),
+    _case(LOST, "slot recreate --confirm {slot}", says="has a gap", forms=False),
+)
+"""In the order of the day."""
+ELSEWHERE = {
+    ("up",): "it is the day itself, and Ctrl-C ends it",
+    ("status", "--watch"): "on a terminal, until Ctrl-C",
+    ("status", "--interval"): "with --watch",
+    ("verify", "--continuous"): "until Ctrl-C",
+}
+"""Options that the story itself uses."""
+
+
+def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command that can be given, with its path."""
+    for name, command in group.commands.items():
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+def can_answer_in_json(words: list[str]) -> bool:
+    return any(parameter.name == "json_wanted" for parameter in _meant(words)[1].params)
+
+
+def missing() -> list[str]:
+    """Commands and options without a case."""
+    given: dict[tuple[str, ...], set[str]] = {}
+    for case in CASES:
+        words = case.words(folder="f", lsn="0/0", slot="s", entry="1")
+        path, _ = _meant(words)
+        given.setdefault(path, set()).update(word.partition("=")[0] for word in words)
+    wanted = []
+    for path, command in commands():
+        seen = given.get(path, set())
+        if path not in given and path not in ELSEWHERE:
+            wanted.append(" ".join(path))
+        for parameter in command.params:
+            formed = parameter.name in (*NAMES, "json_wanted", "form")
+            if isinstance(parameter, click.Option) and not formed and (*path, parameter.opts[0]) not in ELSEWHERE:
+                wanted += [] if seen & set(parameter.opts) else [f"{' '.join(path)} {parameter.opts[0]}"]
+    everywhere = set().union(*given.values())
+    shared = [one for one in cli.params if one.name in NAMES and one.name != "config"]
+    return wanted + [option.opts[-1] for option in shared if not everywhere & set(option.opts)]
+
+
+def _meant(words: list[str]) -> tuple[tuple[str, ...], click.Command]:
+    """The command of a line, as far as it is one."""
+    path: tuple[str, ...] = ()
+    command: click.Command = cli
+    for word in words:
+        if isinstance(command, click.Group) and word in command.commands:
+            command, path = command.commands[word], (*path, word)
+    return path, command

@@ -1,0 +1,147 @@
+"""`sluice` as a user has it: the wheel in a virtual environment of its own, run from another folder, without the
+rights of an administrator, in a pipe or on a terminal.
+
+Invariant: no module of the checkout can be imported. The dependencies are those of this environment, by a path file
+in which Python does not look for other path files, such as the one of the checkout.
+"""
+
+import fcntl
+import os
+import pty
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import sysconfig
+import termios
+import time
+import venv
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+_DEADLINE_SECONDS = 170.0
+LINES, COLUMNS = 24, 100
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and what it said. On a terminal everything is `out`."""
+
+    code: int
+    out: str
+    err: str = ""
+
+
+class Installation:
+    """`sluice` below `folder`. Commands run in `home`, which is not the folder of any configuration."""
+
+    def __init__(self, folder: Path) -> None:
+        wheels = folder / "dist"
+        build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(wheels), str(ROOT)]
+        subprocess.run(build, check=True, capture_output=True, timeout=_DEADLINE_SECONDS)
+        venv.create(folder / "venv", with_pip=False, symlinks=True)
+        modules = next((folder / "venv" / "lib").glob("python3*")) / "site-packages"
+        with zipfile.ZipFile(next(wheels.glob("*.whl"))) as archive:
+            archive.extractall(modules)
+        (modules / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+        self.python = folder / "venv" / "bin" / "python"
+        self.program = folder / "venv" / "bin" / "sluice"
+        self.program.write_text(f"#!{self.python}\nimport sys\nfrom sluice.__main__ import main\nsys.exit(main())\n")
+        self.program.chmod(0o755)
+        self.home = folder / "elsewhere"
+        self.home.mkdir()
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Ours, without the checkout and without settings."""
+        kept = ("SLUICE_JARS",)
+        plain = {
+            name: value
+            for name, value in os.environ.items()
+            if name in kept or not name.startswith(("SLUICE_", "PYTHON", "COLUMNS", "LINES", "NO_COLOR", "PG"))
+        }
+        path = os.pathsep.join((str(self.program.parent), plain["PATH"]))
+        return {**plain, "PATH": path, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1", **(more or {})}
+
+    def command(self, *arguments: str) -> list[str]:
+        """For an ordinary user: root keeps its name, and none of its rights over the files of others."""
+        dropped = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+        as_user = dropped if os.geteuid() == 0 and shutil.which(dropped[0]) else []
+        return [*as_user, str(self.program), *arguments]
+
+    def piped(self, *arguments: str, env: Mapping[str, str] | None = None, given: str = "") -> Ended:
+        """Its output goes to a program."""
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.home,
+            env=self.environment(env),
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_SECONDS,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    def closed(self, *arguments: str, stderr: bool = False) -> int:
+        """The code of a command whose reader is gone."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            return subprocess.run(
+                self.command(*arguments),
+                cwd=self.home,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing if stderr else subprocess.DEVNULL,
+                timeout=_DEADLINE_SECONDS,
+                check=False,
+            ).returncode
+        finally:
+            os.close(writing)
+
+    def typed(self, *arguments: str, interrupt: Callable[[str], bool] | None = None, given: str = "") -> Ended:
+        """On a terminal of LINES and COLUMNS. `given` is typed at once. Ctrl-C is typed when `interrupt` holds of what
+        is on the screen.
+        """
+        parent, child = pty.openpty()
+        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        process = subprocess.Popen(
+            self.command(*arguments),
+            cwd=self.home,
+            env=self.environment({"TERM": "xterm"}),
+            stdin=child,
+            stdout=child,
+            stderr=child,
+            start_new_session=True,
+            preexec_fn=_own_terminal,
+        )
+        os.close(child)
+        os.write(parent, given.encode())
+        shown, deadline, asked = b"", time.monotonic() + _DEADLINE_SECONDS, False
+        while time.monotonic() < deadline:
+            if select.select([parent], [], [], 0.2)[0]:
+                try:
+                    more = os.read(parent, 65_536)
+                except OSError:  # Linux says so when no process has the terminal any more
+                    break
+                if not more:
+                    break
+                shown += more
+            if interrupt is not None and not asked and interrupt(shown.decode(errors="replace")):
+                asked = True
+                os.write(parent, b"\x03")
+        if time.monotonic() >= deadline:
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        os.close(parent)
+        return Ended(code, shown.decode(errors="replace"))
+
+
+def _own_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
