@@ -121,7 +121,7 @@ class Manifest:
     def append(self, body: Any, *, through_lsn: int | None = None) -> int:
         from_lsn, self.lsn = self.lsn if self.seq else 0, max(self.lsn, through_lsn or self.lsn)
         self.seq += 1
-        data = Entry(self.seq, 1, self.sha256, from_lsn, self.lsn, "2026-01-01T00:00:00Z", body).encode()
+        data = Entry(self.seq, 1, self.sha256, from_lsn, self.lsn, "2026-01-01T00:00:00Z", body, self.lsn).encode()
         self.store.create(keys.manifest_entry(self.seq), data)
         self.sha256 = digest(data)
         return self.seq

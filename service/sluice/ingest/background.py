@@ -1,4 +1,4 @@
-"""What runs beside the connections of one process and outlives them: snapshots, repairs, the
+"""What runs beside the connections of one process and outlives them: snapshots, repairs, requests, the
 catalog watch, and the collection of what older writers left behind.
 
 Invariant: none of them can fail unseen. What may pass is tried again; anything else is handed
@@ -8,6 +8,7 @@ to `on_error`, once, and ends the process.
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 
@@ -24,7 +25,14 @@ AWAITING_SECONDS = 1.0
 position: until then its table is not live.
 """
 SNAPSHOT_SECONDS = 1.0
+TICK_SECONDS = 0.5
+LOOK_SECONDS, LOOK_SHARE = 1.0, 0.05
+"""Between two looks at the catalog while something is published that none has examined, and the share of the
+time that they may take.
+"""
+REQUEST_SECONDS = 1.0
 RETRY_SECONDS = 2.0
+_REQUESTS = "requests of operators"
 
 
 class Background:
@@ -52,10 +60,11 @@ class Background:
         tasks = (
             self._take_snapshots(),
             self._watch_catalog(),
+            self._take_requests(),
             self._repair(),
             self._attempt(self._collect_leftovers, "leftovers"),
         )
-        self._tasks = [asyncio.create_task(task) for task in tasks]
+        self._tasks: list[asyncio.Task[Any]] = [asyncio.create_task(task) for task in tasks]
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
@@ -79,14 +88,29 @@ class Background:
                 await self._attempt(lambda: requests.repair(repairer.repair, repairer.close_gap), "snapshot")
             await self._stop.sleep(SNAPSHOT_SECONDS)
 
+    async def _take_requests(self) -> None:
+        while not self._stop.asked.is_set():
+            await self._attempt(self._epoch.watch.requests.take_at_once, "spool")
+            await self._stop.sleep(REQUEST_SECONDS)
+
     async def _watch_catalog(self) -> None:
+        watch, waits = self._epoch.watch, self._status.waits
+        looked_at, rest = time.monotonic(), LOOK_SECONDS
         while not self._stop.asked.is_set():
             self._status.catalog_beat = time.time()
-            awaiting = self._epoch.tables.awaiting
-            await self._stop.sleep(
-                min(AWAITING_SECONDS, self._watch_interval_s) if awaiting else self._watch_interval_s
-            )
-            await self._attempt(self._epoch.watch.run_once, "catalog")
+            await self._stop.sleep(min(TICK_SECONDS, self._watch_interval_s))
+            passed = time.monotonic() - looked_at
+            usual = min(AWAITING_SECONDS, self._watch_interval_s) if self._epoch.tables.awaiting else self._watch_interval_s
+            if passed >= usual or (passed >= rest and watch.is_due()):
+                began = time.monotonic()
+                done = await self._attempt(watch.run_once, "catalog")
+                looked_at = time.monotonic()
+                rest = max(LOOK_SECONDS, (looked_at - began) / LOOK_SHARE) if done else self._watch_interval_s
+                if wanted := "" if done else watch.requests.wanted:
+                    waits.say(_REQUESTS, f"{wanted}: the catalog cannot be asked", retry_seconds=rest)
+                else:
+                    waits.end(_REQUESTS)
+            await self._attempt(watch.state_examined, "manifest")
 
     def _collect_leftovers(self) -> None:
         """Once per process. Nothing waits for it, and nothing but space depends on it."""
@@ -105,22 +129,24 @@ class Background:
         else:
             self._logger.info("leftovers of older writers collected", objects=self._status.leftovers)
 
-    async def _attempt(self, action: Callable[[], object], what: str) -> None:
-        """Runs `action` in a thread. What may pass is tried again next time; what may not is
-        raised. `what` is one of the catalogue's components.
+    async def _attempt(self, action: Callable[[], object], what: str) -> bool:
+        """Runs `action` in a thread. What may pass is tried again next time, and False returned; what may
+        not is raised. `what` is one of the catalogue's components.
         """
         try:
             await asyncio.to_thread(action)
+            return True
         except Exception as error:
             if may_pass(error) and self._stop.asked.is_set():
-                return  # the stop has cancelled it, and there is no next time
+                return False  # the stop has cancelled it, and there is no next time
             self._errors.note(what, error)
             if not may_pass(error):
                 raise
             self._logger.warning("interrupted, trying again", what=what, error=str(error), hint=error.hint)
             await self._stop.sleep(RETRY_SECONDS)
+            return False
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._on_error(error)

@@ -276,6 +276,8 @@ class Ingest:
         self.status.state, self.status.reached_at = "draining", time.monotonic()
         self._logger.info("draining")
         await self._stop.within(session.drain())
+        if target is not None and not self._stop.asked.is_set():
+            await self._stop.within(asyncio.to_thread(epoch.watch.conclude))
         return reached()
 
     async def _take_over(self, start: Start) -> Epoch:
@@ -298,6 +300,7 @@ class Ingest:
             )
             # They may have changed while it was opened.
             self._epoch.configure(self._options)
+        self._epoch.watch.requests.take_at_once()
         self._epoch.watch.run_once()
         if start.gap is not None and self._unpublished:
             start.gap.pass_over(self._options, self._epoch.log, self._epoch.tables, to_lsn=start.lsn)

@@ -166,7 +166,7 @@ def restore(state: TableState, log: AppliedLog | None, *, place: ExaminedVersion
         return progress
     progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
     progress.way = CommitWay(last.way, last.way_reason)
-    progress.pending.reported_lsn = last.complete_through_lsn
+    progress.pending.reported_lsn = progress.pending.shape_lsn = last.complete_through_lsn
     if last.state == State.STALE and state.state.is_followed and not last.reason.startswith(OTHER_MODE):
         progress.stale_reason = last.reason
     elif has_snapshot and last.committed_seq == marker:
