@@ -25,7 +25,7 @@ AWAITING_SECONDS = 1.0
 position: until then its table is not live.
 """
 SNAPSHOT_SECONDS = 1.0
-TICK_SECONDS = 0.5
+TICK_SECONDS, URGENT_TICK_SECONDS = 0.5, 0.05
 LOOK_SECONDS, LOOK_SHARE = 1.0, 0.05
 """Between two looks at the catalog while something is published that none has examined, and the share of the
 time that they may take.
@@ -48,7 +48,9 @@ class Background:
         stop: IngestStop,
         errors: RecentErrors,
         on_error: Callable[[BaseException], None],
+        urgent: bool,
     ) -> None:
+        """With `urgent` somebody waits until everything is examined."""
         self._epoch = epoch
         self._store = store
         self._watch_interval_s = watch_interval_s
@@ -56,6 +58,7 @@ class Background:
         self._stop = stop
         self._errors = errors
         self._on_error = on_error
+        self._tick_s, self._least_s = (URGENT_TICK_SECONDS, 0.0) if urgent else (TICK_SECONDS, LOOK_SECONDS)
         self._logger = structlog.get_logger("ingest")
         tasks = (
             self._take_snapshots(),
@@ -95,17 +98,17 @@ class Background:
 
     async def _watch_catalog(self) -> None:
         watch, waits = self._epoch.watch, self._status.waits
-        looked_at, rest = time.monotonic(), LOOK_SECONDS
+        looked_at, rest = time.monotonic(), self._least_s
         while not self._stop.asked.is_set():
             self._status.catalog_beat = time.time()
-            await self._stop.sleep(min(TICK_SECONDS, self._watch_interval_s))
+            await self._stop.sleep(min(self._tick_s, self._watch_interval_s))
             passed = time.monotonic() - looked_at
             usual = min(AWAITING_SECONDS, self._watch_interval_s) if self._epoch.tables.awaiting else self._watch_interval_s
             if passed >= usual or (passed >= rest and watch.is_due()):
                 began = time.monotonic()
                 done = await self._attempt(watch.run_once, "catalog")
                 looked_at = time.monotonic()
-                rest = max(LOOK_SECONDS, (looked_at - began) / LOOK_SHARE) if done else self._watch_interval_s
+                rest = max(self._least_s, (looked_at - began) / LOOK_SHARE) if done else self._watch_interval_s
                 if wanted := "" if done else watch.requests.wanted:
                     waits.say(_REQUESTS, f"{wanted}: the catalog cannot be asked", retry_seconds=rest)
                 else:

@@ -235,7 +235,7 @@ class Ingest:
                 self._options, epoch.log, epoch.tables, epoch.committer, epoch.numbers, self._decoder, self.status
             )
             session = self._session = Session(context, stream, start_lsn=start.lsn, backpressure=self._backpressure)
-            self._start_background(epoch)
+            self._start_background(epoch, urgent=target is not None)
             self.status.state, self.status.connected, self.status.last_error = "streaming", True, ""
             self._logger.info(
                 "streaming",
@@ -270,7 +270,11 @@ class Ingest:
 
     async def _pump(self, session: Session, epoch: Epoch, target: int | None) -> bool:
         def reached() -> bool:
-            return target is not None and session.watermark.flushed_lsn >= target and epoch.settled
+            return (
+                target is not None
+                and min(session.watermark.flushed_lsn, epoch.log.state.examined_lsn) >= target
+                and epoch.settled
+            )
 
         await self._stop.within(session.pump(self._stop.asked, reached=reached, target=target))
         self.status.state, self.status.reached_at = "draining", time.monotonic()
@@ -324,7 +328,7 @@ class Ingest:
 
     # beside the connection
 
-    def _start_background(self, epoch: Epoch) -> None:
+    def _start_background(self, epoch: Epoch, *, urgent: bool) -> None:
         if self._background is None:
             self._background = Background(
                 epoch,
@@ -334,6 +338,7 @@ class Ingest:
                 stop=self._stop,
                 errors=self.errors,
                 on_error=self._background_failed,
+                urgent=urgent,
             )
         if self._background_error is not None:
             self._fail_session(self._background_error)

@@ -73,9 +73,8 @@ class TableState:
     where the lake table of this generation stands, below the lake. `first_name` is (schema, name)
     by which the table joined. All `schemas` have its present name. `unsent_lsn` is the newest position of a
     change of this generation that came without all its values before the first chunk of its snapshot did.
-    `gaps` are those of this generation. `schema_seq` is the number of the entry that introduced the newest
-    shape. `held_lsn` is where the catalog had been examined when the table ceased to be live: nothing that only
-    the catalog shows had happened to it by then, and later perhaps.
+    `gaps` are those of this generation. `schema_seq` is the entry that introduced the newest shape, `held_lsn`
+    through where the catalog had been examined when the table ceased to be live.
 
     Of a forgotten table only what tells it from every other is left, and in `schema_lsns` the newest
     version it had: should its id come back, it goes on with the next generation and version.
@@ -155,8 +154,7 @@ class PipelineState:
     of entry `opened_seq`. Never changed in place.
 
     `prepared` are the transactions that were prepared and have not ended, by (gid, end LSN of the
-    PREPARE). `examined_lsn` is that of the newest entry; `unexamined_since` (ISO 8601 UTC) is when it moved last,
-    or the position did after it had caught up. Empty while it has.
+    PREPARE). Since `unexamined_since` (ISO 8601 UTC) the newest `examined_lsn` is behind and has not moved.
     """
 
     seq: int = 0
@@ -193,10 +191,10 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
                 tables = {table_id: with_gap(table, entry, opened.lost) for table_id, table in tables.items()}
                 prepared = {}
             tables = {
-                table_id: table
-                if table.state == state.tables[table_id].state
-                else replace(table, stated_seq=entry.seq, held_lsn=held_lsn(state, state.tables[table_id]))
-                for table_id, table in tables.items()
+                key: table
+                if table.state == state.tables[key].state
+                else replace(table, stated_seq=entry.seq, held_lsn=held_lsn(state, state.tables[key]))
+                for key, table in tables.items()
             }
         case Changes():
             _check_changes(state, entry, entry.body)
@@ -237,7 +235,7 @@ def _check_link(state: PipelineState, entry: Entry) -> None:
         raise _corrupt(entry.seq, f"was written in epoch {entry.epoch}, in force is epoch {state.epoch}")
     check_positions(entry, after=state.through_lsn)
     if not state.examined_lsn <= entry.examined_lsn <= entry.through_lsn:
-        raise _corrupt(entry.seq, "says that the catalog was examined where it was not")
+        raise _corrupt(entry.seq, "was examined out of order")
     may_move = isinstance(entry.body, MOVING) or (isinstance(entry.body, Opened) and entry.body.lost is not None)
     if entry.through_lsn != entry.from_lsn and not (may_move or state.opened is None):
         raise _corrupt(

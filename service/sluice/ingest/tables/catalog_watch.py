@@ -31,6 +31,7 @@ SETTLED = (State.LIVE, State.SNAPSHOT)
 """States in which the same facts say the same at the next look. In the others time, or the stream,
 may have brought what was waited for.
 """
+_TRIES = 3
 SETTLED_SECONDS = 0.2
 """A commit is sent once its record is on disk, and seen by other sessions a moment later."""
 
@@ -94,9 +95,10 @@ class CatalogWatch:
             self._log.append(Progress())
 
     def conclude(self) -> None:
-        """Examines all that was published, at the end of a run. What a look leaves for the next one stays."""
-        self.run_once()
-        if self._log.examined_lsn < self._log.state.through_lsn:
+        """Examines what was published last, at the end of a run. What a look leaves for the next one stays."""
+        for _ in range(_TRIES):
+            if not self.is_due() and self._log.examined_lsn >= self._log.state.through_lsn:
+                break
             time.sleep(SETTLED_SECONDS)
             self.run_once()
         self.state_examined()
