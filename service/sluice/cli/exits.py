@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from sluice import printable
+from sluice.cli import deadline
 from sluice.errors import Disposition, PreflightFailed, ServiceError, SlotLost, VerificationFailed
 from sluice.health.verdict import State
 from sluice.telemetry.crash import leave_no_values_behind
@@ -63,7 +64,12 @@ HEALTH: dict[State, int] = {
 def end_with(command: click.Command, arguments: Sequence[str]) -> NoReturn:
     """Runs the command line as all that this process does, and ends the process."""
     leave_no_values_behind()
-    sys.exit(execute(command, arguments))
+    code = execute(command, arguments)
+    if deadline.abandoned.is_set():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def execute(command: click.Command, arguments: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from sluice.cli import wiring
+from sluice.cli import deadline, wiring
 from sluice.contract import keys
 from sluice.contract.control import Request
 from sluice.contract.table_state import State
@@ -32,7 +32,8 @@ def request(store: "ObjectStore", action: str, table: Name) -> None:
     carried out in their order.
     """
     wanted = Request(action, *table, datetime.now(UTC).isoformat(timespec="seconds"))
-    store.create(keys.control_request(f"{time.time_ns():020d}-{uuid.uuid4().hex}"), wanted.encode())
+    key = keys.control_request(f"{time.time_ns():020d}-{uuid.uuid4().hex}")
+    deadline.within(deadline.LOOK_SECONDS, lambda: store.create(key, wanted.encode()))
 
 
 def named(name: str, known: Iterable[Name], *, what: str, hint: str = LISTED) -> Name:
@@ -53,7 +54,8 @@ def in_manifest(store: "ObjectStore") -> dict[Name, State]:
     """The tables that the manifest has, with the states of the newest of each name."""
     from sluice.manifest.reader import load_state
 
-    tables = sorted(load_state(store).tables.values(), key=lambda table: table.generation_seq)
+    state = deadline.within(deadline.LOOK_SECONDS, lambda: load_state(store))
+    tables = sorted(state.tables.values(), key=lambda table: table.generation_seq)
     return {(table.schema_name, table.table_name): table.state for table in tables}
 
 

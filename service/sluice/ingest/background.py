@@ -16,6 +16,7 @@ from sluice.errors import ServiceError, may_pass
 from sluice.ingest.epoch import Epoch
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
+from sluice.ingest.tables.requests import WAITING, said
 from sluice.manifest.leftovers import collect
 from sluice.store.base import ObjectStore
 from sluice.telemetry.recent_errors import RecentErrors
@@ -32,7 +33,6 @@ time that they may take.
 """
 REQUEST_SECONDS = 1.0
 RETRY_SECONDS = 2.0
-_REQUESTS = "requests of operators"
 
 
 class Background:
@@ -109,10 +109,11 @@ class Background:
                 done = await self._attempt(watch.run_once, "catalog")
                 looked_at = time.monotonic()
                 rest = max(self._least_s, (looked_at - began) / LOOK_SHARE) if done else self._watch_interval_s
-                if wanted := "" if done else watch.requests.wanted:
-                    waits.say(_REQUESTS, f"{wanted}: the catalog cannot be asked", retry_seconds=rest)
+                if not done and watch.requests.waiting:
+                    wanted = said(watch.requests.waiting.values())
+                    waits.say(WAITING, f"the source, which cannot be asked now: {wanted}", retry_seconds=rest)
                 else:
-                    waits.end(_REQUESTS)
+                    waits.end(WAITING)
             await self._attempt(watch.state_examined, "manifest")
 
     def _collect_leftovers(self) -> None:

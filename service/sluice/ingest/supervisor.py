@@ -33,6 +33,7 @@ from sluice.ingest.session import Session, SessionContext
 from sluice.ingest.start import Start, open_stream, prove_start
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
+from sluice.ingest.tables.requests import WAITING, waiting_in
 from sluice.lsn import show
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
@@ -322,9 +323,18 @@ class Ingest:
         )
         status.retry_delay_s = pause
         status.waits.say(_CONNECTION, str(error), retry_seconds=pause)
+        if self._epoch is None:
+            await self._stop.within(asyncio.to_thread(self._say_requests))
         with status.waits.ended(_CONNECTION):
             await self._stop.sleep(pause)
         status.retry_delay_s = 0.0
+
+    def _say_requests(self) -> None:
+        """Nobody may carry them out before the source has shown that the pipeline is ours."""
+        with suppress(ServiceError):
+            if wanted := waiting_in(self._store):
+                self.status.waits.say(WAITING, f"the first connection to the source: {wanted}")
+                self._logger.warning("requests wait for the first connection to the source", requests=wanted)
 
     # beside the connection
 

@@ -7,7 +7,8 @@ report finds it. Doing one twice is harmless: a second snapshot follows the firs
 below `control/` stops nothing: it is named in the log once and left alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import structlog
@@ -29,6 +30,25 @@ from sluice.errors import (
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
+
+
+WAITING = "requests of operators"
+"""What waits."""
+
+
+def said(requests: Iterable[Request]) -> str:
+    """What is asked for, in words."""
+    return ", ".join(f"{one.action} {one.schema_name}.{one.table_name}" for one in requests)
+
+
+def waiting_in(store: ObjectStore) -> str:
+    """What waits below `control/`, in words. For a process that cannot carry out anything yet. Raises StoreError."""
+    found = []
+    for key in store.list(keys.CONTROL):
+        if keys.is_control(key) and not key.startswith(keys.REFUSED):
+            with suppress(ManifestCorrupt, FormatTooNew, ObjectMissing):
+                found.append(Request.decode(store.get(key)))
+    return said(found)
 
 
 class Requests:
@@ -66,11 +86,6 @@ class Requests:
                 else:
                     waiting[key] = request
         self.repairs, self.waiting = tuple(repairs), waiting
-
-    @property
-    def wanted(self) -> str:
-        """What waits for a look at the catalog, in words."""
-        return ", ".join(f"{one.action} {one.schema_name}.{one.table_name}" for one in self.waiting.values())
 
     def take(self, waiting: Mapping[str, Request], published: Mapping[int, TableFacts]) -> None:
         """Carries out those that were `waiting` before a look that was taken into account; `published` are its
