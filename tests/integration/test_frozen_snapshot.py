@@ -53,8 +53,10 @@ def test_the_server_ends_the_snapshot_of_a_frozen_ingest_and_its_lock(
     finally:
         os.kill(process.pid, signal.SIGCONT)
     wait_until(
-        lambda: [table["state"] for table in pipeline.tables()] == ["snapshot"]
-        and pipeline.tables()[0]["snapshot_rows"] == 60000,
+        lambda: (
+            [table["state"] for table in pipeline.tables()] == ["snapshot"]
+            and pipeline.tables()[0]["snapshot_rows"] == 60000
+        ),
         what="the table is read",
         processes=(process,),
     )

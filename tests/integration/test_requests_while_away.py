@@ -46,7 +46,9 @@ def test_a_request_to_an_ingest_that_has_not_reached_the_server_is_said_by_name(
     _ask(away.store, 1, PAUSE, "orders")
     with away.running() as running:
         running.wait_until(
-            lambda: running.ingest is not None
-            and any("pause public.orders" in one.reason for one in running.ingest.status.waits.now())
+            lambda: (
+                running.ingest is not None
+                and any("pause public.orders" in one.reason for one in running.ingest.status.waits.now())
+            )
         )
     assert len(list(away.store.list(keys.CONTROL))) == 1

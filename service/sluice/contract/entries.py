@@ -5,9 +5,10 @@ Invariants: `seq` is dense from 1. `previous_sha256` is the hash of the previous
 stored. `from_lsn` is the `through_lsn` of the previous entry, as the writer of this one knew it.
 `through_lsn` is never before it and says that every transaction which ended at or before it is in
 this entry or an earlier one. So no entry can follow one that was left out: neither its number, its
-hash nor its position would fit. `examined_lsn` says that a look at the catalog began after the position was
-there, and that what it found is in earlier entries: no table is complete beyond it, wherever its rows are. An unknown `format_version` or `kind` stops the reader
-(FormatTooNew); an unknown field is kept in `extra`.
+hash nor its position would fit.
+`examined_lsn` says that a look at the catalog began when everything up to there was stored, and that what it
+found is in earlier entries: no table is complete beyond it, wherever its rows are. An unknown
+`format_version` or `kind` stops the reader (FormatTooNew); an unknown field is kept in `extra`.
 """
 
 import hashlib

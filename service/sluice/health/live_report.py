@@ -161,7 +161,9 @@ class LiveReport:
         if self._unread is not None or since is None or time.time() - since < _HANGS_SECONDS:
             return self._unread
         hangs = "the object store accepts connections and does not answer"
-        return Away("StoreUnavailable", hangs, "check spool.uri, its endpoint and the network", retryable=True, since=since)
+        return Away(
+            "StoreUnavailable", hangs, "check spool.uri, its endpoint and the network", retryable=True, since=since
+        )
 
     def _seen(self) -> ProcessSeen:
         seen = self._process_state.seen()

@@ -283,7 +283,9 @@ def _lag(facts: Facts) -> Iterator[Problem]:
 def _catalog(facts: Facts) -> Iterator[Problem]:
     since = facts.manifest.unexamined_since if facts.manifest is not None else None
     if since is not None and facts.now - since > UNEXAMINED_SECONDS and _streaming(facts):
-        message = f"no look at the catalog has succeeded for {facts.now - since:.0f} s: what is stated complete stands still"
+        message = (
+            f"no look at the catalog has succeeded for {facts.now - since:.0f} s: what is stated complete stands still"
+        )
         yield _problem("catalog.unexamined", "warning", "the catalog", message, since=since)
 
 
@@ -472,6 +474,6 @@ def _compared(code: str, severity: Severity, found: list[ComparisonSeen], messag
 
 
 _RULES: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
-    _slot, _spool, _gone, _server, _ingest, _lag, _catalog, _prepared, _applier, _clock, _upkeep, _lake, _tables, _maintenance,
-    _configuration, _refusals, _comparisons,
+    _slot, _spool, _gone, _server, _ingest, _lag, _catalog, _prepared, _applier, _clock, _upkeep, _lake, _tables,
+    _maintenance, _configuration, _refusals, _comparisons,
 )  # fmt: skip

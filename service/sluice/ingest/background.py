@@ -103,7 +103,9 @@ class Background:
             self._status.catalog_beat = time.time()
             await self._stop.sleep(min(self._tick_s, self._watch_interval_s))
             passed = time.monotonic() - looked_at
-            usual = min(AWAITING_SECONDS, self._watch_interval_s) if self._epoch.tables.awaiting else self._watch_interval_s
+            usual = (
+                min(AWAITING_SECONDS, self._watch_interval_s) if self._epoch.tables.awaiting else self._watch_interval_s
+            )
             if passed >= usual or (passed >= rest and watch.is_due()):
                 began = time.monotonic()
                 done = await self._attempt(watch.run_once, "catalog")

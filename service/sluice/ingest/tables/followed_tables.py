@@ -326,9 +326,7 @@ class FollowedTables:
         elif known.state == State.STALE:
             self._generations.heal(facts)
         elif known.state == State.DETACHED:
-            self._generations.begin(
-                facts, known, Unseen(Cause.PUBLICATION, "the table was not carried for a while")
-            )
+            self._generations.begin(facts, known, Unseen(Cause.PUBLICATION, "the table was not carried for a while"))
         elif known.state == State.QUARANTINED and self._resyncs.may_try(facts, known):
             self._generations.begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
 

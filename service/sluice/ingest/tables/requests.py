@@ -31,7 +31,6 @@ from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 
-
 WAITING = "requests of operators"
 """What waits."""
 
