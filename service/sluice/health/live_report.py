@@ -26,7 +26,7 @@ from sluice.ingest.status import IngestStatus
 from sluice.manifest.state import PipelineState
 
 _HANGS_SECONDS = 20.0
-"""A look takes seconds; `status` gives up after so long, too."""
+"""A look takes seconds; `status` waits no longer either."""
 _FRESH_SECONDS = 1.0
 """How old a report may be that /status answers with: many askers cost one look."""
 

@@ -8,6 +8,7 @@ to `on_error`, once, and ends the process.
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -16,10 +17,11 @@ from sluice.errors import ServiceError, may_pass
 from sluice.ingest.epoch import Epoch
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
-from sluice.ingest.tables.requests import WAITING, said
+from sluice.ingest.tables.requests import WAITING, said, waiting_in
 from sluice.manifest.leftovers import collect
 from sluice.store.base import ObjectStore
 from sluice.telemetry.recent_errors import RecentErrors
+from sluice.telemetry.waits import Waits
 
 AWAITING_SECONDS = 1.0
 """Between two looks at the catalog while a change of shape waits for the stream to pass its
@@ -33,6 +35,13 @@ time that they may take.
 """
 REQUEST_SECONDS = 1.0
 RETRY_SECONDS = 2.0
+
+
+def say_requests(store: ObjectStore, waits: Waits) -> None:
+    """Names the requests of operators that nobody may carry out before a start is proven."""
+    with suppress(ServiceError):
+        if wanted := waiting_in(store):
+            waits.say(WAITING, f"the first connection to the source: {wanted}")
 
 
 class Background:

@@ -23,7 +23,7 @@ import structlog
 from sluice.backoff import Backoff
 from sluice.contract.table_state import State
 from sluice.errors import Interrupted, ServiceError, SourceMoved, may_pass
-from sluice.ingest.background import Background
+from sluice.ingest.background import Background, say_requests
 from sluice.ingest.epoch import Epoch, open_epoch
 from sluice.ingest.error_labels import component_of, reason_of
 from sluice.ingest.options import IngestOptions
@@ -33,7 +33,6 @@ from sluice.ingest.session import Session, SessionContext
 from sluice.ingest.start import Start, open_stream, prove_start
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
-from sluice.ingest.tables.requests import WAITING, waiting_in
 from sluice.lsn import show
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
@@ -324,17 +323,10 @@ class Ingest:
         status.retry_delay_s = pause
         status.waits.say(_CONNECTION, str(error), retry_seconds=pause)
         if self._epoch is None:
-            await self._stop.within(asyncio.to_thread(self._say_requests))
+            await self._stop.within(asyncio.to_thread(say_requests, self._store, status.waits))
         with status.waits.ended(_CONNECTION):
             await self._stop.sleep(pause)
         status.retry_delay_s = 0.0
-
-    def _say_requests(self) -> None:
-        """Nobody may carry them out before the source has shown that the pipeline is ours."""
-        with suppress(ServiceError):
-            if wanted := waiting_in(self._store):
-                self.status.waits.say(WAITING, f"the first connection to the source: {wanted}")
-                self._logger.warning("requests wait for the first connection to the source", requests=wanted)
 
     # beside the connection
 
