@@ -179,7 +179,9 @@ class Applier:
                 raise self._fenced
             try:
                 self._reconfigure()
+                examined_lsn = self._ledger.examined_lsn
                 more = self._intake.read(now=time.monotonic())
+                self._changed = self._changed or self._ledger.examined_lsn > examined_lsn
                 self._boundaries.turn(now=time.monotonic())
                 caught_up = not more
                 pool, free = self._workers.pool, self._is_free()

@@ -13,23 +13,26 @@ from tests.support.sources import Database
 from tests.support.surfaces import Pipe
 
 
+def _silent(pipe: Pipe, silent: socket.socket) -> None:
+    """`pipe` finds its spool at `silent`, which accepts connections and says nothing."""
+    options = {
+        "aws_endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}",
+        "allow_http": "true",
+        "aws_access_key_id": "x",
+        "aws_secret_access_key": "y",
+        "aws_region": "us-east-1",
+    }
+    pipe.environment |= {f"SLUICE_SPOOL__OPTIONS__{name.upper()}": value for name, value in options.items()}
+
+
 @slow
 def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(
     database: Database, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
-        options = {
-            "aws_endpoint": address,
-            "allow_http": "true",
-            "aws_access_key_id": "x",
-            "aws_secret_access_key": "y",
-            "aws_region": "us-east-1",
-        }
-        store = {f"SLUICE_SPOOL__OPTIONS__{name.upper()}": value for name, value in options.items()}
         began = time.monotonic()
-        pipe.environment |= store
+        _silent(pipe, silent)
         status = pipe("status", "--json")
         assert status.returncode == 12, status.stderr
         assert "does not answer" in json.loads(status.stdout)["problems"][0]["message"]
@@ -37,6 +40,17 @@ def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(
         assert tables.returncode == 75, tables.stderr
         assert "does not answer" in tables.stderr
         assert time.monotonic() - began < 2 * (LOOK_SECONDS + 15)
+
+
+def test_a_request_ends_at_its_deadline_while_the_store_hangs(database: Database, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
+        _silent(pipe, silent)
+        began = time.monotonic()
+        ended = pipe("tables", "pause", "public.t")
+        assert ended.returncode == 75, ended.stderr
+        assert "does not answer" in ended.stderr
+        assert time.monotonic() - began < LOOK_SECONDS + 25  # a request of the library takes 75 s
 
 
 def test_a_bare_sluice_shows_its_help_and_no_error(database: Database, tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ class Manifest:
         self.seq = 0
         self.sha256 = ""
         self.lsn = 100
+        self.examined_lsn: int | None = None
+        """Through where entries say that the catalog was examined; None: as far as each of them goes."""
         self.counter = 0
         self.append(
             Opened(
@@ -122,7 +124,8 @@ class Manifest:
     def append(self, body: Any, *, through_lsn: int | None = None) -> int:
         from_lsn, self.lsn = self.lsn if self.seq else 0, max(self.lsn, through_lsn or self.lsn)
         self.seq += 1
-        data = Entry(self.seq, 1, self.sha256, from_lsn, self.lsn, "2026-01-01T00:00:00Z", body).encode()
+        examined = self.lsn if self.examined_lsn is None else self.examined_lsn
+        data = Entry(self.seq, 1, self.sha256, from_lsn, self.lsn, "2026-01-01T00:00:00Z", body, examined).encode()
         self.store.create(keys.manifest_entry(self.seq), data)
         self.sha256 = digest(data)
         return self.seq

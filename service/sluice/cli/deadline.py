@@ -15,7 +15,10 @@ PACKAGES = ("psycopg", "obstore")
 """What a look needs to be installed."""
 LOOK_SECONDS = 20.0
 """All that a look may take."""
-
+abandoned = threading.Event()
+"""Set once a look was left to itself. Threads below it may wait for minutes, and an ordinary end of the process
+for them.
+"""
 
 Answer = TypeVar("Answer")
 
@@ -42,6 +45,7 @@ def within(seconds: float, look: Callable[[], Answer]) -> Answer:
     try:
         taken = answer.get(timeout=seconds)
     except queue.Empty:
+        abandoned.set()
         raise StoreUnavailable(
             f"looking took more than {seconds:.0f} s: the object store or the server accepts "
             "connections and does not answer",

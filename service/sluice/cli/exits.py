@@ -15,6 +15,7 @@ import click
 from click.shell_completion import shell_complete
 
 from sluice import printable
+from sluice.cli import deadline
 from sluice.cli.output import ANSWERED
 from sluice.errors import Disposition, ServiceError, SlotLost
 from sluice.health.verdict import State
@@ -66,7 +67,12 @@ HEALTH: dict[State, int] = {
 def end_with(command: click.Command, arguments: Sequence[str]) -> NoReturn:
     """Runs the command line as all that this process does, and ends the process."""
     leave_no_values_behind()
-    sys.exit(execute(command, arguments))
+    code = execute(command, arguments)
+    if deadline.abandoned.is_set():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def execute(command: click.Command, arguments: Sequence[str]) -> int:

@@ -39,7 +39,8 @@ def request(store: "ObjectStore", action: str, table: Name) -> None:
     carried out in their order.
     """
     wanted = Request(action, *table, datetime.now(UTC).isoformat(timespec="seconds"))
-    store.create(keys.control_request(f"{time.time_ns():020d}-{uuid.uuid4().hex}"), wanted.encode())
+    key = keys.control_request(f"{time.time_ns():020d}-{uuid.uuid4().hex}")
+    deadline.within(deadline.LOOK_SECONDS, lambda: store.create(key, wanted.encode()))
 
 
 def request_all(settings: Settings, store: "ObjectStore", action: str, tables: Iterable[Name], said: str) -> None:
@@ -105,7 +106,8 @@ def in_manifest(store: "ObjectStore") -> dict[Name, State]:
     """The tables that the manifest has, with the states of the newest of each name."""
     from sluice.manifest.reader import load_state
 
-    tables = sorted(load_state(store).tables.values(), key=lambda table: table.generation_seq)
+    state = deadline.within(deadline.LOOK_SECONDS, lambda: load_state(store))
+    tables = sorted(state.tables.values(), key=lambda table: table.generation_seq)
     return {(table.schema_name, table.table_name): table.state for table in tables}
 
 

@@ -5,8 +5,10 @@ Invariants: `seq` is dense from 1. `previous_sha256` is the hash of the previous
 stored. `from_lsn` is the `through_lsn` of the previous entry, as the writer of this one knew it.
 `through_lsn` is never before it and says that every transaction which ended at or before it is in
 this entry or an earlier one. So no entry can follow one that was left out: neither its number, its
-hash nor its position would fit. An unknown `format_version` or `kind` stops the reader
-(FormatTooNew); an unknown field is kept in `extra`.
+hash nor its position would fit.
+`examined_lsn` says that a look at the catalog began when everything up to there was stored, and that what it
+found is in earlier entries: no table is complete beyond it, wherever its rows are. An unknown
+`format_version` or `kind` stops the reader (FormatTooNew); an unknown field is kept in `extra`.
 """
 
 import hashlib
@@ -353,7 +355,7 @@ KINDS: dict[str, type[Any]] = {body.kind: body for body in (Opened, Changes, Pro
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One link of the manifest. It holds what ended after `from_lsn`, up to and including
-    `through_lsn`.
+    `through_lsn`. What the catalog shows was looked at through `examined_lsn`.
 
     `written_at` is the writer's clock, ISO 8601 UTC, for people only.
     """
@@ -365,6 +367,7 @@ class Entry:
     through_lsn: int
     written_at: str
     body: Body
+    examined_lsn: int = 0
     format_version: int = FORMAT_VERSION
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -408,6 +411,7 @@ _HEAD: dict[str, type[Any]] = {
     "from_lsn": int,
     "through_lsn": int,
     "written_at": str,
+    "examined_lsn": int,
 }
 """What every kind has."""
 

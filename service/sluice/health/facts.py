@@ -42,6 +42,8 @@ class ManifestSeen:
     opened_at: float | None = None
     written_at: float | None = None
     """When the newest entry was written, where that was looked up."""
+    unexamined_since: float | None = None
+    """Since when no look at the catalog has caught up with what is published; None when one has."""
     prepared_at: float | None = None
     """When the oldest prepared transaction that has not ended was prepared."""
 

@@ -25,6 +25,8 @@ from sluice.health.wal import Positions
 from sluice.ingest.status import IngestStatus
 from sluice.manifest.state import PipelineState
 
+_HANGS_SECONDS = 20.0
+"""A look takes seconds; `status` waits no longer either."""
 _FRESH_SECONDS = 1.0
 """How old a report may be that /status answers with: many askers cost one look."""
 
@@ -46,6 +48,7 @@ class LiveReport:
         self._report: Report | None = None
         self._stored = Positions(SourceHistory(), None, 0)
         self._unread: Away | None = None
+        self._looking_since: float | None = None
         self._reported_at = float("-inf")
         self._asked: tuple[SourceAnswer, SlotLost | None] | None = None
         if self._source is not None:
@@ -66,6 +69,7 @@ class LiveReport:
             return last
         try:
             if self._report is None or time.monotonic() - self._reported_at > _FRESH_SECONDS:
+                self._looking_since = time.time()
                 self._report = self._looked(asked_within_seconds)
                 self._stored = self._report.positions
                 self._reported_at = time.monotonic()
@@ -75,6 +79,7 @@ class LiveReport:
             self._unread = Away.of(error, since=self._unread.since if self._unread is not None else time.time())
             raise
         finally:
+            self._looking_since = None
             self._lock.release()
 
     def now(self, *, patience_seconds: float) -> Report:
@@ -97,7 +102,7 @@ class LiveReport:
         """
         report = self._report
         if report is None:
-            return judge(Facts(now=time.time(), unread=self._unread, process=self._seen()))
+            return judge(Facts(now=time.time(), unread=self._away(), process=self._seen()))
         return judge(replace(self._present(report, None).facts(), process=self._seen()))
 
     def positions(self) -> Positions:
@@ -150,6 +155,16 @@ class LiveReport:
             return self._status.manifest
         return self._report.manifest if self._report is not None else None
 
+    def _away(self) -> Away | None:
+        """Why what is stored cannot be read: the last look failed, or the present one gets no answer."""
+        since = self._looking_since
+        if self._unread is not None or since is None or time.time() - since < _HANGS_SECONDS:
+            return self._unread
+        hangs = "the object store accepts connections and does not answer"
+        return Away(
+            "StoreUnavailable", hangs, "check spool.uri, its endpoint and the network", retryable=True, since=since
+        )
+
     def _seen(self) -> ProcessSeen:
         seen = self._process_state.seen()
         return replace(seen, stuck=(*seen.stuck, *self._health.live_problems()))
@@ -158,7 +173,7 @@ class LiveReport:
         """`report` as it is to be judged now, with the newest answer of the server."""
         if process is not None:
             process = replace(process, seen=self._seen())
-        own, unread, asked = self._status.manifest, self._unread, self._asked
+        own, unread, asked = self._status.manifest, self._away(), self._asked
         if report.manifest.opened is None and own is not None:
             # The first look may have been taken before the first entry.
             report = replace(report, manifest=own)

@@ -109,6 +109,16 @@ KINDS: tuple[Kind, ...] = (
         "through the causes.",
     ),
     _kind(
+        "catalog.unexamined",
+        "ingest",
+        "w",
+        "SluiceProblemStays",
+        "Changes are spooled and applied, and no look at the catalog has found that it has nothing else: what only the "
+        "catalog shows may be missing, so no table is stated complete any further, and no boundary is stated.",
+        "The log of ingest says why looks fail or wait. Look for a session that holds a lock on a table of the catalog, "
+        "and for DDL that never pauses. Nothing is lost, and the statements go on by themselves.",
+    ),
+    _kind(
         "ingest.error",
         "ingest",
         "wi",

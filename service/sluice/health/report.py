@@ -125,11 +125,13 @@ class Report:
 
     def _manifest_seen(self) -> ManifestSeen:
         opened, prepared = self.manifest.opened, self.manifest.prepared.values()
+        since = self.manifest.unexamined_since
         return ManifestSeen(
             opened=opened is not None,
             slot=opened.slot if opened is not None else "",
             opened_at=self.opened_at.timestamp() if self.opened_at else None,
             written_at=self.written_at.timestamp() if self.written_at else None,
+            unexamined_since=datetime.fromisoformat(since).timestamp() if since else None,
             prepared_at=min((one.prepare_time_us / 1e6 for one in prepared), default=None),
         )
 
@@ -271,6 +273,7 @@ class Report:
                 "seq": self.manifest.seq,
                 "epoch": self.manifest.epoch,
                 "through_lsn": shown(self.manifest.through_lsn),
+                "examined_lsn": shown(self.manifest.examined_lsn),
                 "behind_bytes": self.behind_bytes(self.manifest.through_lsn),
                 "slot": opened.slot if opened else None,
                 "publication": opened.publication if opened else None,

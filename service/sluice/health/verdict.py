@@ -43,6 +43,8 @@ SETTLING_SECONDS = 10.0
 """How long the server may take to show a walsender that has just begun."""
 UNREAD_SECONDS = 120.0
 """Ingest reads what is stored every 15 s."""
+UNEXAMINED_SECONDS = 60.0
+"""A look at the catalog follows each published change within seconds."""
 
 _LEAVING = ("starting", "draining")
 """States of ingest that pass by themselves within seconds."""
@@ -278,6 +280,15 @@ def _lag(facts: Facts) -> Iterator[Problem]:
         )
 
 
+def _catalog(facts: Facts) -> Iterator[Problem]:
+    since = facts.manifest.unexamined_since if facts.manifest is not None else None
+    if since is not None and facts.now - since > UNEXAMINED_SECONDS and _streaming(facts):
+        message = (
+            f"no look at the catalog has succeeded for {facts.now - since:.0f} s: what is stated complete stands still"
+        )
+        yield _problem("catalog.unexamined", "warning", "the catalog", message, since=since)
+
+
 def _prepared(facts: Facts) -> Iterator[Problem]:
     at = facts.manifest.prepared_at if facts.manifest is not None else None
     if at is not None and facts.now - at > PREPARED_SECONDS:
@@ -463,6 +474,6 @@ def _compared(code: str, severity: Severity, found: list[ComparisonSeen], messag
 
 
 _RULES: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
-    _slot, _spool, _gone, _server, _ingest, _lag, _prepared, _applier, _clock, _upkeep, _lake, _tables, _maintenance,
-    _configuration, _refusals, _comparisons,
+    _slot, _spool, _gone, _server, _ingest, _lag, _catalog, _prepared, _applier, _clock, _upkeep, _lake, _tables,
+    _maintenance, _configuration, _refusals, _comparisons,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What runs beside the connections of one process and outlives them: snapshots, repairs, the
+"""What runs beside the connections of one process and outlives them: snapshots, repairs, requests, the
 catalog watch, and the collection of what older writers left behind.
 
 Invariant: none of them can fail unseen. What may pass is tried again; anything else is handed
@@ -8,6 +8,8 @@ to `on_error`, once, and ends the process.
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import structlog
 
@@ -15,16 +17,31 @@ from sluice.errors import ServiceError, may_pass
 from sluice.ingest.epoch import Epoch
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
+from sluice.ingest.tables.requests import WAITING, said, waiting_in
 from sluice.manifest.leftovers import collect
 from sluice.store.base import ObjectStore
 from sluice.telemetry.recent_errors import RecentErrors
+from sluice.telemetry.waits import Waits
 
 AWAITING_SECONDS = 1.0
 """Between two looks at the catalog while a change of shape waits for the stream to pass its
 position: until then its table is not live.
 """
 SNAPSHOT_SECONDS = 1.0
+TICK_SECONDS, URGENT_TICK_SECONDS = 0.5, 0.05
+LOOK_SECONDS, LOOK_SHARE = 1.0, 0.05
+"""Between two looks at the catalog while something is published that none has examined, and the share of the
+time that they may take.
+"""
+REQUEST_SECONDS = 1.0
 RETRY_SECONDS = 2.0
+
+
+def say_requests(store: ObjectStore, waits: Waits) -> None:
+    """Names the requests of operators that nobody may carry out before a start is proven."""
+    with suppress(ServiceError):
+        if wanted := waiting_in(store):
+            waits.say(WAITING, f"the first connection to the source: {wanted}")
 
 
 class Background:
@@ -40,7 +57,9 @@ class Background:
         stop: IngestStop,
         errors: RecentErrors,
         on_error: Callable[[BaseException], None],
+        urgent: bool,
     ) -> None:
+        """With `urgent` somebody waits until everything is examined."""
         self._epoch = epoch
         self._store = store
         self._watch_interval_s = watch_interval_s
@@ -48,14 +67,16 @@ class Background:
         self._stop = stop
         self._errors = errors
         self._on_error = on_error
+        self._tick_s, self._least_s = (URGENT_TICK_SECONDS, 0.0) if urgent else (TICK_SECONDS, LOOK_SECONDS)
         self._logger = structlog.get_logger("ingest")
         tasks = (
             self._take_snapshots(),
             self._watch_catalog(),
+            self._take_requests(),
             self._repair(),
             self._attempt(self._collect_leftovers, "leftovers"),
         )
-        self._tasks = [asyncio.create_task(task) for task in tasks]
+        self._tasks: list[asyncio.Task[Any]] = [asyncio.create_task(task) for task in tasks]
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
@@ -79,14 +100,32 @@ class Background:
                 await self._attempt(lambda: requests.repair(repairer.repair, repairer.close_gap), "snapshot")
             await self._stop.sleep(SNAPSHOT_SECONDS)
 
+    async def _take_requests(self) -> None:
+        while not self._stop.asked.is_set():
+            await self._attempt(self._epoch.watch.requests.take_at_once, "spool")
+            await self._stop.sleep(REQUEST_SECONDS)
+
     async def _watch_catalog(self) -> None:
+        watch, waits = self._epoch.watch, self._status.waits
+        looked_at, rest = time.monotonic(), self._least_s
         while not self._stop.asked.is_set():
             self._status.catalog_beat = time.time()
-            awaiting = self._epoch.tables.awaiting
-            await self._stop.sleep(
-                min(AWAITING_SECONDS, self._watch_interval_s) if awaiting else self._watch_interval_s
+            await self._stop.sleep(min(self._tick_s, self._watch_interval_s))
+            passed = time.monotonic() - looked_at
+            usual = (
+                min(AWAITING_SECONDS, self._watch_interval_s) if self._epoch.tables.awaiting else self._watch_interval_s
             )
-            await self._attempt(self._epoch.watch.run_once, "catalog")
+            if passed >= usual or (passed >= rest and watch.is_due()):
+                began = time.monotonic()
+                done = await self._attempt(watch.run_once, "catalog")
+                looked_at = time.monotonic()
+                rest = max(self._least_s, (looked_at - began) / LOOK_SHARE) if done else self._watch_interval_s
+                if not done and watch.requests.waiting:
+                    wanted = said(watch.requests.waiting.values())
+                    waits.say(WAITING, f"the source, which cannot be asked now: {wanted}", retry_seconds=rest)
+                else:
+                    waits.end(WAITING)
+            await self._attempt(watch.state_examined, "manifest")
 
     def _collect_leftovers(self) -> None:
         """Once per process. Nothing waits for it, and nothing but space depends on it."""
@@ -105,22 +144,24 @@ class Background:
         else:
             self._logger.info("leftovers of older writers collected", objects=self._status.leftovers)
 
-    async def _attempt(self, action: Callable[[], object], what: str) -> None:
-        """Runs `action` in a thread. What may pass is tried again next time; what may not is
-        raised. `what` is one of the catalogue's components.
+    async def _attempt(self, action: Callable[[], object], what: str) -> bool:
+        """Runs `action` in a thread. What may pass is tried again next time, and False returned; what may
+        not is raised. `what` is one of the catalogue's components.
         """
         try:
             await asyncio.to_thread(action)
+            return True
         except Exception as error:
             if may_pass(error) and self._stop.asked.is_set():
-                return  # the stop has cancelled it, and there is no next time
+                return False  # the stop has cancelled it, and there is no next time
             self._errors.note(what, error)
             if not may_pass(error):
                 raise
             self._logger.warning("interrupted, trying again", what=what, error=str(error), hint=error.hint)
             await self._stop.sleep(RETRY_SECONDS)
+            return False
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._on_error(error)

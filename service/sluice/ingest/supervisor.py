@@ -23,7 +23,7 @@ import structlog
 from sluice.backoff import Backoff
 from sluice.contract.table_state import State
 from sluice.errors import Interrupted, ServiceError, SourceMoved, may_pass
-from sluice.ingest.background import Background
+from sluice.ingest.background import Background, say_requests
 from sluice.ingest.epoch import Epoch, open_epoch
 from sluice.ingest.error_labels import component_of, reason_of
 from sluice.ingest.options import IngestOptions
@@ -235,7 +235,7 @@ class Ingest:
                 self._options, epoch.log, epoch.tables, epoch.committer, epoch.numbers, self._decoder, self.status
             )
             session = self._session = Session(context, stream, start_lsn=start.lsn, backpressure=self._backpressure)
-            self._start_background(epoch)
+            self._start_background(epoch, urgent=target is not None)
             self.status.state, self.status.connected, self.status.last_error = "streaming", True, ""
             self._logger.info(
                 "streaming",
@@ -270,12 +270,18 @@ class Ingest:
 
     async def _pump(self, session: Session, epoch: Epoch, target: int | None) -> bool:
         def reached() -> bool:
-            return target is not None and session.watermark.flushed_lsn >= target and epoch.settled
+            return (
+                target is not None
+                and min(session.watermark.flushed_lsn, epoch.log.state.examined_lsn) >= target
+                and epoch.settled
+            )
 
         await self._stop.within(session.pump(self._stop.asked, reached=reached, target=target))
         self.status.state, self.status.reached_at = "draining", time.monotonic()
         self._logger.info("draining")
         await self._stop.within(session.drain())
+        if target is not None and not self._stop.asked.is_set():
+            await self._stop.within(asyncio.to_thread(epoch.watch.conclude))
         return reached()
 
     async def _take_over(self, start: Start) -> Epoch:
@@ -298,6 +304,7 @@ class Ingest:
             )
             # They may have changed while it was opened.
             self._epoch.configure(self._options)
+        self._epoch.watch.requests.take_at_once()
         self._epoch.watch.run_once()
         if start.gap is not None and self._unpublished:
             start.gap.pass_over(self._options, self._epoch.log, self._epoch.tables, to_lsn=start.lsn)
@@ -315,13 +322,15 @@ class Ingest:
         )
         status.retry_delay_s = pause
         status.waits.say(_CONNECTION, str(error), retry_seconds=pause)
+        if self._epoch is None:
+            await self._stop.within(asyncio.to_thread(say_requests, self._store, status.waits))
         with status.waits.ended(_CONNECTION):
             await self._stop.sleep(pause)
         status.retry_delay_s = 0.0
 
     # beside the connection
 
-    def _start_background(self, epoch: Epoch) -> None:
+    def _start_background(self, epoch: Epoch, *, urgent: bool) -> None:
         if self._background is None:
             self._background = Background(
                 epoch,
@@ -331,6 +340,7 @@ class Ingest:
                 stop=self._stop,
                 errors=self.errors,
                 on_error=self._background_failed,
+                urgent=urgent,
             )
         if self._background_error is not None:
             self._fail_session(self._background_error)

@@ -32,6 +32,7 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.lsn import show
+from sluice.manifest.examined import held_lsn, unexamined_since
 from sluice.manifest.forgotten import forgotten
 from sluice.manifest.gaps import Gap, Gaps, after_lsn, closed
 from sluice.manifest.lost_changes import broken, lacking_origins, on_its_server, since_the_fork, with_gap
@@ -71,7 +72,8 @@ class TableState:
     where the lake table of this generation stands, below the lake. `first_name` is (schema, name)
     by which the table joined. All `schemas` have its present name. `unsent_lsn` is the newest position of a
     change of this generation that came without all its values before the first chunk of its snapshot did.
-    `gaps` are those of this generation.
+    `gaps` are those of this generation. `schema_seq` is the entry that introduced the newest shape, `held_lsn`
+    through where the catalog had been examined when the table ceased to be live.
 
     Of a forgotten table only what tells it from every other is left, and in `schema_lsns` the newest
     version it had: should its id come back, it goes on with the next generation and version.
@@ -100,6 +102,8 @@ class TableState:
     paused: Pause | None = None
     gaps: Gaps = ()
     stated_seq: int = 0
+    schema_seq: int = 0
+    held_lsn: int = 0
 
     @property
     def reason(self) -> str:
@@ -154,7 +158,7 @@ class PipelineState:
     of entry `opened_seq`. Never changed in place.
 
     `prepared` are the transactions that were prepared and have not ended, by (gid, end LSN of the
-    PREPARE).
+    PREPARE). Since `unexamined_since` (ISO 8601 UTC) the newest `examined_lsn` is behind and has not moved.
     """
 
     seq: int = 0
@@ -165,6 +169,8 @@ class PipelineState:
     tables: dict[str, TableState] = field(default_factory=dict)
     prepared: dict[tuple[str, int], Prepared] = field(default_factory=dict)
     opened_seq: int = 0
+    examined_lsn: int = 0
+    unexamined_since: str = ""
 
 
 def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineState:
@@ -189,8 +195,10 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
                 tables = {table_id: with_gap(table, entry, opened.lost) for table_id, table in tables.items()}
                 prepared = {}
             tables = {
-                table_id: table if table.state == state.tables[table_id].state else replace(table, stated_seq=entry.seq)
-                for table_id, table in tables.items()
+                key: table
+                if table.state == state.tables[key].state
+                else replace(table, stated_seq=entry.seq, held_lsn=held_lsn(state, state.tables[key]))
+                for key, table in tables.items()
             }
         case Changes():
             _check_changes(state, entry, entry.body)
@@ -198,7 +206,7 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
             prepared = _prepared(state, entry, entry.body)
             tables = _with_unsent(tables, entry.body)
         case Table():
-            tables = {**tables, entry.body.table_id: _table(entry, tables.get(entry.body.table_id), entry.body)}
+            tables = {**tables, entry.body.table_id: _table(state, entry, entry.body)}
         case Snapshot():
             tables = {**tables, entry.body.table_id: _with_snapshot(state, entry, entry.body)}
             tables = _waiting(tables, entry.body.segments)
@@ -214,6 +222,8 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
         tables=tables,
         prepared=prepared,
         opened_seq=entry.seq if isinstance(entry.body, Opened) else state.opened_seq,
+        examined_lsn=entry.examined_lsn,
+        unexamined_since=unexamined_since(state, entry),
     )
 
 
@@ -228,6 +238,8 @@ def _check_link(state: PipelineState, entry: Entry) -> None:
     elif entry.epoch != state.epoch or state.opened is None:
         raise _corrupt(entry.seq, f"was written in epoch {entry.epoch}, in force is epoch {state.epoch}")
     check_positions(entry, after=state.through_lsn)
+    if not state.examined_lsn <= entry.examined_lsn <= entry.through_lsn:
+        raise _corrupt(entry.seq, "was examined out of order")
     may_move = isinstance(entry.body, MOVING) or (isinstance(entry.body, Opened) and entry.body.lost is not None)
     if entry.through_lsn != entry.from_lsn and not (may_move or state.opened is None):
         raise _corrupt(
@@ -333,8 +345,8 @@ def _check_segment(seq: int, table: TableState | None, segment: Segment) -> None
         )
 
 
-def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
-    seq = entry.seq
+def _table(state: PipelineState, entry: Entry, new: Table) -> TableState:
+    seq, old = entry.seq, state.tables.get(new.table_id)
     if new.state == State.PAUSED:
         raise _corrupt(seq, f"gives table {new.table_id} the state paused, which is none of its own")
     if old is not None and new.generation < old.generation:
@@ -371,6 +383,8 @@ def _table(entry: Entry, old: TableState | None, new: Table) -> TableState:
         paused=_paused(entry, old, new),
         gaps=known.gaps if known else (),
         stated_seq=seq,
+        schema_seq=known.schema_seq if known and new.schema is None else seq,
+        held_lsn=held_lsn(state, old),
     )
 
 

@@ -59,6 +59,8 @@ class ManifestLog:
         self._before_moving = before_moving
         self._lock = threading.Lock()
         self._closed: ServiceError | None = None
+        self.examined_lsn = state.examined_lsn
+        """Through which position the catalog was examined, which the next entry says."""
 
     @classmethod
     def open(
@@ -125,6 +127,12 @@ class ManifestLog:
                         hint="let one process at a time run this pipeline; this one must not go on",
                     )
 
+    def examined(self, lsn: int) -> None:
+        """A look at the catalog has seen everything that had happened when the log was at `lsn`, and what it
+        found was appended. Later entries say so.
+        """
+        self.examined_lsn = max(self.examined_lsn, lsn)
+
     def publish(self, body: Changes | Progress, *, from_lsn: int, through_lsn: int) -> DurableReceipt:
         """Stores what ended after `from_lsn` and at or before `through_lsn` as the next entry, and
         returns when it is durable.
@@ -165,6 +173,7 @@ class ManifestLog:
                 through_lsn=self._state.through_lsn if through_lsn is None else through_lsn,
                 written_at=self._clock().isoformat(),
                 body=body,
+                examined_lsn=self.examined_lsn,
                 extra=extra,
             )
             if entry.through_lsn != entry.from_lsn:

@@ -164,7 +164,8 @@ class SourceSettings(Section):
         600.0,
         ge=0,
         description="how long such a wait may hold a snapshot, and VACUUM with it; then what is left is read from "
-        "another snapshot, and tables whose chunks cannot be joined begin again",
+        "another snapshot, and tables whose chunks cannot be joined begin again. The server itself ends a snapshot, "
+        "and its lock on a table, 10 s later when ingest stands still (on a Unix socket not while rows are sent)",
     )
     origin: Origin = Field(
         "any", description="`none` leaves out changes that replication brought to the source, which cuts loops"

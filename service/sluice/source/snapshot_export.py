@@ -2,16 +2,18 @@
 that a temporary one exports.
 
 Invariant: rows visible in the snapshot are exactly those of commits before `consistent_lsn`; the
-snapshot lives until `close`, in a transaction that does nothing else, and keeps no WAL. Must not: wait
+snapshot lives until `close`, in a transaction that does nothing else, and keeps no WAL. It does not outlive a
+process that stands still: the server ends the session by itself. Must not: wait
 silently, or leave a half-made slot behind. (PostgreSQL: Streaming Replication Protocol,
 CREATE_REPLICATION_SLOT.)
 """
 
 import select
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import psycopg
@@ -35,6 +37,9 @@ _POLL_MS = 200
 _REPORT_EVERY_S = 2.0
 _NAMED = 3
 """Transactions that a sentence names."""
+HOLD_SECONDS = 600.0
+_SIGNS = 4
+"""Signs of life of the session that holds a snapshot, in the time after which the server ends it."""
 _ON_A_STANDBY = "if the server is a standby, it waits for its primary: run SELECT pg_log_standby_snapshot() there"
 
 
@@ -149,24 +154,41 @@ def open_transactions(options: SourceOptions) -> tuple[Blocker, ...]:
         return tuple(Blocker(*row) for row in conn.execute(command.encode()).fetchall())
 
 
+def bound(conn: Connection, seconds: float) -> None:
+    """From now on the server ends the session once we have asked nothing within its transaction, or read nothing
+    of a COPY, for so long. Of a COPY it cannot do so on a Unix socket. (PostgreSQL: Client Connection
+    Defaults; Connections and Authentication, tcp_user_timeout.)
+    """
+    milliseconds = round(seconds * 1000)
+    with translated("bounding a session that holds a snapshot"):
+        for name in ("idle_in_transaction_session_timeout", "tcp_user_timeout"):
+            conn.execute(f"SET {name} = {milliseconds}".encode())
+
+
 class SnapshotHolder:
     """An exported snapshot and the position at which it meets the stream. Open it in a thread,
     import it before it is closed, close it after the last snapshot.
     """
 
-    def __init__(self, conn: Connection, *, snapshot: str, consistent_lsn: int) -> None:
+    def __init__(self, conn: Connection, *, snapshot: str, consistent_lsn: int, hold_s: float) -> None:
         """Use `open`."""
         self._conn = conn
+        self._closed = threading.Event()
+        threading.Thread(target=self._live, args=(hold_s / _SIGNS,), name="snapshot-holder", daemon=True).start()
         self.snapshot_name = snapshot
         self.consistent_lsn = consistent_lsn
 
     @classmethod
-    def open(cls, options: KnownSource, *, waiting: Waiting | None = None) -> "SnapshotHolder":
+    def open(
+        cls, options: KnownSource, *, waiting: Waiting | None = None, hold_s: float = HOLD_SECONDS
+    ) -> "SnapshotHolder":
         """Takes the snapshot of a temporary slot over into a session of its own, and drops the slot: it
-        would keep all WAL for as long as rows are read. Raises SourceError.
+        would keep all WAL for as long as rows are read. The server ends the snapshot when this process has stood
+        still for `hold_s`. Raises SourceError.
         """
         name = f"sluice_tmp_{uuid.uuid4().hex}"
         with closing(open_replication(options)) as conn:
+            bound(conn, hold_s)
             created = create_slot(
                 conn,
                 f"CREATE_REPLICATION_SLOT {quote_slot(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT",
@@ -176,6 +198,7 @@ class SnapshotHolder:
             )
             session = open_query(options)
             try:
+                bound(session, hold_s)
                 with translated("taking a snapshot over"):
                     session.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                     session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(created.snapshot)}".encode())
@@ -184,16 +207,23 @@ class SnapshotHolder:
                 session.close()
                 raise
         assert row is not None
-        return cls(session, snapshot=str(row[0]), consistent_lsn=created.consistent_lsn)
+        return cls(session, snapshot=str(row[0]), consistent_lsn=created.consistent_lsn, hold_s=hold_s)
+
+    def _live(self, pause_s: float) -> None:
+        with suppress(psycopg.Error):
+            while not self._closed.wait(pause_s):
+                self._conn.execute(b"SELECT 1")
 
     def alive(self) -> bool:
         """Whether the session still holds the snapshot, as far as can be seen without asking."""
         try:
-            self._conn.pgconn.consume_input()
+            with self._conn.lock:
+                self._conn.pgconn.consume_input()
         except psycopg.Error:
             return False
         return not self._conn.closed
 
     def close(self) -> None:
         """Ends the snapshot. May be called again."""
+        self._closed.set()
         self._conn.close()

@@ -4,7 +4,8 @@ Owns that the boundary is reached under any load. A table that has not passed it
 across it. A table that has passed it continues at once, and its version at the boundary is kept.
 The applier never waits for a moment without running windows. A busy table gives away one window per
 boundary, cut short there, so boundaries lie apart. One that every live table began after makes way
-for the next. Pure.
+for the next. So does one in front of a change of shape that only a look at the catalog showed: a boundary is
+published once the manifest says that it was examined. Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +34,7 @@ class Boundary:
     """On the loop's clock."""
     versions: dict[str, int] = field(default_factory=dict)
     """By table id, of tables that have passed."""
+    is_passed: bool = False
     published: Complete | None = None
 
     def pass_by(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> None:
@@ -150,19 +152,24 @@ class Boundaries:
         return passed >= TIMES_TAKEN * max(self._ledger.waiting(now=now).values(), default=0.0)
 
     def publish(self, rows: Mapping[str, AppliedTable], say: Callable[[Complete, float], None], *, now: float) -> None:
-        """States the boundary, when every live table has passed it, and since when one of its versions may
-        have been replaced. `rows` are all tables now.
+        """States the boundary, when every live table has passed it and the catalog was examined through it, and
+        since when one of its versions may have been replaced. `rows` are all tables now.
         """
         since_lsn = self._snapshot_lsns(rows)
         complete = self._boundary.complete(rows, since_lsn=since_lsn)
-        if complete is None and self._boundary.is_missed(rows, since_lsn=since_lsn):
+        if complete is None:
+            if self._boundary.is_missed(rows, since_lsn=since_lsn):
+                self._boundary = Boundary()
+            return
+        versions, tables = self._boundary.versions, self._ledger.state.tables
+        if not self._boundary.is_passed:
+            self._boundary.is_passed, self._took_seconds = True, now - self._boundary.set_at
+        if self._boundary.published is None and any(tables[key].schema_seq > self._boundary.seq for key in versions):
+            # The source may have had the next shape, or what made the table begin again, by then.
             self._boundary = Boundary()
-        if complete is not None:
-            versions = self._boundary.versions
+        elif self._ledger.examined_lsn >= self._boundary.lsn:
             newest = all(rows[key].delta_version == version for key, version in versions.items() if key in rows)
             say(complete, now if newest else self._boundary.set_at)
-            if self._boundary.published is None:
-                self._took_seconds = now - self._boundary.set_at
             self._boundary.published = complete
 
     def _snapshot_lsns(self, tables: Iterable[str]) -> dict[str, int]:

@@ -56,6 +56,8 @@ class Ledger:
         """Those of `busy` that are maintained."""
         self.read_seq = 0
         self.read_lsn = 0
+        self.examined_lsn = 0
+        """Through where the catalog had been examined by then: no table is complete beyond it."""
         self._looked_at = float("-inf")
         """When the last look at an idle table was given out."""
         self._reshaped: set[str] = set()
@@ -127,7 +129,7 @@ class Ledger:
         self._reshaped = {table_id for table_id in ids if self.tables[table_id].pending.coming}
         self._active |= ids
         self._moved |= ids
-        self.read_seq, self.read_lsn = entry.seq, entry.through_lsn
+        self.read_seq, self.read_lsn, self.examined_lsn = entry.seq, entry.through_lsn, entry.examined_lsn
 
     def _gap(self, table_id: str, entry: Entry) -> Gap | None:
         """The gap of the table that begins with `entry`."""
@@ -473,7 +475,9 @@ class Ledger:
             state=shown,
             why=why,
             through_seq=pending.through_seq(self.read_seq),
-            complete_through_lsn=pending.complete_through(self.read_lsn),
+            complete_through_lsn=pending.complete_through(
+                self.examined_lsn, held_lsn=None if state.state == State.LIVE else state.held_lsn
+            ),
             commit_time_us=progress.commit_time_us,
             delta_version=progress.place.version,
             committed_seq=progress.committed_seq,

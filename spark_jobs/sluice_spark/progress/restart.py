@@ -167,7 +167,7 @@ def restore(
         return progress
     progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
     progress.way = CommitWay(last.way, last.way_reason)
-    progress.pending.reported_lsn = last.complete_through_lsn
+    progress.pending.reported_lsn = progress.pending.shape_lsn = last.complete_through_lsn
     # Whether the mode is another one is seen again from the lake table and the configuration of today.
     was_stale = last.state == State.STALE and last.why is not None and last.why.code != ReasonCode.OTHER_MODE
     if was_stale and state.state.is_followed:

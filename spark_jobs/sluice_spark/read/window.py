@@ -68,7 +68,7 @@ class Window:
 
 
 class Waiting(NamedTuple):
-    """What one entry holds for a table. `through_lsn` is where the entry before it ended, `since` is
+    """What one entry holds for a table. `through_lsn` is through where the table is complete without it, `since` is
     when the entry could first be read, on the loop's clock. `alone`: it is a window of its own. The table
     is that of `as_of_lsn` afterwards, where that is not 0. `schema_version` is the newest one that begins here
     (0: none), `identity` the version from which on rows are identified as they are here (0: not said). Of one
@@ -121,6 +121,8 @@ class PendingChanges:
     """(start of the commit record, schema version) of schema versions that begin after the last
     entry taken in: rows of older ones may still come.
     """
+    shape_lsn: int = 0
+    """Through where the table is complete in the shape before those."""
     identities: dict[int, int] = field(default_factory=dict)
     """By schema version, see Waiting; as far as it was asked for."""
     reported_lsn: int = 0
@@ -161,7 +163,7 @@ class PendingChanges:
             if not self.has_snapshot and not self.snapshot_final:
                 self._take_chunk(entry.seq, body, since)
         elif self.skipped is None:
-            empty = Waiting(entry.seq, through_lsn, (), 0, since)
+            empty = Waiting(entry.seq, min(through_lsn, entry.examined_lsn), (), 0, since)
             if isinstance(body, Opened):
                 self._pass(gap, empty)
             else:
@@ -211,6 +213,7 @@ class PendingChanges:
     ) -> None:
         body = entry.body
         if isinstance(body, Table) and body.table_id == table_id and body.schema is not None:
+            self.shape_lsn = self.shape_lsn if self.coming else empty.through_lsn
             self.coming.append((body.lsn, body.schema.version))
         elif isinstance(body, Changes | Repair) and entry.seq > self.applied_seq and not _closes_gap(body):
             segments = tuple(segment for segment in body.segments if segment.table_id == table_id)
@@ -279,7 +282,7 @@ class PendingChanges:
         self.skipped = None
         self.take_in(entry, table_id, through_lsn=entry.from_lsn, origins=origins, gap=gap, schemas=schemas)
         if entry.seq < newest_seq and self.skipped is None:
-            self.skipped = entry.seq + 1, entry.through_lsn
+            self.skipped = entry.seq + 1, min(entry.through_lsn, entry.examined_lsn)
 
     @property
     def since(self) -> float | None:
@@ -380,14 +383,16 @@ class PendingChanges:
         """
         return self.changes[0][:2] if self.changes else self.skipped
 
-    def complete_through(self, newest_lsn: int) -> int:
+    def complete_through(self, newest_lsn: int, *, held_lsn: int | None = None) -> int:
         """The LSN through which the lake table is complete, when entries through `newest_lsn` have
-        been taken in; 0 before the snapshot.
+        been taken in and the catalog was examined so far; 0 before the snapshot. `held_lsn` is that of a table
+        that is not live.
         """
         if not self.has_snapshot:
             return 0
         following = self._next()
-        return max(self.snapshot_lsn, following[1] if following else newest_lsn)
+        known = [following[1] if following else newest_lsn, held_lsn, self.shape_lsn if self.coming else None]
+        return max(self.snapshot_lsn, min(lsn for lsn in known if lsn is not None))
 
     def through_seq(self, newest_seq: int) -> int:
         """The last entry of which every change is in the lake, when entries up to `newest_seq` have

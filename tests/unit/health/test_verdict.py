@@ -468,3 +468,15 @@ def test_every_code_is_documented_and_a_problem_without_one_cannot_be_made() -> 
 def test_the_labels_of_the_metrics_are_the_states_and_codes_of_the_verdict() -> None:
     assert catalogue.HEALTH_STATES == STATES
     assert tuple(BY_CODE) == catalogue.PROBLEM_CODES
+
+
+@pytest.mark.parametrize(
+    ("behind", "streaming", "codes"), [(61, True, ["catalog.unexamined"]), (59, True, []), (61, False, [])]
+)
+def test_what_no_look_has_examined_for_a_minute_is_a_problem_while_changes_flow(
+    behind: int, streaming: bool, codes: list[str]
+) -> None:
+    manifest = replace(WELL_MANIFEST, unexamined_since=AT - behind)
+    process = WELL_PROCESS if streaming else ProcessSeen("reconnecting", False)
+    found = judge(replace(WELL, manifest=manifest, process=process)).problems
+    assert [problem.code for problem in found if problem.code == "catalog.unexamined"] == codes

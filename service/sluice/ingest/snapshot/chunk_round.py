@@ -25,7 +25,7 @@ from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceUnavailable, UnsupportedChange
 from sluice.ingest.snapshot.load_gate import LoadLimits
-from sluice.ingest.snapshot.reader import SnapshotRaced, SnapshotSession, TableLocked, TableRefused
+from sluice.ingest.snapshot.reader import BATCH_BYTES, SnapshotRaced, SnapshotSession, TableLocked, TableRefused
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.status import SnapshotCounts
 from sluice.ingest.tables.catalog_diff import compare, fingerprint
@@ -42,6 +42,10 @@ SMALL_BLOCKS = 128
 LOCK_TRIES = 10
 """How often a chunk of a table is tried whose others were read, LOCK_WAIT_S each."""
 
+_GRACE_SECONDS = 10.0
+_ROW_BYTES = 10
+"""The least that a row takes in a COPY."""
+
 Wrong = SnapshotRaced | TableLocked | TableRefused | UnsupportedChange
 _WRONG = (SnapshotRaced, TableLocked, TableRefused, UnsupportedChange)
 
@@ -56,6 +60,14 @@ class SnapshotLimits:
     chunk_bytes: int = 256 << 20
     rows_per_second: int = 0
     load: LoadLimits = field(default_factory=LoadLimits)
+
+    @property
+    def session_s(self) -> float:
+        """For how long a session that holds a snapshot or a lock may stand still. Longer than any pause of ours:
+        that of one wait for the load, and that which the limit of rows makes behind one batch.
+        """
+        batch_s = self.connections * BATCH_BYTES / _ROW_BYTES / self.rows_per_second if self.rows_per_second else 0.0
+        return self.load.hold_s + _GRACE_SECONDS + batch_s
 
 
 @dataclass(slots=True, eq=False)
@@ -150,7 +162,7 @@ class ChunkRound:
     # threads
 
     def _work(self) -> None:
-        with closing(SnapshotSession(self._options, self._snapshot)) as session:
+        with closing(SnapshotSession(self._options, self._snapshot, hold_s=self._limits.session_s)) as session:
             while (task := self._next()) is not None:
                 try:
                     if not self._segments.gate.wait():

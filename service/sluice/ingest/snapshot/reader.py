@@ -28,6 +28,7 @@ from sluice.protocol.copy_rows import CopyPayloads
 from sluice.quoting import quote_identifier, quote_literal, quote_qualified
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import GROW_BUFFER, Connection, KnownSource, open_query, raise_result, translated
+from sluice.source.snapshot_export import bound
 
 BATCH_BYTES = 8 * 1024 * 1024
 LOCK_WAIT_S = 2
@@ -106,8 +107,10 @@ class SnapshotSession:
     They are opened when they are needed, and anew after an error.
     """
 
-    def __init__(self, options: KnownSource, snapshot: str) -> None:
+    def __init__(self, options: KnownSource, snapshot: str, *, hold_s: float | None = None) -> None:
+        """With `hold_s` the server ends the first one when this process has stood still for so long."""
         self._options = options
+        self._hold_s = hold_s
         self._snapshot = snapshot
         self._inside: Connection | None = None
         self._catalog: Catalog | None = None
@@ -118,6 +121,8 @@ class SnapshotSession:
         if self._inside is None:
             conn = open_query(self._options)
             try:
+                if self._hold_s is not None:
+                    bound(conn, self._hold_s)
                 with translated("preparing a snapshot"):
                     _enter_snapshot(conn, self._snapshot)
                     conn.pgconn.exec_(GROW_BUFFER)

@@ -238,7 +238,7 @@ class Snapshotter:
         )
         try:
             with self._counts.waits.ended(_SNAPSHOT):
-                holder = SnapshotHolder.open(self._options, waiting=waiting)
+                holder = SnapshotHolder.open(self._options, waiting=waiting, hold_s=self._limits.session_s)
         except NoFreeSlot as error:
             now = time.monotonic()
             self._slot.failed(now)

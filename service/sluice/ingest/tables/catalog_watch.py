@@ -1,14 +1,19 @@
 """What the stream cannot show: tables that join or leave the publication, rewrites without events,
 renamed labels.
 
-Invariant: a change that the catalog shows and the stream does not turns the table stale by name;
+Invariant: the manifest says that the catalog was examined through a position only after a look that
+began SETTLED_SECONDS after everything up to there was stored, and that found nothing which the manifest
+lacks. A change that the catalog shows and the stream does not turns the table stale by name;
 one that changes nothing in the rows (VACUUM FULL, ANALYZE, an index) does not. What a look means
 for a table is decided by `FollowedTables.look`. Runs in a thread, on a session of its own.
 """
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.entries import Progress
 from sluice.contract.reasons import unpublished
 from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
@@ -16,7 +21,8 @@ from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.forgetting import Forgetting
 from sluice.ingest.tables.register import differs
 from sluice.ingest.tables.requests import Requests
-from sluice.manifest.state import PipelineState, TableState
+from sluice.manifest.state import TableState
+from sluice.manifest.writer import ManifestLog
 from sluice.source.catalog import Catalog
 from sluice.source.lazy_session import LazySession
 from sluice.source.published_tables import PublishedTables
@@ -27,26 +33,51 @@ SETTLED = (State.LIVE, State.SNAPSHOT)
 """States in which the same facts say the same at the next look. In the others time, or the stream,
 may have brought what was waited for.
 """
+_TRIES = 3
+SETTLED_SECONDS = 0.2
+"""A commit is sent once its record is on disk, and seen by other sessions a moment later."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """The manifest was at `lsn` at the time `at` (monotonic)."""
+
+    lsn: int
+    at: float
+
+    @property
+    def settled(self) -> bool:
+        return time.monotonic() - self.at >= SETTLED_SECONDS
 
 
 class CatalogWatch:
     """Compares the catalog with the manifest each time `run_once` is called, and carries out the
     requests that wait in `store`. A look costs the server, and us, by what changed since the last one.
+    Thread-safe: looks wait for one another.
     """
 
     def __init__(
-        self, options: KnownSource, tables: FollowedTables, store: ObjectStore, *, state: Callable[[], PipelineState]
+        self,
+        options: KnownSource,
+        tables: FollowedTables,
+        store: ObjectStore,
+        *,
+        log: ManifestLog,
+        is_quiet: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`state` is that of the manifest."""
+        """`is_quiet` says whether no entry is about to be written by the stream."""
         self._publication = options.publication
         self._session = LazySession(options)
         self._published = PublishedTables(options.publication)
         self._tables = tables
-        self._forgetting = Forgetting(store, tables, state)
+        self._forgetting = Forgetting(store, tables, lambda: log.state)
         self.requests = Requests(store, tables, options.publication)
         self._configured = tables.configured
         self._settled: dict[int, tuple[TableFacts, TableState]] = {}
         """By oid: the facts and the state of tables for which a look changed nothing."""
+        self._log = log
+        self._is_quiet = is_quiet
+        self._mark = _Mark(0, 0.0)
 
     def run_once(self) -> None:
         """One look. Raises SourceUnavailable when the connection is lost; the next call opens
@@ -54,12 +85,35 @@ class CatalogWatch:
         """
         self._session.ask(self._look)
 
+    def is_due(self) -> bool:
+        """Whether a look would examine what was published since the last one, or a request waits for one."""
+        if self._mark.lsn <= self._log.examined_lsn:
+            self._mark = _Mark(self._log.state.through_lsn, time.monotonic())
+        return bool(self.requests.waiting) or (self._mark.lsn > self._log.examined_lsn and self._mark.settled)
+
+    def state_examined(self) -> None:
+        """Sees to it that the manifest says through where it was examined, if no entry of the stream will."""
+        if self._log.state.examined_lsn < self._log.examined_lsn and self._is_quiet():
+            self._log.append(Progress())
+
+    def conclude(self) -> None:
+        """Examines what was published last, at the end of a run. What a look leaves for the next one stays."""
+        for _ in range(_TRIES):
+            if not self.is_due() and self._log.examined_lsn >= self._log.state.through_lsn:
+                break
+            time.sleep(SETTLED_SECONDS)
+            self.run_once()
+        self.state_examined()
+
     def close(self) -> None:
         self._session.close()
 
     def _look(self, connection: Connection) -> None:
         if self._tables.configured != self._configured:
             self._configured, self._settled = self._tables.configured, {}
+        mark, waiting = self._mark, dict(self.requests.waiting)
+        examined_lsn = mark.lsn if mark.settled else 0
+        self._mark = _Mark(self._log.state.through_lsn, time.monotonic())
         states = self._tables.states()  # from before the look: what changes meanwhile is judged by the next one
         before_lsn = Catalog(connection).wal_end()
         published = self._published.look(connection)
@@ -67,12 +121,14 @@ class CatalogWatch:
         for table in states.values():
             if int(table.table_id) not in published and table.table_id != messagetable.TABLE_ID:
                 self._tables.detach(int(table.table_id), unpublished(self._publication))
+        seen: dict[str, int] = {}
         for oid, facts in published.items():  # after those that are gone, whose names and paths they may have
             known = states.get(str(oid))
             before = self._settled.get(oid)
-            if before is None or before[0] is not facts or before[1] is not known:
-                self._tables.look(facts, known, wal_end=wal_end)
-        self._tables.looked(before_lsn=before_lsn)
+            is_settled = before is not None and before[0] is facts and before[1] is known
+            if is_settled or self._tables.look(facts, known, wal_end=wal_end):
+                seen[str(oid)] = known.generation if known is not None else 0
+        self._tables.looked(before_lsn=before_lsn, examined_lsn=examined_lsn, seen=seen)
         self._settled = {
             oid: (facts, state)
             for oid, facts in published.items()
@@ -82,5 +138,5 @@ class CatalogWatch:
             and self._tables.states().get(str(oid)) is state
             and not self._tables.wants_to_move(state)
         }
-        self.requests.take(published)
+        self.requests.take(waiting, published)
         self._forgetting.turn(Catalog(connection))

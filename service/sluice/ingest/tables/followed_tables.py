@@ -7,7 +7,7 @@ row of it is dropped. Thread-safe: the decoder, the snapshotter and the catalog 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Literal
 
@@ -156,41 +156,33 @@ class FollowedTables:
         self.mark_stale(relation.oid, what, lsn=position_lsn, cause=Cause.SCHEMA)
         return False
 
-    def look(self, facts: TableFacts, known: TableState | None, *, wal_end: int) -> None:
+    def look(self, facts: TableFacts, known: TableState | None, *, wal_end: int) -> bool:
         """Takes one look's facts of a published table into account; what was committed when they
         were read ended at or before `wal_end`. `known` is the table's state from before the look. One that has
-        changed since is left for the next look: the facts may be older than its state.
+        changed since is left for the next look: the facts may be older than its state. Returns whether the
+        manifest has all that they say.
         """
         with self._lock:
             self._history.doubt(facts.oid)
             if self._register.state(facts.oid) is not known:
-                return
-            known = self._generations.named(facts)
-            if not self._paths.selects(facts, known):
-                if known is not None:
-                    self.detach(facts.oid, UNSELECTED)
-            elif known is None:
-                self._generations.join(relation_of(facts), facts)
-            elif known.state.is_followed and self._paths.moves(known) and self._resyncs.rested(known):
-                self._generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
-            elif known.state.is_followed:
-                self._look_at_carried(facts, known, wal_end)
-            elif known.state == State.STALE:
-                self._generations.heal(facts)
-            elif known.state == State.DETACHED:
-                self._generations.begin(
-                    facts, known, Unseen(Cause.PUBLICATION, "the table was not carried for a while")
-                )
-            elif known.state == State.QUARANTINED and self._resyncs.may_try(facts, known):
-                self._generations.begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
+                return False
+            self._look(facts, wal_end)
+            now = self._register.state(facts.oid)
+            return now is None or not differs(now, facts)
 
-    def looked(self, *, before_lsn: int) -> None:
+    def looked(self, *, before_lsn: int, examined_lsn: int, seen: Mapping[str, int]) -> None:
         """A look at every published table is complete that began when the server was at `before_lsn`.
         What it found changed was reported by `look`: of every other table the rows that committed by
         then have the columns of its newest shape.
+
+        The manifest was at `examined_lsn` a while before the look began. It says so from now on, if the look has
+        `seen` each table that is live now: by table id, the generation in which it saw it.
         """
         with self._lock:
             self._history.confirm(before_lsn)
+            live = (table for table in self.states().values() if table.state in (State.LIVE, State.GAP))
+            if all(seen.get(one.table_id) == one.generation or one.table_id == messagetable.TABLE_ID for one in live):
+                self._register.examined(examined_lsn)
 
     def request_snapshot(self, facts: TableFacts) -> bool:
         """Begins the table's next generation, because an operator asks for it. False when its snapshot
@@ -324,6 +316,24 @@ class FollowedTables:
         return self._register.states()
 
     # under the lock
+
+    def _look(self, facts: TableFacts, wal_end: int) -> None:
+        known = self._generations.named(facts)
+        if not self._paths.selects(facts, known):
+            if known is not None:
+                self.detach(facts.oid, UNSELECTED)
+        elif known is None:
+            self._generations.join(relation_of(facts), facts)
+        elif known.state.is_followed and self._paths.moves(known) and self._resyncs.rested(known):
+            self._generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
+        elif known.state.is_followed:
+            self._look_at_carried(facts, known, wal_end)
+        elif known.state == State.STALE:
+            self._generations.heal(facts)
+        elif known.state == State.DETACHED:
+            self._generations.begin(facts, known, Unseen(Cause.PUBLICATION, "the table was not carried for a while"))
+        elif known.state == State.QUARANTINED and self._resyncs.may_try(facts, known):
+            self._generations.begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
 
     def _look_at_carried(self, facts: TableFacts, known: TableState, wal_end: int) -> None:
         # What a snapshot was taken under, its own end compares.

@@ -36,6 +36,10 @@ class TableRegister:
         """The position through which the manifest is complete."""
         return self._log.state.through_lsn
 
+    def examined(self, lsn: int) -> None:
+        """See ManifestLog."""
+        self._log.examined(lsn)
+
     def states(self) -> dict[str, TableState]:
         """By table id; a value that does not change."""
         return self._log.state.tables

@@ -1,4 +1,5 @@
-"""Requests of operators, taken from `control/` and carried out by the one writer of the manifest.
+"""Requests of operators, taken from `control/` and carried out by the one writer of the manifest: at once,
+or behind a look at the catalog where that has to say something.
 
 Invariant: a request is removed only after what it asked for is in the manifest, or after it turned
 out to be impossible, which is logged and left as a refusal below `control/refused/`, where every
@@ -6,7 +7,8 @@ report finds it. Doing one twice is harmless: a second snapshot follows the firs
 below `control/` stops nothing: it is named in the log once and left alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import structlog
@@ -29,9 +31,27 @@ from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
 
+WAITING = "requests of operators"
+"""What waits."""
+
+
+def said(requests: Iterable[Request]) -> str:
+    """What is asked for, in words."""
+    return ", ".join(f"{one.action} {one.schema_name}.{one.table_name}" for one in requests)
+
+
+def waiting_in(store: ObjectStore) -> str:
+    """What waits below `control/`, in words. For a process that cannot carry out anything yet. Raises StoreError."""
+    found = []
+    for key in store.list(keys.CONTROL):
+        if keys.is_control(key) and not key.startswith(keys.REFUSED):
+            with suppress(ManifestCorrupt, FormatTooNew, ObjectMissing):
+                found.append(Request.decode(store.get(key)))
+    return said(found)
+
 
 class Requests:
-    """Looks at `control/` whenever the catalog was looked at."""
+    """`take_at_once` looks at `control/`, in a thread that waits for no server."""
 
     def __init__(self, store: ObjectStore, tables: FollowedTables, publication: str) -> None:
         self._store = store
@@ -40,32 +60,41 @@ class Requests:
         self._left_alone: set[str] = set()
         self.repairs: tuple[str, ...] = ()
         """Requests for repairs that waited when `control/` was looked at last: `repair` carries them out."""
+        self.waiting: dict[str, Request] = {}
+        """Requests, by key, that waited then for a look at the catalog: `take` carries them out."""
+        self._refused: list[str] = []
         self._logger = structlog.get_logger("control")
 
-    def take(self, published: Mapping[int, TableFacts]) -> None:
-        """Carries out what waits, in the order in which it was asked for; `published` are the facts of
-        the look that was just taken into account, by oid. Raises SourceError and StoreUnavailable,
-        after which the request is still there.
+    def take_at_once(self) -> None:
+        """Carries out what needs the manifest alone, in the order in which it was asked for, and finds out
+        what else waits. Raises StoreUnavailable, after which the request is still there.
         """
         listed = tuple(self._store.list(keys.CONTROL))
         self._left_alone.intersection_update(listed)
-        found = []
+        repairs, waiting = [], {}
+        self._refused = [key for key in listed if keys.is_control(key) and key.startswith(keys.REFUSED)]
         for key in listed:
-            if keys.is_control(key):
-                found.append(key)
-            else:
+            if not keys.is_control(key):
                 self._leave_alone(key, "it is not the name of a request")
-        refused = [key for key in found if key.startswith(keys.REFUSED)]
-        repairs = []
-        for key in found:
             # One that the store would not let go of was carried out before.
-            if key in self._left_alone:
-                continue
-            if key in refused:
-                self._forget_old(key, published)
-            elif not self._take_one(key, published, refused=refused):
-                repairs.append(key)
-        self.repairs = tuple(repairs)
+            elif key not in self._left_alone and key not in self._refused and (request := self._request(key)):
+                if request.action == REPAIR:
+                    repairs.append(key)
+                elif request.action in (PAUSE, RESUME):
+                    self._carry_out(key, request, {})
+                else:
+                    waiting[key] = request
+        self.repairs, self.waiting = tuple(repairs), waiting
+
+    def take(self, waiting: Mapping[str, Request], published: Mapping[int, TableFacts]) -> None:
+        """Carries out those that were `waiting` before a look that was taken into account; `published` are its
+        facts, by oid. Raises SourceError and StoreUnavailable, after which the request is still there.
+        """
+        for key, request in waiting.items():
+            self._carry_out(key, request, published)
+            self.waiting.pop(key, None)
+        for key in self._refused:
+            self._forget_old(key, published)
 
     def repair(
         self, repair: Callable[[str, str, Sequence[tuple[str, ...]]], int], close: Callable[[Repair], None]
@@ -111,25 +140,19 @@ class Requests:
         except StoreRefused as error:
             self._leave_alone(key, str(error))
 
-    def _take_one(self, key: str, published: Mapping[int, TableFacts], *, refused: list[str]) -> bool:
-        """False for one that is left for `repair`."""
+    def _request(self, key: str) -> Request | None:
+        """None for one that is gone, and for one of unknown form, which is refused."""
         data = self._read(key)
         if data is None:
-            return True
+            return None
         try:
-            request = Request.decode(data)
+            return Request.decode(data)
         except (FormatTooNew, ManifestCorrupt) as error:
             self._refuse(key, "", "a request of unknown form", error)
-        else:
-            if request.action == REPAIR:
-                return False
-            self._carry_out(key, request, published, refused=refused)
-        self._remove(key)
-        return True
+            self._remove(key)
+            return None
 
-    def _carry_out(
-        self, key: str, request: Request, published: Mapping[int, TableFacts], *, refused: list[str]
-    ) -> None:
+    def _carry_out(self, key: str, request: Request, published: Mapping[int, TableFacts]) -> None:
         name = f"{request.schema_name}.{request.table_name}"
         facts = next(
             (
@@ -148,11 +171,12 @@ class Requests:
                 self._follow(facts, name, again=request.action == RESYNC)
         except UsageError as error:
             self._refuse(key, request.action, name, error)
-            return
-        for older in refused:
-            seen = self._refusal(older)
-            if seen is not None and seen.table == name:
-                self._remove(older)
+        else:
+            for older in self._refused:
+                seen = self._refusal(older)
+                if seen is not None and seen.table == name:
+                    self._remove(older)
+        self._remove(key)
 
     def _pause(self, request: Request, name: str) -> None:
         table = self._carried(request)

@@ -58,6 +58,7 @@ PROBLEM_CODES = (
     "ingest.stopped",
     "ingest.stuck",
     "ingest.behind",
+    "catalog.unexamined",
     "ingest.error",
     "snapshot.waiting",
     "spool.away",

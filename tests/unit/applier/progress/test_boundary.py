@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import Phase, given, settings
 
 from sluice.contract.applied import AppliedTable, Complete
-from sluice.contract.entries import Snapshot
+from sluice.contract.entries import Progress, Snapshot
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
@@ -151,6 +151,67 @@ def test_boundaries_go_on_when_every_table_began_after_the_one_that_was_set() ->
         lake.turn()
     assert lake.published is not None
     assert set(lake.published.versions) == {"public.t0", "public.t1", "public.t2"}
+
+
+def _applied(lake: Lake) -> None:
+    lake.read()
+    lake.turn()
+    while lake.running:
+        lake.end(0)
+    lake.turn()
+
+
+def test_a_boundary_is_published_once_the_catalog_was_examined_through_it() -> None:
+    lake = Lake(uuid.uuid4().hex)
+    lake.manifest.examined_lsn = lake.manifest.lsn
+    lake.manifest.unstored(*lake.schemas)
+    reached = lake.manifest.lsn
+    for _ in range(2):
+        _applied(lake)
+        assert lake.published is None or lake.published.lsn < reached
+        assert {row.complete_through_lsn for row in lake.ledger.report().values()} == {lake.manifest.examined_lsn}
+    lake.manifest.examined_lsn = None
+    lake.manifest.append(Progress())
+    _applied(lake)
+    assert lake.published is not None
+    assert lake.published.lsn == reached
+    assert {row.complete_through_lsn for row in lake.ledger.report().values()} == {reached}
+
+
+def test_a_boundary_in_front_of_a_shape_that_a_look_has_found_is_never_published() -> None:
+    lake, schema = Lake(uuid.uuid4().hex), SCHEMA.columns
+    lake.manifest.examined_lsn = lake.manifest.lsn
+    lake.manifest.unstored(*lake.schemas)
+    reached = lake.manifest.lsn
+    _applied(lake)
+    first = lake.schemas[0]
+    lake.manifest.table(type(SCHEMA)(first.table_id, 2, "public", "t0", "d", schema[:1]), state="live")
+    lake.manifest.examined_lsn = None
+    lake.manifest.append(Progress())
+    lake.read()
+    lake.turn()
+    row = lake.ledger.report()[first.table_id]
+    assert row.complete_through_lsn < reached, "the lake table has not got the shape yet"
+    assert lake.published is None or lake.published.lsn < reached
+    _applied(lake)
+    lake.manifest.unstored(*lake.schemas)
+    _applied(lake)
+    assert lake.published is not None
+    assert lake.published.lsn == lake.manifest.lsn
+
+
+def test_a_table_that_is_not_live_is_complete_no_further_than_the_catalog_was_examined_before() -> None:
+    lake = Lake(uuid.uuid4().hex)
+    before = lake.manifest.lsn
+    lake.manifest.examined_lsn = before
+    lake.manifest.unstored(lake.schemas[1])
+    lake.manifest.table(lake.schemas[0], state="pending", new=False)
+    lake.manifest.examined_lsn = None
+    lake.manifest.unstored(lake.schemas[1])
+    _applied(lake)
+    rows = lake.ledger.report()
+    assert rows[lake.schemas[0].table_id].complete_through_lsn == before
+    assert rows[lake.schemas[1].table_id].complete_through_lsn == lake.manifest.lsn
 
 
 def test_a_backlog_that_is_over_holds_up_no_later_boundary() -> None:

@@ -22,7 +22,7 @@ def _pending(*sizes: int, has_snapshot: bool = True) -> PendingChanges:
     pending = PendingChanges(1, 1, 1, has_snapshot=has_snapshot)
     for seq, size in enumerate(sizes, start=2):
         pending.take_in(
-            Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq, size=size),), Commits())),
+            Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq, size=size),), Commits()), seq * 10),
             "t",
             through_lsn=(seq - 1) * 10,
         )
@@ -256,7 +256,7 @@ def _taken(pending: PendingChanges) -> list[tuple[int, list[str]]]:
 
 def _lost(seq: int, through_lsn: int) -> Entry:
     body = replace(opened(), lost=Lost("the slot was lost", ("t",)))
-    return Entry(seq, 2, "", 30, through_lsn, "", body)
+    return Entry(seq, 2, "", 30, through_lsn, "", body, through_lsn)
 
 
 def test_nothing_behind_an_open_gap_is_taken_and_what_closes_it_comes_first() -> None:

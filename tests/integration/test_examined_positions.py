@@ -1,0 +1,50 @@
+"""No table is stated complete through a position behind a change that only the catalog shows."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.pipeline import wait_until
+from tests.support.quiet_changes import KINDS, QuietChanges
+from tests.support.sources import Database
+
+
+@pytest.mark.parametrize("moment", ["running", "frozen", "down"])
+def test_nothing_is_complete_beyond_a_change_that_no_look_has_found(
+    database: Database, tmp_path: Path, moment: str
+) -> None:
+    quiet = QuietChanges(database, tmp_path)
+    process = quiet.pipeline.start("run")
+    try:
+        wait_until(quiet.is_settled, what="all tables are live", processes=(process,), timeout=60)
+        if moment == "down":
+            process.stop()
+        elif moment == "frozen":
+            os.kill(process.pid, signal.SIGSTOP)
+        with quiet.noise():
+            quiet.change_all()
+            if moment == "down":
+                process = quiet.pipeline.start("run")
+            elif moment == "frozen":
+                os.kill(process.pid, signal.SIGCONT)
+            wait_until(quiet.is_settled, what="every change was found", processes=(process,), timeout=60)
+    finally:
+        process.stop()
+    assert all(kind.known(quiet.newest().tables[quiet.ids[kind.table]]) for kind in KINDS)
+
+
+def test_an_idle_pipeline_writes_no_entry_for_a_look(database: Database, tmp_path: Path) -> None:
+    quiet = QuietChanges(database, tmp_path)
+    with quiet.pipeline.start("run") as process:
+        wait_until(quiet.is_settled, what="all tables are live", processes=(process,), timeout=60)
+        wait_until(lambda: quiet.newest().examined_lsn == quiet.newest().through_lsn, what="all is examined")
+        database.execute("INSERT INTO noise VALUES (1)")
+        before = quiet.newest().seq
+        wait_until(
+            lambda: quiet.newest().seq > before and quiet.newest().examined_lsn == quiet.newest().through_lsn,
+            what="the row is examined",
+            processes=(process,),
+        )
+        assert quiet.newest().seq <= before + 3
