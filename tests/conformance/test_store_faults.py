@@ -157,7 +157,30 @@ def test_what_worked_and_is_refused_is_tried_again_for_a_while_and_then_refused(
 
 @pytest.mark.parametrize(("status", "code"), REFUSALS, ids=[code for _, code in REFUSALS])
 def test_what_never_worked_is_refused_at_once(proxy: S3FaultProxy, store: ObjectStore, status: int, code: str) -> None:
-    store.put("manifest/1", b"1")
+    assert list(store.list("manifest/")) == []
     proxy.plan(error(status, code), operations={"put"})
     with pytest.raises(StoreRefused):
         store.put("data/1", b"1")
+
+
+@pytest.mark.parametrize("folder", ["data/", "stage/", "control/", ""])
+def test_the_first_write_below_a_folder_outlives_a_rotation_of_the_credentials(
+    proxy: S3FaultProxy, store: ObjectStore, folder: str
+) -> None:
+    store.create("manifest/1", b"1")
+    proxy.plan(error(403, "AccessDenied"), operations={"create"})
+    with pytest.raises(StoreUnavailable, match="403"):
+        store.create(f"{folder}1", b"1")
+    store.create(f"{folder}1", b"1")
+
+
+def test_writes_elsewhere_do_not_prolong_the_refusal_of_a_folder(proxy: S3FaultProxy, store: ObjectStore) -> None:
+    assert isinstance(store, RemoteStore)
+    times = iter([0.0, PATIENCE_SECONDS + 1])
+    patient = RemoteStore(store.backend, uri="s3://x/", refusals=RefusedOperations(clock=lambda: next(times)))
+    for expected in (StoreUnavailable, StoreRefused):
+        patient.create(f"manifest/{expected.__name__}", b"1")
+        proxy.plan(error(403, "AccessDenied"), operations={"create"})
+        with pytest.raises(expected) as caught:
+            patient.create("stage/1", b"1")
+        assert caught.type is expected

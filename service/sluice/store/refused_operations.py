@@ -2,7 +2,9 @@
 
 Credentials are rotated, policies take minutes to reach every server, a gateway restarts and answers
 404: an operation that has worked and is refused now may work again by itself. One that never worked
-needs a human, at once. Pure apart from its lock; the clock is handed in.
+needs a human, at once. The identity is one for the whole store, so what worked anywhere in it counts:
+the first write below a folder may fall into the seconds of a rotation. Pure apart from its lock; the
+clock is handed in.
 """
 
 import threading
@@ -15,10 +17,12 @@ PATIENCE_SECONDS = 120.0
 """Longer than a role's new credentials, or a changed policy, usually take to reach every server;
 the source keeps its WAL meanwhile.
 """
+_RIGHT = {"put": "write", "create": "write"}
+"""One right on every store. Any other operation is a right of its own name."""
 
 
 class RefusedOperations:
-    """What has worked, by operation and folder, and since when it is refused. Thread-safe."""
+    """What has worked in a store, and since when it is refused, by folder. Thread-safe."""
 
     def __init__(
         self, *, patience_seconds: float = PATIENCE_SECONDS, clock: Callable[[], float] = time.monotonic
@@ -26,31 +30,33 @@ class RefusedOperations:
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._refused_since: dict[tuple[str, str], float | None] = {}
+        self._worked: set[str] = set()
+        self._refused_since: dict[tuple[str, str], float] = {}
 
     def worked(self, operation: str, key: str) -> None:
         """The store carried it out."""
+        right = _RIGHT.get(operation, operation)
         with self._lock:
-            self._refused_since[operation, _folder(key)] = None
+            self._worked.add(right)
+            self._refused_since.pop((right, _folder(key)), None)
 
     def judged(self, error: StoreRefused, operation: str, key: str) -> StoreError:
         """`error` itself, or StoreUnavailable while what worked before has not been refused for
         longer than the patience.
         """
-        what, now = (operation, _folder(key)), self._clock()
+        right, now = _RIGHT.get(operation, operation), self._clock()
         with self._lock:
-            if what not in self._refused_since:
+            if right not in self._worked:
                 return error
-            since = self._refused_since[what]
-            if since is None:
-                since = self._refused_since[what] = now
+            since = self._refused_since.setdefault((right, _folder(key)), now)
         if now - since >= self._patience_seconds:
             return error
         return StoreUnavailable(
-            f"{error}; it worked before and is tried again for {self._patience_seconds:.0f} s", hint=error.hint
+            f"{error}; such operations worked before, and this is tried again for {self._patience_seconds:.0f} s",
+            hint=error.hint,
         )
 
 
 def _folder(key: str) -> str:
-    """Rights are given by folder: what is allowed below `manifest/` says nothing about `data/`."""
+    """Rights can be given by folder: what works below `manifest/` does not end a refusal below `data/`."""
     return key.partition("/")[0] if "/" in key else ""
