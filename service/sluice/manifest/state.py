@@ -39,9 +39,7 @@ from sluice.manifest.lost_changes import broken, lacking_origins, on_its_server,
 from sluice.manifest.snapshot_state import SnapshotState, begun, published_kinds
 
 MOVING = (Changes, Progress)
-"""Entries that move the position. Of the others only the first `opened` does: it says where the log
-begins.
-"""
+"""Entries that move the position. Of the others only the first `opened` does: the log begins there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +240,8 @@ def _check_link(state: PipelineState, entry: Entry) -> None:
         raise _corrupt(entry.seq, "was examined out of order")
     may_move = isinstance(entry.body, MOVING) or (isinstance(entry.body, Opened) and entry.body.lost is not None)
     if entry.through_lsn != entry.from_lsn and not (may_move or state.opened is None):
-        raise _corrupt(
-            entry.seq,
-            f"of kind {entry.body.kind} moves the position, which only "
-            f"{' and '.join(kind.kind for kind in MOVING)} entries may",
-        )
+        kinds = " and ".join(kind.kind for kind in MOVING)
+        raise _corrupt(entry.seq, f"of kind {entry.body.kind} moves the position, which only {kinds} entries may")
 
 
 def check_positions(entry: Entry, *, after: int) -> None:
@@ -352,7 +347,7 @@ def _table(state: PipelineState, entry: Entry, new: Table) -> TableState:
     if old is not None and new.generation < old.generation:
         raise _corrupt(seq, f"takes table {new.table_id} back from generation {old.generation} to {new.generation}")
     begins = old is None or new.generation > old.generation
-    known = old if old is not None and not begins else None
+    known = None if begins else old
     if known is not None and known.gap is not None and new.state.has_initial_rows:
         raise _corrupt(seq, f"calls table {new.table_id} {new.state}, whose gap is open")
     if known is not None and known.state == State.DETACHED == new.state and new.why is None and new.schema is None:
@@ -472,7 +467,6 @@ def _with_snapshot(state: PipelineState, entry: Entry, chunk: Snapshot) -> Table
     return replace(
         after,
         state=State.LIVE,
-        why=None,
         lsn=known.snapshot_lsn,
         relfilenode=chunk.relfilenode,
         fingerprint=chunk.fingerprint,
