@@ -133,6 +133,8 @@ def _propose(
     with closing(open_query(source)) as connection:
         membership = Membership(connection, publication=source.publication, patterns=settings.source.tables or ())
         possible = known(membership, followed)
+        for name in names:
+            membership.require(name, possible)
         tables = [table_names.named(name, possible, what="a table of this database") for name in names]
         proposal = plan(membership, tables)
         settled(proposal)
