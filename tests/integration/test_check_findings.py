@@ -188,7 +188,13 @@ CASES: dict[str, Case] = {
     "table outside the publication": Case(
         ("CREATE TABLE b (id int PRIMARY KEY)", "GRANT SELECT ON b TO {role}"),
         {"publication.lacks_tables"},
+        patterns=("public.t", "public.b"),
+    ),
+    "table outside the publication, by a pattern": Case(
+        ("CREATE TABLE b (id int PRIMARY KEY)",),
+        {"publication.lacks_tables"},
         patterns=("public.*",),
+        fix=("DROP TABLE b",),
     ),
     "pattern without a table": Case(
         (),

@@ -191,3 +191,23 @@ def test_a_table_with_partitions_may_be_tried_out_under_its_root(pipeline: Inges
     pipeline.run(**RESYNC)
     assert tried(pipeline, tmp_path, "ALTER TABLE r ADD w int") == [("public.r", "followed", "")]
     assert tried(pipeline, tmp_path, "ALTER TABLE r DETACH PARTITION r1") == [("public.r", "snapshot", "partition")]
+
+
+@pytest.mark.parametrize("table", ["t", "root"])
+def test_a_table_that_the_server_has_not_counted_is_not_said_to_have_no_rows(
+    pipeline: IngestPipeline, tmp_path: Path, table: str
+) -> None:
+    database = pipeline.database
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY) WITH (autovacuum_enabled = false)",
+        "CREATE TABLE root (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf PARTITION OF root DEFAULT WITH (autovacuum_enabled = false)",
+        f"INSERT INTO {table} SELECT generate_series(1, 1000)",
+        f"CREATE PUBLICATION {database.publication} FOR TABLE {table} WITH (publish_via_partition_root = true)",
+    )
+    found, code = planned(pipeline, tmp_path)
+    assert (found.preview.effect, found.rows, found.bytes, code) == ("snapshot", None, None, 13)
+    command = [sys.executable, "-m", "sluice", "plan", "-c", str(configured(pipeline, tmp_path))]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout.count("unknown") == 2
+    database.execute(f"ANALYZE {table}")
+    assert planned(pipeline, tmp_path)[0].rows == 1000

@@ -8,7 +8,8 @@ removes. What an installation cannot look at is said.
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ from sluice.cli.status import look, verdict_of
 from sluice.errors import FormatTooNew, ManifestCorrupt, PreflightFailed, SlotLost, StoreError, UsageError
 from sluice.findings import SEVERITIES, Finding, Severity
 from sluice.health.verdict import Verdict
+from sluice.manifest.state import TableState
 from sluice.printable import counted
 from sluice.settings import Settings
 from sluice.settings.values import show_retention
@@ -136,13 +138,18 @@ def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]
             ("the source", "run `sluice check` where ingest runs: this installation has no psycopg")
         )
         return []
+    from sluice.manifest.reader import load_state
     from sluice.operate.check.preflight import run_preflight
 
+    known: Collection[TableState] = ()
+    with suppress(StoreError, ManifestCorrupt, FormatTooNew):  # said by those who look at store and pipeline
+        known = load_state(wiring.open_spool(settings)).tables.values()
     seen = run_preflight(
         wiring.source_options(settings),
         settings.source.tables,
         two_phase=settings.source.two_phase,
         load_limits=wiring.limits_to_see(settings),
+        known=known,
     )
     report.found += seen.findings
     return seen.tables or []

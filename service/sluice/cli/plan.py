@@ -23,7 +23,9 @@ _CODES = {"nothing": exits.OK, "followed": exits.OK, "snapshot": exits.PLAN_SNAP
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """`rows` and `bytes` are what a snapshot would read, as the server estimates it."""
+    """`rows` and `bytes` are what a snapshot would read, as the server estimates it; None of a snapshot where
+    it has not counted yet.
+    """
 
     name: Name
     preview: "Preview"
@@ -150,13 +152,13 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
         name = (facts.schema, facts.name) if facts is not None else before
         selected = selects(patterns, *name, first_name=state.first_name if state is not None else None)
         preview = preview_of(state, facts, policies.of(*name), selected=selected)
-        estimated = preview.effect == "snapshot" and facts is not None
+        size = sizes.get(oid) if preview.effect == "snapshot" else None
         planned.append(
             Planned(
                 name,
                 preview,
-                rows=max(0, facts.estimated_rows) if estimated and facts is not None else None,
-                bytes=sizes.get(oid) if estimated else None,
+                rows=facts.estimated_rows if size is not None and facts is not None else None,
+                bytes=size,
             )
         )
     return sorted(planned, key=lambda one: one.table)
@@ -170,13 +172,13 @@ def _chosen(planned: list[Planned], names: tuple[str, ...]) -> list[Planned]:
 
 def _table(planned: list[Planned]) -> "RenderableType":
     rows = [
-        (
-            one.table,
-            one.preview.effect,
-            "-" if one.rows is None else f"{one.rows:,}",
-            "-" if one.bytes is None else f"{one.bytes:,}",
-            one.preview.why,
-        )
+        (one.table, one.preview.effect, _estimate(one, one.rows), _estimate(one, one.bytes), one.preview.why)
         for one in planned
     ]
     return output.table("", ("table", "effect", "rows", "bytes", "why"), rows, right=("rows", "bytes"))
+
+
+def _estimate(planned: Planned, number: int | None) -> str:
+    if planned.preview.effect != "snapshot":
+        return "-"
+    return "unknown" if number is None else f"{number:,}"

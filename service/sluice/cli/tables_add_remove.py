@@ -134,9 +134,12 @@ def _propose(
     with closing(open_query(source)) as connection:
         membership = Membership(connection, publication=source.publication, patterns=settings.source.tables or ())
         possible = known(membership, followed)
-        tables = table_names.chosen(
-            names, lambda name: table_names.named(name, possible, what="a table of this database"), possible
-        )
+
+        def one(name: str) -> table_names.Name:
+            membership.require(name, possible)
+            return table_names.named(name, possible, what="a table of this database")
+
+        tables = table_names.chosen(names, one, possible)
         proposal = plan(membership, tables)
         settled(proposal)
         for note in proposal.notes:

@@ -26,10 +26,11 @@ TABLES: tuple[Kind, ...] = (
     ),
     kind(
         "publication.lacks_tables",
-        "c",
+        "ci",
         Step.PUBLICATION,
-        "tables that `source.tables` names are not in the publication",
-        "add them to it",
+        "tables are not in the publication that `source.tables` names (critical), or selects by a pattern, or that "
+        "were taken out",
+        "add them to it; nothing, if that is meant",
     ),
     kind(
         "publication.partitions",

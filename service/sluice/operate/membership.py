@@ -24,6 +24,16 @@ from sluice.source.selection import EXCLUDED, excluding, matches
 from sluice.source.sessions import Connection, SourceOptions, open_query, translated
 
 Name = tuple[str, str]
+_WHAT_IT_IS = b"""
+    SELECT CASE WHEN c.relispartition THEN 'a partition, which goes as ' || m.nspname || '.' || r.relname || ' does'
+        WHEN c.relkind = 'f' THEN 'a foreign table, which no publication can have'
+        WHEN c.relkind NOT IN ('r', 'p') THEN 'no table'
+        WHEN c.relpersistence <> 'p' THEN 'an unlogged or temporary table, which no publication can have'
+        ELSE 'a table that the publication does not have' END
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace LEFT JOIN (
+        pg_catalog.pg_class r JOIN pg_catalog.pg_namespace m ON m.oid = r.relnamespace)
+        ON r.oid = pg_catalog.pg_partition_root(c.oid)
+    WHERE n.nspname || '.' || c.relname = %s"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +59,7 @@ class Membership:
     """What there is, asked once. Raises SourceError, and UsageError without a publication."""
 
     def __init__(self, connection: Connection, *, publication: str, patterns: tuple[str, ...]) -> None:
-        self._catalog = Catalog(connection)
+        self._connection, self._catalog = connection, Catalog(connection)
         self._version = connection.pgconn.server_version
         self._publication, self._patterns = publication, patterns
         found = self._catalog.publication(publication)
@@ -69,6 +79,15 @@ class Membership:
     def may_leave(self) -> set[Name]:
         """Every table that is published, by whatever name."""
         return {*self._entries, *self._carried}
+
+    def require(self, name: str, possible: set[Name]) -> None:
+        """Raises UsageError for a name that something in the database has which is none of `possible`."""
+        if name in map(".".join, possible):
+            return
+        with translated("looking for what has a name"):
+            found = self._connection.execute(_WHAT_IT_IS, (name,)).fetchone()
+        if found is not None:
+            raise UsageError(f"{name} is {found[0]}", hint="`sluice tables` lists the tables that are carried")
 
     def add(self, tables: Sequence[Name]) -> Proposal:
         """What makes `tables`, which exist, join."""

@@ -127,9 +127,9 @@ class Catalog:
             names=[name for _, name in names],
         )
 
-    def sizes(self, oids: Sequence[int]) -> dict[int, int]:
+    def sizes(self, oids: Sequence[int]) -> dict[int, int | None]:
         """By oid, about how many bytes each table has, its partitions and large values included: as
-        counted by the last VACUUM or ANALYZE. Waits for no lock.
+        counted by the last VACUUM or ANALYZE, None before the first of them. Waits for no lock.
         """
         command = """
             WITH RECURSIVE parts (root, oid) AS (
@@ -137,8 +137,9 @@ class Catalog:
                 UNION ALL
                 SELECT p.root, i.inhrelid FROM parts p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid
             )
-            SELECT p.root::int8, SUM(c.relpages::int8 + COALESCE(t.relpages, 0))::int8
-                * pg_catalog.current_setting('block_size')::int8
+            SELECT p.root::int8, CASE WHEN NOT pg_catalog.bool_or(c.reltuples < 0 AND c.relkind <> 'p')
+                THEN SUM(c.relpages::int8 + COALESCE(t.relpages, 0))::int8
+                * pg_catalog.current_setting('block_size')::int8 END
             FROM parts p JOIN pg_catalog.pg_class c ON c.oid = p.oid
                 LEFT JOIN pg_catalog.pg_class t ON t.oid = c.reltoastrelid
             GROUP BY p.root"""

@@ -31,15 +31,21 @@ def create_publication_sql(name: str, tables: Sequence[tuple[str, str]], *, via_
     return f"CREATE PUBLICATION {quote_identifier(name)} FOR TABLE {listed} WITH (publish = '{PUBLISHED}'{root})"
 
 
-def ensure_publication(conn: Connection, name: str, tables: Sequence[tuple[str, str]] | None) -> EnsuredPublication:
+def ensure_publication(
+    conn: Connection,
+    name: str,
+    tables: Sequence[tuple[str, str]] | None,
+    *,
+    required: Sequence[tuple[str, str]] | None = None,
+) -> EnsuredPublication:
     """Creates the publication of `tables` when it is missing; None means whatever it has. Never
-    alters an existing one.
+    alters an existing one, which must have the `required` ones of them (left out: all).
 
     Must come before the slot: on PostgreSQL 14 to 17 a slot older than its publication fails for
     ever. Raises SourceRefused, its hint being the SQL to run.
     """
     if _exists(conn, name):
-        _covers(conn, name, tables or ())
+        _covers(conn, name, (tables if required is None else required) or ())
         return EnsuredPublication(created=False)
     if not tables:
         raise SourceRefused(

@@ -1,6 +1,7 @@
 """Which tables `source.tables` selects."""
 
 from fnmatch import fnmatchcase
+from glob import escape
 
 EXCLUDED = "!"
 """How a pattern begins whose tables are left out, whatever the others say."""
@@ -32,6 +33,12 @@ def selects(
 def naming(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """Those of `patterns` that name tables."""
     return tuple(pattern for pattern in patterns if not pattern.startswith(EXCLUDED))
+
+
+def named_alone(patterns: tuple[str, ...], schema_name: str, table_name: str) -> bool:
+    """Whether one of `patterns` is the name of the table, and not of whatever looks like it."""
+    name = f"{schema_name}.{table_name}"
+    return not {name, escape(name)}.isdisjoint(patterns)
 
 
 def excluding(patterns: tuple[str, ...], schema_name: str, table_name: str) -> tuple[str, ...]:

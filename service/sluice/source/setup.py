@@ -10,7 +10,7 @@ from sluice import faults
 from sluice.lsn import show
 from sluice.source.catalog import Catalog
 from sluice.source.publication import ensure_publication
-from sluice.source.selection import matches, naming
+from sluice.source.selection import matches, named_alone, naming
 from sluice.source.sessions import Connection, SourceOptions
 from sluice.source.slot import can_fail_over, ensure_slot
 from sluice.source.slot_facts import slot_facts
@@ -26,11 +26,13 @@ def set_up(
     waiting: Waiting | None = None,
 ) -> None:
     """Creates publication and slot, each only if it is missing. `tables` are the patterns that the
-    new publication is made from; `waiting` hears what the slot waits for. Raises SourceError.
+    new publication is made from, and that an existing one must have the tables of which they name one by
+    one; `waiting` hears what the slot waits for. Raises SourceError.
     """
     names = Catalog(connection).table_names()
     chosen = [(schema, table) for schema, table in names if matches(tables, schema, table)] if naming(tables) else None
-    published = ensure_publication(connection, options.publication, chosen)
+    required = [name for name in chosen or () if named_alone(tables, *name)]
+    published = ensure_publication(connection, options.publication, chosen, required=required)
     logger = structlog.get_logger("setup")
     if published.created:
         logger.info("publication created", publication=options.publication, tables=len(chosen or ()))

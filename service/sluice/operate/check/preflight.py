@@ -7,16 +7,16 @@ and Security; Replication Slots; Runtime Config.)
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import psycopg
 
 from sluice.contract.catalog_facts import PublicationFacts, TableFacts
 from sluice.errors import SourceError, UsageError
 from sluice.findings import Finding, Severity
+from sluice.manifest.state import TableState
 from sluice.operate.check.server import Look, examine_load_limits, examine_server
 from sluice.operate.check.slot import examine_slot
 from sluice.operate.check.tables import examine_tables
@@ -24,6 +24,7 @@ from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.binary import examine_binary
 from sluice.source.catalog import Catalog
 from sluice.source.publication import create_publication_sql
+from sluice.source.selection import matches, named_alone, naming, selects
 from sluice.source.sessions import ServerTooOld, SourceOptions, Transport, open_query, source_error, transport_of
 
 _LOCK_WAIT = "2s"
@@ -50,20 +51,20 @@ def run_preflight(
     *,
     two_phase: bool = False,
     load_limits: Sequence[str] = (),
+    known: Iterable[TableState] = (),
     now: Callable[[], float] = time.time,
 ) -> Examined:
     """Looks at the source. `patterns` are those of source.tables, None or none for whatever the
-    publication has; `load_limits` the settings that limit what only some roles may see. A source out
-    of reach is a finding too.
+    publication has; `load_limits` the settings that limit what only some roles may see; `known` the tables
+    that the pipeline has or had. A source out of reach is a finding too.
     """
     try:
         transport = transport_of(options)
         if transport.refused:
             return Examined([_tls(transport)], None)
         with closing(open_query(options)) as conn:
-            return _Examination(Look.at(options, conn, now=now), patterns or (), transport).examined(
-                two_phase=two_phase, load_limits=load_limits
-            )
+            examination = _Examination(Look.at(options, conn, now=now), tuple(patterns or ()), transport, known)
+            return examination.examined(two_phase=two_phase, load_limits=load_limits)
     except (SourceError, UsageError) as error:
         code = "server.version" if isinstance(error, ServerTooOld) else "source.connect"
         return Examined([Finding("critical", code, "source.dsn", str(error), fix_setting=error.hint)], None)
@@ -83,9 +84,12 @@ def _tls(transport: Transport) -> Finding:
 class _Examination:
     """The tables to be carried, and what is wrong with them and with the publication."""
 
-    def __init__(self, look: Look, patterns: Sequence[str], transport: Transport) -> None:
+    def __init__(
+        self, look: Look, patterns: tuple[str, ...], transport: Transport, known: Iterable[TableState]
+    ) -> None:
         self._look = look
         self._patterns = patterns
+        self._known = {int(state.table_id): state for state in known}
         self._transport = transport
         self._catalog = Catalog(look.conn)
         self._publication_name = look.options.publication
@@ -108,18 +112,18 @@ class _Examination:
     def _select(self, found: list[Finding]) -> Iterator[TableFacts]:
         """The tables to be carried; what is wrong with the publication goes to `found`."""
         publication = self._catalog.publication(self._publication_name)
-        existing = [table for table in self._catalog.table_names() if self._wanted(*table)]
+        existing = [table for table in self._catalog.table_names() if matches(self._patterns, *table)]
         found += self._not_publishable(publication)
         if publication is None:
             yield from self._missing(existing, found)
             return
         published = self._catalog.published_tables(publication.name)
         found += self._publication(publication, existing, published)
-        yield from (facts for facts in published if self._wanted(facts.schema, facts.name))
+        yield from filter(self._wanted, published)
 
     def _missing(self, existing: Sequence[tuple[str, str]], found: list[Finding]) -> Sequence[TableFacts]:
         name = self._publication_name
-        if not self._patterns or not existing:
+        if not naming(self._patterns) or not existing:
             seen = "it does not exist, and source.tables names no table that does"
             fix = f"CREATE PUBLICATION {quote_identifier(name)} FOR TABLE ...;"
             found.append(Finding("critical", "publication.missing", name, seen, fix_sql=fix, by_hand=True))
@@ -141,7 +145,7 @@ class _Examination:
         self, publication: PublicationFacts, existing: Sequence[tuple[str, str]], published: Sequence[TableFacts]
     ) -> Iterator[Finding]:
         quoted = quote_identifier(publication.name)
-        if not any(self._wanted(facts.schema, facts.name) for facts in published):
+        if not any(map(self._wanted, published)):
             seen = "it has no table" if not published else "it has none of the tables that source.tables asks for"
             fix = f"ALTER PUBLICATION {quoted} ADD TABLE ...;"
             yield Finding("critical", "publication.empty", publication.name, seen, fix_sql=fix, by_hand=True)
@@ -161,7 +165,7 @@ class _Examination:
                 fix_setting="leave it, if that is meant",
                 by_hand=True,
             )
-        if self._patterns:
+        if naming(self._patterns):
             yield from self._uncovered(existing, published, quoted)
 
     def _uncovered(
@@ -170,17 +174,28 @@ class _Examination:
         names = {(facts.schema, facts.name) for facts in published}
         leaves = any(facts.is_partition for facts in published)
         missing = [table for table in existing if table not in names]
-        if missing and not leaves:
-            listed = ", ".join(quote_qualified(*table) for table in missing)
-            seen = f"it lacks {', '.join('.'.join(table) for table in missing[:10])}, which source.tables asks for"
+        left = {(state.schema_name, state.table_name) for state in self._known.values()}
+        required = [name for name in missing if named_alone(self._patterns, *name) and name not in left]
+        if required and not leaves:
+            listed = ", ".join(quote_qualified(*table) for table in required)
+            seen = f"it lacks {_some(required)}, which source.tables names"
             fix = f"ALTER PUBLICATION {quoted} ADD TABLE {listed};"
             yield Finding("critical", "publication.lacks_tables", self._publication_name, seen, fix_sql=fix)
+        others = [name for name in missing if name not in required]
+        if others and not leaves:
+            seen = f"it does not have {_some(others)}, which source.tables selects: they are not carried"
+            words = "nothing, if that is meant; `sluice tables add` takes a table in"
+            yield Finding("info", "publication.lacks_tables", self._publication_name, seen, fix_setting=words)
         yield from self._unmatched([*existing, *names])
 
     def _unmatched(self, tables: Sequence[tuple[str, str]]) -> Iterator[Finding]:
-        known = [*tables, *((schema, name) for schema, name, _ in self._catalog.not_publishable())]
-        for pattern in self._patterns:
-            if not any(fnmatchcase(f"{schema}.{table}", pattern) for schema, table in known):
+        known = [
+            *tables,
+            *((schema, name) for schema, name, _ in self._catalog.not_publishable()),
+            *(state.first_name for state in self._known.values()),
+        ]
+        for pattern in naming(self._patterns):
+            if not any(matches((pattern,), *name) for name in known):
                 seen = "no table of this database matches this pattern of source.tables"
                 yield Finding(
                     "critical",
@@ -194,13 +209,13 @@ class _Examination:
         """Unlogged and foreign tables that are asked for: by a pattern, or by a publication of all
         tables, which passes over them in silence.
         """
-        if not self._patterns and not (publication and publication.all_tables):
+        if not naming(self._patterns) and not (publication and publication.all_tables):
             return
         for schema, table, kind in self._catalog.not_publishable():
             name = f"{schema}.{table}"
-            if not self._wanted(schema, table):
+            if not matches(self._patterns, schema, table):
                 continue
-            severity: Severity = "critical" if name in self._patterns else "warning"
+            severity: Severity = "critical" if named_alone(self._patterns, schema, table) else "warning"
             if kind == "unlogged":
                 seen = "it is unlogged: its changes are not in the WAL, and it is left out"
                 yield Finding(
@@ -220,8 +235,11 @@ class _Examination:
                     fix_setting="carry it from its own server, or leave it out in source.tables",
                 )
 
-    def _wanted(self, schema: str, table: str) -> bool:
-        return not self._patterns or any(fnmatchcase(f"{schema}.{table}", pattern) for pattern in self._patterns)
+    def _wanted(self, facts: TableFacts) -> bool:
+        """As ingest decides it, which goes on with a table that was renamed."""
+        state = self._known.get(facts.oid)
+        first_name = state.first_name if state is not None else None
+        return selects(self._patterns, facts.schema, facts.name, first_name=first_name)
 
     def _readable(self, tables: Sequence[TableFacts]) -> Iterator[Finding]:
         """One row of each table is read, as its snapshot would, and not fetched."""
@@ -278,3 +296,8 @@ class _Examination:
             seen = f"{facts.role} cannot read it, which its snapshot needs"
             words = "rights on something that the table reads, such as a function of a generated column"
             yield Finding("critical", "table.not_readable", facts.qualified_name, seen, fix_setting=words)
+
+
+def _some(names: Sequence[tuple[str, str]]) -> str:
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(".".join(name) for name in names[:10]) + more

@@ -1,0 +1,176 @@
+"""One selection: what `source.tables` asks for is the same to `check`, to the SQL that it prints, to `setup`,
+`plan` and to a running ingest.
+"""
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.findings import Finding
+from sluice.operate.check.preflight import run_preflight
+from tests.support.ingesting import IngestPipeline
+from tests.support.source_setup import options_of
+from tests.support.sources import Database
+from tests.support.surfaces import Pipe
+
+ROOT = Path(__file__).parents[2]
+TABLES = ("a", "b", "Logs", "x*")
+PATTERNS = {
+    "all": ("public.*",),
+    "all but one": ("public.*", "!public.b"),
+    "all but a pattern": ("public.*", "!*.[lL]ogs", "!public.x*"),
+    "one by name": ("public.a",),
+    "one by an escaped name": ("public.x[*]",),
+    "nothing but what is left out": ("!public.b",),
+    "named and left out": ("public.a", "public.b", "!public.b"),
+    "none": (),
+}
+
+
+def make(database: Database) -> None:
+    database.execute(*(f'CREATE TABLE "{name}" (id int PRIMARY KEY)' for name in TABLES))
+
+
+def publish(database: Database, *tables: str) -> None:
+    listed = ", ".join(f'"{table}"' for table in tables)
+    database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE {listed}")
+
+
+def checked(pipe: Pipe) -> tuple[int, list[dict[str, Any]]]:
+    """How `check` ends, and what it finds of the publication and its tables."""
+    ended = pipe("check", "--json")
+    found = json.loads(ended.stdout)["findings"]
+    return ended.returncode, [one for one in found if one["code"].startswith(("publication.", "table.", "tables."))]
+
+
+def findings(database: Database, *patterns: str) -> dict[str, Finding]:
+    return {one.code: one for one in run_preflight(options_of(database), patterns).findings}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_what_check_would_carry_is_what_ingest_carries(pipeline: IngestPipeline, name: str) -> None:
+    patterns, database = PATTERNS[name], pipeline.database
+    make(database)
+    publish(database, *TABLES)
+    examined = run_preflight(options_of(database), patterns).tables
+    pipeline.run(tables=patterns)
+    carried = {(state.schema_name, state.table_name) for state in pipeline.state().tables.values()}
+    assert carried
+    assert set(examined or ()) == carried
+
+
+def test_the_publication_that_check_proposes_leaves_out_what_is_left_out(database: Database, tmp_path: Path) -> None:
+    make(database)
+    pipe = Pipe(database, tmp_path, tables='["public.*", "!public.Logs", "!public.x[*]"]')
+    code, (found,) = checked(pipe)
+    assert (code, found["code"], found["severity"]) == (0, "publication.missing", "info")
+    assert 'FOR TABLE ONLY "public"."a", ONLY "public"."b" WITH' in found["fix_sql"]
+    database.execute(found["fix_sql"])
+    assert checked(pipe) == (0, [])
+    assert pipe("run", "--until-caught-up").returncode == 0
+    assert checked(pipe) == (0, [])
+
+
+def test_with_patterns_that_only_leave_out_everything_else_is_examined(database: Database, tmp_path: Path) -> None:
+    make(database)
+    database.execute("CREATE TABLE bare (id int)", "CREATE TABLE also (id int)")
+    publish(database, *TABLES, "bare", "also")
+    code, found = checked(Pipe(database, tmp_path, tables='["!public.also"]'))
+    assert (code, [(one["code"], one["object"]) for one in found]) == (3, [("table.no_identity", "public.bare")])
+
+
+def test_a_table_that_was_taken_out_is_no_reason_against_the_pipeline(database: Database, tmp_path: Path) -> None:
+    """Whether a pattern selects it or `source.tables` has its very name."""
+    make(database)
+    publish(database, *TABLES)
+    for place, tables in enumerate(('["public.*"]', '["public.a", "public.b"]')):
+        (tmp_path / str(place)).mkdir()
+        pipe = Pipe(database, tmp_path / str(place), tables=tables)
+        assert pipe("run", "--until-caught-up").returncode == 0
+        assert pipe("tables", "remove", "--apply", "public.b").returncode == 0
+        assert pipe("run", "--until-caught-up").returncode == 0
+        sql = tmp_path / "fix.sql"
+        code, found = checked(pipe)
+        assert (code, [(one["code"], one["severity"], one["fix_sql"]) for one in found]) == (
+            0,
+            [("publication.lacks_tables", "info", "")],
+        )
+        assert pipe("check", "--sql-out", str(sql)).returncode == 0
+        assert "ADD TABLE" not in sql.read_text(encoding="utf-8")
+        database.execute(
+            f"ALTER PUBLICATION {database.publication} ADD TABLE b",
+            f"SELECT pg_drop_replication_slot('{database.slot}')",
+        )
+
+
+def test_a_table_that_only_a_pattern_selects_may_stay_unpublished(database: Database, tmp_path: Path) -> None:
+    """To `check` and to the first run alike; one that is named must be published, to both."""
+    make(database)
+    publish(database, "a", "b")
+    (tmp_path / "named").mkdir()
+    named = Pipe(database, tmp_path / "named", tables='["public.a", "public.Logs"]')
+    code, (found,) = checked(named)
+    assert (code, found["severity"]) == (3, "critical")
+    assert found["fix_sql"].endswith('ADD TABLE "public"."Logs";')
+    refused = named("run", "--until-caught-up")
+    assert (refused.returncode, "public.Logs" in refused.stderr) == (5, True)
+    pipe = Pipe(database, tmp_path)
+    code, (found,) = checked(pipe)
+    assert (code, found["severity"], "public.Logs, public.x*" in found["seen"]) == (0, "info", True)
+    assert pipe("run", "--until-caught-up").returncode == 0
+    assert {table["table"] for table in json.loads(pipe("tables", "--json").stdout)["tables"]} == {"a", "b"}
+
+
+def test_a_renamed_table_is_examined_under_the_name_by_which_it_is_carried(database: Database, tmp_path: Path) -> None:
+    make(database)
+    publish(database, *TABLES)
+    pipe = Pipe(database, tmp_path, tables='["public.a"]')
+    assert pipe("run", "--until-caught-up").returncode == 0
+    database.execute("ALTER TABLE a RENAME TO renamed", "ALTER TABLE renamed REPLICA IDENTITY NOTHING")
+    code, found = checked(pipe)
+    assert (code, [(one["code"], one["object"]) for one in found]) == (3, [("table.no_identity", "public.renamed")])
+    database.execute("ALTER TABLE renamed REPLICA IDENTITY DEFAULT")
+    assert checked(pipe) == (0, [])
+
+
+def test_a_name_that_cannot_be_taken_out_or_in_is_said_what_it_is(database: Database, tmp_path: Path) -> None:
+    make(database)
+    database.execute(
+        "CREATE TABLE root (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf PARTITION OF root DEFAULT",
+        "CREATE UNLOGGED TABLE loose (id int PRIMARY KEY)",
+        "CREATE VIEW shown AS SELECT 1 AS one",
+    )
+    publish(database, "a", "root")
+    database.execute(f"ALTER PUBLICATION {database.publication} SET (publish_via_partition_root = true)")
+    pipe = Pipe(database, tmp_path)
+    assert pipe("run", "--until-caught-up").returncode == 0
+    for action, name, said in (
+        ("remove", "public.b", "is a table that the publication does not have"),
+        ("remove", "public.leaf", "is a partition, which goes as public.root does"),
+        ("add", "public.leaf", "is a partition, which goes as public.root does"),
+        ("remove", "public.loose", "is an unlogged or temporary table"),
+        ("add", "public.loose", "is an unlogged or temporary table"),
+        ("add", "public.shown", "is no table"),
+        ("remove", "public.bb", "is not the name of a table"),
+    ):
+        answer = pipe("tables", action, name)
+        assert (answer.returncode, f"{said}" in answer.stderr) == (2, True), (action, name, answer.stderr)
+
+
+def test_nothing_but_the_selection_matches_names_of_tables_with_patterns() -> None:
+    """`messages` matches prefixes of logical messages, which are no tables."""
+    allowed = {"source/selection.py", "ingest/tables/messages.py"}
+    users = set()
+    for folder in (ROOT / "service" / "sluice", ROOT / "spark_jobs" / "sluice_spark"):
+        for path in folder.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    names = [alias.name for alias in node.names]
+                    module = getattr(node, "module", None) or ""
+                    if "fnmatch" in (module, *names) or (module == "glob" and names != ["escape"]):
+                        users.add(str(path.relative_to(folder)))
+    assert users == allowed
