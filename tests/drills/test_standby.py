@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,9 @@ def test_rows_of_a_standby_are_compared_with_the_lake(tmp_path: Path, spark: Spa
             there.execute("UPDATE a SET v = 'w' WHERE id = 1")
             options = ApplyOptions("test", mirror._spool_uri(FOLLOWED), mirror.lake_uri())
             side = LakeSide(options, mirror.store(FOLLOWED), private(spark))
-            comparing = Comparing(mirror.pipeline.known(), side.answer, load=Load(), wait_seconds=60)
+            comparing = Comparing(
+                mirror.pipeline.known(), lambda question: partial(side.answer, question), load=Load(), wait_seconds=60
+            )
             with mirror.pipeline.running():
                 (verdict,) = comparing.compare([mirror.pipeline.table("public.a")])
         assert (verdict.outcome, verdict.rows) == ("equal", 300), verdict.reason

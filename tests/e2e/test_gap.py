@@ -1,6 +1,7 @@
 """A slot that is lost under load: every table ends equal, and only what differs is read again."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from pyspark.sql import SparkSession
@@ -55,7 +56,7 @@ class Lossy:
 
         pipeline = self.mirror.pipeline
         source = pipeline.known()
-        comparing = Comparing(source, ask, load=Load(), wait_seconds=0.0)
+        comparing = Comparing(source, lambda question: partial(ask, question), load=Load(), wait_seconds=0.0)
         state = pipeline.table(f"public.{table}")
         with pipeline.running(watch_interval_s=0.1):
             return close_gap(source, pipeline.store, comparing, state, seconds=60)

@@ -1,6 +1,7 @@
 """`verify`: equal tables of every kind are called equal, and every difference is found by its key."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from pyspark.sql import SparkSession
@@ -44,7 +45,9 @@ class Verified:
                 between()
             return LakeAnswer.decode(side.answer(LakeQuestion.decode(question.encode())).encode())
 
-        comparing = Comparing(self.mirror.pipeline.known(), ask, load=Load(), wait_seconds=0.0)
+        comparing = Comparing(
+            self.mirror.pipeline.known(), lambda question: partial(ask, question), load=Load(), wait_seconds=0.0
+        )
         states = [
             state for state in self.mirror.pipeline.state().tables.values() if not tables or state.table_name in tables
         ]

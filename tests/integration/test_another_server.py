@@ -118,10 +118,10 @@ def test_a_comparison_compares_with_no_other_server(two: Two) -> None:
     two.pipeline.run()
     asked: list[str] = []
 
-    def ask(question: LakeQuestion) -> LakeAnswer:
+    def ask(question: LakeQuestion) -> Callable[[], LakeAnswer]:
         asked.append(question.table_id)
         two.lead_away()
-        return LakeAnswer(refused="the first table")
+        return lambda: LakeAnswer(refused="the first table")
 
     run = Run.of(two.pipeline.options().source, two.pipeline.store, ask, load_share=1.0, wait_seconds=0.0)
     states = [two.pipeline.table("public.a"), two.pipeline.table("public.b")]

@@ -102,7 +102,8 @@ def verify(
     With --repair the running ingest reads exactly the rows that differ again, at a known position,
     and puts them into the spool in order with all changes; the applier commits them. The tables are
     then compared again, and the answer is about that. Gaps that a lost slot left are closed first: see
-    `sluice slot recreate`.
+    `sluice slot recreate`. A stale table takes no repair: name it, and the command ends with 2 and advises
+    `sluice resync`.
 
     With --continuous it goes on until it is stopped. Give it a --max-load: the source is read by one
     connection, which pauses after each range of a table. Through which position each table was
@@ -133,7 +134,12 @@ def verify(
     store = wiring.open_spool(settings)
     log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
     environment = wiring.applier_environment(wiring.apply_options(settings, log_format=log_format), dict(os.environ))
-    with LakeReader(lambda: LakeReaderProcess(wiring.lake_reader_command(), environment=environment)) as lake:
+
+    def start() -> LakeReaderProcess:
+        click.echo("starting Spark", err=True)
+        return LakeReaderProcess(wiring.lake_reader_command(), environment=environment)
+
+    with LakeReader(start) as lake:
         run = Run.of(
             wiring.source_options(settings),
             store,
@@ -147,6 +153,11 @@ def verify(
         chosen = _chosen(load_state(store).tables, tables)
         if not chosen:
             raise UsageError("the pipeline carries no table yet", hint="`sluice up` takes the tables in")
+        if repair_wanted and tables and (stale := run.stale(chosen)):
+            first = next(f"{state.schema_name}.{state.table_name}" for state in chosen if state.table_id in stale)
+            raise UsageError(
+                f"{first} is stale and takes no repair", hint=f"`sluice resync {first}` takes the whole table anew"
+            )
         say = partial(_say, shown=-1 if json_wanted else shown)
         verdicts = run.repaired(chosen, say) if repair_wanted else run.compared(chosen, say)
     if json_wanted:

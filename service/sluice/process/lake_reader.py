@@ -5,12 +5,15 @@ nothing of Spark: it sees a command, questions and answers.
 """
 
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -18,36 +21,56 @@ from sluice.contract.row_form import ANSWERS, LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError
 from sluice.process.applier_process import end_with_parent
 
+ANSWER_SECONDS = 3600.0
+"""For an answer, from when the source side is done, on top of the wait for ingest."""
+_END_SECONDS = 2.0
+"""For a process to end by itself when nobody waits for its answer any more."""
+
 
 class LakeReader:
     """Asks the process that `start` starts, which begins with the first question and ends with `rest`: it
     takes memory. A context: the process ends with it.
     """
 
-    def __init__(self, start: "Callable[[], LakeReaderProcess]") -> None:
+    def __init__(self, start: "Callable[[], LakeReaderProcess]", *, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._start = start
+        self._answer_seconds = answer_seconds
+        self._unanswered = False
         self._running: LakeReaderProcess | None = None
         # The kernel ends the process when the thread that started it ends, so that thread is ours: threads
         # that ask live for one table.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lake-reader")
 
-    def ask(self, question: LakeQuestion) -> LakeAnswer:
-        """Waits for the answer. Raises ApplyError when the process has ended instead; the next question starts
-        another.
+    def ask(self, question: LakeQuestion) -> Callable[[], LakeAnswer]:
+        """Asks at once; what is returned waits for the answer. It raises ApplyError when the process ended
+        or took too long, and the next question starts another. A question whose answer nobody took ends
+        the process: its answer is never taken for that of another question.
         """
+        if self._unanswered:
+            self._end(at_once=True)
         if self._running is None:
             self._running = self._thread.submit(self._start).result()
+        self._unanswered = True
+        self._running.send(question)
+        return partial(self._answer, self._running, question.wait_seconds + self._answer_seconds)
+
+    def _answer(self, running: "LakeReaderProcess", seconds: float) -> LakeAnswer:
         try:
-            return self._running.ask(question)
+            answer = running.receive(seconds)
         except ApplyError:
-            self.rest()
+            self._end(at_once=True)
             raise
+        self._unanswered = False
+        return answer
 
     def rest(self) -> None:
         """Ends the process until there is another question."""
-        running, self._running = self._running, None
+        self._end(at_once=self._unanswered)
+
+    def _end(self, *, at_once: bool) -> None:
+        running, self._running, self._unanswered = self._running, None, False
         if running is not None:
-            running.__exit__(None, None, None)
+            running.end(at_once=at_once)
 
     def __enter__(self) -> Self:
         return self
@@ -55,16 +78,12 @@ class LakeReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            running.__exit__(kind, error, trace)
+        self._end(at_once=error is not None or self._unanswered)
         self._thread.shutdown()
 
 
 class LakeReaderProcess:
-    """Starts `command` at once, which takes seconds until its first answer. A context: the process
-    ends with it.
-    """
+    """Starts `command` at once, which takes seconds until its first answer, and ends with `end`."""
 
     def __init__(self, command: Sequence[str], *, environment: Mapping[str, str]) -> None:
         answers, theirs = os.pipe()
@@ -80,41 +99,51 @@ class LakeReaderProcess:
             )
         finally:
             os.close(theirs)
-        self._answers = os.fdopen(answers, "rb")
+        self._answers = answers
 
-    def ask(self, question: LakeQuestion) -> LakeAnswer:
-        """Waits for the answer. Raises ApplyError when the process has ended instead."""
+    def send(self, question: LakeQuestion) -> None:
+        """A process that has ended is noticed by `receive`."""
         assert self._child.stdin is not None
-        try:
+        with suppress(BrokenPipeError):
             self._child.stdin.write(question.encode() + b"\n")
             self._child.stdin.flush()
-            line = self._answers.readline()
-        except BrokenPipeError:
-            line = b""
-        if not line:
-            raise ApplyError(
-                f"the process that reads the lake ended {_how(self._child.wait())}",
-                hint="its log above says why; `sluice check` looks at Java, Spark and the lake",
-            )
-        return LakeAnswer.decode(line)
 
-    def __enter__(self) -> Self:
-        return self
+    def receive(self, seconds: float) -> LakeAnswer:
+        """The answer to the question sent. Raises ApplyError when it does not come within `seconds`, or the
+        process has ended instead.
+        """
+        deadline = time.monotonic() + seconds
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise ApplyError(
+                    f"the process that reads the lake has not answered within {seconds:g}s",
+                    hint="its log above says how far it came; verify fewer tables at a time",
+                )
+            if not (some := os.read(self._answers, 1 << 20)):
+                raise ApplyError(
+                    f"the process that reads the lake ended {_how(self._child.wait())}",
+                    hint="its log above says why; `sluice check` looks at Java, Spark and the lake",
+                )
+            line += some
+        return LakeAnswer.decode(bytes(line))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self, *, at_once: bool) -> None:
+        """Waits for what it does to end, or with `at_once` does not."""
         assert self._child.stdin is not None
-        if error is not None:
+        if at_once:
             self._child.terminate()
         with suppress(BrokenPipeError):
             self._child.stdin.close()
         try:
-            self._child.wait(timeout=20)
+            self._child.wait(timeout=_END_SECONDS if at_once else 20)
         except subprocess.TimeoutExpired:
-            self._child.kill()
+            # Java is a process of its own in the child's session.
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
-        self._answers.close()
+        os.close(self._answers)
 
 
 def _how(code: int) -> str:

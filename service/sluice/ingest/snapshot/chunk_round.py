@@ -153,10 +153,11 @@ class ChunkRound:
         self._tasks.extend(list(jobs[start : start + GROUP]) for start in range(0, len(jobs), GROUP))
         threads = self._limits.connections
         with ThreadPoolExecutor(threads, thread_name_prefix="snapshot") as pool:
-            for _ in range(threads):
-                pool.submit(self._work)
+            ended = [pool.submit(self._work) for _ in range(threads)]
         if self._error is not None:
             raise self._error
+        for one in ended:
+            one.result()
         return self._result
 
     # threads

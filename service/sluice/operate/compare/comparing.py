@@ -7,8 +7,7 @@ Protocol, CREATE_REPLICATION_SLOT; Functions, pg_logical_emit_message.)
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
@@ -40,7 +39,8 @@ ROWS_UNKNOWN = 2_000_000
 BARRIER = "sluice_verify"
 """Prefix of the logical message that has ingest pass the position of the snapshot soon."""
 
-Ask = Callable[[LakeQuestion], LakeAnswer]
+Ask = Callable[[LakeQuestion], Callable[[], LakeAnswer]]
+"""Asks at once; what it returns waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,10 @@ class Comparing:
         self._wait_seconds = wait_seconds
         self._logger = structlog.get_logger("verify")
 
-    def compare(self, states: Sequence[TableState]) -> Iterator[Verdict]:
-        """One verdict for each. Raises ServiceError when nothing can be compared any more."""
+    def compare(self, states: Sequence[TableState], stale: Mapping[str, str] | None = None) -> Iterator[Verdict]:
+        """One verdict for each. Tables in `stale`, by id with the reason, are not compared. Raises
+        ServiceError when nothing can be compared any more.
+        """
         form = Form.of(self._options, secrets.randbits(63))
         holder: SnapshotHolder | None = None
         facts: dict[str, TableFacts | None] = {}
@@ -97,6 +99,11 @@ class Comparing:
                 if state.state == State.GAP:
                     yield not_compared(state, f"it has a gap: {state.reason}", passing=True)
                     continue
+                if stale is not None and state.table_id in stale:
+                    reason = f"it is stale: {stale[state.table_id]}; `sluice resync` takes it anew"
+                    yield not_compared(state, reason, passing=True)
+                    continue
+                self._logger.info("comparing", table=_name(state), number=position + 1, of=len(states))
                 for attempt in range(1, ATTEMPTS + 1):
                     if holder is None or time.monotonic() - taken_at > SNAPSHOT_SECONDS:
                         if holder is not None:
@@ -190,24 +197,21 @@ class Comparing:
     def _compared(
         self, state: TableState, schema: TableSchema, table: SourceTable, question: LakeQuestion, began: float
     ) -> Verdict:
-        with ThreadPoolExecutor(1, thread_name_prefix="lake") as pool:
-            asked = pool.submit(self._ask, question)
-            source = table.sums()
-            answer = _require(asked.result())
-            if answer.refused:
-                return not_compared(state, answer.refused, passing=False)
-            lake: Sums = {number: (rows, total) for number, rows, total in answer.sums}
-            ranges = sorted(
-                number
-                for number in source.keys() | lake.keys()
-                if source.get(number, (0, 0)) != lake.get(number, (0, 0))
-            )
-            difference = Difference()
-            for some in _portions(ranges, source, lake):
-                asked = pool.submit(self._ask, _about(question, some))
-                here = list(table.rows(some))
-                there = [Row(*row) for row in _require(asked.result()).rows]
-                difference = difference.plus(differing(here, there))
+        answer_of = self._ask(question)
+        source = table.sums()
+        answer = _require(answer_of())
+        if answer.refused:
+            return not_compared(state, answer.refused, passing=False)
+        lake: Sums = {number: (rows, total) for number, rows, total in answer.sums}
+        ranges = sorted(
+            number for number in source.keys() | lake.keys() if source.get(number, (0, 0)) != lake.get(number, (0, 0))
+        )
+        difference = Difference()
+        for some in _portions(ranges, source, lake):
+            answer_of = self._ask(_about(question, some))
+            here = list(table.rows(some))
+            there = [Row(*row) for row in _require(answer_of()).rows]
+            difference = difference.plus(differing(here, there))
         if ranges and not len(difference):
             raise _Passing("the sums of its ranges differ and its rows do not")
         return Verdict(
@@ -246,6 +250,10 @@ def _why_not_now(state: TableState, facts: TableFacts | None) -> str:
     if build_schema(relation_of(facts), facts, schema, schema.version) != schema:
         return "its columns have changed at the source, and the stream has not come there yet"
     return ""
+
+
+def _name(state: TableState) -> str:
+    return f"{state.schema_name}.{state.table_name}"
 
 
 def not_compared(state: TableState, reason: str, *, passing: bool) -> Verdict:

@@ -9,6 +9,7 @@ import structlog
 from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT
 from sluice.lsn import show
+from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import load_state
 from sluice.manifest.state import TableState
 from sluice.operate.compare.closing_gaps import close_gap
@@ -67,11 +68,25 @@ class Run:
     def compared(self, states: Sequence[TableState], say: Say = _silent) -> list[Verdict]:
         """Of each table. Raises as `Comparing.compare` does, StoreUnavailable."""
         verdicts: list[Verdict] = []
-        for verdict in self._comparing(self._known()).compare(states):
+        for verdict in self._comparing(self._known()).compare(states, self.stale(states)):
             self.record.note(states[len(verdicts)], verdict)
             verdicts.append(verdict)
             say(verdict)
         return verdicts
+
+    def stale(self, states: Sequence[TableState]) -> dict[str, str]:
+        """Why tables take no commit any more, by id: of those of `states` that ingest or applier calls
+        stale. Raises StoreError.
+        """
+        log = newest_log(self.store).read()
+        found: dict[str, str] = {}
+        for state in states:
+            row = log.tables.get(state.table_id) if log is not None else None
+            if state.state == State.STALE:
+                found[state.table_id] = state.reason
+            elif row is not None and row.generation == state.generation and row.state == State.STALE:
+                found[state.table_id] = row.reason
+        return found
 
     def repaired(self, states: Sequence[TableState], say: Say = _silent) -> list[Verdict]:
         """Gaps are closed first; what differs afterwards is repaired and compared once more. Raises what
