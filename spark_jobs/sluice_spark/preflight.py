@@ -26,8 +26,10 @@ from urllib.parse import unquote, urlsplit
 import pyspark
 
 from sluice.contract import keys
+from sluice.contract.table_state import State
 from sluice.errors import ServiceError, UsageError
 from sluice.findings import Finding
+from sluice.manifest.reader import load_state
 from sluice.store.opening import open_store
 from sluice_spark import jars, storage
 from sluice_spark.lake.features import read_protocol, unknown_features
@@ -162,11 +164,12 @@ def _writable(options: ApplyOptions) -> Iterator[Finding]:
 
 def _protocols(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iterator[Finding]:
     store = open_store(options.lake_uri, options=options.lake_options)
+    paths = _paths(options)
 
     def look(table: tuple[str, str]) -> Finding | None:
         name = ".".join(table)
         try:
-            protocol = read_protocol(store, f"{keys.lake_path(*table)}/")
+            protocol = read_protocol(store, f"{paths.get(table) or keys.lake_path(*table)}/")
         except (ServiceError, ValueError) as error:
             said = str(error) if isinstance(error, ServiceError) else "its log cannot be understood"
             return Finding(
@@ -192,6 +195,18 @@ def _protocols(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iter
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from (finding for finding in pool.map(look, tables) if finding)
+
+
+def _paths(options: ApplyOptions) -> dict[tuple[str, str], str]:
+    """Where the tables stand that the pipeline carries already. Nothing of a spool that cannot be read: whoever
+    looks at the spool reports that.
+    """
+    try:
+        store = open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options)
+        known = load_state(store).tables.values()
+    except ServiceError:
+        return {}
+    return {(table.schema_name, table.table_name): table.path for table in known if table.state != State.DETACHED}
 
 
 def _log_store(options: ApplyOptions) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from tests.support.catalog_stories import (
     changed_in_a_streamed_transaction,
     changed_while_down,
     set_up,
+    verdicts,
 )
 from tests.support.ingesting import IngestPipeline
 
@@ -140,6 +141,45 @@ def test_a_name_that_is_used_again_while_its_lake_path_is_not_free_gets_a_path_o
         "public.a_old": "public/a",
         "public.b": "public/b",
     }
+
+
+PARTITIONED = (
+    "ALTER TABLE a RENAME TO a_first",
+    "CREATE TABLE a (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+    "INSERT INTO a_first VALUES (3, 'late')",
+)
+ATTACHED = ("ALTER TABLE a ATTACH PARTITION a_first FOR VALUES FROM (0) TO (100)", "INSERT INTO a VALUES (4, 'new')")
+
+
+@pytest.mark.parametrize("seen_between", [True, False])
+def test_a_table_that_becomes_a_partitioned_one_under_its_name_takes_over_the_path_of_the_name(
+    pipeline: IngestPipeline, tmp_path: Path, seen_between: bool
+) -> None:
+    set_up(pipeline, (*TWO[:-1], f"{TWO[-1]} WITH (publish_via_partition_root = true)"))
+    pipeline.run(**RESYNC)
+    set_up(pipeline, PARTITIONED)
+    if seen_between:
+        pipeline.run(**RESYNC)
+        assert paths(pipeline)["public.a"] == f"public/a~t{pipeline.table('public.a').table_id}"
+    set_up(pipeline, ATTACHED)
+    for _ in range(3):
+        pipeline.run(**RESYNC)
+    assert paths(pipeline) == {"public.a": "public/a", "public.b": "public/b"}
+    assert {verdict.differences for verdict in verdicts(pipeline, tmp_path)} == {()}
+
+
+def test_a_table_takes_over_the_path_of_its_name_when_its_old_holder_is_dropped(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    set_up(pipeline, TWO)
+    pipeline.run(**RESYNC)
+    set_up(pipeline, ("ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, w int)"))
+    pipeline.run(**RESYNC)
+    set_up(pipeline, ("DROP TABLE a_old", "INSERT INTO a VALUES (1, 1)"))
+    for _ in range(3):
+        pipeline.run(**RESYNC)
+    assert paths(pipeline) == {"public.a": "public/a", "public.b": "public/b"}
+    assert {verdict.differences for verdict in verdicts(pipeline, tmp_path)} == {()}
 
 
 def test_a_lake_table_moves_with_its_name_where_the_policy_says_so(pipeline: IngestPipeline, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from sluice_spark import jars, preflight
 from sluice_spark.lake.features import read_protocol, unknown_features
 from sluice_spark.options import ApplyOptions
 from sluice_spark.preflight import examine, examine_java, examine_lake_store, examine_versions
+from tests.support import manifests
 
 GOOD = 'openjdk version "17.0.15" 2025-04-15'
 
@@ -165,3 +166,14 @@ def test_a_lake_on_a_store_that_no_test_commits_to_is_refused_by_name(tmp_path: 
         assert [one.severity for one in found if one.code == "lake.unproven"] == ["critical"]
     for uri in ("s3://acme-lake", "file:///var/lake"):
         assert list(examine_lake_store(uri)) == []
+
+
+def test_a_table_is_looked_at_where_it_stands_and_not_where_its_name_would_put_it(tmp_path: Path) -> None:
+    lake, spool = tmp_path / "lake", open_store(f"file://{tmp_path}/spool", prefix="shop/", options={})
+    table = manifests.table(path="public/items~t7")
+    manifests.open_log(spool).append(table)
+    for path, readable in ((table.path, False), (keys.lake_path(table.schema_name, table.table_name), True)):
+        write_deltalake(lake / path, pa.table({"id": [1]}))
+        if not readable:
+            (lake / path / "_delta_log" / f"{0:020d}.json").write_text("{}")
+    assert found(tmp_path, tables=((table.schema_name, table.table_name),))[-1:] == ["lake.protocol"]

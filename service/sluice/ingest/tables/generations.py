@@ -93,9 +93,7 @@ class Generations:
             schema,
             generation=state.generation + 1,
             lsn=self._wal_end(),
-            path=self.paths.path(
-                facts.oid, facts.schema, facts.name, state, asked=why is not None and why.cause == Cause.REQUEST
-            ),
+            path=self.paths.path(facts.oid, facts.schema, facts.name, state),
             cause=why.cause if why else None,
             what=why.reason if why else "",
         )

@@ -32,12 +32,9 @@ class LakePaths:
         first_name = known.first_name if known is not None else None
         return selects(self.patterns, facts.schema, facts.name, first_name=first_name)
 
-    def path(
-        self, oid: int, schema_name: str, table_name: str, known: TableState | None, *, asked: bool = False
-    ) -> str:
+    def path(self, oid: int, schema_name: str, table_name: str, known: TableState | None) -> str:
         """Where the next generation of a table stands. That of its name, or the one that it had, as
-        the policy says; one of its own while another table that is carried has that. `asked`: an
-        operator begins it, who may see the path change.
+        the policy says; one of its own while another table that is carried has that, and no longer.
         """
         plain = keys.lake_path(schema_name, table_name)
         own = keys.lake_path_of_its_own(oid, schema_name, table_name)
@@ -47,15 +44,16 @@ class LakePaths:
             if other.table_id != str(oid) and other.state != State.DETACHED
         }
         keeps = known is not None and self.policies.of(schema_name, table_name).on_rename == "keep"
-        if known is not None and known.path not in taken and keeps and (not asked or known.path != own):
+        if known is not None and known.path not in {*taken, own} and keeps:
             return known.path
         return plain if plain not in taken else own
 
     def moves(self, known: TableState) -> bool:
-        """Whether the lake table is made anew, at the path of the table's name."""
+        """Whether the lake table is made anew, at the path of the table's name: as the policy says, or
+        because whoever had that path has left it. Its rows would stay there for ever, under a wrong name.
+        """
         name = (known.schema_name, known.table_name)
-        moves = self.policies.of(*name).on_rename == "move"
-        return moves and known.path != self.path(int(known.table_id), *name, known)
+        return known.path != self.path(int(known.table_id), *name, known)
 
     def namesakes(self, oid: int, schema_name: str, table_name: str) -> tuple[TableState, ...]:
         """Other tables of the source that the manifest knows by this name: they are gone, or have another one."""
