@@ -182,7 +182,7 @@ class Ingest:
                 self._unpublished = str(error) if isinstance(error, PublicationMissing) else self._unpublished
                 if not may_pass(error):
                     self.status.state = "failed"
-                    raise
+                    raise error from None
                 if self.status.flushed_lsn > flushed:
                     self._reconnect.reset()
                 if not self._stop.asked.is_set():
