@@ -15,7 +15,7 @@ SEEDS       ?= 20
 MINUTES     ?= 0
 GIGABYTES   ?= 20
 WAYS_SEEDS  ?= 2
-MAJORS      ?= 14 15 16 17 18
+MAJORS      ?= 14 15 16 17 18 19
 # uv makes the lock and nothing else; it lives in an environment of its own.
 UV          := build/lock/bin/uv
 UV_VERSION  := 0.13.9

@@ -2,7 +2,8 @@
 tests/integration -k name`.
 
 One run of pytest for each major, chosen by TEST_PG_MAJOR; one line for each at the end, and a
-status that is 0 only when all of them passed. Whatever is not `--majors` goes to pytest.
+status that is 0 only when all of them passed. A major that this machine cannot have is left out, with
+the reason. Whatever is not `--majors` goes to pytest.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import os
 import subprocess
 import sys
 
-from tools.local.binaries import MAJOR_VARIABLE, bin_dir, supported_majors
+from tools.local.binaries import MAJOR_VARIABLE, bin_dir, supported_majors, why_not_here
 
 
 def run(major: int, arguments: list[str]) -> tuple[bool, str]:
@@ -35,10 +36,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--majors", default=" ".join(map(str, supported_majors())))
     chosen, arguments = parser.parse_known_args()
-    outcomes = [run(int(major), arguments) for major in chosen.majors.split()]
+    majors = [int(major) for major in chosen.majors.split()]
+    outcomes = [run(major, arguments) for major in majors if not why_not_here(major)]
     print("\n=== all majors")
     for passed, line in outcomes:
         print(f"{'passed' if passed else 'FAILED'}  PostgreSQL {line}")
+    for major in majors:
+        if reason := why_not_here(major):
+            print(f"skipped PostgreSQL {major}: {reason}")
     return 0 if all(passed for passed, _ in outcomes) else 1
 
 

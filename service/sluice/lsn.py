@@ -30,5 +30,5 @@ def parse(text: str) -> int:
 
 
 def show(lsn: int) -> str:
-    """`lsn` as PostgreSQL 14 to 18 print it."""
+    """`lsn` as PostgreSQL 14 to 18 print it. 19 pads its second half, and reads both forms."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFF_FFFF:X}"

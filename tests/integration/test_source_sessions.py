@@ -60,6 +60,9 @@ def hostile(database: Database) -> Iterator[SourceOptions]:
     role = f"hostile_{database.name}"
     with database.connect() as connection:
         known = {name for (name,) in connection.execute("SELECT name FROM pg_settings").fetchall()}
+        # From 19 on this one is always on.
+        if connection.info.server_version >= 190000:
+            known.remove("standard_conforming_strings")
     settings = {name: value for name, value in HOSTILE.items() if name in known}
     database.execute(
         f"CREATE ROLE {role} LOGIN REPLICATION",

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.contract.entries import Opened
 from sluice.errors import SlotBusy, SlotLost, SourceRefused, SourceUnavailable
-from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
+from sluice.ingest.receive.stream import StreamLimits
 from sluice.operate.slots import examine
 from sluice.source import slot_wait
 from sluice.source.continuity import prove_continuity
@@ -21,6 +21,8 @@ from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
 from sluice.source.start_replication import Started, identify, start_command, start_replication
 from sluice.store.memory import MemoryStore
+from tests.support.ingesting import IngestPipeline
+from tests.support.pgproxy import Direction, PgProxy
 from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of, server_major
 from tests.support.sources import Database
@@ -250,10 +252,7 @@ def test_a_slot_whose_wal_was_removed_is_lost() -> None:
         database = Database(server, name="postgres", slot="removed", publication="removed")
         options = options_of(database)
         through = ensure_slot(options).confirmed_flush_lsn or 0
-        database.execute("CREATE TABLE filler (x text)")
-        for _ in range(4):
-            database.execute("SELECT pg_switch_wal()", "INSERT INTO filler VALUES ('x')")
-        database.execute("CHECKPOINT")
+        _remove_wal(database)
         with closing(open_query(options)) as conn:
             facts = server_facts(conn, options)
             slot = slot_facts(conn, options.slot)
@@ -261,19 +260,35 @@ def test_a_slot_whose_wal_was_removed_is_lost() -> None:
             with pytest.raises(SlotLost, match=r"^INVALIDATED.*wal_removed"):
                 prove_continuity(opened, through, server=facts, slot=slot, two_phase=False)
 
-        async def scenario() -> None:
-            with pytest.raises(SlotLost, match=r"^INVALIDATED"):
-                await ReplicationStream.open(
-                    options,
-                    start_lsn=through,
-                    proto_version=1,
-                    streaming="off",
-                    two_phase=False,
-                    messages=False,
-                    origin="any",
-                )
 
-        asyncio.run(scenario())
+def test_a_slot_that_is_invalidated_between_its_proof_and_the_start_is_lost() -> None:
+    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    with temporary_server(settings=settings) as server, PgProxy(server.port) as proxy:
+        database = Database(server, name="postgres", slot="removed", publication="removed")
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        pipeline = IngestPipeline(database, MemoryStore("removed"), dsn=proxy.dsn())
+        pipeline.run()
+
+        def invalidated(start: bytes) -> bytes:
+            _remove_wal(database)
+            return start
+
+        fired = proxy.change(
+            invalidated,
+            direction=Direction.TO_SERVER,
+            matches=lambda message: message.kind == "Q" and message.body.startswith(b"START_REPLICATION"),
+        )
+        with pytest.raises(SlotLost, match=r"^INVALIDATED.*wal_removed"):
+            pipeline.run()
+        assert fired.is_set()
+
+
+def _remove_wal(database: Database) -> None:
+    """More than the server keeps for a slot that nobody uses."""
+    database.execute("CREATE TABLE filler (x text)")
+    for _ in range(4):
+        database.execute("SELECT pg_switch_wal()", "INSERT INTO filler VALUES ('x')")
+    database.execute("CHECKPOINT")
 
 
 def _opened(system_identifier: str, database_oid: int, database: str) -> Opened:

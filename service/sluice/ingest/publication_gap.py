@@ -18,7 +18,7 @@ from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.lsn import show
 from sluice.manifest.state import PipelineState
 from sluice.manifest.writer import ManifestLog
-from sluice.source.publication import require_publication
+from sluice.source.publication import changed_since_decoded, require_publication
 from sluice.source.sessions import Connection
 from sluice.source.slot_facts import prepared_transactions
 
@@ -32,11 +32,19 @@ class PublicationGap:
     prepared: frozenset[tuple[str, int]]
 
     @staticmethod
-    def find(connection: Connection, options: IngestOptions, state: PipelineState) -> "PublicationGap":
-        """Raises SourceRefused while the publication does not exist, and for prepared transactions
-        whose rows were not sent.
+    def find(connection: Connection, options: IngestOptions, state: PipelineState, *, said: str) -> "PublicationGap":
+        """`said` is what the server says of the object that it misses. Raises SourceRefused while the
+        publication does not exist, when it is another object, and for prepared transactions whose rows were
+        not sent.
         """
         require_publication(connection, options.source.publication)
+        if not changed_since_decoded(connection, options.source):
+            raise SourceRefused(
+                said,
+                hint="the publication is older than that place, so it is another object: undo what removed it "
+                "from the functions and types that row filters and columns use, or pass over the place with "
+                "`sluice slot recreate`",
+            )
         gap = PublicationGap(prepared_transactions(connection))
         if options.two_phase:
             gap._refuse_unseen(state, publication=options.source.publication)

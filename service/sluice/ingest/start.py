@@ -49,18 +49,18 @@ class Start:
 
 
 def prove_start(
-    options: IngestOptions, store: ObjectStore, log: ManifestLog | None, *, unpublished: bool, waits: Waits
+    options: IngestOptions, store: ObjectStore, log: ManifestLog | None, *, unpublished: str, waits: Waits
 ) -> Start:
     """Proves that a stream can continue the manifest, after waiting until the slot is free. `log`
-    is our own, once it is open. With `unpublished`, the server has said that the publication did
-    not exist at some position. `waits` hears what is waited for.
+    is our own, once it is open. `unpublished` is what the server said of an object, perhaps the publication,
+    that did not exist at some position; else empty. `waits` hears what is waited for.
 
     Blocks. Raises WriterFenced, SlotLost, SlotBusy, SourceError, StoreError and ManifestCorrupt.
     """
     source = options.source
     state = log.require_ours() if log is not None else load_state(store)
     with closing(open_query(source)) as connection:
-        gap = PublicationGap.find(connection, options, state) if unpublished else None
+        gap = PublicationGap.find(connection, options, state, said=unpublished) if unpublished else None
         server = server_facts(connection, source, whole=True)
         if state.opened is None:
             with waits.ended(_SLOT):

@@ -22,7 +22,7 @@ import structlog
 
 from sluice.backoff import Backoff
 from sluice.contract.table_state import State
-from sluice.errors import Interrupted, ServiceError, SourceMoved, may_pass
+from sluice.errors import Interrupted, ServiceError, SourceMoved, SourceRefused, may_pass
 from sluice.ingest.background import Background, say_requests
 from sluice.ingest.epoch import Epoch, open_epoch
 from sluice.ingest.error_labels import component_of, reason_of
@@ -34,6 +34,7 @@ from sluice.ingest.start import Start, open_stream, prove_start
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
 from sluice.lsn import show
+from sluice.source.sessions import SlotDoubted
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
 from sluice.store.probe import probe
@@ -91,8 +92,8 @@ class Ingest:
         self._session: Session | None = None
         self._background: Background | None = None
         self._background_error: BaseException | None = None
-        self._unpublished = False
-        """Whether the server decodes a place in its log at which the publication did not exist."""
+        self._unpublished = ""
+        """What the server says when it decodes a place in its log at which the publication did not exist."""
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._reconnect = Backoff(RECONNECT_SECONDS, jitter=0.5)
         self._logger = structlog.get_logger("ingest")
@@ -175,17 +176,26 @@ class Ingest:
                 done = await self._stream(start, target)
                 if done or target is None:
                     return done
-            except ServiceError as error:
+            except ServiceError as caught:
+                error = await self._by_facts(caught) if isinstance(caught, SlotDoubted) else caught
                 self.errors.note(component_of(error), error)
-                self._unpublished = self._unpublished or isinstance(error, PublicationMissing)
+                self._unpublished = str(error) if isinstance(error, PublicationMissing) else self._unpublished
                 if not may_pass(error):
                     self.status.state = "failed"
-                    raise
+                    raise error from None
                 if self.status.flushed_lsn > flushed:
                     self._reconnect.reset()
                 if not self._stop.asked.is_set():
                     await self._pause(error)
         return False
+
+    async def _by_facts(self, doubted: SlotDoubted) -> ServiceError:
+        """What the catalog says of a slot that the server does not stream from; else the server's words."""
+        try:
+            await self._stop.within(asyncio.to_thread(self._prove))
+        except ServiceError as found:
+            return found
+        return SourceRefused(str(doubted))
 
     def _require_snapshots(self) -> None:
         """Raises Interrupted, with the names, if there are tables that could not be read. One
@@ -308,7 +318,7 @@ class Ingest:
         self._epoch.watch.run_once()
         if start.gap is not None and self._unpublished:
             start.gap.pass_over(self._options, self._epoch.log, self._epoch.tables, to_lsn=start.lsn)
-            self._unpublished = False
+            self._unpublished = ""
         return self._epoch
 
     async def _pause(self, error: ServiceError) -> None:

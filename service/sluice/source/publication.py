@@ -11,7 +11,7 @@ from sluice.contract.conditions import PUBLISHED
 from sluice.errors import SourceRefused
 from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.catalog import Catalog
-from sluice.source.sessions import Connection, translated
+from sluice.source.sessions import Connection, SourceOptions, translated
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,19 @@ def require_publication(conn: Connection, name: str) -> None:
             "so that its tables turn stale, by name, and "
             "`sluice resync` takes a new snapshot of each",
         )
+
+
+def changed_since_decoded(conn: Connection, options: SourceOptions) -> bool:
+    """Whether the publication may be younger than the place at which its slot decodes. The slot keeps the
+    catalog as of its catalog_xmin.
+    """
+    with translated("asking how old the publication is"):
+        row = conn.execute(
+            "SELECT pg_catalog.age(p.xmin) <= pg_catalog.age(s.catalog_xmin) FROM pg_catalog.pg_publication p, "
+            "pg_catalog.pg_replication_slots s WHERE p.pubname = %s AND s.slot_name = %s",
+            (options.publication, options.slot),
+        ).fetchone()
+    return row is None or row[0] is not False
 
 
 def _exists(conn: Connection, name: str) -> bool:

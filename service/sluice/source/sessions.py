@@ -37,6 +37,7 @@ from sluice.source.cancelling import Cancellation
 from sluice.source.continuity import require_same_database
 from sluice.source.credentials import Credentials, parsed
 from sluice.source.facts import Place, ServerFacts
+from sluice.source.refused_connections import connect_error, refusal_code
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -109,25 +110,8 @@ _HOLDS_VALUES = ("22", "23", "P0")
 """Error classes whose primary message may quote data: data exceptions, integrity violations, RAISE
 in somebody's function.
 """
-_UNKNOWN_SETTING = "unrecognized configuration parameter"
+_UNKNOWN_SETTING = "42704"
 _ASSOCIATED = re.compile(r"\b([0-9A-F]{1,8}/[0-9A-F]{1,8})\b")
-_BROKEN_AT_CONNECT = re.compile(
-    r"unexpected eof|SYSCALL error|closed the connection|alert internal error|alert user cancel|bad "
-    r"record mac|due to timeout"
-    r"|error response during SSL exchange",
-    re.IGNORECASE,
-)
-"""The network or a busy server, whatever else the text speaks of: a handshake that is cut proves
-nothing about certificates or protocols.
-"""
-_REFUSED_AT_CONNECT = re.compile(
-    r"authentication|no pg_hba\.conf entry|does not exist|permission denied|must be superuser|not "
-    r"permitted|certificate|private key|channel binding|password"
-    r"|SSL error: .*(?:alert|version|protocol|cipher|negotiation)|SSL negotiation|sslmode"
-    r"|unrecognized configuration parameter|invalid value for parameter|startup parameter|replication "
-    r"connection|server does not support",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +180,10 @@ def known(options: SourceOptions, opened: Opened | None) -> SourceOptions:
 
 class NoFreeSlot(SourceRefused):
     """The server has no replication slot, or no WAL sender, to spare."""
+
+
+class SlotDoubted(SourceUnavailable):
+    """The server does not stream from the slot as things are. Whether the slot is lost, its catalog says."""
 
 
 class ServerTooOld(SourceRefused):
@@ -293,9 +281,10 @@ def _connect(options: SourceOptions, *, replication: bool) -> psycopg.Connection
     try:
         return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
-        if _UNKNOWN_SETTING in str(error):
+        sqlstate = refusal_code(conninfo, error, seconds=options.connect_timeout_s)
+        if sqlstate == _UNKNOWN_SETTING:
             _require_version(make_conninfo(conninfo, options=str(given.get("options") or "")), options)
-        raise connect_error(error, password=str(given.get("password") or "")) from None
+        raise connect_error(error, sqlstate=sqlstate, password=str(given.get("password") or "")) from None
 
 
 def _require_version(unpinned: str, options: SourceOptions) -> None:
@@ -422,11 +411,8 @@ def source_error(
             f"MISSING: replication slot {slot} does not exist",
             hint="changes since it vanished are lost; `sluice slot recreate` goes on with a new one",
         )
-    if phase in ("start", "stream") and sqlstate == "55000" and f'"{slot}"' in message:
-        return SlotLost(
-            f"INVALIDATED: {message[:300]}",
-            hint="the server no longer has the WAL; `sluice slot recreate` goes on with a new slot",
-        )
+    if phase in ("start", "stream") and sqlstate == "55000":
+        return SlotDoubted(text)
     if phase in ("start", "stream") and sqlstate == "58P01":
         return SlotLost(
             f"WAL_REMOVED: a file that decoding needs is gone from the server: {message[:300]}",
@@ -446,35 +432,6 @@ _HINTS = {
     "by a column list of the publication",
     "22021": "the database holds bytes that are not valid in its encoding",
     "22P05": "a value has no UTF-8 form: the database's encoding does not match its content",
-    "28000": "check the role, its password and pg_hba.conf (the line needs the database's name)",
-    "28P01": "check the password",
-    "3D000": "check the database's name in source.dsn",
     "XX000": "the server failed by itself; if it speaks of a filenumber, of missing attributes or of a relation that "
     "it could not open while it streams a transaction that undid DDL, source.streaming: off gets past it",
 }
-
-_ABOUT_TLS = re.compile(r"certificate|private key|SSL|TLS")
-_TLS_HINT = (
-    "a server that is not this machine must have a certificate for the name in source.dsn, from an "
-    "authority in sslrootcert (a file, or system)"
-)
-
-
-def connect_error(error: psycopg.Error, *, password: str) -> SourceError:
-    """The error of ours that a failed connection means. `password` is taken out of the text.
-
-    libpq gives no SQLSTATE for a failed connection, so this one decision reads English:
-    certificates, protocols, rights and names are refusals, anything else, not understood texts
-    included, is tried again.
-    """
-    text = " ".join(str(error).split())
-    if password:
-        text = text.replace(password, "***")
-    said = text.rpartition("failed:")[2]
-    if _REFUSED_AT_CONNECT.search(said) and not _BROKEN_AT_CONNECT.search(said):
-        return SourceRefused(
-            f"PostgreSQL refused the connection: {text[:400]}",
-            hint=_TLS_HINT if _ABOUT_TLS.search(text) else _HINTS["28000"],
-        )
-    hint = "raise max_wal_senders, or end who holds a walsender" if "max_wal_senders" in said else ""
-    return SourceUnavailable(f"PostgreSQL cannot be reached: {text[:400]}", reason="connect_failed", hint=hint)

@@ -20,7 +20,7 @@ from tests.fuzz.targets import TARGETS, connections, read_frames, session
 from tests.support import pgoutput_bytes as wire
 from tests.support.recordings import STREAMS, recorded
 
-OLDEST_AND_NEWEST = [path for path in STREAMS if path.parent.name in ("pg14", "pg18")]
+OLDEST_AND_NEWEST = [path for path in STREAMS if path.parent.name in ("pg14", "pg19")]
 """Between them they have every message; those of the majors between differ in numbers only."""
 SEEDS = [frame for path in STREAMS for frame in recorded(path)]
 

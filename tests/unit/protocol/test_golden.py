@@ -12,7 +12,7 @@ from sluice.protocol.frames import join
 from tests.support.recordings import GOLDEN, STREAMS, decoded, recorded, rows_of
 
 VERSIONS = sorted(GOLDEN.glob("pg*"))
-MAJORS = (14, 15, 16, 17, 18)
+MAJORS = (14, 15, 16, 17, 18, 19)
 TWO_PHASE_SINCE, PARALLEL_SINCE = 15, 16
 
 

@@ -35,14 +35,15 @@ _RECORDS_PER_TURN = 2048
 _PROBE_S = 2.0
 """While nobody reads and the batch is full, a stopping server cannot reach us: ask it this often."""
 _END_S = 3.0
-_MISSING_PUBLICATION = "skipped loading publication"
-_UNDEFINED_OBJECT = b"42704"
+_NO_PUBLICATION_WARNING = "55000"
+_NO_PUBLICATION_ERROR = b"42704"
 _LOST_REPORTING = "the replication connection was lost while reporting the flushed position"
 
 
 class PublicationMissing(SourceUnavailable):
-    """The server decodes a place in its log at which the publication does not exist, whatever is
-    the case today: its changes there cannot be had any more.
+    """The server speaks of an object that does not exist at the place in its log that it decodes, whatever
+    is the case today. If that is the publication, its changes there cannot be had any more; which it is,
+    only the catalog says.
     """
 
 
@@ -379,13 +380,14 @@ class ReplicationStream:
     # ------------------------------------------------------------
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
-        if _MISSING_PUBLICATION in (diagnostic.message_primary or ""):
+        if diagnostic.sqlstate == _NO_PUBLICATION_WARNING:
             # PostgreSQL 18 and later go on without the publication, and its changes would be gone.
-            self._fail(self._publication_missing())
+            self._fail(self._object_missing(diagnostic.message_primary or ""))
 
-    def _publication_missing(self) -> PublicationMissing:
+    def _object_missing(self, said: str) -> PublicationMissing:
         return PublicationMissing(
-            f"publication {self._options.publication} did not exist at a place in the log that the server decodes now"
+            f"the server misses an object at a place in the log that it decodes now, as when publication "
+            f"{self._options.publication} did not exist there: {said[:300]}"
         )
 
     def _ended(self) -> None:
@@ -395,22 +397,13 @@ class ReplicationStream:
         result = self._pgconn.get_result()
         if result is not None and result.status == pq.ExecStatus.COMMAND_OK:
             raise self._fail(SourceUnavailable("the server ended the stream: it is stopping", reason="server_stopping"))
-        if result is not None and self._speaks_of_the_publication(result):
-            raise self._fail(self._publication_missing())
+        if result is not None and result.error_field(pq.DiagnosticField.SQLSTATE) == _NO_PUBLICATION_ERROR:
+            said = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+            raise self._fail(self._object_missing(said.decode("utf-8", "replace")))
         try:
             raise_result(result, doing="the replication stream", slot=self._options.slot, phase="stream")
         except ServiceError as error:
             raise self._fail(error) from None
-
-    def _speaks_of_the_publication(self, result: pq.abc.PGresult) -> bool:
-        """Whether the server ended the stream because the publication does not exist where it
-        decodes (PostgreSQL 14 to 17), said in any language.
-        """
-        if result.error_field(pq.DiagnosticField.SQLSTATE) != _UNDEFINED_OBJECT:
-            return False
-        return f'"{self._options.publication}"' in (
-            result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
-        ).decode("utf-8", "replace")
 
     def _fail(self, error: ServiceError) -> ServiceError:
         """Keeps the first failure and lets the server go; returns it to be raised."""

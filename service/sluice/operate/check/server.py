@@ -24,7 +24,11 @@ FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
 """The first minor release of each major with the 2025 repairs of logical decoding: lost changes
 around ALTER PUBLICATION, WAL removed too early.
 """
-NEWEST_TESTED = 18
+NEWEST_TESTED = 19
+RAISES_ITS_LEVEL_SINCE = 190000
+"""Version, as libpq numbers it, since which a primary with wal_level = replica writes what logical decoding
+needs from the first logical slot until the last one is dropped, without a restart.
+"""
 LONG_TRANSACTION_S = 60
 SMALL_KEEP_BYTES = 4 << 30
 SHORT_OUTAGE_MINUTES = 60
@@ -99,7 +103,8 @@ def examine_version(version: int) -> Iterator[Finding]:
 
 def _log(look: Look) -> Iterator[Finding]:
     level = look.settings.get("effective_wal_level", look.server.wal_level)
-    if level != "logical":
+    raises_it = level == "replica" and look.version >= RAISES_ITS_LEVEL_SINCE and not look.server.in_recovery
+    if level != "logical" and not raises_it:
         yield _setting("critical", "server.wal_level", "wal_level", f"it is {level}", "'logical'", restart=True)
 
 

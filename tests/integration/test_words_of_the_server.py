@@ -1,0 +1,139 @@
+"""Errors of servers that speak German, French and Japanese: what happens is decided by codes and facts,
+never by words.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sluice.errors import SlotLost, SourceRefused, SourceUnavailable
+from sluice.ingest.publication_gap import PublicationGap
+from sluice.source.sessions import SourceOptions, open_query, open_replication
+from sluice.store.opening import open_store
+from tests.support.ingesting import IngestPipeline
+from tests.support.languages import LANGUAGES, speak, translated_programs, translated_server
+from tests.support.sources import Database, fresh_database
+from tools.local.postgres import PostgresServer
+
+PROGRAMS = translated_programs()
+NONE_HERE = pytest.param(
+    Path(), marks=pytest.mark.skip(reason="no server here has translations; Debian's packages have them")
+)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*PROGRAMS] if PROGRAMS else [NONE_HERE],
+    ids=[f"pg{programs.parent.name}" for programs in PROGRAMS] or ["none"],
+)
+def translated(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    with translated_server(request.param) as server:
+        yield server
+
+
+@pytest.fixture(params=LANGUAGES)
+def foreign(translated: PostgresServer, request: pytest.FixtureRequest) -> Iterator[Database]:
+    speak(translated, request.param)
+    with fresh_database(translated) as database:
+        with database.connect() as connection, pytest.raises(psycopg.errors.UndefinedTable) as said:
+            connection.execute("SELECT FROM nothing")
+        assert "does not exist" not in str(said.value)
+        yield database
+
+
+@pytest.fixture
+def pipeline(foreign: Database, tmp_path: Path) -> IngestPipeline:
+    foreign.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipeline = IngestPipeline(foreign, open_store(tmp_path.as_uri(), options={}))
+    pipeline.run()
+    assert pipeline.table("public.t").state == "live"
+    return pipeline
+
+
+def test_a_publication_created_again_makes_its_tables_stale(pipeline: IngestPipeline) -> None:
+    name = pipeline.database.publication
+    pipeline.database.execute(f"DROP PUBLICATION {name}", "INSERT INTO t VALUES (2)")
+    pipeline.database.execute(f"CREATE PUBLICATION {name} FOR TABLE t", "INSERT INTO t VALUES (3)")
+    pipeline.run(watch_interval_s=600)
+    table = pipeline.table("public.t")
+    assert (table.state, "publication" in table.reason) == ("stale", True)
+
+
+def test_a_publication_that_stays_away_is_a_named_stop(pipeline: IngestPipeline) -> None:
+    pipeline.database.execute(f"DROP PUBLICATION {pipeline.database.publication}", "INSERT INTO t VALUES (2)")
+    with pytest.raises(SourceRefused, match="does not exist any more"):
+        pipeline.run(watch_interval_s=600)
+
+
+def test_a_slot_that_is_dropped_while_it_is_used_is_lost(pipeline: IngestPipeline) -> None:
+    with pytest.raises(SlotLost, match=r"^MISSING"):
+        _drop_slot_while_it_runs(pipeline)
+
+
+def _drop_slot_while_it_runs(pipeline: IngestPipeline) -> None:
+    with pipeline.running() as running:
+        running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
+        pipeline.database.execute(
+            "SELECT pg_terminate_backend(active_pid, 10000), pg_drop_replication_slot(slot_name) "
+            f"FROM pg_replication_slots WHERE slot_name = '{pipeline.database.slot}'"
+        )
+        running.thread.join(60)
+
+
+def test_a_missing_object_is_the_publication_only_if_that_is_younger(
+    pipeline: IngestPipeline,
+) -> None:
+    options, state = pipeline.options(), pipeline.state()
+    with closing(open_query(options.source)) as connection:
+        with pytest.raises(SourceRefused, match=r"^the words$") as refused:
+            PublicationGap.find(connection, options, state, said="the words")
+        assert "another object" in refused.value.hint
+        pipeline.database.execute(f"ALTER PUBLICATION {pipeline.database.publication} SET (publish = 'insert')")
+        assert PublicationGap.find(connection, options, state, said="the words").prepared == frozenset()
+
+
+def test_a_connection_that_is_refused_needs_a_person_in_any_language(foreign: Database) -> None:
+    def refused(**changes: str) -> SourceRefused:
+        dsn = psycopg.conninfo.make_conninfo(foreign.dsn, **changes)
+        options = SourceOptions(dsn=dsn, slot="s", publication="p", application_name="a")
+        with pytest.raises(SourceRefused) as caught:
+            open_replication(options).close()
+        return caught.value
+
+    role = f"r_{foreign.name}"
+    foreign.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        for changes, code, hint in (
+            ({"dbname": "nowhere"}, "3D000", "database"),
+            ({"user": "nobody"}, "28000", "role"),
+            ({"user": role}, "42501", "REPLICATION"),
+            ({"options": "-c nonsense=1"}, "42704", "pooler"),
+        ):
+            error = refused(**changes)
+            assert (code in str(error), hint in error.hint) == (True, True), (changes, str(error), error.hint)
+    finally:
+        foreign.execute(f"DROP ROLE {role}")
+
+
+def test_a_connection_that_may_succeed_later_is_tried_again_in_any_language(foreign: Database) -> None:
+    options = SourceOptions(dsn=foreign.dsn, slot="s", publication="p", application_name="a")
+    role = f"r_{foreign.name}"
+    foreign.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
+    limited = SourceOptions(
+        dsn=psycopg.conninfo.make_conninfo(foreign.dsn, user=role), slot="s", publication="p", application_name="a"
+    )
+    try:
+        with pytest.raises(SourceUnavailable) as full:
+            open_query(limited).close()
+        assert "limit of the role" in full.value.hint
+        with foreign.server.superuser() as admin:
+            admin.execute(f"ALTER DATABASE {foreign.name} ALLOW_CONNECTIONS false".encode())
+        with pytest.raises(SourceUnavailable):
+            open_query(options).close()
+    finally:
+        with foreign.server.superuser() as admin:
+            admin.execute(f"ALTER DATABASE {foreign.name} ALLOW_CONNECTIONS true".encode())
+            admin.execute(f"DROP ROLE {role}".encode())

