@@ -61,7 +61,7 @@ def refusal_code(conninfo: str, error: psycopg.Error, *, seconds: float) -> str:
     libpq keeps only the words of a failed connection, so the server is asked again under libpq's trace.
     """
     words = str(error).rpartition("failed: ")[2].strip()
-    if words in _KNOWN or isinstance(error, psycopg.errors.ConnectionTimeout):
+    if words in _KNOWN or isinstance(error, psycopg.errors.ConnectionTimeout) or _BROKEN.search(words):
         return _KNOWN.get(words, "")
     # Only in memory: the trace has the password.
     with os.fdopen(os.memfd_create("trace"), "rb") as trace:
