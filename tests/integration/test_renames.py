@@ -152,7 +152,7 @@ ATTACHED = ("ALTER TABLE a ATTACH PARTITION a_first FOR VALUES FROM (0) TO (100)
 
 
 @pytest.mark.parametrize("seen_between", [True, False])
-def test_a_table_that_becomes_a_partitioned_one_under_its_name_takes_over_the_path_of_the_name(
+def test_a_table_made_partitioned_under_its_name_takes_over_the_path_of_its_name(
     pipeline: IngestPipeline, tmp_path: Path, seen_between: bool
 ) -> None:
     set_up(pipeline, (*TWO[:-1], f"{TWO[-1]} WITH (publish_via_partition_root = true)"))
