@@ -22,7 +22,7 @@ import structlog
 
 from sluice.backoff import Backoff
 from sluice.contract.table_state import State
-from sluice.errors import Interrupted, ServiceError, SourceMoved, SourceRefused, may_pass
+from sluice.errors import Interrupted, ServiceError, SlotDoubted, SourceMoved, SourceRefused, may_pass
 from sluice.ingest.background import Background, say_requests
 from sluice.ingest.epoch import Epoch, open_epoch
 from sluice.ingest.error_labels import component_of, reason_of
@@ -34,7 +34,6 @@ from sluice.ingest.start import Start, open_stream, prove_start
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
 from sluice.lsn import show
-from sluice.source.sessions import SlotDoubted
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
 from sluice.store.probe import probe

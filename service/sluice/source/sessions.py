@@ -26,6 +26,7 @@ from sluice.contract.entries import Opened
 from sluice.errors import (
     ServiceError,
     SlotBusy,
+    SlotDoubted,
     SlotLost,
     SourceError,
     SourceMoved,
@@ -180,10 +181,6 @@ def known(options: SourceOptions, opened: Opened | None) -> SourceOptions:
 
 class NoFreeSlot(SourceRefused):
     """The server has no replication slot, or no WAL sender, to spare."""
-
-
-class SlotDoubted(SourceUnavailable):
-    """The server does not stream from the slot as things are. Whether the slot is lost, its catalog says."""
 
 
 class ServerTooOld(SourceRefused):

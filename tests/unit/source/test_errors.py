@@ -5,9 +5,18 @@ from typing import Literal
 import psycopg
 import pytest
 
-from sluice.errors import Disposition, ServiceError, SlotBusy, SlotLost, SourceRefused, SourceUnavailable, UsageError
+from sluice.errors import (
+    Disposition,
+    ServiceError,
+    SlotBusy,
+    SlotDoubted,
+    SlotLost,
+    SourceRefused,
+    SourceUnavailable,
+    UsageError,
+)
 from sluice.source.refused_connections import connect_error
-from sluice.source.sessions import SlotDoubted, SourceOptions, open_query, source_error
+from sluice.source.sessions import SourceOptions, open_query, source_error
 
 RETRIED = [
     "",
