@@ -77,6 +77,42 @@ def test_rows_are_read_whole_and_those_that_are_gone_are_removed(filled: IngestP
     assert repair.as_of_lsn <= repair.unchanged_through_lsn
 
 
+KEYS = {
+    "float8": (("1.0", "inf", "-inf", "nan", "-0.0", "1e-05"), ("7.5", "1e+300")),
+    "float4": (("1.0", "inf", "nan", "0.10000000149011612"), ("7.5", "-inf")),
+    "numeric(10,2)": (("1.5", "2"), ("7.50",)),
+    "timestamptz": (("2024-01-02 03:04:05+00:00", "infinity"), ("2024-01-02T03:04:06+00:00",)),
+    "bytea": (("\\x00ff",), ("\\xABCD",)),
+    "bool": (("True",), ("False",)),
+}
+"""By type: keys of rows that the source has, and of rows that it has not, as the lake may spell them."""
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_key_that_the_source_spells_otherwise_is_never_removed(
+    database: Database, pipeline: IngestPipeline, kind: str
+) -> None:
+    there, gone = KEYS[kind]
+    database.execute(
+        f"CREATE TABLE t (id {kind} PRIMARY KEY, k text, v text)",
+        *(f"INSERT INTO t VALUES ('{text}', 'k', 'v')" for text in there),
+    )
+    pipeline.run()
+    carried_out(pipeline, ask(pipeline, *((text,) for text in (*there, *gone))))
+    (repair,) = repairs(pipeline)
+    assert [row[0] for row in rows_of(pipeline, repair)] == ["d"] * len(gone) + ["u"] * len(there)
+
+
+def test_a_request_that_fails_each_time_is_refused_and_the_stream_goes_on(filled: IngestPipeline) -> None:
+    key = ask(filled, ("no number", "x"))
+    with filled.running(watch_interval_s=0.1) as running:
+        running.wait_until(lambda: key not in set(filled.store.list(keys.CONTROL)))
+        filled.database.execute("UPDATE t SET v = 'later' WHERE id = 3")
+        running.wait_until(lambda: any(isinstance(entry.body, Changes) for entry in filled.entries()))
+    assert Refusal.decode(filled.store.get(keys.refused_request(key))).action == REPAIR
+    assert repairs(filled) == []
+
+
 @slow
 @pytest.mark.parametrize("point", POINTS)
 def test_a_repair_that_fails_anywhere_is_done_by_the_next_ingest(filled: IngestPipeline, arm: None, point: str) -> None:

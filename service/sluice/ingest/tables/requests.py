@@ -23,9 +23,12 @@ from sluice.errors import (
     ManifestCorrupt,
     ObjectMissing,
     ServiceError,
-    SourceRefused,
+    SlotLost,
+    SourceMoved,
     StoreRefused,
     UsageError,
+    WriterFenced,
+    may_pass,
 )
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.state import TableState
@@ -33,6 +36,8 @@ from sluice.store.base import ObjectStore
 
 WAITING = "requests of operators"
 """What waits."""
+_OF_THE_PIPELINE = (SlotLost, SourceMoved, StoreRefused, WriterFenced)
+"""Errors that say nothing about the request which met them."""
 
 
 def said(requests: Iterable[Request]) -> str:
@@ -100,8 +105,9 @@ class Requests:
         self, repair: Callable[[str, str, Sequence[tuple[str, ...]]], int], close: Callable[[Repair], None]
     ) -> None:
         """Carries out the requests for repairs by `repair` (schema, table, keys), or by `close` where the
-        rows were read already, which takes as long as it takes: in another thread than `take`. Raises what
-        may pass, after which the request is still there.
+        rows were read already, which takes as long as it takes: in another thread than `take`. What would
+        fail each time refuses the request. Raises what may pass, and what is wrong with the whole pipeline,
+        after which the request is still there.
         """
         for key in self.repairs:
             data = self._read(key)
@@ -113,7 +119,9 @@ class Requests:
                     close(request.repair)
                 else:
                     repair(request.schema_name, request.table_name, request.keys)
-            except (UsageError, SourceRefused) as error:
+            except ServiceError as error:
+                if may_pass(error) or isinstance(error, _OF_THE_PIPELINE):
+                    raise
                 self._refuse(key, request.action, f"{request.schema_name}.{request.table_name}", error)
             self._remove(key)
 
