@@ -370,7 +370,7 @@ def _source_rows(
                 listed,
                 only,
                 sql.Identifier(table.schema, table.name),
-                sql.SQL(condition),  # type: ignore[arg-type]
+                sql.SQL(condition),
             )
         ) as copy:
             return list(copy.rows())
