@@ -146,12 +146,14 @@ def looking(database: Database) -> Iterator[tuple[Connection, str]]:
 
 
 def seen(facts: TableFacts) -> TableFacts:
-    """Without what may be older in facts that were kept: the estimate of rows, and what a version
-    proves only until an update rolled back.
+    """Without what may be older in facts that were kept: the estimate of rows, what a version
+    proves only until an update rolled back, and what the server counts later than it happens.
     """
     return replace(
         facts,
         estimated_rows=0,
+        publication_altered=facts.publication_altered.split()[0],
+        removals=min(facts.removals, 0),
         children=tuple(replace(leaf, attached=()) for leaf in facts.children),
         type_details=tuple(replace(detail, original=False) for detail in facts.type_details),
     )

@@ -25,6 +25,8 @@ SETUP = (
     "CREATE TABLE r3 (id int PRIMARY KEY, body text)",
     "INSERT INTO r SELECT i, 'x' FROM generate_series(1, 150) i",
     "INSERT INTO r3 VALUES (200, 'x')",
+    "CREATE TYPE empty AS ENUM ()",
+    "CREATE TABLE unlabelled (id int PRIMARY KEY, e empty)",
 )
 
 
@@ -34,7 +36,8 @@ def looks(database: Database, table: str, *statements: str) -> tuple[TableFacts,
         since(database, 15, "row filters and column lists")
     options = options_of(database)
     database.execute(
-        *SETUP, f"CREATE PUBLICATION {options.publication} FOR TABLE t, r WITH (publish_via_partition_root = true)"
+        *SETUP,
+        f"CREATE PUBLICATION {options.publication} FOR TABLE t, r, unlabelled WITH (publish_via_partition_root = true)",
     )
 
     def look() -> TableFacts:
@@ -93,6 +96,15 @@ def test_what_changes_rows_without_an_event_is_named(
             (
                 "ALTER PUBLICATION {publication} SET (publish = 'insert')",
                 "ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')",
+            ),
+            "the publication itself was altered",
+        ),
+        (
+            "t",
+            (
+                "ALTER PUBLICATION {publication} SET (publish = 'insert')",
+                "ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')",
+                "ALTER PUBLICATION {publication} OWNER TO pg_database_owner",
             ),
             "the publication itself was altered",
         ),
@@ -163,6 +175,8 @@ def test_what_was_otherwise_for_a_moment_is_named(
         ("r", ("CREATE TABLE r4 PARTITION OF r FOR VALUES FROM (300) TO (400)", "INSERT INTO r VALUES (301, 'x')")),
         ("r", ("ANALYZE r",)),
         ("t", ("CREATE TABLE other (id int PRIMARY KEY)", "ALTER PUBLICATION {publication} ADD TABLE other")),
+        ("t", ("ALTER PUBLICATION {publication} OWNER TO pg_database_owner",)),
+        ("unlabelled", ("ALTER TYPE empty ADD VALUE 'first'",)),
     ],
 )
 def test_what_leaves_every_row_as_it_was_or_is_streamed_is_no_reason(

@@ -5,8 +5,10 @@ nobody.
 import threading
 from contextlib import closing
 
+import psycopg
 import pytest
 
+from sluice.errors import SourceUnavailable
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import open_query
 from tests.support.source_setup import options_of, since
@@ -149,3 +151,58 @@ def test_a_look_says_what_held_at_one_moment_although_tables_change_meanwhile(da
         before = Catalog(connection).published_tables("p")
         database.execute(change)
         assert Catalog(connection).published_tables("p") == before
+
+
+def test_no_question_to_the_catalog_waits_for_a_table_that_somebody_has_locked(database: Database) -> None:
+    """But for the text of a row filter, which is asked where the lock is held: it gives up by itself."""
+    since(database, 15, "row filters")
+    publication = database.publication
+    database.execute(*TABLES, f"CREATE PUBLICATION {publication} FOR TABLE a WHERE (id > 3), other.b, base, r1, r")
+    with database.connect() as holder, closing(Catalog(open_query(options_of(database)))) as catalog:
+        (filtered,) = [facts for facts in catalog.published_tables(publication) if facts.row_filter]
+        holder.execute("BEGIN")
+        for (name,) in holder.execute(
+            "SELECT oid::regclass::text FROM pg_class WHERE relkind IN ('r', 'p') AND oid >= 16384"
+        ).fetchall():
+            holder.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE".encode())
+        oids = [filtered.oid]
+        questions = {
+            "publication": lambda: catalog.publication(publication),
+            "published_tables": lambda: catalog.published_tables(publication),
+            "published_among": lambda: catalog.published_among(oids, publication=publication),
+            "published_versions": lambda: catalog.published_versions(publication),
+            "table": lambda: catalog.table(filtered.oid, publication=publication),
+            "tables": lambda: catalog.tables(oids, publication=publication),
+            "existing": lambda: catalog.existing(oids),
+            "publication_entries": lambda: catalog.publication_entries(publication),
+            "publication_entries_of_all": catalog.publication_entries_of_all,
+            "tables_named": lambda: catalog.tables_named([("public", "a")]),
+            "sizes": lambda: catalog.sizes(oids),
+            "table_names": catalog.table_names,
+            "not_publishable": catalog.not_publishable,
+            "wal_end": catalog.wal_end,
+        }
+        public = {name for name, what in vars(Catalog).items() if callable(what) and not name.startswith("_")}
+        assert questions.keys() | {"row_filter", "close"} == public
+        for ask in questions.values():
+            ask()  # a wait would end with SourceUnavailable, by the session's lock_timeout
+        with pytest.raises(SourceUnavailable, match="55P03"):
+            catalog.row_filter(filtered)
+
+
+def test_a_partition_whose_detachment_was_cancelled_half_way_is_none_of_its_root(database: Database) -> None:
+    database.execute(
+        *TABLES, f"CREATE PUBLICATION {database.publication} FOR TABLE r WITH (publish_via_partition_root = true)"
+    )
+    with closing(Catalog(open_query(options_of(database)))) as catalog, database.connect() as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT count(*) FROM r")
+        with database.connect() as detaching:
+            detaching.execute("SET statement_timeout = '1s'")
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                detaching.execute("ALTER TABLE r DETACH PARTITION r1 CONCURRENTLY")
+        reader.execute("ROLLBACK")
+        pending = reader.execute("SELECT count(*) FROM pg_inherits WHERE inhdetachpending").fetchone()
+        (facts,) = catalog.published_tables(database.publication)
+    assert pending == (1,)
+    assert {leaf.name for leaf in facts.children} == {"r21"}

@@ -252,7 +252,10 @@ class Spool:
             if table is None:
                 found.append(Verdict(f"{schema}.{name}", "unknown", "the manifest does not know it", 0, ()))
             else:
-                differences, rows = self._compare(connection, table, columns) if table.state == "live" else ((), 0)
+                condition = _row_filter(connection, publication, oid)
+                differences, rows = (
+                    self._compare(connection, table, columns, condition) if table.state == "live" else ((), 0)
+                )
                 found.append(Verdict(f"{schema}.{name}", table.state, table.reason, rows, differences))
         return found
 
@@ -268,7 +271,9 @@ class Spool:
         assert not wrong, "\n".join(wrong)
         return verdicts
 
-    def _compare(self, connection: psycopg.Connection, table: Table, columns: list[str]) -> tuple[tuple[str, ...], int]:
+    def _compare(
+        self, connection: psycopg.Connection, table: Table, columns: list[str], condition: str
+    ) -> tuple[tuple[str, ...], int]:
         try:
             replayed = replay(table)
         except TornRows as torn:
@@ -287,7 +292,7 @@ class Spool:
         bits = [_FLOATS.get(column["lake"]["sql"]) for column in shape]
         source = Counter(
             tuple(same_float(text, bits=width) if width else text for text, width in zip(row, bits, strict=True))
-            for row in _source_rows(connection, table, ours)
+            for row in _source_rows(connection, table, ours, condition)
         )
         places = [place_of(column) for column in shape]
         spool = Counter(
@@ -340,7 +345,21 @@ def _published(connection: psycopg.Connection, publication: str) -> dict[int, tu
     return {oid: (schema, name, columns) for oid, schema, name, columns in found}
 
 
-def _source_rows(connection: psycopg.Connection, table: Table, columns: list[str]) -> list[tuple[str | None, ...]]:
+def _row_filter(connection: psycopg.Connection, publication: str, oid: int) -> str:
+    """The SQL condition of the rows of a table that the publication sends."""
+    if connection.info.server_version < 150000:
+        return ""
+    row = connection.execute(
+        "SELECT p.rowfilter FROM pg_publication_tables p WHERE p.pubname = %s AND "
+        "format('%%I.%%I', p.schemaname, p.tablename)::regclass::oid = %s",
+        (publication, oid),
+    ).fetchone()
+    return f" WHERE {row[0]}" if row and row[0] else ""
+
+
+def _source_rows(
+    connection: psycopg.Connection, table: Table, columns: list[str], condition: str
+) -> list[tuple[str | None, ...]]:
     with connection.transaction(), connection.cursor() as cursor:
         for name, value in _SESSION.items():
             cursor.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
@@ -352,8 +371,11 @@ def _source_rows(connection: psycopg.Connection, table: Table, columns: list[str
         # COPY prints with the types' output functions, as the stream does; a cast to text would not
         # (boolean, character(n)).
         with cursor.copy(
-            sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT").format(
-                listed, only, sql.Identifier(table.schema, table.name)
+            sql.SQL("COPY (SELECT {} FROM {} {}{}) TO STDOUT").format(
+                listed,
+                only,
+                sql.Identifier(table.schema, table.name),
+                sql.SQL(condition),
             )
         ) as copy:
             return list(copy.rows())
