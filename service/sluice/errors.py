@@ -7,7 +7,6 @@
     ├── VerificationFailed    exit 4   source and lake differ
     ├── SourceError
     │   ├── SourceUnavailable exit 5   connection lost or refused for now: retried by the supervisor
-    │   │   └── SlotDoubted exit 5     the server does not stream from the slot: the catalog says why
     │   ├── SourceRefused     exit 5   authentication, rights, settings: a human must act
     │   └── SlotBusy          exit 8   another process streams from our slot
     ├── DecodeError           exit 1   the server sent bytes that are not pgoutput: stop, acknowledge nothing
@@ -100,10 +99,6 @@ class SourceUnavailable(SourceError):
     def __init__(self, message: str, *, hint: str = "", reason: str = "other") -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
-
-
-class SlotDoubted(SourceUnavailable):
-    """The server does not stream from the slot as things are. Whether the slot is lost, its catalog says."""
 
 
 class SourceRefused(SourceError):

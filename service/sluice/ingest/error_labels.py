@@ -13,6 +13,7 @@ from sluice.errors import (
     StoreUnavailable,
     WriterFenced,
 )
+from sluice.source.sessions import SlotDoubted
 
 
 def component_of(error: ServiceError) -> str:
@@ -27,3 +28,8 @@ def reason_of(error: ServiceError) -> str:
     if isinstance(error, SourceUnavailable):
         return error.reason
     return "store_unavailable" if isinstance(error, StoreUnavailable) else "other"
+
+
+def doubts_slot(error: ServiceError) -> bool:
+    """Whether only the catalog can say what is wrong with the slot."""
+    return isinstance(error, SlotDoubted)

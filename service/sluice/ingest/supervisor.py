@@ -22,10 +22,10 @@ import structlog
 
 from sluice.backoff import Backoff
 from sluice.contract.table_state import State
-from sluice.errors import Interrupted, ServiceError, SlotDoubted, SourceMoved, SourceRefused, may_pass
+from sluice.errors import Interrupted, ServiceError, SourceMoved, SourceRefused, may_pass
 from sluice.ingest.background import Background, say_requests
 from sluice.ingest.epoch import Epoch, open_epoch
-from sluice.ingest.error_labels import component_of, reason_of
+from sluice.ingest.error_labels import component_of, doubts_slot, reason_of
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import PublicationMissing
@@ -176,7 +176,7 @@ class Ingest:
                 if done or target is None:
                     return done
             except ServiceError as caught:
-                error = await self._by_facts(caught) if isinstance(caught, SlotDoubted) else caught
+                error = await self._by_facts(caught) if doubts_slot(caught) else caught
                 self.errors.note(component_of(error), error)
                 self._unpublished = str(error) if isinstance(error, PublicationMissing) else self._unpublished
                 if not may_pass(error):
@@ -188,7 +188,7 @@ class Ingest:
                     await self._pause(error)
         return False
 
-    async def _by_facts(self, doubted: SlotDoubted) -> ServiceError:
+    async def _by_facts(self, doubted: ServiceError) -> ServiceError:
         """What the catalog says of a slot that the server does not stream from; else the server's words."""
         try:
             await self._stop.within(asyncio.to_thread(self._prove))

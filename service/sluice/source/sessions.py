@@ -26,7 +26,6 @@ from sluice.contract.entries import Opened
 from sluice.errors import (
     ServiceError,
     SlotBusy,
-    SlotDoubted,
     SlotLost,
     SourceError,
     SourceMoved,
@@ -181,6 +180,10 @@ def known(options: SourceOptions, opened: Opened | None) -> SourceOptions:
 
 class NoFreeSlot(SourceRefused):
     """The server has no replication slot, or no WAL sender, to spare."""
+
+
+class SlotDoubted(SourceUnavailable):
+    """The server does not stream from the slot as things are. Whether the slot is lost, its catalog says."""
 
 
 class ServerTooOld(SourceRefused):

@@ -9,14 +9,13 @@ from sluice.errors import (
     Disposition,
     ServiceError,
     SlotBusy,
-    SlotDoubted,
     SlotLost,
     SourceRefused,
     SourceUnavailable,
     UsageError,
 )
 from sluice.source.refused_connections import connect_error
-from sluice.source.sessions import SourceOptions, open_query, source_error
+from sluice.source.sessions import SlotDoubted, SourceOptions, open_query, source_error
 
 RETRIED = [
     "",
