@@ -77,32 +77,6 @@ def test_rows_are_read_whole_and_those_that_are_gone_are_removed(filled: IngestP
     assert repair.as_of_lsn <= repair.unchanged_through_lsn
 
 
-KEYS = {
-    "float8": (("1.0", "inf", "-inf", "nan", "-0.0", "1e-05"), ("7.5", "1e+300")),
-    "float4": (("1.0", "inf", "nan", "0.10000000149011612"), ("7.5", "-inf")),
-    "numeric(10,2)": (("1.5", "2"), ("7.50",)),
-    "timestamptz": (("2024-01-02 03:04:05+00:00", "infinity"), ("2024-01-02T03:04:06+00:00",)),
-    "bytea": (("\\x00ff",), ("\\xABCD",)),
-    "bool": (("True",), ("False",)),
-}
-"""By type: keys of rows that the source has, and of rows that it has not, as the lake may spell them."""
-
-
-@pytest.mark.parametrize("kind", KEYS)
-def test_a_key_that_the_source_spells_otherwise_is_never_removed(
-    database: Database, pipeline: IngestPipeline, kind: str
-) -> None:
-    there, gone = KEYS[kind]
-    database.execute(
-        f"CREATE TABLE t (id {kind} PRIMARY KEY, k text, v text)",
-        *(f"INSERT INTO t VALUES ('{text}', 'k', 'v')" for text in there),
-    )
-    pipeline.run()
-    carried_out(pipeline, ask(pipeline, *((text,) for text in (*there, *gone))))
-    (repair,) = repairs(pipeline)
-    assert [row[0] for row in rows_of(pipeline, repair)] == ["d"] * len(gone) + ["u"] * len(there)
-
-
 def test_a_request_that_fails_each_time_is_refused_and_the_stream_goes_on(filled: IngestPipeline) -> None:
     key = ask(filled, ("no number", "x"))
     with filled.running(watch_interval_s=0.1) as running:
@@ -168,4 +142,52 @@ def test_what_cannot_be_repaired_is_refused_by_name(filled: IngestPipeline) -> N
         refusal = Refusal.decode(filled.store.get(keys.refused_request(key)))
         assert f"public.{table}" in (refusal.reason, refusal.table) or f"public.{table}" in refusal.reason
         assert "no number" not in refusal.reason
+    assert repairs(filled) == []
+
+
+KEYS = {
+    # type: (value of a row, the lake's name of its key, the lake's name of a key that no row has)
+    "float8": ("1", "1.0", "inf"),
+    "float4": ("'0.1'", "0.10000000149011612", "-inf"),
+    "float8 ": ("'Infinity'", "inf", "nan"),
+    "float8  ": ("'NaN'", "nan", "-inf"),
+    "float8   ": ("0", "-0.0", "2.0"),
+    "float8[]": ("'{1}'", "{1.0}", "{inf}"),
+    "numeric(6,2)": ("1.5", "1.50", "2.50"),
+    "timestamp": ("'2024-01-02 03:04:05'", "2024-01-02 03:04:05", "infinity"),
+    "timestamptz": ("'2024-01-02 03:04:05+00'", "2024-01-02 03:04:05+00", "-infinity"),
+    "bytea": ("'\\x00ff'", "\\x00ff", "\\x01"),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_row_that_the_source_has_is_never_removed_however_its_key_is_named(
+    database: Database, pipeline: IngestPipeline, kind: str
+) -> None:
+    """A key of a lake is named as the lake's reader prints it; the same value is the same key."""
+    value, has, has_not = KEYS[kind]
+    database.execute(
+        f"CREATE TABLE t (id {kind.strip()}, k text, v text, PRIMARY KEY (k, id))",
+        f"INSERT INTO t VALUES ({value}, 'a', 'kept')",
+    )
+    pipeline.run()
+    key = ask(pipeline, (has, "a"), (has_not, "a"), (has, "b"))
+    carried_out(pipeline, key)
+    assert keys.refused_request(key) not in set(pipeline.store.list(keys.CONTROL))
+    (repair,) = repairs(pipeline)
+    rows = rows_of(pipeline, repair)
+    assert [(row[0], row[2]) for row in rows if row[3] == "kept"] == [("u", "a")]
+    assert sorted((row[0], row[2]) for row in rows if row[3] is None) == [("d", "a"), ("d", "b")]
+    (present,) = (row[1] for row in rows if row[0] == "u")
+    assert repr(present) not in {repr(row[1]) for row in rows if (row[0], row[2]) == ("d", "a")}
+
+
+@pytest.mark.parametrize("error", ["ManifestCorrupt", "UnsupportedChange", "ProtocolViolation"])
+def test_a_lasting_error_refuses_its_request_and_the_stream_goes_on(
+    filled: IngestPipeline, arm: None, error: str
+) -> None:
+    key = ask(filled, ("3", "it's \\ 3"))
+    faults.arm(f"repair.begun=raise:{error}@1")
+    carried_out(filled, key, "INSERT INTO t VALUES (21, 'later', 'v')")
+    assert Refusal.decode(filled.store.get(keys.refused_request(key))).table == "public.t"
     assert repairs(filled) == []

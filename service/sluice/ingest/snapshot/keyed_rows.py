@@ -15,7 +15,8 @@ from sluice.source.catalog import Catalog
 from sluice.source.row_hashes import text_sent
 from sluice.source.sessions import Connection, translated
 
-_FLOATS = (700, 701)
+_FLOATS = (700, 701, 1021, 1022)
+"""float4, float8 and their arrays."""
 
 
 def rows_of_keys(columns: Sequence[ColumnFacts], keys: Sequence[Sequence[str]]) -> str:

@@ -22,7 +22,7 @@ from sluice.errors import SourceError, VerificationFailed
 from sluice.ingest.snapshot.repair_rows import Key, read_again
 from sluice.manifest.state import TableState
 from sluice.operate.compare.comparing import Comparing, Verdict
-from sluice.operate.compare.repairing import await_done
+from sluice.operate.compare.repairing import await_done, keys_wanted
 from sluice.source.sessions import KnownSource
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.base import ObjectStore
@@ -37,8 +37,8 @@ def close_gap(
     """Has the gap of `state` closed; the verdict is about the rows in front of it, of which those that differed
     were read again. One that is not compared says why, and nothing was done.
 
-    Raises VerificationFailed when ingest refuses, or too many rows differ, ApplyError when ingest does not
-    take them within `seconds`, SourceError, StoreError.
+    Raises VerificationFailed when ingest refuses, or too many rows differ, UsageError where a row that differs
+    has no key, ApplyError when ingest does not take them within `seconds`, SourceError, StoreError.
     """
     gap = state.gap
     assert gap is not None
@@ -46,8 +46,7 @@ def close_gap(
         if verdict.outcome == NOT_COMPARED or facts is None:
             return verdict
         schema = state.schemas[gap.schema_version]
-        rows = (*verdict.difference.changed, *verdict.difference.missing, *verdict.difference.extra)
-        wanted = sorted({tuple(text for text in row.key if text is not None) for row in rows})
+        wanted = keys_wanted(verdict, len(schema.key_columns)) if verdict.difference else []
         if len(wanted) > MOST_ROWS:
             raise VerificationFailed(
                 f"{len(wanted)} rows of {verdict.name} differ, which is too many to read by their keys",

@@ -23,10 +23,7 @@ def repair(store: ObjectStore, verdict: Verdict, *, seconds: float) -> int:
     rows are in the manifest. Raises VerificationFailed when ingest refuses, ApplyError when it does not
     take them within `seconds`, UsageError for a table without a key.
     """
-    rows = (*verdict.difference.changed, *verdict.difference.missing, *verdict.difference.extra)
-    wanted = sorted({tuple(text for text in row.key if text is not None) for row in rows})
-    if not verdict.key_columns or any(len(key) != len(verdict.key_columns) for key in wanted):
-        raise UsageError(f"{verdict.name} has no key by which its rows could be repaired", hint="resync it")
+    wanted = keys_wanted(verdict, len(verdict.key_columns))
     asked = []
     for at in range(0, len(wanted), MOST_KEYS):
         request = Request(
@@ -40,6 +37,17 @@ def repair(store: ObjectStore, verdict: Verdict, *, seconds: float) -> int:
         store.create(asked[-1], request.encode())
     await_done(store, asked, verdict, seconds=seconds)
     return len(asked)
+
+
+def keys_wanted(verdict: Verdict, width: int) -> list[tuple[str, ...]]:
+    """The keys, of `width` columns, of all rows that differ. Raises UsageError where one has none."""
+    rows = (*verdict.difference.changed, *verdict.difference.missing, *verdict.difference.extra)
+    wanted = sorted({tuple(text for text in row.key if text is not None) for row in rows})
+    if not width or any(len(key) != width for key in wanted):
+        raise UsageError(
+            f"{verdict.name} has no key by which its rows could be repaired", hint=f"`sluice resync {verdict.name}`"
+        )
+    return wanted
 
 
 def await_done(store: ObjectStore, asked: Sequence[str], verdict: Verdict, *, seconds: float) -> None:
