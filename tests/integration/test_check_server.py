@@ -80,7 +80,7 @@ def test_a_source_that_cannot_be_reached_is_a_finding() -> None:
 
 @pytest.mark.parametrize(
     ("version", "expected"),
-    [(180006, []), (190000, ["server.untested"]), (170005, ["server.minor"]), (140018, ["server.minor"])],
+    [(180006, []), (190000, []), (200000, ["server.untested"]), (170005, ["server.minor"]), (140018, ["server.minor"])],
 )
 def test_versions_that_lose_changes_and_versions_that_nobody_tried_are_named(version: int, expected: list[str]) -> None:
     assert [finding.code for finding in examine_version(version)] == expected
