@@ -154,7 +154,7 @@ def test_a_look_says_what_held_at_one_moment_although_tables_change_meanwhile(da
 
 
 def test_no_question_to_the_catalog_waits_for_a_table_that_somebody_has_locked(database: Database) -> None:
-    """But for the text of a row filter, which is asked where the lock is held: it gives up by itself."""
+    """But for the text of a row filter, which is asked where the lock is held, and it ends by itself."""
     since(database, 15, "row filters")
     publication = database.publication
     database.execute(*TABLES, f"CREATE PUBLICATION {publication} FOR TABLE a WHERE (id > 3), other.b, base, r1, r")
