@@ -218,11 +218,10 @@ def test_probes_and_metrics_are_served_while_it_runs_and_a_signal_drains(running
     assert get("/startupz")[0] == 200
     assert get("/livez")[0] == 200
     deadline = time.monotonic() + 30
-    while (state := json.loads(get("/status")[1])["state"]) != "degraded" and time.monotonic() < deadline:
+    while get("/readyz")[0] != 200 and time.monotonic() < deadline:
         pass  # an answer may be a second old
-    assert state == "degraded", "it streams, and there is no applier"
     assert get("/readyz")[0] == 200
-    assert "applier.never" in get("/readyz")[1]
+    assert json.loads(get("/status")[1])["state"] == "healthy", "an applier may still begin"
     assert 'sluice_build_info{component="ingest",pipeline="shop"' in get("/metrics")[1]
     running.send_signal(signal.SIGTERM)
     assert running.wait(180) == 0

@@ -20,6 +20,7 @@ from sluice.contract.entries import Repair
 from sluice.contract.table_state import State
 from sluice.errors import (
     FormatTooNew,
+    Interrupted,
     ManifestCorrupt,
     ObjectMissing,
     ServiceError,
@@ -36,7 +37,7 @@ from sluice.store.base import ObjectStore
 
 WAITING = "requests of operators"
 """What waits."""
-_OF_THE_PIPELINE = (SlotLost, SourceMoved, StoreRefused, WriterFenced)
+_OF_THE_PIPELINE = (Interrupted, SlotLost, SourceMoved, StoreRefused, WriterFenced)
 """Errors that say nothing about the request which met them."""
 
 
