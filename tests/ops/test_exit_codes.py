@@ -170,14 +170,15 @@ def test_code_8_somebody_else_streams_from_the_slot(connected: Sluice, database:
         assert connected("slot", "drop", "--confirm", database.slot).returncode == 8
 
 
-def test_code_9_it_runs_and_has_no_applier(connected: Sluice) -> None:
+def test_code_9_it_runs_and_a_table_needs_attention(connected: Sluice, database: Database) -> None:
+    database.execute('CREATE TABLE refused (id int PRIMARY KEY, "_sluice_op" int)')
     running = subprocess.Popen(
         connected.command("run"), cwd=connected.directory, env=connected.environment, stderr=subprocess.DEVNULL
     )
     try:
         deadline = time.monotonic() + 90
         while (ended := connected("status", "--json")).returncode != 9:
-            assert ended.returncode in (10, 11), ended.stdout
+            assert ended.returncode in (0, 10, 11), ended.stdout
             assert running.poll() is None
             assert time.monotonic() < deadline
         assert json.loads(ended.stdout)["state"] == "degraded"
@@ -250,6 +251,16 @@ def test_code_130_somebody_pressed_ctrl_c(sluice: Sluice) -> None:
         watching.send_signal(signal.SIGINT)
         watching.stdout.read()
         assert watching.wait(180) == 130
+
+
+def test_code_141_nobody_reads_what_is_printed(sluice: Sluice) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        sluice.command("config", "schema"), cwd=sluice.directory, env=sluice.environment, stdout=writing, check=False
+    )
+    os.close(writing)
+    assert ended.returncode == 141
 
 
 def test_every_documented_code_is_provoked_here() -> None:
