@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sluice.errors import UsageError
 from sluice.ingest.options import IngestOptions
-from sluice.manifest.reader import load_state
+from sluice.operate.slots import in_order
 from sluice.quoting import quote_literal
 from sluice.source.catalog import Catalog
 from sluice.source.continuity import can_set_two_phase, prove_continuity, require_same_database
@@ -21,7 +21,7 @@ from sluice.source.selection import matches, naming
 from sluice.source.sessions import Connection, KnownSource, open_query
 from sluice.source.setup import set_up
 from sluice.source.slot import can_fail_over
-from sluice.source.slot_facts import server_facts, slot_facts
+from sluice.source.slot_facts import slot_facts
 from sluice.source.start_replication import set_two_phase
 from sluice.store.base import ObjectStore
 
@@ -41,17 +41,16 @@ def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> lis
 
     Raises SlotLost when an existing pipeline cannot go on, SourceError and StoreError.
     """
-    state = load_state(store)
     with closing(open_query(options.source)) as connection:
+        slot, state, server = in_order(connection, options.source, store)
         if state.opened is not None:
             change = _two_phase_change(options, connection)
-            server = server_facts(connection, options.source)
             require_same_database(Place.of(state.opened), Place.of(server))
             if change.statement and not dry_run:
                 set_two_phase(
                     KnownSource.of(options.source, server), wanted=options.two_phase, start_lsn=state.through_lsn
                 )
-            slot = slot_facts(connection, options.source.slot)
+                slot = slot_facts(connection, options.source.slot)
             if not (change.statement and dry_run):
                 prove_continuity(
                     state.opened,

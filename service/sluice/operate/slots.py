@@ -34,9 +34,8 @@ class SlotReport:
 
 def examine(options: SourceOptions, store: ObjectStore, *, two_phase: bool) -> SlotReport:
     """Raises SourceError, StoreError."""
-    state = load_state(store)
     with closing(open_query(options)) as connection:
-        server, slot = server_facts(connection, options), slot_facts(connection, options.slot)
+        slot, state, server = in_order(connection, options, store)
     if state.opened is None and slot is None:
         return SlotReport(
             server, None, state, "", "the pipeline has not run yet: `sluice setup` or a start makes the slot"
@@ -46,6 +45,17 @@ def examine(options: SourceOptions, store: ObjectStore, *, two_phase: bool) -> S
     except SlotLost as error:
         return SlotReport(server, slot, state, str(error), error.hint)
     return SlotReport(server, slot, state, "", "")
+
+
+def in_order(
+    connection: Connection, options: SourceOptions, store: ObjectStore
+) -> tuple[SlotFacts | None, PipelineState, ServerFacts]:
+    """What `prove_continuity` compares, each read after what it must not be behind of: while ingest runs, all
+    of it moves, and another order looks like changes that are lost.
+    """
+    slot = slot_facts(connection, options.slot)
+    state = load_state(store)
+    return slot, state, server_facts(connection, options)
 
 
 def drop(options: SourceOptions, store: ObjectStore) -> None:

@@ -144,4 +144,6 @@ class Installation:
 
 
 def _own_terminal() -> None:
+    """As a shell starts a command: Ctrl-C reaches it, also where the tests themselves ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
