@@ -296,7 +296,7 @@ def _on_a_terminal(day: Day) -> None:
     assert max(map(len, lines)) <= COLUMNS, "a table is as wide as the terminal"
     refused = typed("slot", "drop", *config, given="another\n")
     assert (refused.code, "nothing was done" in refused.out) == (2, True)
-    asked = typed("slot", "drop", *config, interrupt=lambda seen: "Type the slot" in seen)
+    asked = typed("slot", "drop", *config, interrupt=lambda seen: "Type the slot" in seen, again=True)
     assert asked.code == 130
     completed = day.installed.piped(
         env={

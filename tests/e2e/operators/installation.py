@@ -105,9 +105,12 @@ class Installation:
         finally:
             os.close(writing)
 
-    def typed(self, *arguments: str, interrupt: Callable[[str], bool] | None = None, given: str = "") -> Ended:
+    def typed(
+        self, *arguments: str, interrupt: Callable[[str], bool] | None = None, given: str = "", again: bool = False
+    ) -> Ended:
         """On a terminal of LINES and COLUMNS. `given` is typed at once. Ctrl-C is typed when `interrupt` holds of what
-        is on the screen.
+        is on the screen; with `again` until the command has ended, as at a prompt: Python notices a signal that comes
+        just before it begins to read a line only with the next one.
         """
         parent, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
@@ -133,7 +136,7 @@ class Installation:
                 if not more:
                     break
                 shown += more
-            if interrupt is not None and not asked and interrupt(shown.decode(errors="replace")):
+            if interrupt is not None and (again or not asked) and interrupt(shown.decode(errors="replace")):
                 asked = True
                 os.write(parent, b"\x03")
         if time.monotonic() >= deadline:
