@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ingesting import IngestPipeline
 from tests.support.pipeline import wait_until
 from tests.support.quiet_changes import KINDS, QuietChanges
 from tests.support.sources import Database
@@ -48,3 +49,13 @@ def test_an_idle_pipeline_writes_no_entry_for_a_look(database: Database, tmp_pat
             processes=(process,),
         )
         assert quiet.newest().seq <= before + 3
+
+
+def test_looks_at_any_rhythm_examine_what_was_published(database: Database, pipeline: IngestPipeline) -> None:
+    """A look that begins too soon after the last one examines nothing, and must not put the next one off."""
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    database.execute("INSERT INTO a VALUES (1)")
+    pipeline.run(watch_interval_s=0.05)
+    state = pipeline.entries()[-1]
+    assert state.examined_lsn == state.through_lsn

@@ -109,8 +109,8 @@ class Installation:
         self, *arguments: str, interrupt: Callable[[str], bool] | None = None, given: str = "", again: bool = False
     ) -> Ended:
         """On a terminal of LINES and COLUMNS. `given` is typed at once. Ctrl-C is typed when `interrupt` holds of what
-        is on the screen; with `again` until the command has ended, as at a prompt: Python notices a signal that comes
-        just before it begins to read a line only with the next one.
+        is on the screen; with `again` every two seconds until the command has ended, as at a prompt: Python notices a
+        signal that comes just before it begins to read a line only with the next one.
         """
         parent, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
@@ -126,7 +126,7 @@ class Installation:
         )
         os.close(child)
         os.write(parent, given.encode())
-        shown, deadline, asked = b"", time.monotonic() + _DEADLINE_SECONDS, False
+        shown, deadline, due = b"", time.monotonic() + _DEADLINE_SECONDS, 0.0
         while time.monotonic() < deadline:
             if select.select([parent], [], [], 0.2)[0]:
                 try:
@@ -136,8 +136,8 @@ class Installation:
                 if not more:
                     break
                 shown += more
-            if interrupt is not None and (again or not asked) and interrupt(shown.decode(errors="replace")):
-                asked = True
+            if interrupt is not None and time.monotonic() >= due and interrupt(shown.decode(errors="replace")):
+                due = time.monotonic() + 2.0 if again else deadline
                 os.write(parent, b"\x03")
         if time.monotonic() >= deadline:
             os.killpg(process.pid, signal.SIGKILL)

@@ -111,9 +111,10 @@ class CatalogWatch:
     def _look(self, connection: Connection) -> None:
         if self._tables.configured != self._configured:
             self._configured, self._settled = self._tables.configured, {}
-        mark, waiting = self._mark, dict(self.requests.waiting)
-        examined_lsn = mark.lsn if mark.settled else 0
-        self._mark = _Mark(self._log.state.through_lsn, time.monotonic())
+        waiting, examined_lsn = dict(self.requests.waiting), 0
+        if self._mark.settled:  # a younger one stays, or looks at a faster rhythm would never examine anything
+            examined_lsn = self._mark.lsn
+            self._mark = _Mark(self._log.state.through_lsn, time.monotonic())
         states = self._tables.states()  # from before the look: what changes meanwhile is judged by the next one
         before_lsn = Catalog(connection).wal_end()
         published = self._published.look(connection)
