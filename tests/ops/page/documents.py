@@ -33,6 +33,7 @@ def table(name: str, **changes: Any) -> Document:
         "path": f"s3://lake/shop/public/{name}",
         "state": "live",
         "reason": "",
+        "reason_code": "",
         "since": "2026-01-01T00:00:00+00:00",
         "mode": "mirror",
         "generation": 1,
