@@ -152,7 +152,6 @@ def seen(facts: TableFacts) -> TableFacts:
     return replace(
         facts,
         estimated_rows=0,
-        publication_altered=facts.publication_altered.split()[0],
         removals=min(facts.removals, 0),
         children=tuple(replace(leaf, attached=()) for leaf in facts.children),
         type_details=tuple(replace(detail, original=False) for detail in facts.type_details),

@@ -101,11 +101,7 @@ def test_what_changes_rows_without_an_event_is_named(
         ),
         (
             "t",
-            (
-                "ALTER PUBLICATION {publication} SET (publish = 'insert')",
-                "ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')",
-                "ALTER PUBLICATION {publication} OWNER TO pg_database_owner",
-            ),
+            ("ALTER PUBLICATION {publication} OWNER TO pg_database_owner",),
             "the publication itself was altered",
         ),
         (
@@ -175,7 +171,6 @@ def test_what_was_otherwise_for_a_moment_is_named(
         ("r", ("CREATE TABLE r4 PARTITION OF r FOR VALUES FROM (300) TO (400)", "INSERT INTO r VALUES (301, 'x')")),
         ("r", ("ANALYZE r",)),
         ("t", ("CREATE TABLE other (id int PRIMARY KEY)", "ALTER PUBLICATION {publication} ADD TABLE other")),
-        ("t", ("ALTER PUBLICATION {publication} OWNER TO pg_database_owner",)),
         ("unlabelled", ("ALTER TYPE empty ADD VALUE 'first'",)),
     ],
 )

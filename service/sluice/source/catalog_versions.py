@@ -23,9 +23,7 @@ PARTS_OF_TYPE = """SELECT t.typbasetype WHERE t.typtype = 'd'
 # Needs a closing parenthesis. A partition that is being detached belongs to no root: the server reads
 # and sends it so, though its row is there until the detachment is complete.
 _SENT = """pub AS (
-    SELECT f.oid, f.puballtables, f.pubviaroot, pg_catalog.concat_ws(' ', f.xmin, f.pubowner,
-            (SELECT pg_catalog.count(*) FROM pg_catalog.pg_publication o WHERE o.xmin = f.xmin),
-            pg_catalog.pg_stat_get_tuples_updated('pg_catalog.pg_publication'::regclass)) AS altered,
+    SELECT f.oid, f.puballtables, f.pubviaroot, f.xmin::text AS altered,
         COALESCE(pg_catalog.to_jsonb(f) ->> 'pubgencols', 'n') = 's' AS generated,
            CASE WHEN f.pubinsert THEN 'i' ELSE '' END || CASE WHEN f.pubupdate THEN 'u' ELSE '' END
                || CASE WHEN f.pubdelete THEN 'd' ELSE '' END

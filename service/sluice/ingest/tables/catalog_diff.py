@@ -123,7 +123,7 @@ def _membership(old: dict[str, Any], facts: TableFacts) -> str | None:
         return "the table may have been attached to another one for a moment: changes may have been sent as that one's"
     if 0 <= old["removals"] != facts.removals > 0 and not facts.removals_known <= old["removals"] < facts.removals:
         return "an entry of a publication came and went, perhaps one about the table: changes may not have been sent"
-    if not _is_unaltered(old["altered"].split(), facts.publication_altered.split()):
+    if old["altered"] != facts.publication_altered:
         return "the publication itself was altered, if only for a moment: some changes may not have been sent"
     return None
 
@@ -136,16 +136,6 @@ def _was_attached(old: dict[str, Any], facts: TableFacts) -> bool:
     changed = [known[1] != column.xmin for known, column in zip(before, facts.columns, strict=True) if known]
     matters = "r" in facts.publishes or any(one.endswith(" except") for one in facts.memberships)
     return matters and bool(changed) and all(changed)
-
-
-def _is_unaltered(old: list[str], now: list[str]) -> bool:
-    """Whether the publication is as it was, but perhaps for its owner: when that is another one, and the server
-    has counted no other change of a publication.
-    """
-    if old[:1] == now[:1] or not (old and now):
-        return old[:1] == now[:1]
-    (_, owner, _, count), (_, new_owner, at_once, new_count) = old, now
-    return owner != new_owner and int(new_count) - int(count) == int(at_once)
 
 
 def other_primary_key(old_fingerprint: str, facts: TableFacts) -> bool:
