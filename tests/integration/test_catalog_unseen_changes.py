@@ -36,6 +36,13 @@ ATTACHED = (
     ),
     "INSERT INTO r VALUES (50, 50)",
 )
+APART = "CREATE TABLE r2 (id int PRIMARY KEY, v int)"
+MOMENT = (
+    "ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200)",
+    "INSERT INTO r2 SELECT i, i FROM generate_series(100, 109) i",
+    "ALTER TABLE r DETACH PARTITION r2",
+)
+MOMENT_AGAIN = (MOMENT[0], MOMENT[1].replace("100, 109", "110, 119"), MOMENT[2])
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "attach_in_one_transaction": (PARTED, ATTACHED),
     "root_default_then_drop_default": (
@@ -160,6 +167,43 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
 }
+CASES |= {
+    "attached_for_a_moment": ((*PARTED, APART), MOMENT),
+    "attached_for_a_moment_below_the_root": (
+        (
+            *PARTED,
+            APART,
+            "CREATE TABLE r3 PARTITION OF r FOR VALUES FROM (100) TO (200) PARTITION BY RANGE (id)",
+        ),
+        tuple(statement.replace("TABLE r ", "TABLE r3 ") for statement in MOMENT),
+    ),
+    "attached_for_a_moment_and_a_column_added": ((*PARTED, APART), (*MOMENT, "ALTER TABLE r ADD COLUMN w int")),
+    "attached_for_a_moment_to_an_empty_root": (
+        (*PARTED, APART, "DROP TABLE r1"),
+        MOMENT,
+    ),
+    "detached_before_and_attached_for_a_moment": ((*PARTED, APART, *MOMENT), MOMENT_AGAIN),
+    "subtree_attached_for_a_moment": (
+        (
+            *PARTED,
+            "CREATE TABLE r2 (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
+            "CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (100) TO (200)",
+        ),
+        MOMENT,
+    ),
+    "born_attached_and_detached_in_one_transaction": (
+        PARTED,
+        (f"BEGIN; {APART}; {'; '.join(MOMENT)}; COMMIT",),
+    ),
+    "partition_born_and_detached": (
+        PARTED,
+        (
+            "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",
+            "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i",
+            "ALTER TABLE r DETACH PARTITION r2",
+        ),
+    ),
+}
 LIMITS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "label_added_and_renamed": (
         MOOD,
@@ -177,14 +221,12 @@ LIMITS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "DROP TABLE r2",
         ),
     ),
-    "partition_born_and_detached": (
-        PARTED,
-        (
-            "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",
-            "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i",
-            "ALTER TABLE r DETACH PARTITION r2",
-        ),
+    "attached_for_a_moment_and_dropped": ((*PARTED, APART), (*MOMENT, "DROP TABLE r2")),
+    "attached_for_a_moment_and_then_elsewhere": (
+        (*PARTED, APART, "CREATE TABLE q (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)"),
+        (*MOMENT, "ALTER TABLE q ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200)"),
     ),
+    "attached_for_a_moment_and_a_column_renamed": ((*PARTED, APART), (*MOMENT, "ALTER TABLE r2 RENAME v TO w")),
     "regclass_renamed": (
         (
             "CREATE TABLE other (id int)",
@@ -196,6 +238,7 @@ LIMITS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
 }
 WITHIN_ONE_INTERVAL = (
+    "attached_for_a_moment",
     "attach_in_one_transaction",
     "column_born_dropped_and_born_again",
     "label_renamed_and_back",
@@ -224,7 +267,7 @@ def test_what_was_done_and_undone_while_ingest_was_down_is_named(
 
 
 @pytest.mark.parametrize(
-    "name", cases(WITHIN_ONE_INTERVAL, quick=["attach_in_one_transaction", "unlogged_for_a_moment"])
+    "name", cases(WITHIN_ONE_INTERVAL, quick=["attach_in_one_transaction", "attached_for_a_moment", "unlogged_for_a_moment"])
 )
 def test_what_was_done_and_undone_within_one_interval_is_named(
     pipeline: IngestPipeline, tmp_path: Path, name: str

@@ -95,6 +95,7 @@ def table(*columns: ColumnFacts, **changes: object) -> TableFacts:
         publication_altered="1",
         estimated_rows=0,
         children=(),
+        former_leaves=(),
         type_details=(),
         attributes=0,
         primary_key=0,

@@ -103,6 +103,8 @@ class TableFacts:
     `removals` counts what left publications so far, where that could have concerned the table and
     left no trace; -1 where it could not. `removals_known` is the count from which on each removal was
     seen to be of something else.
+    `former_leaves` has a name for each table that may have been a partition of this one and is none now, another
+    one after every DETACH.
     `attributes` counts the columns that the table ever had. `primary_key` is another number after
     every DROP and ADD of it, 0 without one. `toast` is another number after every rewrite, and the
     same one after TRUNCATE; 0 for tables without large columns.
@@ -130,6 +132,7 @@ class TableFacts:
     removals: int
     estimated_rows: int
     children: tuple[ChildFacts, ...]
+    former_leaves: tuple[str, ...]
     type_details: tuple[TypeDetail, ...]
     attributes: int
     primary_key: int

@@ -210,10 +210,12 @@ class Catalog:
         )
         listed = table.pop("attnames")
         memberships = tuple(table.pop("memberships") or ())
+        former_leaves = tuple(table.pop("former_leaves") or ())
         relfilenode = table.pop("relfilenode") or 0
         return TableFacts(
             **table,
             memberships=memberships,
+            former_leaves=former_leaves,
             relfilenode=_combined(leaves) if table["relkind"] == "p" else relfilenode,
             columns=live,
             children=leaves,
@@ -239,6 +241,10 @@ _ATTNAMES = """(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg
 # command of it. Where xmax is set (by an update that rolled back) the command is that of the
 # update, and proves nothing.
 #
+# ATTACH and DETACH write each column of a partition anew. One that is none any more and has the columns of
+# the root, or but for some that came or went since, may have been its own. Of these columns the one that was written
+# first says when that was last: what is done to others later is not done to it.
+#
 # What the server's functions look up in its cache may be newer than the rows of this query. So they say
 # nothing here of how a table is stored, and NULL of a right means that its object is gone meanwhile.
 #
@@ -254,6 +260,14 @@ WITH RECURSIVE %(sent)s
     FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type_oid WHERE t.typtype = 'd'
 ), resolved AS (
     SELECT DISTINCT ON (oid) oid, type_oid, typmod FROM base ORDER BY oid, depth DESC
+), written_anew (oid, version, names) AS MATERIALIZED (
+    SELECT o.oid, (SELECT a.xmin::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0
+            AND NOT a.attisdropped ORDER BY pg_catalog.age(a.xmin) DESC LIMIT 1),
+        ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0
+            AND NOT a.attisdropped)
+    FROM outside o JOIN pg_catalog.pg_attribute s ON s.attrelid = o.oid AND s.attnum = -1
+    WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0
+        AND NOT a.attisdropped AND (a.xmin::text, a.cmin::text) = (s.xmin::text, s.cmin::text))
 )
 SELECT
     pg_catalog.jsonb_build_object(
@@ -268,7 +282,11 @@ SELECT
         'attnames', %(attnames)s,
         'has_column_list', COALESCE(p.has_list, false),
         'publishes', COALESCE(p.publishes, ''),
-        'memberships', m.spelled,
+        'memberships', m.spelled, 'former_leaves', CASE WHEN c.relkind = 'p' AND p.oid IS NOT NULL THEN (
+            SELECT pg_catalog.jsonb_agg(w.oid || ':' || w.version ORDER BY w.oid) FROM written_anew w,
+                (SELECT pg_catalog.array_agg(a.attname) AS names FROM pg_catalog.pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) own
+            WHERE w.names @> own.names OR w.names <@ own.names) END,
         'attributes', c.relnatts, 'toast', c.reltoastrelid::int8, 'primary_key', COALESCE(
             (SELECT k.oid FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'p')::int8, 0),
         'publication_altered', COALESCE((SELECT pub.altered FROM pub), ''),

@@ -48,6 +48,9 @@ _SENT = """pub AS (
 ), tables AS (
     SELECT c.oid, c.relkind, c.relispartition, c.relnamespace
     FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p') AND pg_catalog.pg_relation_is_publishable(c.oid)
+), outside AS (
+    SELECT c.oid, c.xmin AS version FROM pg_catalog.pg_class c
+    WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND NOT c.relispartition AND c.oid >= 16384
 ), members AS (
     SELECT e.prrelid AS oid FROM entries e WHERE NOT e.excepted
     UNION
@@ -196,6 +199,8 @@ WITH RECURSIVE %(sent)s
 )
 SELECT t.oid::int8,
     t.version # m.version # COALESCE((SELECT pg_catalog.bit_xor(s.version) FROM shared_rows s), 0)
+        # CASE k.relkind WHEN 'p'
+            THEN (SELECT pg_catalog.bit_xor(pg_catalog.hash_record_extended(o.*, 15)) FROM outside o) ELSE 0 END
         # CASE WHEN t.typed THEN COALESCE((SELECT pg_catalog.bit_xor(y.version) FROM type_rows y), 0) ELSE 0 END
-FROM of_tables t JOIN of_memberships m ON m.oid = t.oid
+FROM of_tables t JOIN of_memberships m ON m.oid = t.oid JOIN tables k ON k.oid = t.oid
 """

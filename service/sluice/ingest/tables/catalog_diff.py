@@ -65,6 +65,7 @@ def fingerprint(facts: TableFacts) -> str:
             str(leaf.oid): [leaf.relfilenode, leaf.relpersistence, list(leaf.levels), leaf.version, leaf.settings]
             for leaf in facts.children
         },
+        "former leaves": list(facts.former_leaves),
         "rights": [facts.schema_usable, facts.selectable, facts.policies_apply],
         "leaf identities": {
             str(leaf.oid): [leaf.replica_identity, sorted(leaf.identity_columns)] for leaf in facts.children
@@ -246,6 +247,8 @@ def _leaves(old: dict[str, Any], facts: TableFacts) -> str | None:
     now = {str(leaf.oid): leaf for leaf in facts.children}
     if set(old["leaves"]) - set(now):
         return "a partition was detached or dropped: its rows left without an event"
+    if set(facts.former_leaves) - set(old.get("former leaves", facts.former_leaves)):
+        return "another table may have been a partition of it for a moment: rows that were sent as its own are gone"
     known = {level for leaf in old["leaves"].values() for level in leaf[2]}
     for oid, leaf in now.items():
         name = f"{leaf.schema}.{leaf.name}"
