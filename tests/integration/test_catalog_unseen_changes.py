@@ -267,7 +267,8 @@ def test_what_was_done_and_undone_while_ingest_was_down_is_named(
 
 
 @pytest.mark.parametrize(
-    "name", cases(WITHIN_ONE_INTERVAL, quick=["attach_in_one_transaction", "attached_for_a_moment", "unlogged_for_a_moment"])
+    "name",
+    cases(WITHIN_ONE_INTERVAL, quick=["attach_in_one_transaction", "attached_for_a_moment", "unlogged_for_a_moment"]),
 )
 def test_what_was_done_and_undone_within_one_interval_is_named(
     pipeline: IngestPipeline, tmp_path: Path, name: str

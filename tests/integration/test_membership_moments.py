@@ -2,15 +2,20 @@
 again: every way in which it can have a table, with every way in which that can be otherwise.
 """
 
+import os
+import signal
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from sluice import lsn
 from sluice.contract.catalog_facts import TableFacts
-from sluice.ingest.tables.catalog_diff import compare, fingerprint
+from sluice.contract.table_state import State
+from sluice.ingest.tables.catalog_diff import Unseen, compare, fingerprint
 from sluice.source.catalog import Catalog
 from sluice.source.published_tables import PublishedTables
 from sluice.source.sessions import Connection, open_query
@@ -18,8 +23,11 @@ from tests.support.catalog_stories import RESYNC, verdicts
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
 from tests.support.memberships import TABLES, Membership, changes, memberships
+from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of, server_major, since
-from tests.support.sources import Database
+from tests.support.sources import Database, fresh_database
+from tools.local.postgres import PostgresServer, StopMode, temporary_server
+from tools.local.sluice import Pipeline
 
 EVERY = {membership.label: membership for membership in memberships()}
 QUICK = ("t filtered and schema", "root and leaf filtered", "leaf, by root", "all, by root")
@@ -47,13 +55,6 @@ def sent(database: Database) -> dict[int, tuple[object, set[int]]]:
     return {oid: (said, set(leaves) - {oid}) for oid, said, leaves in rows}
 
 
-def lacks(said: tuple[object, set[int]], meanwhile: tuple[object, set[int]] | None) -> bool:
-    """Whether something of a table was sent otherwise. That another leaf was below it for a moment is a limit
-    that docs/guarantees.md names.
-    """
-    return meanwhile is None or said[0] != meanwhile[0] or bool(said[1] - meanwhile[1])
-
-
 def quietly(database: Database, statement: str) -> bool:
     """Whether the server carried it out. The session is gone then, and what it did is counted."""
     try:
@@ -64,7 +65,9 @@ def quietly(database: Database, statement: str) -> bool:
 
 
 def wait_until_counted(connection: Connection) -> None:
-    """Until every session has ended that could still have something to count."""
+    """Until every session has ended that could still have something to count, and on 14 the collector has
+    written down what they counted.
+    """
     command = (
         b"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() "
         b"AND datname = current_database()"
@@ -72,9 +75,20 @@ def wait_until_counted(connection: Connection) -> None:
     tick = threading.Event()
     for _ in range(200):
         if connection.execute(command).fetchone() == (0,):
+            break
+        tick.wait(0.05)
+    else:
+        raise AssertionError("a session did not end")
+    (ended,) = connection.execute("SELECT clock_timestamp()").fetchone() or (None,)
+    for _ in range(200):
+        written = connection.execute(
+            "SELECT pg_stat_get_tuples_deleted('pg_publication_rel'::regclass), pg_stat_get_snapshot_timestamp() > %s",
+            (ended,),
+        ).fetchone()
+        if connection.info.server_version >= 150000 or (written and written[1]):
             return
         tick.wait(0.05)
-    raise AssertionError("a session did not end")
+    raise AssertionError("the collector wrote nothing down")
 
 
 @pytest.mark.parametrize("label", cases(EVERY, quick=QUICK))
@@ -99,7 +113,7 @@ def test_a_moment_in_which_the_server_sent_otherwise_is_a_reason_at_the_next_loo
             assert sent(database) == said, moment
             tried += 1
             wait_until_counted(running)
-            wrong = [oid for oid, what in said.items() if lacks(what, meanwhile.get(oid))]
+            wrong = [oid for oid, what in said.items() if meanwhile.get(oid) != what]
             with closing(open_query(options)) as restarted:
                 after_restart = {facts.oid: facts for facts in Catalog(restarted).published_tables(publication)}
             for when, now in (("running", published.look(running)), ("down", after_restart)):
@@ -107,31 +121,116 @@ def test_a_moment_in_which_the_server_sent_otherwise_is_a_reason_at_the_next_loo
     assert tried >= 3
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["down", "between two looks"])
+def happen(database: Database, moments: list[tuple[str, str, str]]) -> None:
+    """Every moment, with changes in each. What the server refuses is left out."""
+    for number, (_, away, back) in enumerate(moments, 1):
+        if quietly(database, away):
+            for change in changes(number):
+                quietly(database, f"SET search_path = s, public; {change}")
+            assert quietly(database, back), back
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["down", "between two looks"])
 @pytest.mark.parametrize("label", cases(EVERY, quick=("t filtered and schema",)))
 def test_what_was_sent_otherwise_for_a_moment_is_read_again_and_equal(
-    pipeline: IngestPipeline, tmp_path: Path, label: str, *, frozen: bool
+    pipeline: IngestPipeline, tmp_path: Path, label: str, *, running: bool
 ) -> None:
     """With changes in that moment; ingest is down meanwhile, or between two looks."""
-    major = made(pipeline.database, EVERY[label])
-    moments = list(EVERY[label].moments(major))
-
-    def happen() -> None:
-        for number, (_, away, back) in enumerate(moments, 1):
-            if quietly(pipeline.database, away):
-                for change in changes(number):
-                    quietly(pipeline.database, f"SET search_path = s, public; {change}")
-                assert quietly(pipeline.database, back), back
-
-    if frozen:
-        with pipeline.running(**RESYNC, watch_interval_s=3600) as running:
-            running.wait_until(lambda: {table.state for table in pipeline.state().tables.values()} == {"live"})
-            happen()
+    moments = list(EVERY[label].moments(made(pipeline.database, EVERY[label])))
+    if running:
+        with pipeline.running(**RESYNC, watch_interval_s=3600) as ingest:
+            ingest.wait_until(lambda: {table.state for table in pipeline.state().tables.values()} == {"live"})
+            happen(pipeline.database, moments)
     else:
         pipeline.run(**RESYNC)
-        happen()
+        happen(pipeline.database, moments)
     with pipeline.database.connect() as connection:
         wait_until_counted(connection)
     for _ in range(2):
         pipeline.run(**RESYNC)
     assert {(found.state, found.differences) for found in verdicts(pipeline, tmp_path)} == {("live", ())}
+
+
+@pytest.mark.parametrize("label", cases(EVERY, quick=("root, by root",)))
+def test_what_was_sent_otherwise_while_the_process_was_frozen_is_read_again_and_equal(
+    pipeline: IngestPipeline, tmp_path: Path, label: str
+) -> None:
+    """Its own looks find it, before it is stopped."""
+    database = pipeline.database
+    moments = list(EVERY[label].moments(made(database, EVERY[label])))
+    settings = {
+        "source": {"slot": database.slot, "publication": database.publication},
+        "spool": {"max_delay": "200ms"},
+    }
+    target = 0
+
+    def is_settled() -> bool:
+        for table, id_ in (("s.t", 150), ("s.r", 150), ("s.l", 1150)):
+            database.execute(f"UPDATE {table} SET v = v + 1 WHERE id = {id_}")
+        state = pipeline.state()
+        states = {table.state for table in state.tables.values()} - {State.DETACHED}
+        return states == {State.LIVE} and state.examined_lsn > target
+
+    with Pipeline(tmp_path, name="test", dsn=database.dsn, settings=settings).start("run") as process:
+        wait_until(is_settled, what="all tables are live", processes=(process,), timeout=60)
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            happen(database, moments)
+            with database.connect() as connection:
+                wait_until_counted(connection)
+            target = lsn.parse(pipeline.wal_end())
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        wait_until(is_settled, what="all tables are live again", processes=(process,), timeout=120)
+    assert {(found.state, found.differences) for found in verdicts(pipeline, tmp_path)} == {("live", ())}
+
+
+def compared_around(server: PostgresServer, between: Callable[[Database], None]) -> Unseen | None:
+    """What a comparison of two looks at a table with a filter says, with `between` in between. The server has
+    counted a removal before, and one while `between` is done.
+    """
+    with fresh_database(server) as database:
+        since(database, 15, "row filters")
+        options = options_of(database)
+        moment = [f"ALTER PUBLICATION {database.publication} {what} TABLES IN SCHEMA s" for what in ("ADD", "DROP")]
+        database.execute(
+            "CREATE SCHEMA s",
+            "CREATE TABLE s.t (id int PRIMARY KEY)",
+            f"CREATE PUBLICATION {database.publication} FOR TABLE s.t WHERE (id > 100)",
+            *moment,
+        )
+
+        def look() -> TableFacts:
+            with closing(open_query(options)) as connection:
+                wait_until_counted(connection)
+                (facts,) = Catalog(connection).published_tables(database.publication)
+                return facts
+
+        before = look()
+        assert before.removals == 1
+        between(database)
+        return compare(before.relfilenode, fingerprint(before), look())
+
+
+@pytest.mark.parametrize(
+    "reset", ["pg_stat_reset()", "pg_stat_reset_single_table_counters('pg_publication_namespace'::regclass)"]
+)
+def test_a_count_of_removals_that_was_reset_is_a_reason(database: Database, reset: str) -> None:
+    def between(database: Database) -> None:
+        database.execute(
+            *(f"ALTER PUBLICATION {database.publication} {what} TABLES IN SCHEMA s" for what in ("ADD", "DROP"))
+        )
+        with database.connect() as connection:
+            wait_until_counted(connection)
+            connection.execute(f"SELECT {reset}".encode())
+
+    unseen = compared_around(database.server, between)
+    assert unseen is not None
+    assert "came and went" in unseen.reason
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_a_server_that_was_started_again_is_no_reason(mode: StopMode) -> None:
+    """Although it counts from 0 after a crash."""
+    with temporary_server(settings={"wal_level": "logical"}, durable=True) as server:
+        assert compared_around(server, lambda _: server.restart(mode)) is None

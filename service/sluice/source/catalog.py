@@ -12,7 +12,7 @@ from typing import Any
 
 from sluice import lsn
 from sluice.contract.catalog_facts import ChildFacts, ColumnFacts, PublicationFacts, TableFacts, TypeDetail
-from sluice.source.catalog_versions import PARTS_OF_TYPE, sent_sql, versions_sql
+from sluice.source.catalog_versions import PARTS_OF_TYPE, removed_schemas_sql, sent_sql, versions_sql
 from sluice.source.sessions import Connection, translated
 
 _Rows = list[dict[str, Any]] | None
@@ -68,10 +68,9 @@ class Catalog:
         """The oids of the entries and schemas of all publications, and how many were removed so far."""
         kinds = ("rel", "namespace")[: 2 if self._version >= 150000 else 1]
         rows = " UNION ALL ".join(f"SELECT oid FROM pg_catalog.pg_publication_{kind}" for kind in kinds)
-        deleted = (
-            f"pg_catalog.pg_stat_get_tuples_deleted('pg_catalog.pg_publication_{kind}'::regclass)" for kind in kinds
-        )
-        command = f"SELECT pg_catalog.array_agg(e.oid::int8), {' + '.join(deleted)} FROM ({rows}) e"
+        deleted = "pg_catalog.pg_stat_get_tuples_deleted('pg_catalog.pg_publication_rel'::regclass)"
+        schemas = removed_schemas_sql(self._version)
+        command = f"SELECT pg_catalog.array_agg(e.oid::int8), {deleted} + {schemas} FROM ({rows}) e"
         with translated("reading the entries of publications"):
             row = self._conn.execute(command.encode()).fetchone()
         assert row is not None
@@ -241,10 +240,6 @@ _ATTNAMES = """(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg
 # command of it. Where xmax is set (by an update that rolled back) the command is that of the
 # update, and proves nothing.
 #
-# ATTACH and DETACH write each column of a partition anew. One that is none any more and has the columns of
-# the root, or but for some that came or went since, may have been its own. Of these columns the one that was written
-# first says when that was last: what is done to others later is not done to it.
-#
 # What the server's functions look up in its cache may be newer than the rows of this query. So they say
 # nothing here of how a table is stored, and NULL of a right means that its object is gone meanwhile.
 #
@@ -260,14 +255,6 @@ WITH RECURSIVE %(sent)s
     FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type_oid WHERE t.typtype = 'd'
 ), resolved AS (
     SELECT DISTINCT ON (oid) oid, type_oid, typmod FROM base ORDER BY oid, depth DESC
-), written_anew (oid, version, names) AS MATERIALIZED (
-    SELECT o.oid, (SELECT a.xmin::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0
-            AND NOT a.attisdropped ORDER BY pg_catalog.age(a.xmin) DESC LIMIT 1),
-        ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0
-            AND NOT a.attisdropped)
-    FROM outside o JOIN pg_catalog.pg_attribute s ON s.attrelid = o.oid AND s.attnum = -1
-    WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0
-        AND NOT a.attisdropped AND (a.xmin::text, a.cmin::text) = (s.xmin::text, s.cmin::text))
 )
 SELECT
     pg_catalog.jsonb_build_object(

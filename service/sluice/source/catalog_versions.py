@@ -48,9 +48,17 @@ _SENT = """pub AS (
 ), tables AS (
     SELECT c.oid, c.relkind, c.relispartition, c.relnamespace
     FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p') AND pg_catalog.pg_relation_is_publishable(c.oid)
-), outside AS (
-    SELECT c.oid, c.xmin AS version FROM pg_catalog.pg_class c
-    WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND NOT c.relispartition AND c.oid >= 16384
+), written_anew (oid, version, names) AS MATERIALIZED (
+    SELECT o.oid, (SELECT a.xmin::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0
+            AND NOT a.attisdropped ORDER BY pg_catalog.age(a.xmin) DESC LIMIT 1),
+        ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0
+            AND NOT a.attisdropped)
+    FROM pg_catalog.pg_class o JOIN pg_catalog.pg_attribute s ON s.attrelid = o.oid AND s.attnum = -1
+        JOIN pg_catalog.pg_attribute f ON f.attrelid = o.oid AND f.attnum = 1
+    WHERE o.relkind IN ('r', 'p') AND o.relpersistence <> 't' AND NOT o.relispartition AND o.oid >= 16384
+        AND NOT (f.xmin = s.xmin AND f.cmin = s.cmin) AND NOT EXISTS (
+            SELECT 1 FROM pg_catalog.pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped
+                AND a.xmin = s.xmin AND a.cmin = s.cmin)
 ), members AS (
     SELECT e.prrelid AS oid FROM entries e WHERE NOT e.excepted
     UNION
@@ -102,6 +110,10 @@ version of the one that says on which schema it depends. What was added and is g
 the server counts rows that it removed. `exposed` has the count for tables that such an entry or schema
 would have concerned: it lifts a filter, stands above a partition, filters a leaf beside its root, or
 excepts a table from all of them.
+
+ATTACH and DETACH write each column of a partition anew. `written_anew` has tables that are none now and were
+treated so: by the column that was written first, for what is done later is done to others. It has
+the names of their columns, which a root had alike, but for some that came or went since.
 """
 
 _EXPOSED = """(t.relispartition AND (pub.pubviaroot OR %(filters)s AND NOT pub.puballtables AND NOT EXISTS
@@ -118,11 +130,20 @@ def sent_sql(server_version: int) -> str:
         "excepted": "r.prexcept" if since_19 else "false",
         "except": " except" if since_19 else "",
         "whole_schemas": schemas + "pub.oid = s.pnpubid" if since_15 else "SELECT NULL::oid, '' WHERE false",
-        "removed_schemas": "pg_catalog.pg_stat_get_tuples_deleted('pg_catalog.pg_publication_namespace'::regclass)"
-        if since_15
-        else "0",
+        "removed_schemas": removed_schemas_sql(server_version),
         "exposed": f"(SELECT {exposed} FROM pg_catalog.pg_class t WHERE t.oid = p.oid)",
     }
+
+
+def removed_schemas_sql(server_version: int) -> str:
+    """How many schemas left publications; a far greater number after the counts of the database were reset
+    by hand. After a crash they begin anew without a time, but on 14.
+    """
+    if server_version < 150000:
+        return "0"
+    return """pg_catalog.pg_stat_get_tuples_deleted('pg_catalog.pg_publication_namespace'::regclass)
+        + COALESCE((SELECT EXTRACT(epoch FROM pg_catalog.pg_stat_get_db_stat_reset_time(d.oid)) * 1000000
+            FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()), 0)::int8"""
 
 
 def versions_sql(server_version: int) -> bytes:
@@ -200,7 +221,8 @@ WITH RECURSIVE %(sent)s
 SELECT t.oid::int8,
     t.version # m.version # COALESCE((SELECT pg_catalog.bit_xor(s.version) FROM shared_rows s), 0)
         # CASE k.relkind WHEN 'p'
-            THEN (SELECT pg_catalog.bit_xor(pg_catalog.hash_record_extended(o.*, 15)) FROM outside o) ELSE 0 END
+            THEN COALESCE((SELECT pg_catalog.bit_xor(pg_catalog.hash_record_extended(ROW(w.oid, w.version), 15))
+            FROM written_anew w), 0) ELSE 0 END
         # CASE WHEN t.typed THEN COALESCE((SELECT pg_catalog.bit_xor(y.version) FROM type_rows y), 0) ELSE 0 END
 FROM of_tables t JOIN of_memberships m ON m.oid = t.oid JOIN tables k ON k.oid = t.oid
 """
