@@ -56,9 +56,8 @@ _SENT = """pub AS (
     FROM pg_catalog.pg_class o JOIN pg_catalog.pg_attribute s ON s.attrelid = o.oid AND s.attnum = -1
         JOIN pg_catalog.pg_attribute f ON f.attrelid = o.oid AND f.attnum = 1
     WHERE o.relkind IN ('r', 'p') AND o.relpersistence <> 't' AND NOT o.relispartition AND o.oid >= 16384
-        AND NOT (f.xmin = s.xmin AND f.cmin = s.cmin) AND NOT EXISTS (
-            SELECT 1 FROM pg_catalog.pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped
-                AND a.xmin = s.xmin AND a.cmin = s.cmin)
+        AND f.xmin <> s.xmin AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute a
+            WHERE a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.xmin = s.xmin)
 ), members AS (
     SELECT e.prrelid AS oid FROM entries e WHERE NOT e.excepted
     UNION
