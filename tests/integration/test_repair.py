@@ -191,3 +191,30 @@ def test_a_lasting_error_refuses_its_request_and_the_stream_goes_on(
     carried_out(filled, key, "INSERT INTO t VALUES (21, 'later', 'v')")
     assert Refusal.decode(filled.store.get(keys.refused_request(key))).table == "public.t"
     assert repairs(filled) == []
+
+
+UNANNOUNCED = {
+    "a column came and went": ("ALTER TABLE t ADD COLUMN x int", "ALTER TABLE t DROP COLUMN x"),
+    "a type was renamed": ("ALTER TYPE mood RENAME TO feeling",),
+    "a type moved": ("CREATE SCHEMA apart", "ALTER TYPE mood SET SCHEMA apart"),
+    "the table was renamed": ("ALTER TABLE t RENAME TO u", "ALTER TABLE u RENAME TO t"),
+    "a column was renamed": ("ALTER TABLE t RENAME COLUMN v TO w", "ALTER TABLE t RENAME COLUMN w TO v"),
+    "another default": ("ALTER TABLE t ALTER COLUMN e SET DEFAULT 7",),
+}
+
+
+@pytest.mark.parametrize("change", UNANNOUNCED)
+def test_what_changes_no_column_that_is_sent_keeps_no_row_from_repair(filled: IngestPipeline, change: str) -> None:
+    filled.database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "ALTER TABLE t ADD COLUMN m mood, ADD COLUMN e int DEFAULT 5",
+        "UPDATE t SET m = 'ok' WHERE id = 4",
+    )
+    filled.run()
+    filled.database.execute(*UNANNOUNCED[change])
+    filled.run()
+    table = filled.table("public.t")
+    assert table.state == "live", table.reason
+    carried_out(filled, ask(filled, ("3", "it's \\ 3")))
+    (repair,) = repairs(filled)
+    assert rows_of(filled, repair) == [("u", 3, "it's \\ 3", "v3")]

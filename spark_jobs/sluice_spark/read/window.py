@@ -69,10 +69,10 @@ class Window:
 
 class Waiting(NamedTuple):
     """What one entry holds for a table. `through_lsn` is through where the table is complete without it, `since` is
-    when the entry could first be read, on the loop's clock. `alone`: it is a window of its own. The table
-    is that of `as_of_lsn` afterwards, where that is not 0. `schema_version` is the newest one that begins here
-    (0: none), `identity` the version from which on rows are identified as they are here (0: not said). Of one
-    entry there can be two: its changes, and a version behind them that identifies rows otherwise.
+    when the entry could first be read, on the loop's clock, `end_lsn` where the entry ends. `alone`: it is a window
+    of its own. The table is that of `as_of_lsn` afterwards, where that is not 0. `schema_version` is the newest one
+    that begins here (0: none), `identity` the version from which on rows are identified as they are here (0: not
+    said). Of one entry there can be two: its changes, and a version behind them that identifies rows otherwise.
     """
 
     seq: int
@@ -80,6 +80,7 @@ class Waiting(NamedTuple):
     segments: tuple[Segment, ...]
     bytes: int
     since: float
+    end_lsn: int
     alone: bool = False
     as_of_lsn: int = 0
     schema_version: int = 0
@@ -163,7 +164,7 @@ class PendingChanges:
             if not self.has_snapshot and not self.snapshot_final:
                 self._take_chunk(entry.seq, body, since)
         elif self.skipped is None:
-            empty = Waiting(entry.seq, min(through_lsn, entry.examined_lsn), (), 0, since)
+            empty = Waiting(entry.seq, min(through_lsn, entry.examined_lsn), (), 0, since, entry.through_lsn)
             if isinstance(body, Opened):
                 self._pass(gap, empty)
             else:
@@ -255,7 +256,7 @@ class PendingChanges:
             self.waiting_bytes -= last.bytes
             self.origins.pop(last.seq, None)
             if last.schema_version:
-                self.coming.append((last.through_lsn, last.schema_version))
+                self.coming.append((last.end_lsn - 1, last.schema_version))
             self.skipped = last.seq, last.through_lsn
 
     def stop(self) -> None:

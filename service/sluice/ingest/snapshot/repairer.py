@@ -22,7 +22,7 @@ from sluice.ingest.commit.committer import Committer
 from sluice.ingest.snapshot.reader import SnapshotRaced
 from sluice.ingest.snapshot.repair_rows import Key, read_again
 from sluice.ingest.snapshot.touched_keys import keys_in, truncates
-from sluice.ingest.tables.schemas import build_schema, relation_of
+from sluice.ingest.tables.schemas import has_shape
 from sluice.lsn import show
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import PipelineState, TableState
@@ -119,8 +119,7 @@ class Repairer:
         """From before the snapshot. Raises SourceUnavailable while the table's shape changes."""
         with closing(Catalog(open_query(self._options))) as catalog:
             facts = catalog.table(int(state.table_id), publication=self._options.publication)
-        schema = state.schemas[state.schema_version]
-        if facts is None or build_schema(relation_of(facts), facts, schema, schema.version) != schema:
+        if facts is None or not has_shape(facts, state.schemas[state.schema_version]):
             raise SourceUnavailable(
                 f"the columns of {state.schema_name}.{state.table_name} have changed, and the stream has not come there"
             )

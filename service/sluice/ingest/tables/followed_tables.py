@@ -8,6 +8,7 @@ row of it is dropped. Thread-safe: the decoder, the snapshotter and the catalog 
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final, Literal
 
@@ -22,7 +23,7 @@ from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.automatic_resyncs import Clock, utc_now
-from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
+from sluice.ingest.tables.catalog_diff import Unseen, compare, fingerprint
 from sluice.ingest.tables.generations import Generations, Lookup
 from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
@@ -72,6 +73,8 @@ class FollowedTables:
         self._history = self._shapes.history
         self._awaited: dict[int, tuple[str, int]] = {}
         """By oid: the facts of a shape that the stream has not come to, and where the server was then."""
+        self._examined: dict[int, TableFacts] = {}
+        """By oid, of tables whose rows are being read: what a look has found."""
         self.configured = 0  # how often `configure` was called
         self._logger = structlog.get_logger("tables")
 
@@ -164,7 +167,11 @@ class FollowedTables:
         """
         with self._lock:
             self._history.doubt(facts.oid)
-            if self._register.state(facts.oid) is not known:
+            now = self._register.state(facts.oid)
+            if now is not None and now.state == State.SNAPSHOT:
+                self._examined[facts.oid] = facts
+            # Each entry counts what waits for a table that is paused.
+            if now is not known and (now is None or known is None or replace(now, paused=known.paused) != known):
                 return False
             self._look(facts, wal_end)
             now = self._register.state(facts.oid)
@@ -219,11 +226,14 @@ class FollowedTables:
 
     def publish_snapshot(self, entry: Snapshot) -> bool:
         """Publishes rows of a snapshot; the final entry makes its table live. False when the table has
-        moved on meanwhile: then nothing is published.
+        moved on meanwhile, or a look has examined what the rows lack: then nothing is published.
         """
         with self._lock:
             state = self._register.state(int(entry.table_id))
             if state is None or state.state != State.SNAPSHOT or state.generation != entry.generation:
+                return False
+            facts = self._examined.get(int(entry.table_id))
+            if entry.final and facts is not None and compare(entry.relfilenode, entry.fingerprint, facts) is not None:
                 return False
             self._register.publish_snapshot(entry, first=state.snapshot is None)
             if entry.final:
@@ -384,6 +394,7 @@ class FollowedTables:
     def _forget(self, oid: int) -> None:
         self._resolved = {relation: schema for relation, schema in self._resolved.items() if relation.oid != oid}
         self._awaited.pop(oid, None)
+        self._examined.pop(oid, None)
 
     def _resolve(self, relation: RelationVersion, position_lsn: int, xid: int) -> TableSchema | None:
         state = self._register.state(relation.oid)

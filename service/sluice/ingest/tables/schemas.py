@@ -171,3 +171,12 @@ def same_columns(schema: TableSchema, relation: RelationVersion, facts: TableFac
     """
     attnums = [column.attnum for column in facts.sent_columns]
     return same_shape(schema, relation) and [column.attnum for column in schema.columns] == attnums
+
+
+def has_shape(facts: TableFacts, schema: TableSchema) -> bool:
+    """Whether rows that are read under `facts` are rows of `schema`. What else the catalog has of the table, such
+    as the name of a type or a column that came and went, begins no version, and would make a difference for ever.
+    """
+    relation = relation_of(facts)
+    keys = {column.attnum for column in build_schema(relation, facts, schema, schema.version).key_columns}
+    return same_columns(schema, relation, facts) and keys == {column.attnum for column in schema.key_columns}

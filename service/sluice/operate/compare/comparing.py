@@ -20,7 +20,7 @@ from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT, EQUAL, NOT_COMPARED
 from sluice.errors import ApplyError, ServiceError, SourceError, UnsupportedChange
 from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused
-from sluice.ingest.tables.schemas import build_schema, relation_of
+from sluice.ingest.tables.schemas import has_shape
 from sluice.lsn import show
 from sluice.manifest.state import TableState
 from sluice.operate.compare.source_side import Form, Load, SourceTable, opened
@@ -247,7 +247,7 @@ def _why_not_now(state: TableState, facts: TableFacts | None) -> str:
         return f"it is {state.state}{': ' + state.reason if state.reason else ''}"
     if facts is None or not facts.published:
         return "the publication does not carry it any more"
-    if build_schema(relation_of(facts), facts, schema, schema.version) != schema:
+    if not has_shape(facts, schema):
         return "its columns have changed at the source, and the stream has not come there yet"
     return ""
 

@@ -232,6 +232,21 @@ def test_a_lake_that_is_further_than_its_window_still_gets_the_key_behind_the_ch
     assert _windows(pending) == [(3, [], 2)]
 
 
+def test_a_version_that_was_forgotten_begins_again_where_it_began() -> None:
+    """However long ago the catalog was examined: rows of the version before would be left out behind it."""
+    schemas = {1: _keyed(1, schema("t", 1).columns[0].name), 2: _keyed(2)}
+    bodies = {seq: Changes((_segment(seq),), Commits()) for seq in (2, 3)}
+    bodies[4] = Changes((replace(_segment(4), schema_version=2),), Commits())
+    entries = [Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", body, 5) for seq, body in bodies.items()]
+    pending = PendingChanges(1, 1, 1, has_snapshot=True, coming=[(35, 2)])
+    for entry in entries:
+        pending.take_in(entry, "t", through_lsn=entry.from_lsn, schemas=schemas)
+    pending.keep(0)
+    for entry in entries:
+        pending.take_again(entry, "t", newest_seq=4, schemas=schemas)
+    assert _windows(pending) == [(3, ["data/t/2", "data/t/3"], 0), (4, ["data/t/4"], 2)]
+
+
 def test_a_repair_is_a_window_of_its_own_between_those_around_it() -> None:
     pending = _pending(10, 10)
     body = Repair("t", 1, 1, 25, 30, (_segment(4),))

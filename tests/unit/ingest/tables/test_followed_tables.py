@@ -6,15 +6,17 @@ import uuid
 from dataclasses import replace
 
 from sluice.contract.table_state import State
+from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.ingest.tables.followed_tables import NOT_YET, FollowedTables
 from sluice.ingest.tables.schemas import relation_sent_as
 from sluice.ingest.tables.shape_history import ShapeHistory
 from sluice.manifest.reader import load_state
-from sluice.manifest.state import TableState
+from sluice.manifest.state import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationColumn
 from sluice.store.memory import MemoryStore
-from tests.support.manifests import opened, schema, table
+from tests.support import source_facts
+from tests.support.manifests import changes, opened, put, schema, table
 from tests.support.spooled import table as table_of
 
 WHOLE = table_of(("id", 23, -1), ("b", 25, -1), key=["id"])
@@ -77,3 +79,19 @@ def test_an_announcement_is_doubtful_until_a_look_that_began_later_found_the_sam
     assert not history.is_doubtful(7)
     assert history.announced(replace(relation), 160)
     assert history.is_doubtful(7)
+
+
+def test_a_paused_table_under_load_keeps_no_look_from_examining_the_catalog() -> None:
+    """Each entry counts what waits for it, which changes nothing that a look could find."""
+    log = ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState())
+    key = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
+    facts = source_facts.table(key, oid=7, name="t7")
+    seen = {"relfilenode": facts.relfilenode, "fingerprint": fingerprint(facts)}
+    log.append(table("7", state="live", version=1, paused=True, **seen))
+    tables = FollowedTables(log, lambda _: facts, (), wal_end=lambda: 0)
+    known = tables.states()["7"]
+    put(log, changes(30), through_lsn=40)
+    assert tables.states()["7"].paused != known.paused
+    assert tables.look(facts, known, wal_end=40)
+    tables.set_paused("7", paused=False)
+    assert not tables.look(facts, known, wal_end=40)
