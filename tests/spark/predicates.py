@@ -223,7 +223,10 @@ class DataFusion(SqlEngine):
         self._builder = QueryBuilder().register("lake", DeltaTable(path))
 
     def rows(self, text: str) -> list[dict[str, Any]]:
-        return pa.table(self._builder.execute(text.replace("number", "id")).read_all()).to_pylist()
+        found: list[dict[str, Any]] = pa.table(
+            self._builder.execute(text.replace("number", "id")).read_all()
+        ).to_pylist()
+        return found
 
     def literal(self, value: Any, sql: str) -> str:
         if isinstance(value, list):
@@ -260,7 +263,8 @@ class DuckDb(SqlEngine):
         self._base.execute("CREATE TABLE whole AS SELECT * FROM lake")
 
     def rows(self, text: str) -> list[dict[str, Any]]:
-        return self._base.sql(text).to_arrow_table().to_pylist()
+        found: list[dict[str, Any]] = self._base.sql(text).to_arrow_table().to_pylist()
+        return found
 
     def literal(self, value: Any, sql: str) -> str:
         if isinstance(value, list):

@@ -135,7 +135,9 @@ def stated_floats(path: Path) -> list[str]:
             }
         elif "add" in action:
             stats = json.loads(action["add"]["stats"])
-            found += [f"{name} in the log" for name in floats & {*stats["minValues"], *stats["maxValues"]}]
+            found += [
+                f"{name} in the log" for name in floats & {*stats.get("minValues", ()), *stats.get("maxValues", ())}
+            ]
             group = pq.ParquetFile(path / unquote(action["add"]["path"])).metadata.row_group(0)
             columns = [group.column(place) for place in range(group.num_columns)]
             found += [
@@ -154,7 +156,7 @@ def stated_columns(path: Path) -> set[str]:
         if "metaData" in action:
             names = {_physical(one): one["name"] for one in json.loads(action["metaData"]["schemaString"])["fields"]}
         elif "add" in action:
-            stated = {names.get(name, "") for name in json.loads(action["add"]["stats"])["minValues"]}
+            stated = {names.get(name, "") for name in json.loads(action["add"]["stats"]).get("minValues", ())}
     return stated
 
 
