@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from sluice.contract.schema import TableSchema
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from tests.spark.canonical import marks, typed
 from tests.spark.changes import FLOAT8, INT4, INT8, TEXT, Change, column, table_schema
@@ -70,6 +71,10 @@ def _fill(pipeline: Pipeline, way: str) -> Windows:
         session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(20_000))
         session.sql(f"OPTIMIZE delta.`{pipeline.path()}`").collect()
         assert len(DeltaTable(pipeline.path()).file_uris()) > 1, "in one file all bounds are wide"
+        # Bounds that Spark wrote are then read as it spells them in a checkpoint.
+        log = cast(Any, session._jvm).org.apache.spark.sql.delta.DeltaLog
+        log.forTable(session._jsparkSession, str(pipeline.path())).checkpoint()
+        assert list((pipeline.path() / "_delta_log").glob("*.checkpoint*.parquet"))
     return windows
 
 
@@ -87,7 +92,7 @@ def test_a_condition_finds_what_a_full_scan_finds(pipeline: Pipeline, way: str) 
     wrong = [one for engine in engines for one in differences(engine, KINDS if FULL else FLOATS, every=FULL)]
     # Spark takes its time for each condition.
     spark = Spark(pipeline.spark, path)
-    for kind in KINDS if FULL else FLOATS:
+    for kind in KINDS if FULL else FLOATS[:1]:
         wrong += differences(spark, [kind], every=FULL and kind in ("double", "real", "text"))
     assert not wrong, f"{len(wrong)} differences, such as\n" + "\n".join(wrong[:40])
     assert not stated_floats(path)
@@ -103,20 +108,23 @@ def test_no_writer_states_bounds_of_floats_whatever_becomes_of_the_columns(pipel
     anew = replace(renamed, version=5, columns=(*renamed.columns[1:4], ID, column("f", 6, FLOAT4, missing="NaN")))
     dropped = replace(anew, version=6, columns=(ID, column("later", 7, INT4, missing="7")))
     pipeline.begin(first, {"id": 1, "a": 1, text.name: "x"})
-    row = 1
-    for schema in (first, added, list_added, renamed, anew, dropped):
+    versions = (first, added, list_added, renamed, anew, dropped)
+    for row, schema in enumerate(versions, start=2):
         pipeline.manifest.table(schema, state="live", new=False)
-        for _ in range(2):
-            row += 1
-            values = {one.name: _VALUES[one.lake.sql] for one in schema.columns} | {"id": row}
-            pipeline.manifest.transaction([Change("i", values)], schema)
-            assert pipeline.apply(way=MERGE).tables["16385"].reason == "", schema.version
-        pipeline.spark.newSession().sql(f"OPTIMIZE delta.`{pipeline.path()}`").collect()
-        assert not stated_floats(pipeline.path())
-        assert stated_columns(pipeline.path()) >= {
-            one.name for one in schema.columns if one.lake.sql in ("bigint", "int", "string")
-        }, schema.version
-    assert len(pipeline.rows()) == row
+        values = {one.name: row if one == ID else _VALUES[one.lake.sql] for one in schema.columns}
+        pipeline.manifest.transaction([Change("i", values)], schema)
+        assert pipeline.apply(way=MERGE).tables["16385"].reason == "", schema.version
+        _require_stated(pipeline.path(), schema)
+        if schema in (added, anew):
+            pipeline.spark.newSession().sql(f"OPTIMIZE delta.`{pipeline.path()}`").collect()
+            _require_stated(pipeline.path(), schema)
+    assert len(pipeline.rows()) == 1 + len(versions)
+
+
+def _require_stated(path: Path, schema: TableSchema) -> None:
+    assert not stated_floats(path), schema.version
+    bounded = {one.name for one in schema.columns if one.lake.sql in ("bigint", "int", "string")}
+    assert stated_columns(path) >= bounded, schema.version
 
 
 _VALUES: dict[str, Any] = {"int": 5, "string": "y", "double": -0.0, "float": 0.0, "array<double>": [float("nan")]}
