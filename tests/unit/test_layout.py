@@ -66,6 +66,14 @@ def test_no_module_imports_more_than_18_of_ours() -> None:
     assert {name: count for name, count in counts.items() if count > FAN_OUT} == {}
 
 
+def test_nothing_reads_parquet_of_the_spool_by_a_condition() -> None:
+    """Its statistics of floating-point numbers are Arrow's, by which conditions leave out rows."""
+    ways = r"\bfilters=|pyarrow[. ](import )?dataset|\.read\.parquet\(|format\(.parquet.\)|read_parquet\("
+    files = [path for folder in PACKAGES.values() for path in folder.rglob("*.py")]
+    assert len(files) > 200
+    assert [str(path) for path in files if re.search(ways, path.read_text(encoding="utf-8"))] == []
+
+
 def test_no_file_has_a_word_that_the_glossary_replaced() -> None:
     """In a checkout alone: without git there is no list of our files."""
     if not (ROOT / ".git").exists():

@@ -61,8 +61,8 @@ Notes
   not UTF-8 makes the table stale.
 * `real` and `double precision` keep every bit pattern but NaN's, of which there is one: NaN, both
   infinities and minus zero are ordinary values. As a key, minus zero is zero. Engines disagree on
-  how NaN and minus zero compare with statistics, so data files of direct and distributed commits
-  have no statistics and no dictionary of these columns.
+  how NaN and minus zero compare with statistics, so no data file has bounds of these columns
+  ([statistics](applier.md#statistics-of-floating-point-columns)).
 * A change of columns is one commit of the lake table. Each version of it has the marks of its own
   columns, under the names that they have in that version.
 * `numeric(p,s)` is compared by value: `1.10` and `1.1` are equal. A negative scale adds to the

@@ -34,14 +34,12 @@ from sluice.contract.evolution import (
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.failures import translated_errors
+from sluice_spark.lake.layout import Field
 from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.rows_to_commit import struct
 from sluice_spark.lake.sql import binary_literal, literal, quote
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.read.column_defaults import missing_value
-
-Field = Mapping[str, Any]
-"""A column in Delta's own spelling."""
 
 
 @dataclass(frozen=True, slots=True)

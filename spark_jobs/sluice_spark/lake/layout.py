@@ -8,13 +8,14 @@ protocol: Schema Serialization Format, Column Mapping, Table Features.)
 
 import json
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from sluice_spark.lake.commit_way import NotDirect
+from sluice_spark.lake.sql import quote
 
 FIELD_ID = b"PARQUET:field_id"
 TABLE_PROPERTIES = {
@@ -27,6 +28,13 @@ TABLE_PROPERTIES = {
 """Of all tables that the applier makes."""
 CHECKPOINT_VERSIONS = 50
 """At least so many lie between two checkpoints, and fewer than twice as many."""
+Field = Mapping[str, Any]
+"""A column in Delta's own spelling."""
+_STATED = "delta.dataSkippingStatsColumns"
+_LEADING = 32
+"""Of so many columns Delta collects statistics where a table does not say otherwise."""
+_FLOATING = ("float", "double")
+_WITHOUT_BOUNDS = (*_FLOATING, "boolean", "binary")
 _PRIMITIVE: dict[str, pa.DataType] = {
     "byte": pa.int8(),
     "short": pa.int16(),
@@ -88,6 +96,23 @@ def table_properties(path: str) -> dict[str, str]:
     """
     every = CHECKPOINT_VERSIONS + zlib.crc32(path.encode()) % CHECKPOINT_VERSIONS
     return {**TABLE_PROPERTIES, "delta.checkpointInterval": str(every)}
+
+
+def is_floating(column: Field) -> bool:
+    """Whether it holds floating-point numbers, alone or inside of another type."""
+    return any(f'"{kind}"' in json.dumps(column["type"]) for kind in _FLOATING)
+
+
+def statistics_properties(columns: Sequence[Field], *, present: Collection[str] = ()) -> dict[str, str]:
+    """What keeps every writer of a table with these columns, Spark as well, from stating bounds of floating-point
+    numbers. `present` are names of properties that the table has.
+    """
+    floating = any(map(is_floating, columns))
+    if not floating and _STATED not in present:
+        return {}
+    kinds = {column["name"]: column["type"] for column in columns[:_LEADING]}
+    stated = [quote(name) for name, kind in kinds.items() if isinstance(kind, str) and kind not in _WITHOUT_BOUNDS]
+    return {_STATED: ",".join(stated), "parquet.column.statistics.enabled": str(not floating).lower()}
 
 
 @dataclass(frozen=True, slots=True)

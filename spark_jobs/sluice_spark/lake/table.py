@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -25,14 +25,14 @@ from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.fold.ranges import KeyRanges
 from sluice_spark.lake.commit_way import MERGE, CommitWay, NotDirect
-from sluice_spark.lake.direct.actions import Prepared
+from sluice_spark.lake.direct.actions import Preparation, Prepared
 from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.disk_sync import sync_commits
 from sluice_spark.lake.examined_version import OURS, ExaminedVersion, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, refuse_late, tag
-from sluice_spark.lake.layout import table_properties
+from sluice_spark.lake.layout import Field, is_floating, statistics_properties, table_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
@@ -48,25 +48,6 @@ VIEW = "sluice_window"
 CHOSEN = "the configuration asks for it"
 FRESH_LOOKS = 5
 """How often a direct commit that met another one is prepared again, at once."""
-
-
-class Preparation(Protocol):
-    """A window on its way into one commit, worked out anew for each version of the table that it is
-    tried on. `way` names how it is committed.
-    """
-
-    way: ClassVar[str]
-
-    def prepare(self, transaction: DeltaTransaction) -> Prepared | None:
-        """What to commit on top of the version that `transaction` read; None: nothing. Raises
-        NotDirect.
-        """
-
-    def landed(self, prepared: Prepared, version: int) -> None:
-        """`prepared` was committed as `version` (-1: as one that is not known)."""
-
-    def abandon(self, prepared: Prepared) -> None:
-        """`prepared` was refused, and no version has its files."""
 
 
 class LakeTable:
@@ -362,16 +343,32 @@ class LakeTable:
 
     def write(self, app_id: str, version: int, *, frame: DataFrame, mode: str, new_schema: bool = False) -> None:
         """Commits one append or overwrite that carries the marker; creates the table when there is none."""
+        columns = frame.schema.jsonValue()["fields"]
+        options = {"txnAppId": app_id, "txnVersion": str(version)}
+        if new_schema:
+            options |= {"overwriteSchema": "true", **table_properties(self.path), **statistics_properties(columns)}
+            self._state(columns)
+        writer = frame.write.format("delta").mode(mode).options(**options)
+        self._commit(app_id, version, partial(writer.save, self.path), settings={})
+        if new_schema:
+            self._state(columns)
 
-        def run() -> None:
-            writer = (
-                frame.write.format("delta").mode(mode).option("txnAppId", app_id).option("txnVersion", str(version))
-            )
-            if new_schema:
-                writer = writer.option("overwriteSchema", "true").options(**table_properties(self.path))
-            writer.save(self.path)
+    def _state(self, columns: Sequence[Field]) -> None:
+        """Before and after Spark writes the table anew with `columns`: an overwrite goes by the properties that there
+        are, and leaves them. They have to fit the columns of both.
+        """
+        app_id, version = f"{self.app_id}/statistics", self.place.version + 1
 
-        self._commit(app_id, version, run, settings={})
+        def attempt(transaction: DeltaTransaction) -> None:
+            fields = transaction.fields()
+            types = {field["name"]: field["type"] for field in fields}
+            both = [one for one in columns if types.get(one["name"]) == one["type"] or is_floating(one)]
+            if not transaction.states(both):
+                change = partial(transaction.change_columns, fields, markers={app_id: version}, stated=both)
+                self._commit(app_id, version, change, settings={})
+
+        if self.place.version >= 0:
+            self._on_newest(app_id, version, attempt)
 
     def change_columns(self, markers: Mapping[str, int], change: Callable[[list[Any]], Sequence[Any]]) -> None:
         """Commits what `change` makes of the table's columns, in Delta's own spelling, with a version

@@ -1,15 +1,16 @@
 """What a commit does to the files of a table, as the actions of Delta's log and in the words of its history.
 
-Pure. (Delta protocol: Add File and Remove File, Per-file Statistics.)
+(Delta protocol: Add File and Remove File, Per-file Statistics.)
 """
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.direct.live_files import LiveFile
+from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.phases import Phases
 
 _WIDE, _TIGHT = '"tightBounds":false}', '"tightBounds":true}'
@@ -30,6 +31,25 @@ class Prepared:
     files: list[LiveFile] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
     seconds: Phases = field(default_factory=Phases)
+
+
+class Preparation(Protocol):
+    """A window on its way into one commit, worked out anew for each version of the table that it is
+    tried on. `way` names how it is committed.
+    """
+
+    way: ClassVar[str]
+
+    def prepare(self, transaction: DeltaTransaction) -> Prepared | None:
+        """What to commit on top of the version that `transaction` read; None: nothing. Raises
+        NotDirect.
+        """
+
+    def landed(self, prepared: Prepared, version: int) -> None:
+        """`prepared` was committed as `version` (-1: as one that is not known)."""
+
+    def abandon(self, prepared: Prepared) -> None:
+        """`prepared` was refused, and no version has its files."""
 
 
 def removal(add: Mapping[str, Any]) -> dict[str, Any]:

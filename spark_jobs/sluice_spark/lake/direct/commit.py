@@ -24,14 +24,7 @@ from sluice_spark.fold.row_identity import Claims
 from sluice_spark.lake.commit_way import DIRECT, NotDirect
 from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
 from sluice_spark.lake.direct.compaction import PACKED, ROUND_BYTES, FileSize, is_sparse, worth_joining
-from sluice_spark.lake.direct.data_files import (
-    as_stored,
-    data_file,
-    in_files,
-    may_mislead,
-    physical,
-    with_all_columns,
-)
+from sluice_spark.lake.direct.data_files import as_stored, data_file, in_files, physical, with_all_columns
 from sluice_spark.lake.direct.kept_values import with_kept_values
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.direct.key_search import FileKeys, Found, KeyColumns, Numbers, WindowKeys
@@ -119,20 +112,20 @@ class DirectTable:
 
     def has_small_files(self, version: int) -> bool:
         """Whether `version` of the table has files that are worth writing anew, as far as is known."""
-        return self._live.version == version and bool(worth_joining(map(self._size, self._live)))
+        return self._live.version == version and bool(worth_joining(map(_size, self._live)))
 
     def prepare_compaction(self, transaction: DeltaTransaction) -> Prepared | None:
         """Writes small files anew as one, None when it is not worth it. The rows stay the same.
         Raises NotDirect, UnsupportedChange, StoreError; nothing is left then.
         """
         layout = self._live.follow(transaction)
-        chosen = [self._live.by_path[path] for path in worth_joining(map(self._size, self._live))]
+        chosen = [self._live.by_path[path] for path in worth_joining(map(_size, self._live))]
         if not chosen:
             return None
         wanted = len(chosen)
         faults.point("apply.join.before")
         chosen, parts = self._read_some(chosen, layout)
-        if len(chosen) == 1 < wanted and not is_sparse(self._size(chosen[0])):
+        if len(chosen) == 1 < wanted and not is_sparse(_size(chosen[0])):
             return None
         prepared = Prepared("optimize", reads=False)
         counts = _counts()
@@ -154,10 +147,6 @@ class DirectTable:
             "numRemovedBytes": sum(int(file.add["size"]) for file in chosen),
         }
         return prepared
-
-    def _size(self, file: LiveFile) -> FileSize:
-        misleading = self._live.layout is not None and may_mislead(file.path, self._live.layout)
-        return FileSize(file.path, int(file.add["size"]), file.rows, file.removed_rows, file.memory, misleading)
 
     def _read_some(self, files: list[LiveFile], layout: TableLayout) -> tuple[list[LiveFile], list[pa.Table]]:
         """The first of `files`, at least one, whose rows fit in memory together, and these rows."""
@@ -400,3 +389,7 @@ def _among(positions: Numbers, others: Positions) -> Claims:
 
 def _counts() -> dict[str, int]:
     return {"source": 0, "matched": 0, "deleted": 0, "rows": 0, "bytes": 0}
+
+
+def _size(file: LiveFile) -> FileSize:
+    return FileSize(file.path, int(file.add["size"]), file.rows, file.removed_rows, file.memory)

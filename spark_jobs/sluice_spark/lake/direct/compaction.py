@@ -25,7 +25,7 @@ PACKED = 4
 @dataclass(frozen=True, slots=True)
 class FileSize:
     """A live file: bytes and rows, removed rows included, and how many are removed. Its rows take
-    `memory` bytes when they are read, as far as that is known. A `misleading` one has to go.
+    `memory` bytes when they are read, as far as that is known.
     """
 
     path: str
@@ -33,7 +33,6 @@ class FileSize:
     rows: int
     removed: int
     memory: int = 0
-    misleading: bool = False
 
     @property
     def live_bytes(self) -> int:
@@ -45,10 +44,7 @@ def worth_joining(files: Iterable[FileSize]) -> list[str]:
     """Paths of the files to write anew now as one file, empty when it is not worth it."""
     tiers: dict[int, list[FileSize]] = defaultdict(list)
     sparse: list[FileSize] = []
-    misleading: list[FileSize] = []
     for file in files:
-        if file.misleading and file.live_bytes <= ROUND_BYTES:
-            misleading.append(file)
         tier = next((place for place, limit in enumerate(TIERS) if file.live_bytes < limit), None)
         if tier is not None:
             tiers[tier].append(file)
@@ -57,7 +53,7 @@ def worth_joining(files: Iterable[FileSize]) -> list[str]:
     for tier in sorted(tiers):
         if len(tiers[tier]) >= FILES_OF_A_TIER:
             return _within_a_round(tiers[tier])
-    return _within_a_round(sparse or misleading)
+    return _within_a_round(sparse)
 
 
 def is_sparse(file: FileSize) -> bool:

@@ -6,7 +6,6 @@ dictionary. (Delta protocol: Column Mapping, Add File and Remove File.)
 """
 
 import io
-import re
 import time
 import uuid
 from collections.abc import Collection, Iterator
@@ -24,10 +23,6 @@ FILE_BYTES = 128 * 1024 * 1024
 """Of rows in memory; more make another file."""
 _CALENDAR = {"org.apache.spark.version": "4.2.0"}
 """By this entry Spark knows that dates before 1582 are proleptic Gregorian, whatever its settings are."""
-
-
-_NAME = re.compile(r"part-00000-[^/]*-c000\.snappy\.parquet\Z")
-"""Of files that may have statistics of floating-point numbers: earlier ones of ours, and some of Spark's."""
 
 
 def in_files(rows: pa.Table) -> Iterator[pa.Table]:
@@ -76,11 +71,6 @@ def as_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return column.cast(kind)
 
 
-def may_mislead(path: str, layout: TableLayout) -> bool:
-    """Whether the data file at `path` may have statistics by which engines leave out rows."""
-    return bool(_NAME.search(path)) and any(pa.types.is_floating(column.field.type) for column in layout.columns)
-
-
 def data_file(
     table: pa.Table, layout: TableLayout, *, keys: Collection[str], changes: bool
 ) -> tuple[str, bytes, dict[str, Any]]:
@@ -96,7 +86,7 @@ def data_file(
         marked, sink, compression="snappy", store_decimal_as_integer=True, coerce_timestamps="us", store_schema=False,
         use_dictionary=stated, write_statistics=stated,
     )  # fmt: skip
-    path = f"part-00000-{uuid.uuid4()}-c001.snappy.parquet"
+    path = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     content = sink.getvalue()
     return (
         path,

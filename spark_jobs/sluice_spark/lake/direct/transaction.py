@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice_spark.lake.commit_way import NotDirect
-from sluice_spark.lake.layout import TableLayout, read_layout
+from sluice_spark.lake.layout import Field, TableLayout, read_layout, statistics_properties
 
 _FEATURES_NAMED = 7
 _WRITE_ARGUMENTS = 9
@@ -94,6 +94,11 @@ class DeltaTransaction:
             features=list(self._names.convert(protocol.writerFeatureNames())) if named else [],
         )
 
+    def states(self, columns: Sequence[Field]) -> bool:
+        """Whether Spark collects statistics of these columns and no others."""
+        before = self._transaction.metadata()
+        return bool(self._metadata(str(before.schemaString()), stated=columns).equals(before))
+
     def fields(self) -> list[dict[str, Any]]:
         """The columns of this version in Delta's own spelling."""
         fields: list[dict[str, Any]] = json.loads(str(self._snapshot.metadata().schemaString()))["fields"]
@@ -135,9 +140,12 @@ class DeltaTransaction:
         self._register(metrics)
         return int(self._transaction.commit(names.seq(made), self._operation(operation)))
 
-    def change_columns(self, fields: Sequence[Mapping[str, Any]], *, markers: Mapping[str, int]) -> int:
+    def change_columns(
+        self, fields: Sequence[Field], *, markers: Mapping[str, int], stated: Sequence[Field] | None = None
+    ) -> int:
         """Commits `fields` as the table's columns, with the markers. Those without an id of the
-        column mapping are new ones, and get one from Delta. Returns the version.
+        column mapping are new ones, and get one from Delta. `stated` are those of which Spark collects
+        statistics (None: all that have any). Returns the version.
         """
         names, before = self._names, self._snapshot.metadata()
         made = []
@@ -145,8 +153,8 @@ class DeltaTransaction:
             self._transaction.readTxn().addOne(app_id)
             made.append(names.marker(app_id, version, names.some(int(time.time() * 1000))))
         schema = names.data_type(json.dumps({"type": "struct", "fields": list(fields)}))
-        if str(schema.json()) != str(before.schema().json()):
-            after = _metadata(before, schema=str(schema.json()), configuration=before.configuration())
+        after = self._metadata(str(schema.json()), stated=fields if stated is None else stated)
+        if not after.equals(before):
             self._transaction.updateMetadata(*(after, False))
         return int(self._transaction.commit(names.seq(made), names.operations.UpdateSchema(before.schema(), schema)))
 
@@ -154,12 +162,7 @@ class DeltaTransaction:
         """From now on the commit makes the table, with the columns of `schema` (a struct in Spark's JSON), to
         which Delta gives names and ids of the column mapping. Only where there is none.
         """
-        names, before = self._names, self._transaction.metadata()
-        configuration = names.map(names.convert(before.configuration()))
-        for name, value in properties.items():
-            configuration.put(name, value)
-        made = _metadata(before, schema=schema, configuration=names.utils.toScalaMap(configuration))
-        self._transaction.updateMetadataForNewTable(made)
+        self._transaction.updateMetadataForNewTable(self._metadata(schema, properties=properties))
 
     def take_columns(self, other: "DeltaTransaction", *, properties: Mapping[str, str]) -> None:
         """From now on the commit gives the table the columns that `other` read, under their names in data files.
@@ -170,15 +173,27 @@ class DeltaTransaction:
         if self.version < 0:
             self.make_table(schema, properties=properties)
         else:
-            before = self._transaction.metadata()
-            made = _metadata(before, schema=schema, configuration=before.configuration())
-            self._transaction.updateMetadataForTableOverwrite(made)
+            self._transaction.updateMetadataForTableOverwrite(self._metadata(schema))
         mine, theirs = self._transaction.metadata(), other._snapshot.metadata()
         if json.loads(str(mine.schemaString())) != json.loads(schema) or _mapping(mine) != _mapping(theirs):
             raise NotDirect("the columns have other names in its data files")
         features = set(self._names.convert(self._transaction.protocol().writerFeatureNames()))
         if not features >= set(self._names.convert(other._snapshot.protocol().writerFeatureNames())):
             raise NotDirect("the lake table lacks a feature of new tables")
+
+    def _metadata(
+        self, schema: str, *, properties: Mapping[str, str] | None = None, stated: Sequence[Field] | None = None
+    ) -> Any:
+        """Delta's metadata with other columns and properties, and statistics of `stated` (None: of all columns)."""
+        names, before = self._names, self._transaction.metadata()
+        configuration = names.map(names.convert(before.configuration()))
+        stated = json.loads(schema)["fields"] if stated is None else stated
+        about = statistics_properties(stated, present=dict(configuration))
+        for name, value in {**(properties or {}), **about}.items():
+            configuration.put(name, value)
+        copied = (before.id(), before.name(), before.description(), before.format(), schema)
+        after = (before.partitionColumns(), names.utils.toScalaMap(configuration), before.createdTime())
+        return before.copy(*copied, *after)
 
     def retention_seconds(self) -> float:
         """How long files stay that no version of the table needs, by its own properties."""
@@ -209,9 +224,3 @@ def _mapping(metadata: Any) -> str:
     """How the columns of a table are found in its data files."""
     mode = metadata.configuration().get("delta.columnMapping.mode")
     return str(mode.get()).lower() if mode.isDefined() else "none"
-
-
-def _metadata(before: Any, *, schema: str, configuration: Any) -> Any:
-    """Delta's metadata `before`, with other columns and properties."""
-    copied = (before.id(), before.name(), before.description(), before.format(), schema)
-    return before.copy(*copied, before.partitionColumns(), configuration, before.createdTime())

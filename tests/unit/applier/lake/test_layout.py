@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sluice_spark.lake.commit_way import NotDirect
-from sluice_spark.lake.layout import FIELD_ID, TableLayout, read_layout
+from sluice_spark.lake.layout import FIELD_ID, TableLayout, read_layout, statistics_properties
 
 ON = {"delta.enableDeletionVectors": "true"}
 MAP = {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True}
@@ -177,3 +177,35 @@ def test_partitions_and_unknown_features_are_refused() -> None:
 def test_statistics_are_of_32_leading_columns_unless_the_table_says_so() -> None:
     assert _read().statistics_columns == 32
     assert _read(dataSkippingNumIndexedCols="-1").statistics_columns == -1
+
+
+STATED = "delta.dataSkippingStatsColumns"
+MARKS = delta_field("_sluice_special", MAP)
+
+
+@pytest.mark.parametrize(
+    "kind", ["float", "double", {"type": "array", "elementType": "double", "containsNull": True}, "struct of double"]
+)
+def test_spark_states_bounds_of_no_floating_point_column(kind: Any) -> None:
+    if kind == "struct of double":
+        kind = {"type": "struct", "fields": [delta_field("d", "double")]}
+    others = [delta_field(name, name) for name in ("long", "string", "boolean", "binary", "decimal(38,10)")]
+    found = statistics_properties([delta_field("f", kind), *others, delta_field("a `b`, c", "date"), MARKS])
+    assert found == {
+        STATED: "`long`,`string`,`decimal(38,10)`,`a ``b``, c`",
+        "parquet.column.statistics.enabled": "false",
+    }
+
+
+def test_a_table_without_floats_is_left_alone_unless_its_statistics_were_chosen_by_name() -> None:
+    columns = [delta_field("a", "long"), MARKS]
+    assert statistics_properties(columns) == {}
+    assert statistics_properties(columns, present={STATED}) == {
+        STATED: "`a`",
+        "parquet.column.statistics.enabled": "true",
+    }
+
+
+def test_bounds_are_stated_of_the_leading_columns() -> None:
+    columns = [delta_field("f", "float"), *(delta_field(f"c{number}", "long") for number in range(40))]
+    assert statistics_properties(columns)[STATED].split(",") == [f"`c{number}`" for number in range(31)]
