@@ -19,6 +19,7 @@ What tests of the pure core replace, and which part of the day crosses it for re
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -44,7 +45,7 @@ from tools.local.guard import Guard
 from tools.local.postgres import PostgresServer, free_port, temporary_server
 from tools.local.s3 import S3Server
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(5400 if FULL else 1800)
 """The day is one process after the other: on a machine with other work it takes minutes."""
 _START_SECONDS = 240.0
 _FORMS = (("-o", "yaml"), ("--json",), ("--output=json",))
@@ -131,7 +132,7 @@ class Day:
             assert time.monotonic() < deadline, f"not live: {states}\n{self.log.read_text()[-3000:]}"
             report = self.answer("status")
             self.states.append(report["state"])
-            states = {one["table"]: one["state"] for one in self.answer("tables").get("tables", ())}
+            states = {one["table"]: one["state"] for one in report["tables"]}
 
 
 @pytest.fixture(scope="module", params=["a local folder", pytest.param("S3", marks=slow)])
@@ -162,7 +163,7 @@ def _one(day: Day, case: Case) -> list[str]:
     words, says = day.line(case), case.says.format(slot=day.database.slot)
     forms = _FORMS if FULL else _FORMS[:1]
     asked = forms if case.forms and cases.can_answer_in_json(words) else ()
-    with ThreadPoolExecutor(len(_FORMS) + 1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         shown = pool.submit(day.installed.piped, *words)
         answers = {form: pool.submit(day.installed.piped, *words, *form) for form in asked}
     wrong, documents = [*_judged(case, shown.result(), says)], []
@@ -341,6 +342,28 @@ def _delta(options: dict[str, str]) -> dict[str, str] | None:
 
 def test_commands_after_a_stop(day: Day) -> None:
     _given(day, STOPPED)
+
+
+@slow
+def test_a_spool_is_copied_and_restored_by_the_documented_steps(day: Day) -> None:
+    """docs/operations/backup.md, on a local folder."""
+    if day.spool_uri.startswith("s3:"):
+        pytest.skip("the steps copy a folder")
+    own, copied = day.folder / "spool" / "shop", day.folder / "copy" / "shop"
+    first = [name for name in ("data", "stage", "repair", "manifest", "archive") if (own / name).exists()]
+    rest = sorted({path.name for path in own.iterdir()} - set(first))
+    for name in [*first, *rest]:
+        shutil.copytree(own / name, copied / name)
+    asked = ("spool", "verify", "--content", "-c", str(day.config))
+    there = {"SLUICE_SPOOL__URI": (day.folder / "copy").as_uri()}
+    whole = day.installed.piped(*asked, env=there)
+    assert (whole.code, "hashes" in whole.out) == (0, True), whole
+    lost = own / day.segment()
+    lost.unlink()
+    told = day.installed.piped(*asked)
+    assert (told.code, f"{lost.relative_to(own)}: is missing" in told.out + told.err) == (4, True), told
+    shutil.copy2(copied / lost.relative_to(own), lost)
+    assert day.installed.piped(*asked).code == 0
 
 
 def test_no_command_touches_a_slot_of_another_server(day: Day) -> None:

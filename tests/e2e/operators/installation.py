@@ -23,10 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice_spark import jars
+from tests.support.extent import FULL
 from tools.local.binaries import helper_account
 
 ROOT = Path(__file__).parents[3]
-_DEADLINE_SECONDS = 170.0
+_DEADLINE_SECONDS = 900.0 if FULL else 170.0
+"""The long part compares all tables, two commands at a time."""
 LINES, COLUMNS = 24, 100
 
 
