@@ -22,7 +22,7 @@ UV_VERSION  := 0.13.9
 TYPED       := service/sluice spark_jobs/sluice_spark deploy tools tests
 MATRIX      := tests/integration
 DRILLS      := tests/drills
-# From slow to fast, so that both workers end at about the same time.
+# From slow to fast, so that the workers end at about the same time: three, because tests also wait.
 TESTS       := tests/spark tests/e2e tests/chaos tests/drills tests/upgrade tests/ops tests/integration tests/conformance tests/unit
 # What make chaos runs of the other folders: the files that ask how much is to run.
 CHAOTIC     := $(shell grep -rl tests.support.extent tests --include='test_*.py' | grep -v ^tests/chaos/)
@@ -165,7 +165,7 @@ soak-snapshot: jars ## Take the snapshot of a table of GIGABYTES=20 while every 
 
 test: setup ## Check and test everything, on two cores
 	$(MAKE) -j 2 check jars tools crds
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(TESTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(TESTS) $(PYTEST_ARGS)
 
 fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for one target
 	@test -d build/fuzz/atheris || $(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --target build/fuzz/atheris -r requirements/fuzz.txt || \

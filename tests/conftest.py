@@ -3,8 +3,8 @@ for the whole run, a fresh database for each test.
 
 Nothing here imports pyspark before a test asks for the Spark session.
 
-Servers start when the first test asks for them and stop at the end of the run. Two workers (`pytest
--n 2 --dist loadscope`) each have their own.
+Servers start when the first test asks for them and stop at the end of the run. Three workers (`pytest
+-n 3 --dist loadscope`) each have their own.
 """
 
 import logging
@@ -37,9 +37,9 @@ APART = ("tests/e2e/test_operators_day.py", "tests/e2e/test_complete_positions.p
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
-    """For a run with two workers: each takes one of the folders that need Spark, and then both take the
-    rest, file by file, in the order of the command line: the Makefile names what takes long first, so
-    that no worker begins it when the other one has nothing left.
+    """For a run with several workers: two take one of the folders that need Spark each, and all take
+    the rest, file by file, in the order of the command line: the Makefile names what takes long first,
+    so that no worker begins it when the others have nothing left.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -48,7 +48,7 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
-    """Asked by `pytest -n 2 --dist loadscope`."""
+    """Asked by `pytest -n 3 --dist loadscope`."""
     return Lanes(config, log)
 
 
