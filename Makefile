@@ -20,10 +20,10 @@ MAJORS      ?= 14 15 16 17 18 19
 UV          := build/lock/bin/uv
 UV_VERSION  := 0.13.9
 TYPED       := service/sluice spark_jobs/sluice_spark deploy tools tests
-# From fast to slow, so that a broken rule shows within seconds.
 MATRIX      := tests/integration
 DRILLS      := tests/drills
-TESTS       := tests/unit tests/conformance tests/ops tests/integration tests/drills tests/spark tests/upgrade tests/chaos tests/e2e
+# From slow to fast, so that the workers end at about the same time: three, because tests also wait.
+TESTS       := tests/spark tests/e2e tests/chaos tests/drills tests/upgrade tests/ops tests/integration tests/conformance tests/unit
 # What make chaos runs of the other folders: the files that ask how much is to run.
 CHAOTIC     := $(shell grep -rl tests.support.extent tests --include='test_*.py' | grep -v ^tests/chaos/)
 # The validators of the Prometheus operator's objects; tests that need them say so and skip where there is no npm.
@@ -34,6 +34,9 @@ AZURITE     := build/azurite/.done
 BASELINE    := tests/upgrade/release
 CONTAINERS  ?= docker
 VERSION     := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+# Tests start hundreds of processes: without stored bytecode each compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -162,7 +165,7 @@ soak-snapshot: jars ## Take the snapshot of a table of GIGABYTES=20 while every 
 
 test: setup ## Check and test everything, on two cores
 	$(MAKE) -j 2 check jars tools crds
-	$(BIN)/python -m pytest -n 2 --dist loadscope $(TESTS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(TESTS) $(PYTEST_ARGS)
 
 fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for one target
 	@test -d build/fuzz/atheris || $(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --target build/fuzz/atheris -r requirements/fuzz.txt || \

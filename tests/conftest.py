@@ -3,8 +3,8 @@ for the whole run, a fresh database for each test.
 
 Nothing here imports pyspark before a test asks for the Spark session.
 
-Servers start when the first test asks for them and stop at the end of the run. Two workers (`pytest
--n 2 --dist loadscope`) each have their own.
+Servers start when the first test asks for them and stop at the end of the run. Three workers (`pytest
+-n 3 --dist loadscope`) each have their own.
 """
 
 import logging
@@ -32,19 +32,23 @@ hypothesis.settings.load_profile("sluice")
 
 LAKE = ("tests/spark/", "tests/e2e/")
 """Folders whose tests share a Spark session each: it takes long to start, and to become fast."""
+APART = ("tests/e2e/test_operators_day.py", "tests/e2e/test_complete_positions.py")
+"""Files in them that use only processes of their own."""
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
-    """For a run with two workers: each takes one of the folders that need Spark, which are given out
-    first because they have the most tests, and then both take the rest, file by file.
+    """For a run with several workers: two take one of the folders that need Spark each, and all take
+    the rest, file by file, in the order of the command line: the Makefile names what takes long first,
+    so that no worker begins it when the others have nothing left.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((folder for folder in LAKE if nodeid.startswith(folder)), nodeid.split("::", 1)[0])
+        file = nodeid.split("::", 1)[0]
+        return file if file in APART else next((folder for folder in LAKE if nodeid.startswith(folder)), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
-    """Asked by `pytest -n 2 --dist loadscope`."""
+    """Asked by `pytest -n 3 --dist loadscope`."""
     return Lanes(config, log)
 
 

@@ -167,11 +167,15 @@ def test_what_was_otherwise_for_a_moment_is_named(
         ("r", ("ANALYZE r",)),
         ("t", ("CREATE TABLE other (id int PRIMARY KEY)", "ALTER PUBLICATION {publication} ADD TABLE other")),
         ("unlabelled", ("ALTER TYPE empty ADD VALUE 'first'",)),
+        ("t", ("REPACK t USING INDEX t_pkey",)),
+        ("t", ("REPACK (CONCURRENTLY) t",)),
     ],
 )
 def test_what_leaves_every_row_as_it_was_or_is_streamed_is_no_reason(
     database: Database, table: str, statements: tuple[str, ...]
 ) -> None:
+    if statements[0].startswith("REPACK"):
+        since(database, 19, "REPACK")
     _, said = looks(database, table, *statements)
     assert said is None
 

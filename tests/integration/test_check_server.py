@@ -153,6 +153,8 @@ def test_a_slot_that_somebody_streams_from_is_named(published: Database) -> None
         assert codes(found(published)) == {"slot.active"}
 
 
+RAISES_ITS_LEVEL = 19
+"""The first major whose level of WAL becomes logical with the first logical slot, without a restart."""
 RESTART = {"wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1"}
 
 
@@ -170,16 +172,28 @@ def test_settings_that_need_a_restart_are_fixed_by_the_script_and_a_restart(tmp_
         server.restart()
         database.execute("ALTER SYSTEM SET wal_sender_timeout = '1s'", "SELECT pg_reload_conf()")
         findings = run_preflight(options_of(database), ("public.*",)).findings
-        assert {finding.code for finding in findings if finding.needs_restart} == {
-            "server.wal_level",
-            "server.slots",
-            "server.senders",
-        }
+        raised = {"server.wal_level"} if server_major(database) >= RAISES_ITS_LEVEL else set()
+        needed = {"server.wal_level", "server.slots", "server.senders"} - raised
+        assert {finding.code for finding in findings if finding.needs_restart} == needed
         script = tmp_path / "fix.sql"
         script.write_text(shown.script(shown.ordered(findings), pipeline="t"), encoding="utf-8")
         run_script(database, script)
         server.restart()
         assert codes(run_preflight(options_of(database), ("public.*",)).findings) == set()
+
+
+@pytest.mark.parametrize("level", ["minimal", "replica"])
+def test_a_level_that_the_first_slot_raises_is_no_finding_and_minimal_is(level: str) -> None:
+    senders = {"max_wal_senders": "0"} if level == "minimal" else {}
+    with temporary_server(settings={"wal_level": level, **senders}) as server:
+        database = Database(server, name="postgres", slot="s", publication="p")
+        since(database, RAISES_ITS_LEVEL, "a level of WAL that follows the slots")
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE t")
+        assert ("server.wal_level" in codes(found(database))) == (level == "minimal")
+        if level == "replica":
+            ensure_slot(options_of(database))
+            with database.connect() as connection:
+                assert connection.execute("SHOW effective_wal_level").fetchone() == ("logical",)
 
 
 def test_a_slot_that_loses_its_wal_is_named_before_and_after() -> None:

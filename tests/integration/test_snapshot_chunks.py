@@ -18,6 +18,7 @@ from tests.support import type_matrix
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.oracle import Spool
+from tests.support.source_setup import since
 
 CHUNKS: dict[str, Any] = {
     "watch_interval_s": 0.2,
@@ -187,11 +188,15 @@ BEGINS_AGAIN = {
     "CLUSTER": ("CLUSTER t USING t_pkey", "rewritten or truncated"),
     "TRUNCATE": ("TRUNCATE t", "rewritten or truncated"),
     "a column that was added": ("ALTER TABLE t ADD COLUMN more int DEFAULT 7", "columns changed"),
+    "REPACK": ("REPACK t", "rewritten or truncated"),
+    "REPACK beside its writers": ("REPACK (CONCURRENTLY) t", "rewritten or truncated"),
 }
 
 
-@pytest.mark.parametrize("change", cases(BEGINS_AGAIN, quick=["VACUUM FULL"]))
+@pytest.mark.parametrize("change", cases(BEGINS_AGAIN, quick=["VACUUM FULL", "REPACK beside its writers"]))
 def test_a_table_whose_blocks_are_others_begins_again(pipeline: IngestPipeline, tmp_path: Path, change: str) -> None:
+    if change.startswith("REPACK"):
+        since(pipeline.database, 19, "REPACK")
     pipeline.database.execute(*SETUP)
     publish(pipeline, "t")
     statement, said = BEGINS_AGAIN[change]

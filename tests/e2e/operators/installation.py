@@ -1,5 +1,5 @@
-"""`sluice` as a user has it: the wheel in a virtual environment of its own, run from another folder, without the
-rights of an administrator, in a pipe or on a terminal.
+"""`sluice` as a user has it: the wheel in a virtual environment of its own, run from another folder, by an ordinary
+user, in a pipe or on a terminal.
 
 Invariant: no module of the checkout can be imported. The dependencies are those of this environment, by a path file
 in which Python does not look for other path files, such as the one of the checkout.
@@ -9,7 +9,6 @@ import fcntl
 import os
 import pty
 import select
-import shutil
 import signal
 import struct
 import subprocess
@@ -23,8 +22,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice_spark import jars
+from tests.support.extent import FULL
+from tools.local.binaries import helper_account
+
 ROOT = Path(__file__).parents[3]
-_DEADLINE_SECONDS = 170.0
+_DEADLINE_SECONDS = 900.0 if FULL else 170.0
+"""The long part compares all tables, two commands at a time."""
 LINES, COLUMNS = 24, 100
 
 
@@ -55,23 +59,29 @@ class Installation:
         self.program.chmod(0o755)
         self.home = folder / "elsewhere"
         self.home.mkdir()
+        self._as_user = _ordinary_user()
+        account = helper_account()
+        if account is not None:
+            for own in (folder, self.home):
+                os.chown(own, account.pw_uid, account.pw_gid)
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Ours, without the checkout and without settings."""
-        kept = ("SLUICE_JARS",)
         plain = {
             name: value
             for name, value in os.environ.items()
-            if name in kept or not name.startswith(("SLUICE_", "PYTHON", "COLUMNS", "LINES", "NO_COLOR", "PG"))
+            if not name.startswith(("SLUICE_", "PYTHON", "COLUMNS", "LINES", "NO_COLOR", "PG"))
         }
-        path = os.pathsep.join((str(self.program.parent), plain["PATH"]))
-        return {**plain, "PATH": path, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1", **(more or {})}
+        ours = {
+            "PATH": os.pathsep.join((str(self.program.parent), plain["PATH"])),
+            "HOME": str(self.home),
+            "SLUICE_JARS": str(jars.default_directory()),
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+        }
+        return {**plain, **ours, **(more or {})}
 
     def command(self, *arguments: str) -> list[str]:
-        """For an ordinary user: root keeps its name, and none of its rights over the files of others."""
-        dropped = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
-        as_user = dropped if os.geteuid() == 0 and shutil.which(dropped[0]) else []
-        return [*as_user, str(self.program), *arguments]
+        return [*self._as_user, str(self.program), *arguments]
 
     def piped(self, *arguments: str, env: Mapping[str, str] | None = None, given: str = "") -> Ended:
         """Its output goes to a program."""
@@ -144,6 +154,18 @@ class Installation:
         code = process.wait()
         os.close(parent)
         return Ended(code, shown.decode(errors="replace"))
+
+
+def _ordinary_user() -> list[str]:
+    """What begins the command of an ordinary user: nothing, unless these tests are run by root. Python and its
+    packages may lie in root's home: the user may read everything, and writes what is its own.
+    """
+    account = helper_account()
+    if account is None:
+        return []
+    rights = ("--inh-caps", "--ambient-caps", "--bounding-set")
+    user = (f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups")
+    return ["setpriv", *user, *(f"{right}=-all,+dac_read_search" for right in rights)]
 
 
 def _own_terminal() -> None:

@@ -68,7 +68,7 @@ _WORK = (
     "UPDATE moods SET v = 'busy' WHERE id = {n} % 50",
     "UPDATE lists SET v = v || {n} WHERE id = {n} % 50",
 )
-_PAUSE_SECONDS = 0.02 if FULL else 0.1
+_PAUSE_SECONDS = 0.02 if FULL else 0.5
 
 
 class Load:
