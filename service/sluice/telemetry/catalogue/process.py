@@ -82,6 +82,7 @@ PROBLEM_CODES = (
     "table.quarantined",
     "table.failing",
     "table.maintenance",
+    "table.detached",
     "table.pending",
     "table.snapshot",
 )
