@@ -86,6 +86,32 @@ def test_versions_that_lose_changes_and_versions_that_nobody_tried_are_named(ver
     assert [finding.code for finding in examine_version(version)] == expected
 
 
+def test_a_major_that_nobody_tried_is_refused_unless_the_configuration_allows_it() -> None:
+    severities = [one.severity for allowed in (False, True) for one in examine_version(200000, allow_untested=allowed)]
+    assert severities == ["critical", "warning"]
+
+
+def test_a_deferrable_key_is_not_called_no_primary_key(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)", f"CREATE PUBLICATION {database.publication} FOR TABLE t"
+    )
+    (finding,) = [one for one in found(database) if one.code == "table.no_identity"]
+    assert "its primary key is DEFERRABLE" in finding.seen
+    assert "not deferrable" in finding.fix_setting
+
+
+def test_a_login_trigger_that_refuses_walsenders_is_not_blamed_on_pg_hba_conf(published: Database) -> None:
+    since(published, 17, "login event triggers")
+    published.execute(
+        "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN IF (SELECT backend_type FROM "
+        "pg_stat_get_activity(pg_backend_pid())) = 'walsender' THEN RAISE 'not here'; END IF; END $$",
+        "CREATE EVENT TRIGGER guard ON login EXECUTE FUNCTION guard()",
+    )
+    (finding,) = [one for one in found(published) if one.code == "role.replication"]
+    assert "login event trigger" in finding.fix_setting
+    assert "pg_hba" not in finding.fix_setting
+
+
 def test_a_clock_that_is_off_is_named_and_one_that_is_right_is_not(published: Database) -> None:
     off = run_preflight(options_of(published), None, now=lambda: 0.0).findings
     assert codes(off) == {"server.clock"}

@@ -56,6 +56,7 @@ def source_options(settings: Settings, *, reread_dsn: Callable[[], str] | None =
         application_name=f"sluice_{settings.pipeline}",
         binary=settings.source.binary,
         allow_insecure=settings.source.allow_insecure,
+        allow_untested=settings.source.allow_untested,
         credentials=Credentials(reread=reread_dsn, command=settings.source.password_command),
     )
 

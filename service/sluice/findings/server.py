@@ -23,7 +23,7 @@ SERVER: tuple[Kind, ...] = (
         "c",
         Step.ELSEWHERE,
         "the source cannot be reached, or refuses the connection",
-        "`source.dsn`, the network, the role, pg_hba.conf",
+        "`source.dsn`, the network, the role, pg_hba.conf, a pooler: what the finding says",
     ),
     kind(
         "source.tls",
@@ -37,10 +37,10 @@ SERVER: tuple[Kind, ...] = (
     kind("server.version", "c", Step.ELSEWHERE, "the server is older than PostgreSQL 14", "upgrade it"),
     kind(
         "server.untested",
-        "w",
+        "cw",
         Step.ELSEWHERE,
         "the server is of a major that this release of Sluice was not tested with",
-        "look for a newer Sluice",
+        "look for a newer Sluice; `source.allow_untested: true` makes it a warning",
     ),
     kind(
         "server.minor",
@@ -148,7 +148,7 @@ SERVER: tuple[Kind, ...] = (
         "c",
         Step.RIGHTS,
         "the role cannot open a replication connection",
-        "the role's REPLICATION attribute, a line of pg_hba.conf, no pooler in between",
+        "the role's REPLICATION attribute, a line of pg_hba.conf, no pooler in between: what the finding says",
     ),
     kind(
         "role.superuser",

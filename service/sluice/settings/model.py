@@ -120,6 +120,9 @@ class SourceSettings(Section):
         "sits in between can then read the password "
         "and change rows. Every start warns",
     )
+    allow_untested: bool = Field(
+        default=False, description="let `check` pass a major of PostgreSQL that this release was not tested with"
+    )
     slot_wait: Duration | None = Field(
         None,
         ge=0,

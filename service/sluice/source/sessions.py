@@ -120,7 +120,8 @@ class SourceOptions:
     other libpq parameter; it is secret.
 
     `binary` asks the stream for values in the binary form of their types. `allow_insecure` lets the
-    connection string ask for less than verify-full of a host that is not this machine.
+    connection string ask for less than verify-full of a host that is not this machine, `allow_untested`
+    lets `check` pass a major of PostgreSQL that nobody tried.
     `cancellation` ends every blocking call of the sessions that are opened with these options.
     `credentials` are asked for each connection.
     """
@@ -132,6 +133,7 @@ class SourceOptions:
     connect_timeout_s: int = 10
     binary: bool = False
     allow_insecure: bool = False
+    allow_untested: bool = False
     cancellation: Cancellation = field(default_factory=Cancellation, repr=False, compare=False)
     credentials: Credentials = field(default_factory=Credentials, repr=False, compare=False)
 

@@ -78,17 +78,19 @@ class Look:
 
 def examine_server(look: Look) -> Iterator[Finding]:
     """Everything but slot, publication and tables."""
-    yield from examine_version(look.version)
+    yield from examine_version(look.version, allow_untested=look.options.allow_untested)
     for part in (_log, _encoding, _standby, _clock, _synchronous, _free_slots, _rights, _keep_size, _timeouts, _waits):
         yield from part(look)
 
 
-def examine_version(version: int) -> Iterator[Finding]:
+def examine_version(version: int, *, allow_untested: bool = False) -> Iterator[Finding]:
     """`version` as libpq numbers it."""
     major, minor = divmod(version, 10000)
     if major > NEWEST_TESTED:
         seen = f"it is PostgreSQL {major}; this release was tested up to {NEWEST_TESTED}"
-        yield Finding("warning", "server.untested", "server", seen, fix_setting="look for a newer release of Sluice")
+        severity: Severity = "warning" if allow_untested else "critical"
+        fix = "look for a newer release of Sluice; source.allow_untested: true takes the risk"
+        yield Finding(severity, "server.untested", "server", seen, fix_setting=fix)
     if minor < FIXED_MINORS.get(major, 0):
         seen = f"it is PostgreSQL {major}.{minor}, in which logical decoding can lose changes"
         yield Finding(
@@ -198,8 +200,7 @@ def _rights(look: Look) -> Iterator[Finding]:
             look.role,
             f"it cannot open a replication connection: {error}",
             fix_sql="" if has_it else f"ALTER ROLE {quote_identifier(look.role)} REPLICATION;",
-            fix_setting=f"a line in pg_hba.conf for database {look.server.database} (not the keyword "
-            "replication), and no pooler in between",
+            fix_setting=error.hint or "run check again",
         )
     if look.one("SELECT pg_catalog.current_setting('is_superuser')") == "on":
         yield Finding(

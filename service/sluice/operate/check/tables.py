@@ -38,18 +38,19 @@ def _name(facts: TableFacts) -> str:
 def _identity(facts: TableFacts) -> Iterator[Finding]:
     has_identity = facts.replica_identity == "f" or any(column.in_identity for column in facts.columns)
     if not has_identity and (not facts.publishes or set(facts.publishes) & {"u", "d"}):
-        what = (
-            "replica identity NOTHING"
-            if facts.replica_identity == "n"
-            else "no primary key and no other replica identity"
-        )
+        what, better = "it has no primary key and no other replica identity", "a primary key"
+        if facts.replica_identity == "n":
+            what = "it has replica identity NOTHING"
+        elif facts.has_primary_key:
+            what = "its primary key is DEFERRABLE, which cannot be its replica identity"
+            better = "a primary key that is not deferrable"
         yield Finding(
             "critical",
             "table.no_identity",
             facts.qualified_name,
-            f"it has {what}: while it is published, the source itself refuses every UPDATE and DELETE",
+            f"{what}: while it is published, the source itself refuses every UPDATE and DELETE",
             fix_sql=f"ALTER TABLE {_name(facts)} REPLICA IDENTITY FULL;",
-            fix_setting="better: a primary key",
+            fix_setting=f"better: {better}",
         )
     elif facts.replica_identity == "f" and not facts.has_primary_key:
         yield Finding(
