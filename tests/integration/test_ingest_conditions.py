@@ -11,6 +11,8 @@ import psycopg
 import pytest
 
 from sluice.contract.entries import Table
+from sluice.health.reporter import Reporter
+from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import TableState
 from sluice.store.opening import open_store
@@ -179,6 +181,23 @@ def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_fixe
     pipeline.run(**EVERYTHING)
     assert (pipeline.table("public.t").state, pipeline.table("public.t").generation) == ("live", 2)
     assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
+
+
+def test_a_publication_without_deletes_on_purpose_is_carried_and_named(pipeline: IngestPipeline) -> None:
+    pipeline.database.execute(*PLAIN, *KEYED)
+    publish(pipeline)
+    execute(pipeline, ("ALTER PUBLICATION {p} SET (publish = 'insert, update')",))
+    accepting: dict[str, Any] = {**EVERYTHING, "policies": Policies(TablePolicy(accept_missing="dt"))}
+    pipeline.run(**accepting)
+    execute(pipeline, ("DELETE FROM t WHERE id = 1", "UPDATE t SET v = -v WHERE id = 2", "TRUNCATE other"))
+    pipeline.run(**accepting)
+    assert [pipeline.table(f"public.{name}").state for name in ("t", "other")] == ["live", "live"]
+    assert [(row["_sluice_op"], row["id"]) for row in pipeline.rows("public.t")] == [("u", 2)]
+    reporter = Reporter(pipeline="test", store=pipeline.store, lake_uri="file:///nowhere", source=None)
+    (problem,) = [one for one in reporter.take().verdict.problems if one.code == "publication.operations"]
+    assert (problem.severity, problem.count, "delete, truncate" in problem.message) == ("info", 2, True)
+    pipeline.run(**EVERYTHING)
+    assert is_set_aside(pipeline.table("public.t"), SAYS["publication.operations"]), "it is not accepted any more"
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ TABLES: tuple[Kind, ...] = (
     ),
     kind(
         "publication.operations",
-        "c",
+        "ci",
         Step.PUBLICATION,
         "the publication leaves out a kind of change: the lake would differ without notice",
-        "publish insert, update, delete and truncate",
+        "publish insert, update, delete and truncate; `source.accept_missing` where it leaves out truncate or delete on "
+        "purpose",
     ),
     kind(
         "publication.empty",

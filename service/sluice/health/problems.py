@@ -322,6 +322,15 @@ KINDS: tuple[Kind, ...] = (
         "docs/applier.md tells what each task does.",
     ),
     _kind(
+        "publication.operations",
+        "tables",
+        "i",
+        "SluiceTableNotFollowed",
+        "The publication leaves out kinds of change, and `source.accept_missing` allows that: the lake keeps rows that "
+        "the source removed so, and `sluice verify` does not compare these tables. Lasts as long as both say so.",
+        "Nothing, if that is meant. Otherwise publish every kind of change: the tables are then read again.",
+    ),
+    _kind(
         "table.detached",
         "tables",
         "i",

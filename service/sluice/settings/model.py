@@ -88,6 +88,11 @@ class SourceSettings(Section):
         description="tables to carry, as schema.table with * and ?; left out: all that the publication has. One that "
         'begins with ! leaves its tables out, as in "!public.logs"',
     )
+    accept_missing: tuple[Literal["truncate", "delete"], ...] = Field(
+        (),
+        description="kinds of change that the publication leaves out on purpose, of truncate and delete: the lake keeps "
+        "the rows that the source removes so. Left out: a publication must send every kind",
+    )
     streaming: Streaming = Field(
         "auto",
         description="large transactions sent before they commit, so that neither side has to hold them: parallel "

@@ -121,7 +121,8 @@ class SourceOptions:
 
     `binary` asks the stream for values in the binary form of their types. `allow_insecure` lets the
     connection string ask for less than verify-full of a host that is not this machine, `allow_untested`
-    lets `check` pass a major of PostgreSQL that nobody tried.
+    lets `check` pass a major of PostgreSQL that nobody tried, `accept_missing` a publication without the kinds of
+    change whose letters it has.
     `cancellation` ends every blocking call of the sessions that are opened with these options.
     `credentials` are asked for each connection.
     """
@@ -134,6 +135,7 @@ class SourceOptions:
     binary: bool = False
     allow_insecure: bool = False
     allow_untested: bool = False
+    accept_missing: str = ""
     cancellation: Cancellation = field(default_factory=Cancellation, repr=False, compare=False)
     credentials: Credentials = field(default_factory=Credentials, repr=False, compare=False)
 

@@ -101,7 +101,12 @@ class _Examination:
         found += examine_slot(self._look, two_phase=two_phase)
         tables = list(self._select(found))
         found += dict.fromkeys(
-            examine_tables(tables, publication=self._publication_name, server_version=self._look.version)
+            examine_tables(
+                tables,
+                publication=self._publication_name,
+                server_version=self._look.version,
+                accept_missing=self._look.options.accept_missing,
+            )
         )
         if self._look.options.binary:
             # The server sends the whole publication so, also what source.tables leaves out.

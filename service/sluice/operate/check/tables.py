@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.conditions import conditions, hidden_by_filter
+from sluice.contract.conditions import conditions, hidden_by_filter, left_out
 from sluice.findings import Finding
 from sluice.quoting import quote_identifier, quote_qualified
 
@@ -20,10 +20,13 @@ _STORED_GENERATED = 180000
 """The first server that can publish stored generated columns."""
 
 
-def examine_tables(tables: Sequence[TableFacts], *, publication: str, server_version: int) -> Iterator[Finding]:
+def examine_tables(
+    tables: Sequence[TableFacts], *, publication: str, server_version: int, accept_missing: str = ""
+) -> Iterator[Finding]:
     """Findings about each table, then about tables that get into each other's way."""
     for facts in tables:
-        yield from conditions(facts)
+        yield from conditions(facts, accept_missing=accept_missing)
+        yield from _operations(facts, accept_missing)
         yield from _identity(facts)
         yield from _filter(facts)
         yield from _columns(facts)
@@ -33,6 +36,13 @@ def examine_tables(tables: Sequence[TableFacts], *, publication: str, server_ver
 
 def _name(facts: TableFacts) -> str:
     return quote_qualified(facts.schema, facts.name)
+
+
+def _operations(facts: TableFacts, accept_missing: str) -> Iterator[Finding]:
+    missing = left_out(facts.publishes)
+    if facts.published and missing and not left_out(facts.publishes + accept_missing):
+        seen = f"it leaves out {', '.join(missing)}, as source.accept_missing allows: the lake differs by that"
+        yield Finding("info", "publication.operations", facts.publication, seen)
 
 
 def _identity(facts: TableFacts) -> Iterator[Finding]:
