@@ -29,7 +29,6 @@ def conditions(facts: TableFacts, *, accept_missing: str = "") -> Iterator[Findi
     yield from _names(facts.schema, facts.name, [column.name for column in facts.sent_columns])
     yield from _operations(facts, accept_missing)
     yield from _identity(facts)
-    yield from _filter(facts)
     yield from _partitions(facts)
     yield from _rights(facts)
 
@@ -126,28 +125,6 @@ def _identity(facts: TableFacts) -> Iterator[Finding]:
             fix_setting="SET TABLE replaces the publication's whole list of tables",
             by_hand=True,
         )
-
-
-def _filter(facts: TableFacts) -> Iterator[Finding]:
-    large = hidden_by_filter(facts)
-    if large:
-        yield Finding(
-            "critical",
-            "table.filter_hides_values",
-            facts.qualified_name,
-            f"it has a row filter and large columns ({', '.join(large[:5])}): an update that moves a "
-            "row into the filter arrives without their values",
-            fix_sql=f"ALTER TABLE {_quoted(facts)} REPLICA IDENTITY FULL;",
-        )
-
-
-def hidden_by_filter(facts: TableFacts) -> list[str]:
-    """The columns whose values may be missing when an update moves a row into the publication's
-    filter.
-    """
-    if not facts.row_filter or facts.replica_identity == "f":
-        return []
-    return [column.name for column in facts.sent_columns if column.storable_out_of_line and not column.in_identity]
 
 
 def _partitions(facts: TableFacts) -> Iterator[Finding]:

@@ -38,6 +38,7 @@ UNLOGGED = ChildFacts(
 CARRIED = {
     "a plain table": table(ID, BODY),
     "a partitioned one": table(ID, BODY, relkind="p", children=(LOGGED,)),
+    "one with a filter and large values": table(ID, BODY, row_filter="(id > 1)"),
     "one with a filter and its whole old rows": table(ID, BODY, row_filter="(id > 1)", replica_identity="f"),
     "one with a list that has the key": table(ID, BODY, published_columns=("id",), has_column_list=True),
 }
@@ -48,7 +49,6 @@ STOPPED = {
     "column.case": table(ID, column("a", 2), column("A", 3)),
     "publication.operations": table(ID, publishes="iud"),
     "table.identity_not_published": table(ID, BODY, published_columns=("body",), has_column_list=True),
-    "table.filter_hides_values": table(ID, BODY, row_filter="(id > 1)"),
     "partition.not_logged": table(ID, relkind="p", children=(UNLOGGED,)),
     "partition.identity": table(ID, relkind="p", children=(OTHER,)),
     "table.not_readable": table(ID, column("hidden", 2, selectable=False)),

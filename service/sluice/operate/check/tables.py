@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.conditions import conditions, hidden_by_filter, left_out
+from sluice.contract.conditions import conditions, left_out
 from sluice.findings import Finding
 from sluice.quoting import quote_identifier, quote_qualified
 
@@ -75,7 +75,19 @@ def _identity(facts: TableFacts) -> Iterator[Finding]:
 
 
 def _filter(facts: TableFacts) -> Iterator[Finding]:
-    if facts.row_filter and not hidden_by_filter(facts):
+    large = [column.name for column in facts.sent_columns if column.storable_out_of_line and not column.in_identity]
+    if facts.row_filter and large and facts.replica_identity != "f":
+        yield Finding(
+            "warning",
+            "table.filter_hides_values",
+            facts.qualified_name,
+            f"it has a row filter and large columns ({', '.join(large[:5])}): an update that moves a row into the "
+            "filter may arrive without their values, and the whole table is then read again",
+            fix_sql=f"ALTER TABLE {_name(facts)} REPLICA IDENTITY FULL;",
+            fix_setting="nothing, if rows do not move into the filter",
+            by_hand=True,
+        )
+    elif facts.row_filter:
         yield Finding(
             "info",
             "table.row_filter",
