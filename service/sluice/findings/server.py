@@ -102,6 +102,13 @@ SERVER: tuple[Kind, ...] = (
         "raise `max_wal_senders`",
     ),
     kind(
+        "server.connections",
+        "c",
+        Step.RESTART,
+        "the server has fewer connections to spare than the pipeline may need at once",
+        "raise `max_connections`, or end sessions of others",
+    ),
+    kind(
         "server.keep_size",
         "cw",
         Step.SETTINGS,
@@ -149,6 +156,13 @@ SERVER: tuple[Kind, ...] = (
         Step.RIGHTS,
         "the role cannot open a replication connection",
         "the role's REPLICATION attribute, a line of pg_hba.conf, no pooler in between: what the finding says",
+    ),
+    kind(
+        "role.connections",
+        "c",
+        Step.RIGHTS,
+        "the limit of the role or of the database has fewer connections to spare than the pipeline may need at once",
+        "raise the limit, or fewer `source.snapshot_connections`",
     ),
     kind(
         "role.superuser",
