@@ -175,6 +175,7 @@ def apply_options(
         "spool_options": plain(settings.spool.options),
         "lake_uri": settings.lake.uri,
         "lake_options": plain(settings.lake_options),
+        "replaces": settings.lake.replaces,
         "mode": settings.lake.mode,
         "metadata_columns": settings.lake.metadata_columns,
         "log_retention_seconds": settings.lake.log_retention,

@@ -90,8 +90,8 @@ class SourceSettings(Section):
     )
     accept_missing: tuple[Literal["truncate", "delete"], ...] = Field(
         (),
-        description="kinds of change that the publication leaves out on purpose, of truncate and delete: the lake keeps "
-        "the rows that the source removes so. Left out: a publication must send every kind",
+        description="kinds of change that the publication leaves out on purpose, of truncate and delete: the lake "
+        "keeps the rows that the source removes so. Left out: a publication must send every kind",
     )
     streaming: Streaming = Field(
         "auto",
@@ -134,7 +134,7 @@ class SourceSettings(Section):
         le=86400,
         description="how long a start waits for a slot that is in use; left out: until the server has ended a "
         "connection that we lost (its "
-        "wal_sender_timeout and 30s more), and 30s for one that is alive",
+        "wal_sender_timeout and 30s more), and 30s for one that answers or confirms",
     )
     snapshot_connections: int = Field(
         2, ge=1, le=32, description="connections that read initial rows at the same time, from one snapshot"
@@ -263,6 +263,9 @@ class LakeSettings(Section):
     options: dict[str, SecretStr] = Field(
         default_factory=dict,
         description="as spool.options, for the lake; left out: the spool's, when the schemes agree",
+    )
+    replaces: tuple[PipelineName, ...] = Field(
+        (), description="names of earlier pipelines whose lake tables this one replaces; any other's are refused"
     )
     mode: LakeMode = Field(
         "mirror",
