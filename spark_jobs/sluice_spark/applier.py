@@ -87,7 +87,7 @@ class Applier:
         self._store = store
         self._session = session
         self._stop = stop
-        self._lease = Lease(store, seconds=options.lease_seconds)
+        self._lease = Lease(store, seconds=options.lease_seconds, wait=stop.wait)
         self.gave_lease_back = False
         """Whether the next applier may start at once."""
         self._lake = Lake(options, store, before_commit=self._lease.check)

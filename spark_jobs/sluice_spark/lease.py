@@ -9,7 +9,8 @@ plain S3 Delta itself cannot stop a second driver from overwriting a commit, so 
 fence there. `apply/lease.json` says who owns and since when, for people and for the next taker. A
 lease that has not ended is taken over only when its holder is proven dead: a process of this very
 machine, boot and process namespace that does not run any more. Other machines may have the same
-host names and process numbers.
+host names and process numbers. A record from the future says nothing of its end: its holder lives
+while the record changes, by the taker's own monotonic clock.
 """
 
 import os
@@ -30,6 +31,7 @@ from sluice.store.base import ObjectStore
 FORMAT_VERSION = 1
 _CLAIMS = f"{keys.APPLY}lease/"
 _WHAT = "the lease of the applier"
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +95,15 @@ class Lease:
         seconds: float,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], bool] | None = None,
     ) -> None:
+        """`wait` lets that many seconds pass, and says whether this process was asked to stop."""
         self.instance = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:12]}"
         self._store = store
         self._seconds = float(seconds)
         self._wall = wall
         self._monotonic = monotonic
+        self._wait = wait or threading.Event().wait
         self._process = Process.current()
         self._number = 0
         self._renewed = 0.0
@@ -181,7 +186,18 @@ class Lease:
             raise WriterFenced("another applier has taken this pipeline over")
 
     def _alive(self, holder: Holder) -> bool:
-        return holder.renewed_at + holder.seconds > self._wall() and not self._process.saw_end_of(holder.process)
+        age = self._wall() - holder.renewed_at
+        if age >= holder.seconds or self._process.saw_end_of(holder.process):
+            return False
+        return age >= 0 or self._is_renewed(holder)
+
+    def _is_renewed(self, holder: Holder) -> bool:
+        """Watches the record for as long as it holds. Likewise True when this process is to stop."""
+        began = self._monotonic()
+        while self._monotonic() - began <= holder.seconds:
+            if self._wait(_LOOK_SECONDS) or self._holder() != holder:
+                return True
+        return False
 
     def _holder(self) -> Holder | None:
         try:

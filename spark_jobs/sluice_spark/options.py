@@ -27,7 +27,7 @@ SHORTEST_VACUUM_SECONDS = 3600.0
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
     """Everything the applier needs to know. `tables` maps "schema.table" to overrides such as
-    {"mode": "changelog"}.
+    {"mode": "changelog"}. `replaces` are pipelines whose lake tables this one may replace.
 
     `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id,
     ...). `jars` is the directory of jars (empty: the default). The manifest is looked at every
@@ -54,6 +54,7 @@ class ApplyOptions:
     lake_uri: str
     spool_options: dict[str, str] = field(default_factory=dict, repr=False)
     lake_options: dict[str, str] = field(default_factory=dict, repr=False)
+    replaces: tuple[str, ...] = ()
     mode: str = MIRROR
     metadata_columns: bool = True
     log_retention_seconds: float = 3600.0

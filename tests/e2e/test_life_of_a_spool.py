@@ -8,6 +8,7 @@ them; then the slot is lost and a new pipeline takes over.
 import shutil
 import threading
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -15,8 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.contract import keys
+from sluice.contract.applied import AppliedLog
 from sluice.contract.control import RESYNC, Request
-from sluice.errors import SlotLost
+from sluice.errors import ApplyError, SlotLost
 from sluice.manifest import pruning
 from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
@@ -120,6 +122,17 @@ def test_a_new_pipeline_over_the_lake_of_a_lost_one_makes_it_equal_again(story: 
     store = open_store(spool.as_uri(), prefix="second/", options={})
     ingesting.IngestPipeline(other, store).run()
     options = ApplyOptions("second", spool.as_uri(), mirror.lake_uri(), once=True, poll_seconds=0.05)
-    Applier(options, store, spark, stop=threading.Event()).run()
+    with suppress(ApplyError):
+        Applier(options, store, spark, stop=threading.Event()).run()
+    newest = AppliedLog.decode(store.get(max(store.list(keys.APPLY_LOG))))
+    refused = [table for table in newest.tables.values() if "of another pipeline (test)" in table.reason]
+    assert {table.state for table in refused} == {"stale"}
+    assert {table.table_name for table in refused} == set(TABLES)
+    mirror.assert_equal("read_again")
+    for table in TABLES:
+        request = Request(RESYNC, "public", table, datetime.now(UTC).isoformat())
+        store.create(keys.control_request(uuid.uuid4().hex), request.encode())
+    ingesting.IngestPipeline(other, store).run()
+    Applier(replace(options, replaces=("test",)), store, spark, stop=threading.Event()).run()
     mirror.assert_equal(*TABLES)
     shutil.rmtree(spool)

@@ -98,7 +98,7 @@ PUBLISHED = (
             INSERT INTO t SELECT i, repeat('body', 1000) FROM generate_series(1, 20) i
         """,
         after="UPDATE t SET id = 50 WHERE id = 5",
-        stopped={"t": ("quarantined", "arrives without their values")},
+        stopped={"t": ("stale", "moved a row into the publication's row filter")},
         publish=("t WHERE (id > 10)",),
     ),
     Scenario(

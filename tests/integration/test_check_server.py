@@ -21,6 +21,8 @@ from sluice.operate.check.server import examine_version
 from sluice.source.sessions import SourceOptions
 from sluice.source.slot import ensure_slot
 from sluice.source.start_replication import start_command, start_replication
+from sluice.store.opening import open_store
+from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.source_setup import options_of, server_major, since
 from tests.support.sources import Database
@@ -84,6 +86,67 @@ def test_a_source_that_cannot_be_reached_is_a_finding() -> None:
 )
 def test_versions_that_lose_changes_and_versions_that_nobody_tried_are_named(version: int, expected: list[str]) -> None:
     assert [finding.code for finding in examine_version(version)] == expected
+
+
+def test_a_major_that_nobody_tried_is_refused_unless_the_configuration_allows_it() -> None:
+    severities = [one.severity for allowed in (False, True) for one in examine_version(200000, allow_untested=allowed)]
+    assert severities == ["critical", "warning"]
+
+
+def test_a_deferrable_key_is_not_called_no_primary_key(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)", f"CREATE PUBLICATION {database.publication} FOR TABLE t"
+    )
+    (finding,) = [one for one in found(database) if one.code == "table.no_identity"]
+    assert "its primary key is DEFERRABLE" in finding.seen
+    assert "not deferrable" in finding.fix_setting
+
+
+def test_a_login_trigger_that_refuses_walsenders_is_not_blamed_on_pg_hba_conf(published: Database) -> None:
+    since(published, 17, "login event triggers")
+    published.execute(
+        "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN IF (SELECT backend_type FROM "
+        "pg_stat_get_activity(pg_backend_pid())) = 'walsender' THEN RAISE 'not here'; END IF; END $$",
+        "CREATE EVENT TRIGGER guard ON login EXECUTE FUNCTION guard()",
+    )
+    (finding,) = [one for one in found(published) if one.code == "role.replication"]
+    assert "login event trigger" in finding.fix_setting
+    assert "pg_hba" not in finding.fix_setting
+
+
+@pytest.mark.parametrize("limited", ["ROLE", "DATABASE"])
+def test_a_limit_on_connections_that_is_too_low_is_found_and_one_that_is_enough_is_not(
+    published: Database, tmp_path: Path, limited: str
+) -> None:
+    """Enough is what a pipeline with snapshots needs, which runs with just that."""
+    with pipeline_role(published) as role:
+        grant(published, role, tables="t")
+        store = open_store(tmp_path.as_uri(), options={})
+        pipeline = IngestPipeline(published, store, dsn=options_as(published, role).dsn)
+        sessions = pipeline.options().query_sessions
+        name = role if limited == "ROLE" else published.name
+        senders = 0 if server_major(published) >= 18 else preflight_server.HELPERS
+
+        def connections(limit: int) -> list[Finding]:
+            published.execute(f'ALTER {limited} "{name}" CONNECTION LIMIT {limit}')
+            findings = run_preflight(options_as(published, role), None, sessions=sessions).findings
+            return [finding for finding in findings if finding.code == "role.connections"]
+
+        (finding,) = connections(sessions + senders - 1)
+        assert (finding.severity, f"{sessions + senders} are needed" in finding.seen) == ("critical", True)
+        published.execute(finding.fix_sql)
+        assert connections(sessions + senders) == []
+        for number in range(20):
+            published.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY)", f"GRANT SELECT ON t{number} TO {role}")
+            published.execute(f"ALTER PUBLICATION {published.publication} ADD TABLE t{number}")
+        assert not pipeline.run(tables=()).errors.recent()
+        assert {table.state for table in pipeline.state().tables.values()} == {"live"}
+
+
+def test_a_server_without_connections_to_spare_is_found(published: Database) -> None:
+    findings = run_preflight(options_of(published), None, sessions=10_000).findings
+    (finding,) = [one for one in findings if "connections" in one.code]
+    assert (finding.code, finding.severity, finding.needs_restart) == ("server.connections", "critical", True)
 
 
 def test_a_clock_that_is_off_is_named_and_one_that_is_right_is_not(published: Database) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sluice.contract.entries import Snapshot
+from sluice.health.reporter import Reporter
 from sluice.ingest.options import FlushPolicy
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
@@ -88,6 +89,24 @@ def test_a_table_that_left_the_publication_begins_again_when_it_is_back(pipeline
     table = pipeline.table("public.a")
     assert (table.state, table.generation, table.reason) == ("live", 2, "")
     assert pipeline.snapshot_rows("public.a") == pipeline.source_rows("a")
+
+
+def test_a_table_that_moved_out_of_a_published_schema_is_in_the_status_with_since_when(
+    pipeline: IngestPipeline,
+) -> None:
+    since(pipeline.database, 15, "publications of schemas")
+    pipeline.database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "CREATE SCHEMA away",
+        f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLES IN SCHEMA public",
+    )
+    pipeline.run(tables=())
+    pipeline.database.execute("ALTER TABLE a SET SCHEMA away", "INSERT INTO away.a VALUES (1)")
+    pipeline.run(tables=())
+    report = Reporter(pipeline="test", store=pipeline.store, lake_uri="file:///nowhere", source=None).take()
+    (problem,) = [one for one in report.verdict.problems if one.code == "table.detached"]
+    assert (problem.severity, problem.where, "no longer carries it" in problem.message) == ("info", "public.a", True)
+    assert problem.since is not None
 
 
 def test_a_table_is_detached_when_it_is_no_longer_selected_and_begins_again_when_it_is(

@@ -11,6 +11,8 @@ import psycopg
 import pytest
 
 from sluice.contract.entries import Table
+from sluice.health.reporter import Reporter
+from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import TableState
 from sluice.store.opening import open_store
@@ -59,12 +61,6 @@ BROKEN: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int]]
         ("ALTER PUBLICATION {p} SET TABLE t, other",),
         15,
     ),
-    "table.filter_hides_values": (
-        KEYED,
-        ("ALTER PUBLICATION {p} SET TABLE t WHERE (id > 1), other",),
-        ("ALTER PUBLICATION {p} SET TABLE t, other",),
-        15,
-    ),
     "column.reserved": (KEYED, ('ALTER TABLE t ADD "_sluice_op" text',), ('ALTER TABLE t DROP "_sluice_op"',), 14),
     "column.case": (KEYED, ('ALTER TABLE t ADD "V" int',), ('ALTER TABLE t DROP "V"',), 14),
 }
@@ -73,7 +69,6 @@ SAYS = {
     "partition.identity": "false NULLs",
     "publication.operations": "does not publish every kind of change",
     "table.identity_not_published": "leaves out id",
-    "table.filter_hides_values": "row filter and large columns (body)",
     "column.reserved": "'_sluice_op'",
     "column.case": "only by case",
 }
@@ -181,6 +176,23 @@ def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_fixe
     assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
 
 
+def test_a_publication_without_deletes_on_purpose_is_carried_and_named(pipeline: IngestPipeline) -> None:
+    pipeline.database.execute(*PLAIN, *KEYED)
+    publish(pipeline)
+    execute(pipeline, ("ALTER PUBLICATION {p} SET (publish = 'insert, update')",))
+    accepting: dict[str, Any] = {**EVERYTHING, "policies": Policies(TablePolicy(accept_missing="dt"))}
+    pipeline.run(**accepting)
+    execute(pipeline, ("DELETE FROM t WHERE id = 1", "UPDATE t SET v = -v WHERE id = 2", "TRUNCATE other"))
+    pipeline.run(**accepting)
+    assert [pipeline.table(f"public.{name}").state for name in ("t", "other")] == ["live", "live"]
+    assert [(row["_sluice_op"], row["id"]) for row in pipeline.rows("public.t")] == [("u", 2)]
+    reporter = Reporter(pipeline="test", store=pipeline.store, lake_uri="file:///nowhere", source=None)
+    (problem,) = [one for one in reporter.take().verdict.problems if one.code == "publication.operations"]
+    assert (problem.severity, problem.count, "delete, truncate" in problem.message) == ("info", 2, True)
+    pipeline.run(**EVERYTHING)
+    assert is_set_aside(pipeline.table("public.t"), SAYS["publication.operations"]), "it is not accepted any more"
+
+
 @pytest.fixture
 def role(pipeline: IngestPipeline) -> Iterator[str]:
     """A pipeline that connects with few rights, and publishes every table."""
@@ -273,6 +285,23 @@ def test_without_a_free_slot_snapshots_wait_and_the_stream_goes_on(pipeline: Ing
             for name in taken:
                 connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
     assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
+
+
+def test_a_table_without_a_connection_for_its_snapshot_says_what_it_waits_for(
+    pipeline: IngestPipeline, role: str
+) -> None:
+    database = pipeline.database
+    database.execute(f"GRANT SELECT ON t TO {role}", f"ALTER ROLE {role} CONNECTION LIMIT 4")
+
+    def reason() -> str:
+        return next((table.reason for table in pipeline.state().tables.values() if table.table_name == "t"), "")
+
+    with pipeline.running(**EVERYTHING) as running:
+        running.wait_until(lambda: "limit of the role" in reason())
+        assert pipeline.table("public.t").state == "snapshot"
+        database.execute(f"ALTER ROLE {role} CONNECTION LIMIT -1")
+        running.wait_until(lambda: pipeline.table("public.t").state == "live")
+    assert reason() == ""
 
 
 def test_a_name_that_is_longer_in_utf8_than_on_its_server_is_carried_or_set_aside(latin: IngestPipeline) -> None:

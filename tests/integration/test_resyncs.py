@@ -83,6 +83,42 @@ def test_a_change_that_cannot_be_followed_costs_one_snapshot_and_ends_equal(
     assert_equal(pipeline, tmp_path, causes)
 
 
+FILTERED = (
+    "CREATE TABLE t (id int PRIMARY KEY, body text)",
+    "ALTER TABLE t ALTER body SET STORAGE EXTERNAL",
+    "INSERT INTO t SELECT i, repeat(chr(64 + i), 3000) FROM generate_series(1, 20) i",
+    "CREATE PUBLICATION {p} FOR TABLE t WHERE (id > 10)",
+)
+STREAMED = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_row_that_comes_into_a_filter_without_its_values_costs_one_snapshot(
+    pipeline: IngestPipeline, streamed: bool
+) -> None:
+    since(pipeline.database, 16 if streamed else 15, "row filters")
+    if streamed:
+        pipeline.dsn = pipeline.database.dsn + STREAMED
+    set_up(pipeline, FILTERED)
+    pipeline.run(**RESYNC)
+    set_up(pipeline, ("UPDATE t SET body = 'short' WHERE id < 12", "UPDATE t SET id = 21 WHERE id = 11"))
+    pipeline.run(**RESYNC)
+    assert (table(pipeline).state, table(pipeline).resyncs.counts) == ("live", {}), "all of it was sent"
+    set_up(
+        pipeline, ("INSERT INTO t VALUES (2, repeat('x', 3000)) ON CONFLICT (id) DO UPDATE SET body = excluded.body",)
+    )
+    set_up(pipeline, ("UPDATE t SET id = 50 WHERE id = 2", "UPDATE t SET id = 3 WHERE id = 12"))
+    pipeline.run(**RESYNC)
+    now = table(pipeline)
+    assert (now.state, now.generation, now.resyncs.counts) == ("live", 2, {"value": 1}), now.reason
+    assert pipeline.snapshot_rows("public.t") == {row for row in pipeline.source_rows("t") if int(row[0]) > 10}
+    assert "moved a row into" in next(
+        entry.body.why.what
+        for entry in pipeline.entries()
+        if isinstance(entry.body, Table) and entry.body.state == "stale" and entry.body.why
+    )
+
+
 def test_a_policy_of_stop_leaves_the_table_stale_and_says_what_to_do(pipeline: IngestPipeline) -> None:
     stop = {**RESYNC, "policies": Policies(tables={"public.t": TablePolicy(on_change="stop")})}
     set_up(pipeline, PLAIN)

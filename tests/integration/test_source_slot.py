@@ -12,16 +12,18 @@ from sluice.contract.entries import Opened
 from sluice.errors import SlotBusy, SlotLost, SourceRefused, SourceUnavailable
 from sluice.ingest.receive.stream import StreamLimits
 from sluice.operate.slots import examine
+from sluice.protocol.standby_status import StandbyStatus
 from sluice.source import slot_wait
 from sluice.source.continuity import prove_continuity
 from sluice.source.publication import ensure_publication
-from sluice.source.sessions import SourceOptions, open_query
+from sluice.source.sessions import Connection, SourceOptions, open_query
 from sluice.source.slot import ensure_slot
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
 from sluice.source.start_replication import Started, identify, start_command, start_replication
 from sluice.store.memory import MemoryStore
 from tests.support.ingesting import IngestPipeline
+from tests.support.least_rights import options_as, pipeline_role
 from tests.support.pgproxy import Direction, PgProxy
 from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of, server_major
@@ -186,6 +188,34 @@ def test_a_slot_of_somebody_else_is_refused_before_the_servers_timeout(database:
     ):
         wait_until_free(conn, options, sleep=pauses.append)
     assert slot_wait.ALIVE_SECONDS <= sum(pauses) < slot_wait.ALIVE_SECONDS + 3
+
+
+def test_a_living_stream_is_refused_early_also_where_its_replies_cannot_be_seen(database: Database) -> None:
+    """A role without pg_read_all_stats sees what the slot has confirmed, and that it moves."""
+    database.execute("CREATE TABLE t (id int)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    with pipeline_role(database) as role:
+        database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+        options = options_as(database, role)
+        started = _silent_stream(options, ensure_slot(options).confirmed_flush_lsn or 0)
+        pauses: list[float] = []
+        with closing(started.conn), closing(open_query(options)) as conn:
+
+            def confirming(seconds: float) -> None:
+                pauses.append(seconds)
+                database.execute("INSERT INTO t VALUES (1)")
+                end = server_facts(conn, options).wal_end_lsn
+                started.conn.pgconn.put_copy_data(StandbyStatus(end, end, reply_requested=False).encode(0))
+                started.conn.pgconn.flush()
+                wait_until(lambda: _confirmed(conn, options) >= end, what="the slot has moved")
+
+            with pytest.raises(SlotBusy):
+                wait_until_free(conn, options, sleep=confirming)
+    assert slot_wait.ALIVE_SECONDS <= sum(pauses) < slot_wait.ALIVE_SECONDS + 3
+
+
+def _confirmed(conn: Connection, options: SourceOptions) -> int:
+    slot = slot_facts(conn, options.slot)
+    return (slot.confirmed_flush_lsn if slot else None) or 0
 
 
 def test_any_publication_name_reaches_the_server_as_itself(database: Database) -> None:

@@ -3,7 +3,7 @@ never by words.
 """
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
@@ -11,7 +11,10 @@ import pytest
 
 from sluice.errors import SlotLost, SourceRefused, SourceUnavailable
 from sluice.ingest.publication_gap import PublicationGap
-from sluice.source.sessions import SourceOptions, open_query, open_replication
+from sluice.operate.check.preflight import run_preflight
+from sluice.source.refused_connections import NoFreeConnection
+from sluice.source.sessions import NoFreeSlot, SourceOptions, open_query, open_replication
+from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline
 from tests.support.languages import LANGUAGES, speak, translated_programs, translated_server
@@ -95,6 +98,26 @@ def test_a_missing_object_is_the_publication_only_if_that_is_younger(
         assert PublicationGap.find(connection, options, state, said="the words").prepared == frozenset()
 
 
+def test_a_locked_table_and_a_server_without_a_free_slot_are_known_in_any_language(pipeline: IngestPipeline) -> None:
+    with pipeline.database.connect() as connection:
+        connection.execute("BEGIN")
+        connection.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        assert "table.locked" in {finding.code for finding in run_preflight(pipeline.options().source, None).findings}
+        connection.execute("ROLLBACK")
+        taken: list[str] = []
+        try:
+            with suppress(psycopg.errors.ConfigurationLimitExceeded):
+                while True:
+                    name = f"{pipeline.database.slot}_{len(taken)}"
+                    connection.execute("SELECT pg_create_physical_replication_slot(%s)", (name,))
+                    taken.append(name)
+            with pytest.raises(NoFreeSlot):
+                SnapshotHolder.open(pipeline.known())
+        finally:
+            for name in taken:
+                connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+
+
 def test_a_connection_that_is_refused_needs_a_person_in_any_language(foreign: Database) -> None:
     def refused(**changes: str) -> SourceRefused:
         dsn = psycopg.conninfo.make_conninfo(foreign.dsn, **changes)
@@ -126,7 +149,7 @@ def test_a_connection_that_may_succeed_later_is_tried_again_in_any_language(fore
         dsn=psycopg.conninfo.make_conninfo(foreign.dsn, user=role), slot="s", publication="p", application_name="a"
     )
     try:
-        with pytest.raises(SourceUnavailable) as full:
+        with pytest.raises(NoFreeConnection) as full:
             open_query(limited).close()
         assert "limit of the role" in full.value.hint
         with foreign.server.superuser() as admin:

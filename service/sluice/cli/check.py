@@ -149,6 +149,7 @@ def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]
         settings.source.tables,
         two_phase=settings.source.two_phase,
         load_limits=wiring.limits_to_see(settings),
+        sessions=wiring.ingest_options(settings, instance="").query_sessions,
         known=known,
     )
     report.found += seen.findings

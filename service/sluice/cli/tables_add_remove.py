@@ -132,7 +132,12 @@ def _propose(
     opened = load_state(store).opened
     source = known_source(wiring.source_options(settings), opened)
     with closing(open_query(source)) as connection:
-        membership = Membership(connection, publication=source.publication, patterns=settings.source.tables or ())
+        membership = Membership(
+            connection,
+            publication=source.publication,
+            patterns=settings.source.tables or (),
+            accept_missing=source.accept_missing,
+        )
         possible = known(membership, followed)
 
         def one(name: str) -> table_names.Name:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
+from sluice.contract.envelope import OP_NAMES
 from sluice.errors import UsageError
 from sluice.reloading import Signature
 from sluice.settings import Settings
@@ -56,6 +57,8 @@ def source_options(settings: Settings, *, reread_dsn: Callable[[], str] | None =
         application_name=f"sluice_{settings.pipeline}",
         binary=settings.source.binary,
         allow_insecure=settings.source.allow_insecure,
+        allow_untested=settings.source.allow_untested,
+        accept_missing=_accepted(settings),
         credentials=Credentials(reread=reread_dsn, command=settings.source.password_command),
     )
 
@@ -128,6 +131,11 @@ def ingest_options(settings: Settings, *, instance: str, source: "SourceOptions 
     )
 
 
+def _accepted(settings: Settings) -> str:
+    """A letter for each kind of change that the publication may leave out."""
+    return "".join(letter for letter, name in OP_NAMES.items() if name in settings.source.accept_missing)
+
+
 def limits_to_see(settings: Settings) -> tuple[str, ...]:
     """The limits on the source's load that are set and need `pg_read_all_stats`."""
     names = ("snapshot_max_replica_lag", "snapshot_max_active_sessions")
@@ -138,7 +146,11 @@ def policies(settings: Settings) -> "Policies":
     """What is to become of tables that change."""
     from sluice.ingest.tables.policies import Policies, TablePolicy
 
-    default = TablePolicy(**settings.lake.model_dump(include=POLICY_KEYS), changelog=settings.lake.mode == CHANGELOG)
+    default = TablePolicy(
+        **settings.lake.model_dump(include=POLICY_KEYS),
+        changelog=settings.lake.mode == CHANGELOG,
+        accept_missing=_accepted(settings),
+    )
     own = {name: table.model_dump(include=POLICY_KEYS, exclude_none=True) for name, table in settings.tables.items()}
     modes = {name: (table.mode or settings.lake.mode) == CHANGELOG for name, table in settings.tables.items()}
     return Policies(default, {name: replace(default, changelog=modes[name], **own[name]) for name in own})
@@ -163,6 +175,7 @@ def apply_options(
         "spool_options": plain(settings.spool.options),
         "lake_uri": settings.lake.uri,
         "lake_options": plain(settings.lake_options),
+        "replaces": settings.lake.replaces,
         "mode": settings.lake.mode,
         "metadata_columns": settings.lake.metadata_columns,
         "log_retention_seconds": settings.lake.log_retention,

@@ -22,19 +22,20 @@ PUBLISHED = ", ".join(OP_NAMES.values())
 _IDENTITIES = {"d": "DEFAULT", "f": "FULL", "n": "NOTHING"}
 
 
-def conditions(facts: TableFacts) -> Iterator[Finding]:
-    """A critical finding for each condition that does not hold."""
+def conditions(facts: TableFacts, *, accept_missing: str = "") -> Iterator[Finding]:
+    """A critical finding for each condition that does not hold. `accept_missing` has a letter for each kind of
+    change that the publication may leave out.
+    """
     yield from _names(facts.schema, facts.name, [column.name for column in facts.sent_columns])
-    yield from operations(facts)
+    yield from _operations(facts, accept_missing)
     yield from _identity(facts)
-    yield from _filter(facts)
     yield from _partitions(facts)
     yield from _rights(facts)
 
 
-def refusal(facts: TableFacts) -> Reason | None:
+def refusal(facts: TableFacts, *, accept_missing: str) -> Reason | None:
     """The first condition that does not hold, with what to do about it; None when all do."""
-    return _refused(conditions(facts))
+    return _refused(conditions(facts, accept_missing=accept_missing))
 
 
 def refusal_of(schema: TableSchema) -> Reason | None:
@@ -42,16 +43,24 @@ def refusal_of(schema: TableSchema) -> Reason | None:
     return _refused(_names(schema.schema_name, schema.table_name, [column.name for column in schema.columns]))
 
 
-def operations(facts: TableFacts) -> Iterator[Finding]:
+def left_out(publishes: str) -> tuple[str, ...]:
+    """The kinds of change that a publication does not send, which has the letters of the others."""
+    return tuple(word for letter, word in OP_NAMES.items() if letter not in publishes)
+
+
+def _operations(facts: TableFacts, accept_missing: str) -> Iterator[Finding]:
     """Equal for every table of one publication."""
-    missing = [word for letter, word in OP_NAMES.items() if letter not in facts.publishes]
+    missing = left_out(facts.publishes + accept_missing)
     if facts.published and missing:
         seen = (
             f"it does not publish every kind of change ({', '.join(missing)} left out): the lake would "
             "differ from the source without notice"
         )
         fix = f"ALTER PUBLICATION {quote_identifier(facts.publication)} SET (publish = '{PUBLISHED}');"
-        yield Finding("critical", "publication.operations", facts.publication, seen, fix_sql=fix)
+        all_missing = left_out(facts.publishes)
+        accept = f"source.accept_missing: [{', '.join(all_missing)}], if that is meant"
+        accept = accept if {"truncate", "delete"} >= set(all_missing) else ""
+        yield Finding("critical", "publication.operations", facts.publication, seen, fix_sql=fix, fix_setting=accept)
 
 
 def _refused(findings: Iterator[Finding]) -> Reason | None:
@@ -116,28 +125,6 @@ def _identity(facts: TableFacts) -> Iterator[Finding]:
             fix_setting="SET TABLE replaces the publication's whole list of tables",
             by_hand=True,
         )
-
-
-def _filter(facts: TableFacts) -> Iterator[Finding]:
-    large = hidden_by_filter(facts)
-    if large:
-        yield Finding(
-            "critical",
-            "table.filter_hides_values",
-            facts.qualified_name,
-            f"it has a row filter and large columns ({', '.join(large[:5])}): an update that moves a "
-            "row into the filter arrives without their values",
-            fix_sql=f"ALTER TABLE {_quoted(facts)} REPLICA IDENTITY FULL;",
-        )
-
-
-def hidden_by_filter(facts: TableFacts) -> list[str]:
-    """The columns whose values may be missing when an update moves a row into the publication's
-    filter.
-    """
-    if not facts.row_filter or facts.replica_identity == "f":
-        return []
-    return [column.name for column in facts.sent_columns if column.storable_out_of_line and not column.in_identity]
 
 
 def _partitions(facts: TableFacts) -> Iterator[Finding]:

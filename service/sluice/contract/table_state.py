@@ -56,7 +56,7 @@ class State(StrEnum):
     @property
     def is_problem(self) -> bool:
         """There is a kind of problem named `table.<state>`."""
-        return self not in (State.LIVE, State.PAUSED, State.DETACHED)
+        return self not in (State.LIVE, State.PAUSED)
 
 
 _ORDER = tuple(State)

@@ -23,7 +23,7 @@ SERVER: tuple[Kind, ...] = (
         "c",
         Step.ELSEWHERE,
         "the source cannot be reached, or refuses the connection",
-        "`source.dsn`, the network, the role, pg_hba.conf",
+        "`source.dsn`, the network, the role, pg_hba.conf, a pooler: what the finding says",
     ),
     kind(
         "source.tls",
@@ -37,10 +37,10 @@ SERVER: tuple[Kind, ...] = (
     kind("server.version", "c", Step.ELSEWHERE, "the server is older than PostgreSQL 14", "upgrade it"),
     kind(
         "server.untested",
-        "w",
+        "cw",
         Step.ELSEWHERE,
         "the server is of a major that this release of Sluice was not tested with",
-        "look for a newer Sluice",
+        "look for a newer Sluice; `source.allow_untested: true` makes it a warning",
     ),
     kind(
         "server.minor",
@@ -102,6 +102,13 @@ SERVER: tuple[Kind, ...] = (
         "raise `max_wal_senders`",
     ),
     kind(
+        "server.connections",
+        "c",
+        Step.RESTART,
+        "the server has fewer connections to spare than the pipeline may need at once",
+        "raise `max_connections`, or end sessions of others",
+    ),
+    kind(
         "server.keep_size",
         "cw",
         Step.SETTINGS,
@@ -148,7 +155,14 @@ SERVER: tuple[Kind, ...] = (
         "c",
         Step.RIGHTS,
         "the role cannot open a replication connection",
-        "the role's REPLICATION attribute, a line of pg_hba.conf, no pooler in between",
+        "the role's REPLICATION attribute, a line of pg_hba.conf, no pooler in between: what the finding says",
+    ),
+    kind(
+        "role.connections",
+        "c",
+        Step.RIGHTS,
+        "the limit of the role or of the database has fewer connections to spare than the pipeline may need at once",
+        "raise the limit, or fewer `source.snapshot_connections`",
     ),
     kind(
         "role.superuser",

@@ -12,10 +12,11 @@ TABLES: tuple[Kind, ...] = (
     ),
     kind(
         "publication.operations",
-        "c",
+        "ci",
         Step.PUBLICATION,
         "the publication leaves out a kind of change: the lake would differ without notice",
-        "publish insert, update, delete and truncate",
+        "publish insert, update, delete and truncate; `source.accept_missing`, where truncate or delete is left out "
+        "on purpose",
     ),
     kind(
         "publication.empty",
@@ -72,10 +73,11 @@ TABLES: tuple[Kind, ...] = (
     ),
     kind(
         "table.filter_hides_values",
-        "c",
+        "w",
         Step.TABLES,
-        "a row that comes into the row filter by an update would arrive without its large values",
-        "REPLICA IDENTITY FULL",
+        "an update that moves a row into the row filter may arrive without its large values: the table is then read "
+        "again",
+        "REPLICA IDENTITY FULL; nothing, if rows do not move into the filter",
     ),
     kind(
         "table.row_filter",

@@ -322,6 +322,24 @@ KINDS: tuple[Kind, ...] = (
         "docs/applier.md tells what each task does.",
     ),
     _kind(
+        "publication.operations",
+        "tables",
+        "i",
+        "SluiceTableNotFollowed",
+        "The publication leaves out kinds of change, and `source.accept_missing` allows that: the lake keeps rows that "
+        "the source removed so, and `sluice verify` does not compare these tables. Lasts as long as both say so.",
+        "Nothing, if that is meant. Otherwise publish every kind of change: the tables are then read again.",
+    ),
+    _kind(
+        "table.detached",
+        "tables",
+        "i",
+        "SluiceTableNotFollowed",
+        "A table left the pipeline: it was dropped at the source, or is no longer published or selected. Its lake table "
+        "keeps the rows that it had, and gets no more. Shown until its entries are pruned.",
+        "If that was not meant, publish it again: it begins with a new snapshot. `sluice tables add` says how.",
+    ),
+    _kind(
         "table.pending",
         "tables",
         "wi",

@@ -92,6 +92,7 @@ class Report:
             lake_lag_seconds=self._unapplied_seconds(),
             tables=grouped(table.seen for table in self.tables),
             maintenance=grouped(seen for table in self.tables if (seen := table.maintenance_seen) is not None),
+            not_sent=grouped(seen for table in self.tables if (seen := table.not_sent_seen) is not None),
             refusals=self.refusals,
             comparisons=self.comparisons,
             comparisons_unread=self.comparisons_unread,

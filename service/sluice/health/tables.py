@@ -11,6 +11,7 @@ from typing import Any
 
 from sluice.contract import codec, keys
 from sluice.contract.applied import AppliedTable, Maintenance
+from sluice.contract.conditions import left_out
 from sluice.contract.reasons import Reason, ReasonCode, sentence
 from sluice.contract.table_state import State
 from sluice.contract.verified import VerifiedTable
@@ -72,6 +73,8 @@ class TableReport:
     """When that was (ISO 8601 UTC)."""
     differences: int = 0
     """Rows that differed in the newest comparison."""
+    not_sent: tuple[str, ...] = ()
+    """Kinds of change that the publication leaves out on purpose."""
     verification_late: bool = False
     """Tables are compared continuously, and this one was not found equal for three intervals."""
 
@@ -116,6 +119,12 @@ class TableReport:
         """What health depends on."""
         since = datetime.fromisoformat(self.since).timestamp() if self.since else None
         return TableSeen(f"{self.schema}.{self.table}", self.state, self.reason, since, self.failing)
+
+    @property
+    def not_sent_seen(self) -> TableSeen | None:
+        """The same of what the publication leaves out, None when that is nothing."""
+        why = f"the publication leaves out {', '.join(self.not_sent)}, as source.accept_missing allows"
+        return TableSeen(f"{self.schema}.{self.table}", self.state, why) if self.not_sent else None
 
     @property
     def maintenance_seen(self) -> TableSeen | None:
@@ -194,6 +203,7 @@ def joined(
         verified_at=verified.at if verified else "",
         differences=verified.differences if verified else 0,
         verification_late=verification_late,
+        not_sent=left_out(table.publishes) if table.publishes and table.state.is_followed else (),
     )
 
 

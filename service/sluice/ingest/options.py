@@ -48,3 +48,10 @@ class IngestOptions:
     watch_interval_s: float = 10.0
     stop_s: float = STOP_SECONDS
     instance: str = ""
+
+    @property
+    def query_sessions(self) -> int:
+        """How many sessions without replication may be open at once: of the decoder, the catalog watch, the status
+        and the load; of a snapshot, its holder, the look at its end and two for each connection that reads.
+        """
+        return 6 + 2 * self.snapshot.connections

@@ -58,10 +58,12 @@ class Proposal:
 class Membership:
     """What there is, asked once. Raises SourceError, and UsageError without a publication."""
 
-    def __init__(self, connection: Connection, *, publication: str, patterns: tuple[str, ...]) -> None:
+    def __init__(
+        self, connection: Connection, *, publication: str, patterns: tuple[str, ...], accept_missing: str = ""
+    ) -> None:
         self._connection, self._catalog = connection, Catalog(connection)
         self._version = connection.pgconn.server_version
-        self._publication, self._patterns = publication, patterns
+        self._publication, self._patterns, self._accept_missing = publication, patterns, accept_missing
         found = self._catalog.publication(publication)
         if found is None:
             raise UsageError(f"publication {publication} does not exist", hint="`sluice setup` creates it")
@@ -99,7 +101,14 @@ class Membership:
             tuple(tables),
             self._alter("ADD", missing),
             tuple(self._selecting(tables)),
-            tuple(examine_tables(examined, publication=self._publication, server_version=self._version)),
+            tuple(
+                examine_tables(
+                    examined,
+                    publication=self._publication,
+                    server_version=self._version,
+                    accept_missing=self._accept_missing,
+                )
+            ),
             tuple(
                 f"{name} is partitioned, and the publication publishes partitions under their own names: each of "
                 "them becomes a table of its own in the lake"

@@ -88,6 +88,11 @@ class SourceSettings(Section):
         description="tables to carry, as schema.table with * and ?; left out: all that the publication has. One that "
         'begins with ! leaves its tables out, as in "!public.logs"',
     )
+    accept_missing: tuple[Literal["truncate", "delete"], ...] = Field(
+        (),
+        description="kinds of change that the publication leaves out on purpose, of truncate and delete: the lake "
+        "keeps the rows that the source removes so. Left out: a publication must send every kind",
+    )
     streaming: Streaming = Field(
         "auto",
         description="large transactions sent before they commit, so that neither side has to hold them: parallel "
@@ -120,13 +125,16 @@ class SourceSettings(Section):
         "sits in between can then read the password "
         "and change rows. Every start warns",
     )
+    allow_untested: bool = Field(
+        default=False, description="let `check` pass a major of PostgreSQL that this release was not tested with"
+    )
     slot_wait: Duration | None = Field(
         None,
         ge=0,
         le=86400,
         description="how long a start waits for a slot that is in use; left out: until the server has ended a "
         "connection that we lost (its "
-        "wal_sender_timeout and 30s more), and 30s for one that is alive",
+        "wal_sender_timeout and 30s more), and 30s for one that answers or confirms",
     )
     snapshot_connections: int = Field(
         2, ge=1, le=32, description="connections that read initial rows at the same time, from one snapshot"
@@ -255,6 +263,9 @@ class LakeSettings(Section):
     options: dict[str, SecretStr] = Field(
         default_factory=dict,
         description="as spool.options, for the lake; left out: the spool's, when the schemes agree",
+    )
+    replaces: tuple[PipelineName, ...] = Field(
+        (), description="names of earlier pipelines whose lake tables this one replaces; any other's are refused"
     )
     mode: LakeMode = Field(
         "mirror",

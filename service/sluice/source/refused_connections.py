@@ -41,7 +41,9 @@ _TLS_HINT = (
     "authority in sslrootcert (a file, or system)"
 )
 _ROLE_HINT = "check the role, its password and pg_hba.conf (the line needs the database's name)"
+_AFTER_LOGIN_HINT = "a login event trigger of the database refuses the role, or fails: let it pass this one"
 _POOLER_HINT = "connect to the server itself: a pooler or proxy in between takes no session settings or no replication"
+_TOO_MANY = "53300"
 _HINTS = {
     "08P01": _POOLER_HINT,
     "22023": _POOLER_HINT,
@@ -49,9 +51,12 @@ _HINTS = {
     "3D000": "check the database's name in source.dsn",
     "42501": "grant the role the right that is named; a walsender needs the REPLICATION attribute",
     "42704": _POOLER_HINT,
-    "P0001": "a login event trigger of the database refuses the role: let it pass this one",
-    "53300": "raise max_connections or max_wal_senders, or the limit of the role or database, or end who holds them",
+    _TOO_MANY: "raise max_connections or max_wal_senders, or the limit of the role or database, or end who holds them",
 }
+
+
+class NoFreeConnection(SourceUnavailable):
+    """The server, the database or the role has no connection to spare."""
 
 
 def refusal_code(conninfo: str, error: psycopg.Error, *, seconds: float) -> str:
@@ -110,6 +115,7 @@ def connect_error(error: psycopg.Error, *, sqlstate: str, password: str) -> Sour
         code = f" (SQLSTATE {sqlstate})" if sqlstate else ""
         return SourceRefused(
             f"PostgreSQL refused the connection{code}: {text[:400]}",
-            hint=hint or (_TLS_HINT if about_tls else _ROLE_HINT),
+            hint=hint or (_TLS_HINT if about_tls else _ROLE_HINT if sqlstate[:2] in ("", "28") else _AFTER_LOGIN_HINT),
         )
-    return SourceUnavailable(f"PostgreSQL cannot be reached: {text[:400]}", reason="connect_failed", hint=hint)
+    kind = NoFreeConnection if sqlstate == _TOO_MANY else SourceUnavailable
+    return kind(f"PostgreSQL cannot be reached: {text[:400]}", reason="connect_failed", hint=hint)

@@ -120,7 +120,9 @@ class SourceOptions:
     other libpq parameter; it is secret.
 
     `binary` asks the stream for values in the binary form of their types. `allow_insecure` lets the
-    connection string ask for less than verify-full of a host that is not this machine.
+    connection string ask for less than verify-full of a host that is not this machine, `allow_untested`
+    lets `check` pass a major of PostgreSQL that nobody tried, `accept_missing` a publication without the kinds of
+    change whose letters it has.
     `cancellation` ends every blocking call of the sessions that are opened with these options.
     `credentials` are asked for each connection.
     """
@@ -132,6 +134,8 @@ class SourceOptions:
     connect_timeout_s: int = 10
     binary: bool = False
     allow_insecure: bool = False
+    allow_untested: bool = False
+    accept_missing: str = ""
     cancellation: Cancellation = field(default_factory=Cancellation, repr=False, compare=False)
     credentials: Credentials = field(default_factory=Credentials, repr=False, compare=False)
 
@@ -425,13 +429,17 @@ def source_error(
     return SourceRefused(text, hint=_HINTS.get(sqlstate, ""))
 
 
+_WAY_OUT = (
+    "correct the value first. A stream meets the old one again each time: `sluice slot drop`, `sluice slot recreate`, "
+    "start ingest, then `sluice verify --repair` (docs/runbooks/SluiceIngestDown.md)"
+)
 _HINTS = {
     "42501": "grant the role the right that is named, or run the statement as a role that has it",
     "42704": "create the object that is named; on PostgreSQL 14 to 17 a publication must be older than the slot",
     "42883": "if it speaks of a binary output function: set source.binary to false, or leave the column out "
     "by a column list of the publication",
-    "22021": "the database holds bytes that are not valid in its encoding",
-    "22P05": "a value has no UTF-8 form: the database's encoding does not match its content",
+    "22021": f"the database holds bytes that are not valid in its encoding: {_WAY_OUT}",
+    "22P05": f"a value has no UTF-8 form: the database's encoding does not match its content: {_WAY_OUT}",
     "XX000": "the server failed by itself; if it speaks of a filenumber, of missing attributes or of a relation that "
     "it could not open while it streams a transaction that undid DDL, source.streaming: off gets past it",
 }

@@ -28,14 +28,15 @@ ANSWERS_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """Who uses the slot. `replied_at` is None where this role may not see it; `timeout_s` is 0 when
-    the server never ends the connection of a silent client.
+    """Who uses the slot. `replied_at` is None where this role may not see it, and what it has `confirmed` is then
+    the only sign of life; `timeout_s` is 0 when the server never ends the connection of a silent client.
     """
 
     pid: int
     application_name: str
     replied_at: float | None
     timeout_s: float
+    confirmed: str | None
 
 
 def wait_until_free(
@@ -59,7 +60,7 @@ def wait_until_free(
     before: _Holder | None = None
     answered: float | None = None
     while (holder := _holder(conn, options.slot)) is not None:
-        if before is not None and (before.pid, before.replied_at) != (holder.pid, holder.replied_at):
+        if before is not None and before != holder:
             answered = waited
         before = holder
         ours_and_lost = holder.application_name == options.application_name and (
@@ -83,7 +84,8 @@ def wait_until_free(
 def _holder(conn: Connection, slot: str) -> _Holder | None:
     command = """
         SELECT s.active_pid, COALESCE(a.application_name, ''), EXTRACT(epoch FROM r.reply_time)::float8,
-               pg_catalog.date_part('epoch', pg_catalog.current_setting('wal_sender_timeout')::pg_catalog.interval)
+               pg_catalog.date_part('epoch', pg_catalog.current_setting('wal_sender_timeout')::pg_catalog.interval),
+               s.confirmed_flush_lsn::text
         FROM pg_catalog.pg_replication_slots s
         LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
         LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid

@@ -1,5 +1,6 @@
 """How far a lake table has been examined, and whether it is still the table that was. Pure."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 OURS = "sluice/"
@@ -44,3 +45,17 @@ def gone(before: ExaminedVersion, version: int) -> str:
 def shown(marker: int | None) -> str:
     """For a message."""
     return "missing" if marker is None else str(marker)
+
+
+def belongs_to_others(app_ids: Iterable[str], *, app_id: str, replaces: Collection[str]) -> str:
+    """Why a lake table with markers of `app_ids` is not to be replaced by the pipeline of `app_id`, empty when it
+    may be. It was taken over from pipelines in `replaces`.
+    """
+    pipelines = {name.split("/")[1] for name in app_ids if name.startswith(OURS)}
+    if not pipelines:
+        return "somebody else's table is where the lake table should be"
+    others = ", ".join(sorted(pipelines - {app_id.split("/")[1], *replaces}))
+    return others and (
+        f"the lake table at its path is of another pipeline ({others}): set another lake.uri or, if that one has ended "
+        f"for good, lake.replaces: [{others}]"
+    )

@@ -99,6 +99,7 @@ class Lake:
                 since=place.version if place is not None else -1,
                 beginnings=self._beginnings,
             ),
+            replaces=self._options.replaces,
         )
 
     def build(self, state: TableState, session: SparkSession) -> BuildTable:

@@ -29,7 +29,7 @@ from sluice_spark.lake.direct.actions import Preparation, Prepared
 from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.disk_sync import sync_commits
-from sluice_spark.lake.examined_version import OURS, ExaminedVersion, contradiction, gone, shown
+from sluice_spark.lake.examined_version import ExaminedVersion, belongs_to_others, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, refuse_late, tag
 from sluice_spark.lake.layout import Field, is_floating, statistics_properties, table_properties
@@ -69,11 +69,13 @@ class LakeTable:
         place: ExaminedVersion | None = None,
         direct: DirectTable | None = None,
         log: LakeLog | None = None,
+        replaces: Sequence[str] = (),
     ) -> None:
-        """`log` is how the table's log is read, None: through Delta."""
+        """`log` is how the table's log is read, None: through Delta. `replaces`: see `belongs_to_others`."""
         self.session = session
         self.path = path
         self.app_id = app_id
+        self._replaces = replaces
         self.place = place or ExaminedVersion()
         self._based_on = self.place.marker
         """The marker that the next window follows."""
@@ -113,13 +115,11 @@ class LakeTable:
         return self._direct.file_count(self.place.version) if self._direct is not None else None
 
     def require_replaceable(self) -> None:
-        """Raises UnsupportedChange when there is a table that no pipeline ever committed to, ApplyError."""
+        """Raises UnsupportedChange when there is a table of somebody else or of another pipeline, ApplyError."""
         with translated_errors():
-            if self._log.update() >= 0 and not any(app_id.startswith(OURS) for app_id in self._log.app_ids()):
-                raise UnsupportedChange(
-                    "somebody else's table is where the lake table should be",
-                    hint="move or remove it, or set another lake.uri; then resync the table",
-                )
+            app_ids = self._log.app_ids() if self._log.update() >= 0 else [self.app_id]
+        if said := belongs_to_others(app_ids, app_id=self.app_id, replaces=self._replaces):
+            raise UnsupportedChange(said, hint="move or remove it, or set another lake.uri; then resync the table")
 
     def marker(self, app_id: str) -> int | None:
         """The transaction version that the table records for `app_id`."""

@@ -64,6 +64,7 @@ def table(name: str, **changes: Any) -> Document:
         "verified_through_lsn": lsn(WAL_END - 9_000_000),
         "verified_at": "2026-01-01T00:00:00+00:00",
         "differences": 0,
+        "not_sent": [],
         "verification_late": False,
         **changes,
     }

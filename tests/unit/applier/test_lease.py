@@ -29,6 +29,10 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        return False
+
 
 def lease(store: ObjectStore, clock: Clock, name: str) -> Lease:
     """An applier on a machine of its own, so that only the lease's age says whether it lives."""
@@ -119,6 +123,54 @@ def test_a_holder_of_the_same_host_name_on_another_machine_or_in_another_contain
     held_by(store, replace(ended_process(), **elsewhere))  # type: ignore[arg-type]
     with pytest.raises(WriterFenced, match="another applier owns"):
         Lease(store, seconds=30).acquire()
+
+
+def from_the_future(store: ObjectStore, clock: Clock) -> Lease:
+    """A lease that an applier with a clock an hour ahead renewed a moment ago."""
+    ahead = Lease(store, seconds=30, wall=lambda: clock() + 3600, monotonic=clock)
+    ahead._process = replace(ahead._process, boot="ahead")
+    ahead.acquire()
+    return ahead
+
+
+def test_a_lease_of_a_clock_that_was_ahead_is_taken_over_after_its_duration_without_a_change() -> None:
+    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+    ahead = from_the_future(store, clock)
+    taker = lease(store, clock, "taker")
+    taker._wait = clock.wait
+    taker.acquire()
+    assert 1030 <= clock.now <= 1032
+    with pytest.raises(WriterFenced):
+        ahead.check()
+    taker.check()
+
+
+def test_a_lease_of_a_clock_that_is_ahead_is_not_taken_while_it_is_renewed() -> None:
+    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+    ahead = from_the_future(store, clock)
+    taker = lease(store, clock, "taker")
+
+    def renewed_meanwhile(seconds: float) -> bool:
+        if clock.wait(seconds) or clock.now < 1010:
+            return False
+        ahead.renew()
+        return False
+
+    taker._wait = renewed_meanwhile
+    with pytest.raises(WriterFenced, match="another applier owns"):
+        taker.acquire()
+    assert clock.now < 1012
+    ahead.check()
+
+
+def test_a_taker_that_is_stopped_while_it_watches_a_lease_takes_nothing() -> None:
+    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+    ahead = from_the_future(store, clock)
+    taker = lease(store, clock, "taker")
+    taker._wait = lambda _: True
+    with pytest.raises(WriterFenced):
+        taker.acquire()
+    ahead.check()
 
 
 def test_a_holder_that_runs_here_is_alive() -> None:

@@ -38,6 +38,7 @@ UNLOGGED = ChildFacts(
 CARRIED = {
     "a plain table": table(ID, BODY),
     "a partitioned one": table(ID, BODY, relkind="p", children=(LOGGED,)),
+    "one with a filter and large values": table(ID, BODY, row_filter="(id > 1)"),
     "one with a filter and its whole old rows": table(ID, BODY, row_filter="(id > 1)", replica_identity="f"),
     "one with a list that has the key": table(ID, BODY, published_columns=("id",), has_column_list=True),
 }
@@ -48,7 +49,6 @@ STOPPED = {
     "column.case": table(ID, column("a", 2), column("A", 3)),
     "publication.operations": table(ID, publishes="iud"),
     "table.identity_not_published": table(ID, BODY, published_columns=("body",), has_column_list=True),
-    "table.filter_hides_values": table(ID, BODY, row_filter="(id > 1)"),
     "partition.not_logged": table(ID, relkind="p", children=(UNLOGGED,)),
     "partition.identity": table(ID, relkind="p", children=(OTHER,)),
     "table.not_readable": table(ID, column("hidden", 2, selectable=False)),
@@ -67,7 +67,7 @@ def codes(findings: Any) -> set[str]:
 @pytest.mark.parametrize("what", CARRIED)
 def test_a_table_that_can_be_carried_is_refused_for_nothing(what: str) -> None:
     assert list(conditions(CARRIED[what])) == []
-    assert refusal(CARRIED[what]) is None
+    assert refusal(CARRIED[what], accept_missing="") is None
 
 
 @pytest.mark.parametrize("code", STOPPED)
@@ -77,11 +77,26 @@ def test_what_keeps_a_table_from_being_carried_is_critical_and_says_what_to_do(c
     assert all(
         isinstance(one, Finding) and one.severity == "critical" and (one.fix_sql or one.fix_setting) for one in found
     )
-    refused = refusal(STOPPED[code])
+    refused = refusal(STOPPED[code], accept_missing="")
     assert refused is not None
     assert (refused.code, refused.parameters["finding"]) == ("condition", found[0].code)
     assert found[0].seen in refused.what
     assert (found[0].fix_sql or found[0].fix_setting) in refused.what
+
+
+@pytest.mark.parametrize(
+    ("publishes", "accepted", "refused"),
+    [("iud", "t", ""), ("iu", "dt", ""), ("iu", "t", "delete"), ("id", "dt", "update")],
+)
+def test_a_kind_of_change_that_is_left_out_on_purpose_keeps_no_table_from_being_carried(
+    publishes: str, accepted: str, refused: str
+) -> None:
+    facts = table(ID, BODY, publishes=publishes)
+    findings = list(conditions(facts, accept_missing=accepted))
+    assert [one.seen.partition("(")[2].partition(" left out")[0] for one in findings] == [refused] * bool(refused)
+    examined = examine_tables([facts], publication="p", server_version=180000, accept_missing=accepted)
+    severities = {one.severity for one in examined if one.code == "publication.operations"}
+    assert severities == ({"critical"} if refused else {"info"})
 
 
 @pytest.mark.parametrize("code", [*STOPPED, "two at once"])

@@ -454,6 +454,13 @@ def test_information_leaves_a_pipeline_healthy() -> None:
     )
 
 
+def test_a_table_that_the_source_no_longer_publishes_is_named_with_since_when() -> None:
+    left = TableSeen("archive.orders", State.DETACHED, "publication p no longer carries it", AT - 60)
+    verdict = judge(replace(WELL, tables=(*WELL.tables, *grouped([left]))))
+    found = [(one.code, one.severity, one.where, one.since) for one in verdict.problems]
+    assert (verdict.state, found) == ("healthy", [("table.detached", "info", "archive.orders", AT - 60)])
+
+
 def test_every_code_is_documented_and_a_problem_without_one_cannot_be_made() -> None:
     for kind in KINDS:
         assert f"| `{kind.code}` |" in page()

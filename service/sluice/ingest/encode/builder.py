@@ -17,7 +17,6 @@ from typing import Literal
 
 from sluice.contract import keys
 from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Segment
-from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.errors import LimitReached, UnsupportedChange
 from sluice.ingest.assemble.assembly import (
@@ -339,7 +338,7 @@ class Builder:
                 rows, schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us
             )
         except UnsupportedChange as error:
-            self._tables.mark_stale(run.relation.oid, str(error), lsn=run.position_lsn, cause=Cause.VALUE)
+            self._tables.lose_value(run.relation.oid, str(error), lsn=None if run.undecided else run.position_lsn)
 
     def _keep(self, run: RowRun | TruncateRun, rows: EncodedRows | SentRows) -> None:
         assert run.body is not None
@@ -473,7 +472,7 @@ class Builder:
             for encoded in sent.encoded(schema, lsn=commit.end_lsn, commit_time_us=commit.commit_time_us):
                 self._write(encoded)
         except UnsupportedChange as error:
-            self._tables.mark_stale(relation.oid, str(error), lsn=commit.end_lsn, cause=Cause.VALUE)
+            self._tables.lose_value(relation.oid, str(error), lsn=position_lsn)
 
     def _add_commits(self, commits: Commits) -> None:
         ours = self._commits

@@ -351,6 +351,11 @@ def _new_values(
     values = _values(texts, kind, column)
     if not unknown.any():
         return values, None
+    if np.any(unknown & (rows.op == _INSERT)):
+        raise UnsupportedChange(
+            f"{where}: an update moved a row into the publication's row filter, and was sent without this value; "
+            "REPLICA IDENTITY FULL sends it"
+        )
     if sum(other.attnum == column.attnum for other in schema.columns) > 1:
         raise UnsupportedChange(
             f"{where}: a value was not sent, and the column no longer has a number of its own to say so",

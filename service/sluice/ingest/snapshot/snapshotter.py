@@ -35,6 +35,7 @@ from sluice.lsn import show
 from sluice.manifest.snapshot_state import SnapshotState
 from sluice.manifest.state import TableState
 from sluice.source.catalog import Catalog
+from sluice.source.refused_connections import NoFreeConnection
 from sluice.source.sessions import KnownSource, NoFreeSlot, open_query
 from sluice.source.snapshot_export import SnapshotHolder, Waiting, waited_for
 
@@ -95,8 +96,16 @@ class Snapshotter:
     def run_once(self) -> int:
         """Reads what every pending table lacks from one snapshot; returns how many were finished. None is
         taken while the source is loaded. Raises
-        SourceUnavailable when the connection is lost, and when the server has no slot to spare.
+        SourceUnavailable when the connection is lost, and when the server has no slot or connection to spare.
         """
+        try:
+            return self._run_once()
+        except NoFreeConnection as error:
+            for table_id in self.pending:
+                self._tables.note_wait(int(table_id), f"{error}; {error.hint}")
+            raise
+
+    def _run_once(self) -> int:
         finished = self._finish_joined()
         wanted, now = self.pending, time.monotonic()
         self._locked = {table_id: retry for table_id, retry in self._locked.items() if table_id in wanted}

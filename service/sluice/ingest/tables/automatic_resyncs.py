@@ -99,8 +99,9 @@ class AutomaticResyncs:
         """
         if differs(known, facts):
             return True
-        refused = self._refused.get(facts.oid)
-        return refusal(facts) is None and (refused is None or refused.due(time.monotonic()))
+        refused, policy = self._refused.get(facts.oid), self.policies.of(facts.schema, facts.name)
+        accepted = policy.accept_missing
+        return refusal(facts, accept_missing=accepted) is None and (refused is None or refused.due(time.monotonic()))
 
     def _is_automatic(self, state: TableState, cause: Cause) -> bool:
         return cause.heals and self.policies.of(state.schema_name, state.table_name).on_change == "resync"

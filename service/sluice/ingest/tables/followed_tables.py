@@ -307,6 +307,16 @@ class FollowedTables:
         with self._lock:
             self._generations.mark_stale(oid, reason, lsn=lsn, cause=cause, generation=generation)
 
+    def lose_value(self, oid: int, reason: str, *, lsn: int | None) -> None:
+        """A change that committed at `lsn` cannot be written, for `reason`. One from before the table's snapshot
+        is in that. None: it is not known whether, and where, its transaction commits.
+        """
+        with self._lock:
+            state = self._register.state(oid)
+            if state is not None and (lsn is None or lsn >= state.lsn):
+                at = self._register.through_lsn if lsn is None else lsn
+                self.mark_stale(oid, reason, lsn=at, cause=Cause.VALUE)
+
     def mark_all_stale(self, reason: str, *, lsn: int, cause: Cause) -> None:
         """Every table whose rows are spooled, that of logical messages too."""
         for state in tuple(self.states().values()):

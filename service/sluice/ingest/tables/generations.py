@@ -67,7 +67,8 @@ class Generations:
             relation = replace(relation, schema=facts.schema, name=facts.name)
             self._clear_name(facts)
         path = self.paths.path(relation.oid, relation.schema, relation.name, None)
-        entry = first_entry(relation, facts, lsn=self._wal_end(), path=path)
+        policy = self.resyncs.policies.of(relation.schema, relation.name)
+        entry = first_entry(relation, facts, policy, lsn=self._wal_end(), path=path)
         self._register.join(entry)
         name = f"{relation.schema}.{relation.name}"
         if entry.state == State.SNAPSHOT:
@@ -125,7 +126,7 @@ class Generations:
 
     def refuses(self, facts: TableFacts, state: TableState) -> bool:
         """Whether the table cannot be carried under `facts`: it is quarantined then."""
-        why = refusal(facts)
+        why = refusal(facts, accept_missing=self.policy(state).accept_missing)
         if why is not None:
             self.quarantine(facts, state, why)
         return why is not None

@@ -13,7 +13,8 @@ class TablePolicy:
     a wider type is taken for a cast that changed no value. `on_rename`: whether the lake table of one that was
     renamed keeps its path, or is made anew at that of the new name. `contract`: whether the lake table
     follows the columns of the source, leaves out those that are added, or stops at any change of them.
-    `changelog`: the lake table keeps every change, with its old row.
+    `changelog`: the lake table keeps every change, with its old row. `accept_missing` has a letter for each kind of
+    change that the publication may leave out.
     """
 
     on_change: OnChange = "resync"
@@ -21,6 +22,7 @@ class TablePolicy:
     on_rename: OnRename = "keep"
     contract: Contract = "evolve"
     changelog: bool = False
+    accept_missing: str = ""
 
     @property
     def casts_only(self) -> bool:

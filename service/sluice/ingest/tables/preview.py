@@ -40,12 +40,12 @@ def preview_of(state: TableState | None, facts: TableFacts | None, policy: Table
     if state is None or state.state == State.DETACHED:
         if facts is None or not selected:
             return Preview("nothing")
-        refused = refusal(facts)
+        refused = refusal(facts, accept_missing=policy.accept_missing)
         return Preview("stop", refused.what) if refused is not None else Preview("snapshot", "it joins")
     if facts is None or not carried:
         why = "the publication no longer carries it" if facts is None else "source.tables no longer selects it"
         return Preview("stop", f"{why}: its lake table stays as it is")
-    if (refused := refusal(facts)) is not None:
+    if (refused := refusal(facts, accept_missing=policy.accept_missing)) is not None:
         return Preview("stop", refused.what)
     if not state.state.is_followed:
         return _behind(state)

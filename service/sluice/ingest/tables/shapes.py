@@ -190,7 +190,9 @@ def _added(before: TableSchema | None, after: TableSchema) -> str:
     return f"added {names}" if names else "they are other ones"
 
 
-def first_entry(relation: RelationVersion, facts: TableFacts | None, *, lsn: int, path: str) -> Table:
+def first_entry(
+    relation: RelationVersion, facts: TableFacts | None, policy: TablePolicy, *, lsn: int, path: str
+) -> Table:
     """How a table joins: to be read, or with the reason why it cannot be."""
     schema = build_schema(relation, facts, None, 1)
     entry = Table(
@@ -205,7 +207,7 @@ def first_entry(relation: RelationVersion, facts: TableFacts | None, *, lsn: int
     )
     if facts is None:
         return replace(entry, state=State.DETACHED, why=DROPPED)
-    refused = refusal_of(schema) or refusal(facts)
+    refused = refusal_of(schema) or refusal(facts, accept_missing=policy.accept_missing)
     return replace(
         entry,
         state=State.QUARANTINED if refused else State.SNAPSHOT,

@@ -17,7 +17,7 @@ from sluice.contract.catalog_facts import PublicationFacts, TableFacts
 from sluice.errors import SourceError, UsageError
 from sluice.findings import Finding, Severity
 from sluice.manifest.state import TableState
-from sluice.operate.check.server import Look, examine_load_limits, examine_server
+from sluice.operate.check.server import Look, examine_connections, examine_load_limits, examine_server
 from sluice.operate.check.slot import examine_slot
 from sluice.operate.check.tables import examine_tables
 from sluice.quoting import quote_identifier, quote_qualified
@@ -51,12 +51,14 @@ def run_preflight(
     *,
     two_phase: bool = False,
     load_limits: Sequence[str] = (),
+    sessions: int = 0,
     known: Iterable[TableState] = (),
     now: Callable[[], float] = time.time,
 ) -> Examined:
     """Looks at the source. `patterns` are those of source.tables, None or none for whatever the
-    publication has; `load_limits` the settings that limit what only some roles may see; `known` the tables
-    that the pipeline has or had. A source out of reach is a finding too.
+    publication has; `load_limits` the settings that limit what only some roles may see; `sessions`
+    how many the pipeline may have open at once; `known` the tables that it has or had. A source out of reach is a
+    finding too.
     """
     try:
         transport = transport_of(options)
@@ -64,7 +66,7 @@ def run_preflight(
             return Examined([_tls(transport)], None)
         with closing(open_query(options)) as conn:
             examination = _Examination(Look.at(options, conn, now=now), tuple(patterns or ()), transport, known)
-            return examination.examined(two_phase=two_phase, load_limits=load_limits)
+            return examination.examined(two_phase=two_phase, load_limits=load_limits, sessions=sessions)
     except (SourceError, UsageError) as error:
         code = "server.version" if isinstance(error, ServerTooOld) else "source.connect"
         return Examined([Finding("critical", code, "source.dsn", str(error), fix_setting=error.hint)], None)
@@ -94,14 +96,20 @@ class _Examination:
         self._catalog = Catalog(look.conn)
         self._publication_name = look.options.publication
 
-    def examined(self, *, two_phase: bool, load_limits: Sequence[str]) -> Examined:
+    def examined(self, *, two_phase: bool, load_limits: Sequence[str], sessions: int) -> Examined:
         found = [_tls(self._transport)] if self._transport.problem else []
         found += examine_server(self._look)
         found += examine_load_limits(self._look, load_limits)
+        found += examine_connections(self._look, sessions)
         found += examine_slot(self._look, two_phase=two_phase)
         tables = list(self._select(found))
         found += dict.fromkeys(
-            examine_tables(tables, publication=self._publication_name, server_version=self._look.version)
+            examine_tables(
+                tables,
+                publication=self._publication_name,
+                server_version=self._look.version,
+                accept_missing=self._look.options.accept_missing,
+            )
         )
         if self._look.options.binary:
             # The server sends the whole publication so, also what source.tables leaves out.

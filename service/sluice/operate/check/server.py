@@ -40,6 +40,19 @@ HELPERS = 2
 """Senders, and slots beside our own, that a snapshot needs while the stream runs: one each, and one to
 spare.
 """
+SENDERS_COUNT_NOT_SINCE = 180000
+_FEWER = "or fewer source.snapshot_connections, each of which needs two"
+_CONNECTIONS = """
+    SELECT pg_catalog.count(*) FILTER (WHERE a.usesysid = r.oid),
+        pg_catalog.count(*) FILTER (WHERE a.datname = pg_catalog.current_database()), pg_catalog.count(a.pid),
+        r.rolconnlimit, d.datconnlimit, r.rolsuper, COALESCE((SELECT pg_catalog.pg_has_role(p.oid, 'USAGE')
+            FROM pg_catalog.pg_roles p WHERE p.rolname = 'pg_use_reserved_connections'), false)
+    FROM pg_catalog.pg_roles r JOIN pg_catalog.pg_database d ON d.datname = pg_catalog.current_database()
+    LEFT JOIN pg_catalog.pg_stat_activity a ON a.datid IS NOT NULL
+        AND COALESCE(a.backend_type, 'client backend') = 'client backend'
+        AND NOT (a.usesysid = r.oid AND a.application_name = %(application)s)
+    WHERE r.rolname = CURRENT_USER GROUP BY r.oid, r.rolconnlimit, r.rolsuper, d.datconnlimit"""
+"""Sessions of others: what kind another role's is, an ordinary role does not see."""
 _RELOAD = "SELECT pg_reload_conf();"
 _UNREACHABLE_RATE = 1.0
 
@@ -78,17 +91,19 @@ class Look:
 
 def examine_server(look: Look) -> Iterator[Finding]:
     """Everything but slot, publication and tables."""
-    yield from examine_version(look.version)
+    yield from examine_version(look.version, allow_untested=look.options.allow_untested)
     for part in (_log, _encoding, _standby, _clock, _synchronous, _free_slots, _rights, _keep_size, _timeouts, _waits):
         yield from part(look)
 
 
-def examine_version(version: int) -> Iterator[Finding]:
+def examine_version(version: int, *, allow_untested: bool = False) -> Iterator[Finding]:
     """`version` as libpq numbers it."""
     major, minor = divmod(version, 10000)
     if major > NEWEST_TESTED:
         seen = f"it is PostgreSQL {major}; this release was tested up to {NEWEST_TESTED}"
-        yield Finding("warning", "server.untested", "server", seen, fix_setting="look for a newer release of Sluice")
+        severity: Severity = "warning" if allow_untested else "critical"
+        fix = "look for a newer release of Sluice; source.allow_untested: true takes the risk"
+        yield Finding(severity, "server.untested", "server", seen, fix_setting=fix)
     if minor < FIXED_MINORS.get(major, 0):
         seen = f"it is PostgreSQL {major}.{minor}, in which logical decoding can lose changes"
         yield Finding(
@@ -198,8 +213,7 @@ def _rights(look: Look) -> Iterator[Finding]:
             look.role,
             f"it cannot open a replication connection: {error}",
             fix_sql="" if has_it else f"ALTER ROLE {quote_identifier(look.role)} REPLICATION;",
-            fix_setting=f"a line in pg_hba.conf for database {look.server.database} (not the keyword "
-            "replication), and no pooler in between",
+            fix_setting=error.hint or "run check again",
         )
     if look.one("SELECT pg_catalog.current_setting('is_superuser')") == "on":
         yield Finding(
@@ -227,6 +241,35 @@ def _free_slots(look: Look) -> Iterator[Finding]:
     if free < HELPERS:
         seen = f"{max(free, 0)} of {limit} are free, {HELPERS} are needed (one of them for snapshots)"
         yield _setting("critical", "server.senders", "max_wal_senders", seen, str(limit + HELPERS - free), restart=True)
+
+
+def examine_connections(look: Look, sessions: int) -> Iterator[Finding]:
+    """Whether the pipeline may open so many `sessions`, beside those of others. Before 18, WAL senders may count as
+    well for the limits of a role and of a database.
+    """
+    with translated("counting connections"):
+        row = look.conn.execute(_CONNECTIONS.encode(), {"application": look.options.application_name}).fetchone()
+    assert row is not None
+    of_role, of_database, of_all, role_limit, database_limit, is_superuser, uses_reserved = row
+    counted_here = sessions + (HELPERS if look.version < SENDERS_COUNT_NOT_SINCE else 0)
+    limits = ((look.role, "ROLE", role_limit, of_role), (look.server.database, "DATABASE", database_limit, of_database))
+    for name, what, limit, used in limits if not is_superuser else ():
+        if 0 <= limit < used + counted_here:
+            seen = _few(limit, used, counted_here)
+            fix = f"ALTER {what} {quote_identifier(name)} CONNECTION LIMIT {used + counted_here};"
+            yield Finding("critical", "role.connections", name, seen, fix_sql=fix, fix_setting=_FEWER)
+    limit = int(look.settings["max_connections"])
+    if not is_superuser:
+        limit -= int(look.settings["superuser_reserved_connections"])
+        limit -= 0 if uses_reserved else int(look.settings.get("reserved_connections", "0"))
+    if limit < of_all + sessions:
+        wanted = int(look.settings["max_connections"]) + of_all + sessions - limit
+        seen = _few(limit, of_all, sessions)
+        yield _setting("critical", "server.connections", "max_connections", seen, str(wanted), restart=True)
+
+
+def _few(limit: int, used: int, needed: int) -> str:
+    return f"{max(limit - used, 0)} of {limit} connections are free, {needed} are needed"
 
 
 def _keep_size(look: Look) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.conditions import conditions, hidden_by_filter
+from sluice.contract.conditions import conditions, left_out
 from sluice.findings import Finding
 from sluice.quoting import quote_identifier, quote_qualified
 
@@ -20,10 +20,13 @@ _STORED_GENERATED = 180000
 """The first server that can publish stored generated columns."""
 
 
-def examine_tables(tables: Sequence[TableFacts], *, publication: str, server_version: int) -> Iterator[Finding]:
+def examine_tables(
+    tables: Sequence[TableFacts], *, publication: str, server_version: int, accept_missing: str = ""
+) -> Iterator[Finding]:
     """Findings about each table, then about tables that get into each other's way."""
     for facts in tables:
-        yield from conditions(facts)
+        yield from conditions(facts, accept_missing=accept_missing)
+        yield from _operations(facts, accept_missing)
         yield from _identity(facts)
         yield from _filter(facts)
         yield from _columns(facts)
@@ -35,21 +38,29 @@ def _name(facts: TableFacts) -> str:
     return quote_qualified(facts.schema, facts.name)
 
 
+def _operations(facts: TableFacts, accept_missing: str) -> Iterator[Finding]:
+    missing = left_out(facts.publishes)
+    if facts.published and missing and not left_out(facts.publishes + accept_missing):
+        seen = f"it leaves out {', '.join(missing)}, as source.accept_missing allows: the lake differs by that"
+        yield Finding("info", "publication.operations", facts.publication, seen)
+
+
 def _identity(facts: TableFacts) -> Iterator[Finding]:
     has_identity = facts.replica_identity == "f" or any(column.in_identity for column in facts.columns)
     if not has_identity and (not facts.publishes or set(facts.publishes) & {"u", "d"}):
-        what = (
-            "replica identity NOTHING"
-            if facts.replica_identity == "n"
-            else "no primary key and no other replica identity"
-        )
+        what, better = "it has no primary key and no other replica identity", "a primary key"
+        if facts.replica_identity == "n":
+            what = "it has replica identity NOTHING"
+        elif facts.has_primary_key:
+            what = "its primary key is DEFERRABLE, which cannot be its replica identity"
+            better = "a primary key that is not deferrable"
         yield Finding(
             "critical",
             "table.no_identity",
             facts.qualified_name,
-            f"it has {what}: while it is published, the source itself refuses every UPDATE and DELETE",
+            f"{what}: while it is published, the source itself refuses every UPDATE and DELETE",
             fix_sql=f"ALTER TABLE {_name(facts)} REPLICA IDENTITY FULL;",
-            fix_setting="better: a primary key",
+            fix_setting=f"better: {better}",
         )
     elif facts.replica_identity == "f" and not facts.has_primary_key:
         yield Finding(
@@ -64,7 +75,19 @@ def _identity(facts: TableFacts) -> Iterator[Finding]:
 
 
 def _filter(facts: TableFacts) -> Iterator[Finding]:
-    if facts.row_filter and not hidden_by_filter(facts):
+    large = [column.name for column in facts.sent_columns if column.storable_out_of_line and not column.in_identity]
+    if facts.row_filter and large and facts.replica_identity != "f":
+        yield Finding(
+            "warning",
+            "table.filter_hides_values",
+            facts.qualified_name,
+            f"it has a row filter and large columns ({', '.join(large[:5])}): an update that moves a row into the "
+            "filter may arrive without their values, and the whole table is then read again",
+            fix_sql=f"ALTER TABLE {_name(facts)} REPLICA IDENTITY FULL;",
+            fix_setting="nothing, if rows do not move into the filter",
+            by_hand=True,
+        )
+    elif facts.row_filter:
         yield Finding(
             "info",
             "table.row_filter",

@@ -82,6 +82,8 @@ PROBLEM_CODES = (
     "table.quarantined",
     "table.failing",
     "table.maintenance",
+    "publication.operations",
+    "table.detached",
     "table.pending",
     "table.snapshot",
 )

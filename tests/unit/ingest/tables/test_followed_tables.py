@@ -95,3 +95,23 @@ def test_a_paused_table_under_load_keeps_no_look_from_examining_the_catalog() ->
     assert tables.look(facts, known, wal_end=40)
     tables.set_paused("7", paused=False)
     assert not tables.look(facts, known, wal_end=40)
+
+
+def test_a_change_that_cannot_be_written_is_no_loss_where_the_snapshot_has_it() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    log = ManifestLog.open(store, opened(), load_state(store))
+    log.append(replace(table("7", version=1), lsn=500))
+    tables = FollowedTables(log, lambda _: None, (), wal_end=lambda: 0)
+    tables.lose_value(7, "not sent", lsn=499)
+    assert tables.states()["7"].state.is_followed
+    tables.lose_value(7, "not sent", lsn=500)
+    assert (tables.states()["7"].state, tables.states()["7"].cause) == (State.STALE, "value")
+
+
+def test_a_change_that_cannot_be_written_is_a_loss_while_it_is_open_where_it_commits() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    log = ManifestLog.open(store, opened(), load_state(store))
+    log.append(replace(table("7", version=1), lsn=500))
+    tables = FollowedTables(log, lambda _: None, (), wal_end=lambda: 0)
+    tables.lose_value(7, "not sent", lsn=None)
+    assert tables.states()["7"].state is State.STALE
