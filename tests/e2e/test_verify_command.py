@@ -112,9 +112,7 @@ def scene(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) ->
         environment = {**QUICK, "SLUICE_FAULTS": f"repair.begun=hold:{scene.gate}@1"}
         try:
             with scene.pipeline.start("up", environment=environment) as scene.up:
-                wait_until(
-                    lambda: set(scene.states().values()) == {"live"}, what="all is live", processes=(scene.up,)
-                )
+                wait_until(lambda: set(scene.states().values()) == {"live"}, what="all is live", processes=(scene.up,))
                 yield scene
         finally:
             database.execute(f"SELECT pg_replication_origin_drop('{database.slot}')")

@@ -1,0 +1,105 @@
+"""Ctrl-C while the object store accepts a request and does not answer: a command ends within seconds."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sluice.store.opening import open_store
+from tests.conformance.spools import World
+from tests.support.s3proxy_faults import Operation, S3FaultProxy, delayed
+from tests.support.sources import Bucket
+from tools.local.sluice import Pipeline
+
+SECONDS = 5.0
+_DSN = "postgresql://nobody@127.0.0.1:1/nothing"
+
+
+def interrupted(pipeline: Pipeline, *words: str, hangs: Sequence[object]) -> tuple[int, float]:
+    """How the command ended, and how long after Ctrl-C, which is typed when it hangs."""
+    command = subprocess.Popen(
+        pipeline._command(words),
+        env={name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        for one in hangs:
+            assert one.wait(60)  # type: ignore[attr-defined]
+        began = time.monotonic()
+        os.killpg(command.pid, signal.SIGINT)
+        command.wait(60)
+        return command.returncode, time.monotonic() - began
+    finally:
+        if command.poll() is None:
+            command.kill()
+            command.wait()
+
+
+CASES: dict[str, tuple[tuple[str, ...], Operation]] = {
+    "sizes": (("spool", "verify"), "head"),
+    "contents": (("spool", "verify", "--content"), "get"),
+    "deleting": (("spool", "gc", "--keep", "until_applied", "--yes"), "delete"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_interrupt_ends_what_asks_for_many_objects_while_the_store_hangs(
+    moto: Bucket, tmp_path: Path, case: str
+) -> None:
+    words, operation = CASES[case]
+    world = World(
+        open_store(f"{moto.uri}/spool", prefix="t/", options=moto.options), begin=datetime(2020, 1, 1, tzinfo=UTC)
+    )
+    world.join("7")
+    for _ in range(12):
+        world.change("7")
+    world.applied()
+    with S3FaultProxy(moto.server.port) as proxy:
+        options = {**moto.options, "endpoint": proxy.endpoint}
+        pipeline = Pipeline(
+            tmp_path, name="t", dsn=_DSN, spool_uri=f"{moto.uri}/spool", settings={"spool": {"options": options}}
+        )
+        hangs = proxy.plan(
+            delayed(120), operations={operation}, matches=lambda request: "/data/" in request.key, count=None
+        )
+        code, seconds = interrupted(pipeline, *words, hangs=[hangs])
+        assert (code, seconds < SECONDS) == (130, True), seconds
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("spool", "ls"), ("spool", "verify"), ("spool", "gc"), ("tables",), ("status",), ("verify",)],
+    ids=" ".join,
+)
+def test_an_interrupt_ends_a_command_whose_first_question_is_not_answered(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {
+            "aws_endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "allow_http": "true",
+            "aws_access_key_id": "x",
+            "aws_secret_access_key": "y",
+            "aws_region": "us-east-1",
+        }
+        pipeline = Pipeline(
+            tmp_path, name="t", dsn=_DSN, spool_uri="s3://bucket/spool", settings={"spool": {"options": options}}
+        )
+
+        class Asked:
+            def wait(self, seconds: float) -> bool:
+                silent.settimeout(seconds)
+                self.connection, _ = silent.accept()
+                return bool(self.connection.recv(1))
+
+        code, seconds = interrupted(pipeline, *words, hangs=[Asked()])
+        assert (code, seconds < SECONDS) == (130, True), seconds
