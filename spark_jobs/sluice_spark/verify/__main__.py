@@ -22,6 +22,7 @@ from sluice.telemetry.crash import leave_no_values_behind
 from sluice_spark import session
 from sluice_spark.cli import configure_logging, read_options
 from sluice_spark.verify.lake_side import LakeSide
+from sluice_spark.verify.version import WaitedOut
 
 SIGN_SECONDS = 10.0
 _log = structlog.get_logger("sluice.verify")
@@ -91,7 +92,8 @@ def _answer(side: LakeSide, question: LakeQuestion) -> LakeAnswer:
     except UnsupportedChange as error:
         return LakeAnswer(error=str(error), hint=error.hint, exit_code=ApplyError.exit_code)
     except ServiceError as error:
-        return LakeAnswer(error=str(error), hint=error.hint, exit_code=error.exit_code)
+        waited = isinstance(error, WaitedOut)
+        return LakeAnswer(error=str(error), hint=error.hint, exit_code=error.exit_code, waited=waited)
 
 
 if __name__ == "__main__":
