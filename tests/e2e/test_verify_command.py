@@ -6,6 +6,7 @@ every kind of difference, and neither side knows of it.
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import time
@@ -97,6 +98,26 @@ class Scene:
             process_group=0,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
+
+    def typed(self, *words: str) -> tuple[int, str]:
+        """Its exit code, and all that is on the terminal."""
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(
+            self.command(*words),
+            cwd=self.home,
+            env={**os.environ, **QUICK},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        ) as command:
+            os.close(theirs)
+            shown = b""
+            with suppress(OSError):  # Linux says so when no process has the terminal any more
+                while more := os.read(ours, 65_536):
+                    shown += more
+        os.close(ours)
+        return command.returncode, shown.decode(errors="replace")
 
     def states(self) -> dict[str, str]:
         return {one["table"]: one["state"] for one in self.pipeline.tables()}
@@ -200,16 +221,19 @@ def test_ctrl_c_while_the_lake_is_read_ends_within_seconds_and_leaves_no_child(s
             _end(command, children)
 
 
-def test_waiting_for_an_ingest_that_stands_still_ends_with_its_time(scene: Scene) -> None:
+def test_on_a_terminal_the_wait_for_an_ingest_that_stands_still_is_said_and_ends(scene: Scene) -> None:
     ingest = scene.up.pid
     os.kill(ingest, signal.SIGSTOP)
     try:
-        done = scene.verify("public.pairs", "--wait", "3")
+        code, shown = scene.typed("public.pairs", "--wait", "3")
     finally:
         os.kill(ingest, signal.SIGCONT)
-    assert done.returncode == 75, done.stderr
-    assert "public.pairs: not compared: the source was read as of" in done.stdout
-    assert "in 3s ingest has come to" in done.stdout
+    assert code == 75, shown
+    assert "public.pairs: not compared: the source was read as of" in shown
+    assert "in 3s ingest has come to" in shown
+    assert shown.count("snapshot taken") == 1, "another attempt would only take as long again"
+    assert shown.index("comparing") < shown.index("starting Spark")
+    assert "WARN" not in shown.replace(f"Picked up JAVA_TOOL_OPTIONS: {QUICK['JAVA_TOOL_OPTIONS']}", "")
 
 
 @slow

@@ -48,7 +48,8 @@ class Positions:
 
     def find(self, state: TableState, question: LakeQuestion, before: AppliedTable | None) -> Position:
         """Waits a moment for the applier where that makes the changes fewer that are not in the lake, and all the
-        time of the question where it cannot be answered before. Raises ApplyError when the table has to come further, or is not what was asked about any more.
+        time of the question where it cannot be answered before. Raises ApplyError when the table has to come
+        further, or is not what was asked about any more.
         """
         _require_unchanged(state, question)
         began = time.monotonic()
