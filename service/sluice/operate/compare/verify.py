@@ -101,7 +101,12 @@ class Run:
                 try:
                     closed = close_gap(source, self.store, self._comparing(source), state, seconds=self.wait_seconds)
                 except _OF_ONE_TABLE as error:
-                    logger.error("the gap stays open", table=f"{state.schema_name}.{state.table_name}", error=error, hint=error.hint)
+                    logger.error(
+                        "the gap stays open",
+                        table=f"{state.schema_name}.{state.table_name}",
+                        error=error,
+                        hint=error.hint,
+                    )
                     continue
                 if closed.reason:
                     logger.warning("the gap stays open", table=closed.name, reason=closed.reason)
