@@ -57,7 +57,7 @@ ENV JAVA_HOME=/opt/java/openjdk \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONSAFEPATH=1
 USER 185:185
-# Spark makes its warehouse in the directory that it starts in, and the root is read-only.
+# The root is read-only.
 WORKDIR /tmp
 EXPOSE 9188
 # tini reaps what Java leaves behind and hands signals to the applier alone, which finishes its merges before it stops Java.

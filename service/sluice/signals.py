@@ -10,6 +10,7 @@ then it asks to stop. Imports nothing of ours: it is armed before anything else 
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -90,6 +91,26 @@ class Signals:
 
 
 _armed: Signals | None = None
+
+
+def bound_interrupts(seconds: float) -> None:
+    """The process is gone `seconds` after the first Ctrl-C, whatever it waits for: Python hears a signal between two of
+    its own steps, and a call to a store that hangs is one step for minutes. Does nothing in a process whose signals
+    are armed. In the main thread.
+    """
+    if _armed is not None:
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def end() -> None:
+        while signal.SIGINT not in os.read(reading, 64):
+            pass
+        time.sleep(seconds)
+        os._exit(128 + signal.SIGINT)
+
+    threading.Thread(target=end, name="interrupts", daemon=True).start()
 
 
 def arm() -> Signals:

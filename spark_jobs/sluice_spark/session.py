@@ -12,16 +12,23 @@ successor's, and no reader could tell. File systems without check sums (RawLocal
 well, and leave check sums of `_last_checkpoint` behind that make other readers fail.
 """
 
+import atexit
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import structlog
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -106,6 +113,8 @@ _JVM_PATTERN_JSON = (
 _HADOOP = "spark.hadoop."
 JVM_END_SECONDS = 10.0
 """For a JVM without a session, to end."""
+_WAREHOUSE = "spark.sql.warehouse.dir"
+_STARTED, _STDERR = b"\0started\n", 2
 _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
 
 
@@ -148,23 +157,70 @@ def start(options: ApplyOptions) -> SparkSession:
     chosen = settings(options)
     # The builder's settings are on the JVM's command line, which every user of the machine can read.
     hadoop = {name: value for name, value in chosen.items() if name.startswith(_HADOOP)}
-    theirs = (_of_the_operator() & _TUNED.keys()) - options.spark_conf.keys()
-    builder = SparkSession.builder
-    for name in chosen.keys() - hadoop.keys() - theirs:
-        builder = builder.config(name, chosen[name])
+    operators = _of_the_operator()
+    theirs = (operators & _TUNED.keys()) - options.spark_conf.keys()
+    ours = {name: value for name, value in chosen.items() if name not in hadoop.keys() | theirs}
+    if _WAREHOUSE not in ours.keys() | operators:
+        ours[_WAREHOUSE] = _temporary_folder().as_uri()
+    people = for_people(options.log_format, sys.stderr)
+    _log.info("starting Spark")
     try:
-        session = builder.getOrCreate()
+        with _held_back(ours, wanted=people):
+            session = SparkSession.builder.config(map=dict(ours.items())).getOrCreate()
+            _quieten(session, pattern=_JVM_PATTERN if people else _JVM_PATTERN_JSON)
     except Exception as error:
         raise ApplyError(
             f"Spark did not start: {type(error).__name__}", hint="look at Java's message above; Java 17 is needed"
         ) from error
-    _quieten(session, pattern=_JVM_PATTERN if for_people(options.log_format, sys.stderr) else _JVM_PATTERN_JSON)
     _to_utc(session)
     _choose_python(options, session)
     java: Any = session.sparkContext._jsc
     for name, value in hadoop.items():
         java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
     return session
+
+
+@contextmanager
+def _held_back(ours: Mapping[str, str], *, wanted: bool) -> Iterator[None]:
+    """Starts the JVM. What it says on the way is shown when Spark does not start, and is of no use when it does; what
+    it says afterwards is shown as it comes. Not where that is not `wanted`, or the JVM is there.
+    """
+    if not wanted or "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None:
+        yield
+        return
+    reading, writing = os.pipe()
+    started, ended = False, threading.Event()
+
+    def show() -> None:
+        with os.fdopen(reading, "rb") as said:
+            held = []
+            for line in said:
+                if line.endswith(_STARTED):
+                    break
+                held.append(line)
+            for line in () if started else held:
+                os.write(_STDERR, line)
+            ended.set()
+            for line in said:
+                os.write(_STDERR, line)
+
+    threading.Thread(target=show, name="jvm", daemon=True).start()
+    try:
+        conf, launch = SparkConf().setAll(list(ours.items())), cast("Any", launch_gateway)
+        SparkContext._ensure_initialized(gateway=launch(conf, {"stderr": writing}), conf=conf)
+        yield
+        started = True
+    finally:
+        os.write(writing, _STARTED)
+        os.close(writing)
+        ended.wait(1.0)
+
+
+def _temporary_folder() -> Path:
+    """For what Spark makes and nobody uses: below the current folder it would stay."""
+    folder = Path(tempfile.mkdtemp(prefix="sluice-warehouse-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def end_jvm() -> None:

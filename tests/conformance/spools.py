@@ -34,9 +34,9 @@ LATER = START + timedelta(days=30)
 class World:
     """A pipeline whose clock goes on by an hour with each entry, and its applier's record."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, *, begin: datetime = START) -> None:
         self.store = store
-        self.time = START
+        self.time = begin
         self.number = 0
         self.log = self.open()
 

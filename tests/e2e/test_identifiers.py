@@ -22,6 +22,8 @@ TABLES = (
     ("public", "a.b"),
     ("a", "b.c"),
     ("a.b", "c"),
+    ("public", "_delta_log"),
+    ("_delta_log", "t"),
 )
 """No two of them may meet anywhere: neither on disk nor in a report."""
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from sluice.contract.table_state import State
+from sluice.health.problems import Problem
+from sluice.health.reporter import Reporter
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from tests.support.catalog_stories import (
     RESYNC,
@@ -68,6 +70,11 @@ def paths(pipeline: IngestPipeline) -> dict[str, str]:
     found = {f"{table.schema_name}.{table.table_name}": table.path for table in carried}
     assert len({table.path for table in carried}) == len(carried)
     return found
+
+
+def displaced(pipeline: IngestPipeline) -> list[Problem]:
+    report = Reporter(pipeline="test", store=pipeline.store, lake_uri="file:///nowhere", source=None).take()
+    return [problem for problem in report.verdict.problems if problem.code == "table.path"]
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -161,10 +168,14 @@ def test_a_table_made_partitioned_under_its_name_takes_over_the_path_of_its_name
     if seen_between:
         pipeline.run(**RESYNC)
         assert paths(pipeline)["public.a"] == f"public/a~t{pipeline.table('public.a').table_id}"
+        (problem,) = displaced(pipeline)
+        assert (problem.where, problem.severity) == ("public.a", "warning")
+        assert paths(pipeline)["public.a"] in problem.message
     set_up(pipeline, ATTACHED)
     for _ in range(3):
         pipeline.run(**RESYNC)
     assert paths(pipeline) == {"public.a": "public/a", "public.b": "public/b"}
+    assert displaced(pipeline) == []
     assert {verdict.differences for verdict in verdicts(pipeline, tmp_path)} == {()}
 
 

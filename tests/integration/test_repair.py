@@ -87,11 +87,26 @@ def test_a_request_that_fails_each_time_is_refused_and_the_stream_goes_on(filled
     assert repairs(filled) == []
 
 
+@pytest.mark.parametrize("point", ["repair.begun", "segment.put.before", "repair.append.before"])
+def test_a_store_that_refuses_an_object_of_a_repair_refuses_the_request_alone(
+    filled: IngestPipeline, arm: None, point: str
+) -> None:
+    key = ask(filled, ("3", "it's \\ 3"))
+    faults.arm(f"{point}=raise:StoreRefused@1")
+    with filled.running(watch_interval_s=0.1) as running:
+        running.wait_until(lambda: key not in set(filled.store.list(keys.CONTROL)))
+        faults.arm("")
+        filled.database.execute("UPDATE t SET v = 'later' WHERE id = 3")
+        running.wait_until(lambda: any(isinstance(entry.body, Changes) for entry in filled.entries()))
+    assert f"fault point {point}" in Refusal.decode(filled.store.get(keys.refused_request(key))).reason
+    assert repairs(filled) == []
+
+
 @slow
 @pytest.mark.parametrize("point", POINTS)
 def test_a_repair_that_fails_anywhere_is_done_by_the_next_ingest(filled: IngestPipeline, arm: None, point: str) -> None:
     key = ask(filled, ("3", "it's \\ 3"))
-    faults.arm(f"{point}=raise:StoreRefused@1")
+    faults.arm(f"{point}=raise:WriterFenced@1")
     with pytest.raises(ServiceError), filled.running(watch_interval_s=0.1) as running:
         running.thread.join(60)
     faults.arm("")

@@ -33,6 +33,51 @@ spark.stop()
 """
 
 
+FOR_PEOPLE = """
+import sys
+from sluice_spark import session
+from sluice_spark.options import ApplyOptions
+uri = "file:///tmp/x"
+spark = session.start(ApplyOptions("x", uri, uri, spark_master="local[1]", driver_memory="512m", log_format="console"))
+spark.sql("SHOW TABLES").collect()
+warehouse = spark.conf.get("spark.sql.warehouse.dir")
+spark._jvm.org.apache.logging.log4j.LogManager.getLogger("later").error("row 42")
+spark.stop()
+session.end_jvm()
+print(warehouse)
+"""
+
+
+def _for_people(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    ours = {name: value for name, value in os.environ.items() if name != "JAVA_TOOL_OPTIONS"}
+    return subprocess.run(
+        [sys.executable, "-c", FOR_PEOPLE],
+        cwd=folder,
+        env={**ours, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_people_see_no_line_of_a_start_of_spark_and_later_ones_as_they_come(tmp_path: Path) -> None:
+    done = _for_people(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[2:4] for line in done.stderr.splitlines()] == [["ERROR", "later"]], done.stderr
+    assert "starting Spark" in done.stdout
+    assert list(tmp_path.iterdir()) == [], "Spark leaves nothing in the folder where it was started"
+    warehouse = Path(done.stdout.splitlines()[-1].removeprefix("file:"))
+    assert warehouse.is_absolute()
+    assert not warehouse.exists()
+
+
+def test_what_java_says_is_shown_when_spark_does_not_start(tmp_path: Path) -> None:
+    done = _for_people(tmp_path, JAVA_HOME="/nowhere")
+    assert done.returncode == 1
+    assert "/nowhere/bin/java" in done.stderr
+    assert "Spark did not start" in done.stderr
+
+
 def test_the_jvm_is_in_utc_and_one_that_is_not_is_put_there(spark: SparkSession) -> None:
     java: Any = spark.sparkContext._jvm
     zones, system = java.java.util.TimeZone, java.java.lang.System

@@ -36,7 +36,7 @@ PAGED = ("stale", "gap", "unequal")
 TICKETED = ("waiting", "quarantined", "failing", "unverified")
 """Reasons for which a table is named: those that a person has to end now, and the others."""
 
-SAID_NOWHERE_ELSE = ("spool.upkeep", "table.maintenance", "verify.unreadable", "configuration.refused")
+SAID_NOWHERE_ELSE = ("spool.upkeep", "table.path", "table.maintenance", "verify.unreadable", "configuration.refused")
 """Problems that nothing else alerts for: each stays until somebody acts."""
 
 
@@ -87,8 +87,9 @@ ALERTS = (
         "30m",
         "Pipeline {{ $labels.pipeline }} has the problem {{ $labels.code }} and does not recover from it",
         "Changes go on. `sluice status` says what is wrong and what to do. The codes: spool.upkeep (the applier "
-        "cannot keep the spool short), table.maintenance (a lake table is not maintained), verify.unreadable (it "
-        "cannot be read what comparisons found), configuration.refused (an edited configuration is not in force).",
+        "cannot keep the spool short), table.path (another table has the lake path of a table's name), "
+        "table.maintenance (a lake table is not maintained), verify.unreadable (it cannot be read what comparisons "
+        "found), configuration.refused (an edited configuration is not in force).",
         held="15m",
     ),
     Alert(

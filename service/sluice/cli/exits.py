@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import shell_complete
 
-from sluice import printable
+from sluice import printable, signals
 from sluice.cli import deadline
 from sluice.cli.output import ANSWERED
 from sluice.errors import Disposition, ServiceError, SlotLost
@@ -26,6 +26,8 @@ OK = 0
 UNEXPECTED = 1
 INTERRUPTED = 130
 """128 and the number of SIGINT, as shells count."""
+INTERRUPT_SECONDS = 4.0
+"""Until a command has ended after Ctrl-C. Ending the process that reads the lake takes two of them."""
 PIPE_CLOSED = 141
 PLAN_SNAPSHOT, PLAN_STOP = 13, 14
 
@@ -67,6 +69,7 @@ HEALTH: dict[State, int] = {
 def end_with(command: click.Command, arguments: Sequence[str]) -> NoReturn:
     """Runs the command line as all that this process does, and ends the process."""
     leave_no_values_behind()
+    signals.bound_interrupts(INTERRUPT_SECONDS)
     code = execute(command, arguments)
     if deadline.abandoned.is_set():
         sys.stdout.flush()

@@ -48,7 +48,7 @@ SHORTEST_SECONDS = 60.0
     show_default=True,
     type=click.FloatRange(0, 86_400),
     metavar="SECONDS",
-    help="How long ingest may take to come to the position of the snapshot.",
+    help="How long ingest may take to come to the position of the snapshot, and the applier to commit a repair.",
 )
 @click.option(
     "--keys",
@@ -133,10 +133,10 @@ def verify(
     every_seconds = _every(interval) if continuous else 0.0
     store = wiring.open_spool(settings)
     log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
-    environment = wiring.applier_environment(wiring.apply_options(settings, log_format=log_format), dict(os.environ))
+    options = wiring.apply_options(settings, log_format=log_format, log_level=invocation.log_level(settings))
+    environment = wiring.applier_environment(options, dict(os.environ))
 
     def start() -> LakeReaderProcess:
-        click.echo("starting Spark", err=True)
         return LakeReaderProcess(wiring.lake_reader_command(), environment=environment)
 
     with LakeReader(start) as lake:

@@ -11,6 +11,7 @@ from sluice.errors import ManifestCorrupt
 
 LONGEST_FOLDER = 255
 """Bytes of one part of a path, on every file system that lakes are kept on."""
+_OF_ITS_OWN = "~t"
 _SAFE = re.compile(rb"[A-Za-z0-9_-]")
 
 MANIFEST = "manifest/"
@@ -156,9 +157,12 @@ def is_control(key: str) -> bool:
 
 
 def path_part(name: str) -> str:
-    """`name` as one path part: bytes outside A-Z a-z 0-9 _ - become `~` and two hexadecimal digits.
+    """`name` as one path part: bytes outside A-Z a-z 0-9 _ - become `~` and two hexadecimal digits, and so does the
+    first one of the name that Delta's own folder has: readers look for the first folder of that name in a path.
     Reversible, never empty, `.` or `..`.
     """
+    if name == "_delta_log":
+        return "~5fdelta_log"
     return "".join(
         chr(byte) if _SAFE.match(bytes((byte,))) else f"~{byte:02x}" for byte in name.encode("utf-8", "surrogateescape")
     )
@@ -173,5 +177,10 @@ def lake_path_of_its_own(oid: int, schema_name: str, table_name: str) -> str:
     """Where it lives while another table has the path of its name. No name gives such a path: in
     those, `~` comes before two hexadecimal digits.
     """
-    folder = f"{path_part(table_name)}~t{oid}"
-    return f"{path_part(schema_name)}/{folder if len(folder) <= LONGEST_FOLDER else f'~t{oid}'}"
+    folder = f"{path_part(table_name)}{_OF_ITS_OWN}{oid}"
+    return f"{path_part(schema_name)}/{folder if len(folder) <= LONGEST_FOLDER else f'{_OF_ITS_OWN}{oid}'}"
+
+
+def is_of_its_own(lake_path: str) -> bool:
+    """Whether a path is one of `lake_path_of_its_own`."""
+    return _OF_ITS_OWN in lake_path

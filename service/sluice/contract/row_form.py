@@ -82,7 +82,7 @@ class LakeAnswer:
 
     `delta_version` is the version that was read, and `base_lsn` the position it is complete through;
     what changed after that up to the question's LSN was taken from the spool: `changed` keys.
-    `refused` says why the table cannot be compared.
+    `refused` says why the table cannot be compared. `waited`: the time of the question ran out over it.
     """
 
     delta_version: int = -1
@@ -94,6 +94,7 @@ class LakeAnswer:
     error: str = ""
     hint: str = ""
     exit_code: int = 0
+    waited: bool = False
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)

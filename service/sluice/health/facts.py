@@ -195,6 +195,7 @@ class Facts:
     tables: tuple[TableGroup, ...] = ()
     maintenance: tuple[TableGroup, ...] = ()
     not_sent: tuple[TableGroup, ...] = ()
+    displaced: tuple[TableGroup, ...] = ()
     refusals: tuple[RefusalSeen, ...] = ()
     comparisons: tuple[ComparisonSeen, ...] = ()
     comparisons_unread: str = ""

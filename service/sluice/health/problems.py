@@ -296,6 +296,16 @@ KINDS: tuple[Kind, ...] = (
         "object that is named; the record before it then holds.",
     ),
     _kind(
+        "table.path",
+        "tables",
+        "w",
+        "SluiceProblemStays",
+        "Another table has the lake path of this table's name, most often one that had the name before. Whoever reads "
+        "that path reads the other table; the rows of this one are at the path that the message names.",
+        "Read the table at its own path, or give the other one up: drop it, leave it out of the publication or of "
+        "`source.tables`, or set its `on_rename: move`. This table is then made anew at the path of its name.",
+    ),
+    _kind(
         "table.quarantined",
         "tables",
         "w",

@@ -91,6 +91,7 @@ class Report:
             flush_lag_seconds=self._flush_lag_seconds(),
             lake_lag_seconds=self._unapplied_seconds(),
             tables=grouped(table.seen for table in self.tables),
+            displaced=grouped(seen for table in self.tables if (seen := table.path_seen) is not None),
             maintenance=grouped(seen for table in self.tables if (seen := table.maintenance_seen) is not None),
             not_sent=grouped(seen for table in self.tables if (seen := table.not_sent_seen) is not None),
             refusals=self.refusals,

@@ -127,6 +127,12 @@ class TableReport:
         return TableSeen(f"{self.schema}.{self.table}", self.state, why) if self.not_sent else None
 
     @property
+    def path_seen(self) -> TableSeen | None:
+        """The same of its path, None unless another table has that of its name."""
+        displaced = keys.is_of_its_own(self.path) and self.state is not State.DETACHED
+        return TableSeen(f"{self.schema}.{self.table}", self.state, self.note) if displaced else None
+
+    @property
     def maintenance_seen(self) -> TableSeen | None:
         """The same of its maintenance, None while that does not fail."""
         name, reason = f"{self.schema}.{self.table}", self.maintenance.failure

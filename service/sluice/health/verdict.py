@@ -436,6 +436,11 @@ def _not_sent(facts: Facts) -> Iterator[Problem]:
         yield _problem("publication.operations", "info", group.names, group.reason, count=group.count)
 
 
+def _displaced(facts: Facts) -> Iterator[Problem]:
+    for group in facts.displaced:
+        yield _problem("table.path", "warning", group.names, group.reason, count=group.count)
+
+
 def _configuration(facts: Facts) -> Iterator[Problem]:
     process, applier = facts.process, facts.applier
     if process is not None and process.configuration_refused:
@@ -480,5 +485,5 @@ def _compared(code: str, severity: Severity, found: list[ComparisonSeen], messag
 
 _RULES: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
     _slot, _spool, _gone, _server, _ingest, _lag, _catalog, _prepared, _applier, _clock, _upkeep, _lake, _tables,
-    _maintenance, _not_sent, _configuration, _refusals, _comparisons,
+    _displaced, _maintenance, _not_sent, _configuration, _refusals, _comparisons,
 )  # fmt: skip

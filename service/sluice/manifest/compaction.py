@@ -12,7 +12,6 @@ compact at once: they seal the same bytes and remove the same entries.
 
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from sluice import faults
 from sluice.contract import archive, keys
@@ -22,6 +21,7 @@ from sluice.manifest import entry_lookup, horizon
 from sluice.manifest.entry_lookup import Link
 from sluice.manifest.state import PipelineState, reduce, to_json
 from sluice.store.base import ObjectStore
+from sluice.store.calls import together
 
 KEPT_SINGLE = ENTRIES
 """The newest entries, at least so many, are never archived."""
@@ -117,19 +117,17 @@ class Compactor:
         sealing = Sealing(first_seq=state.seq + 1, previous_sha256=state.previous_sha256, state=to_json(state))
         removed = []
         numbers = range(state.seq + 1, state.seq + ENTRIES + 1)
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="compaction") as pool:
-            # What is removed is what was read here: so nothing of it comes out of an archive.
-            for seq, link in zip(
-                numbers, pool.map(lambda seq: entry_lookup.single(self._store, seq), numbers), strict=True
-            ):
-                if link is None:
-                    if entry_lookup.archive_with(self._store, seq) is None:
-                        raise ManifestCorrupt(f"manifest entry {seq} is missing, though a later one exists")
-                    return None
-                state = reduce(state, link.entry, link.sha256)
-                sealing.add(link.stored, link.sha256)
-                if not link.is_opening:
-                    removed.append(seq)
+        links = together(lambda seq: entry_lookup.single(self._store, seq), numbers, threads=THREADS)
+        # What is removed is what was read here: so nothing of it comes out of an archive.
+        for seq, link in zip(numbers, links, strict=True):
+            if link is None:
+                if entry_lookup.archive_with(self._store, seq) is None:
+                    raise ManifestCorrupt(f"manifest entry {seq} is missing, though a later one exists")
+                return None
+            state = reduce(state, link.entry, link.sha256)
+            sealing.add(link.stored, link.sha256)
+            if not link.is_opening:
+                removed.append(seq)
         self._require_owner()
         self._seal(state.seq, sealing.sealed())
         self._remove(removed)
@@ -158,11 +156,10 @@ class Compactor:
         faults.point("compact.archive.after")
 
     def _remove(self, seqs: list[int]) -> None:
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="compaction") as pool:
-            for start in range(0, len(seqs), REMOVED_AT_ONCE):
-                self._require_owner()
-                for _ in pool.map(self._remove_one, seqs[start : start + REMOVED_AT_ONCE]):
-                    pass
+        for start in range(0, len(seqs), REMOVED_AT_ONCE):
+            self._require_owner()
+            for _ in together(self._remove_one, seqs[start : start + REMOVED_AT_ONCE], threads=THREADS):
+                pass
         faults.point("compact.removed")
 
     def _remove_one(self, seq: int) -> None:

@@ -19,7 +19,6 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -36,6 +35,7 @@ from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_links
 from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice.store.base import ObjectStore
+from sluice.store.calls import together
 
 CHECKPOINTS_KEPT = 10
 STATEMENTS_KEPT = 3
@@ -190,11 +190,10 @@ def _delete(store: ObjectStore, names: Iterable[str], require_owner: Callable[[]
         store.delete(key)
 
     wanted = list(names)
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="gc") as pool:
-        for start in range(0, len(wanted), DELETED_AT_ONCE):
-            require_owner()
-            for _ in pool.map(one, wanted[start : start + DELETED_AT_ONCE]):
-                pass
+    for start in range(0, len(wanted), DELETED_AT_ONCE):
+        require_owner()
+        for _ in together(one, wanted[start : start + DELETED_AT_ONCE], threads=THREADS):
+            pass
 
 
 def _state_at(store: ObjectStore, seq: int) -> PipelineState:

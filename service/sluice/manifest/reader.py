@@ -7,7 +7,6 @@ however many move from the one to the other meanwhile. It must not write.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from sluice.contract import keys
 from sluice.contract.entries import Entry, digest
@@ -16,6 +15,7 @@ from sluice.manifest import checkpoint, entry_lookup, horizon
 from sluice.manifest.entry_lookup import Link
 from sluice.manifest.state import PipelineState, check_positions, reduce
 from sluice.store.base import ObjectStore
+from sluice.store.calls import together
 
 AHEAD = 16
 """Entries fetched at once while catching up."""
@@ -146,41 +146,40 @@ def _found(store: ObjectStore, seq: int, *, last: int | None, gaps: bool) -> Ite
     """The entries from `seq` on, not compared with each other. Behind one from an archive the next
     archive is looked for first.
     """
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="manifest") as pool:
-        while last is None or seq <= last:
-            for found in _singles(pool, store, seq, last=last):
-                if found is None or found.is_opening:
-                    break
-                yield found
-                seq += 1
-            else:
+    while last is None or seq <= last:
+        for found in _singles(store, seq, last=last):
+            if found is None or found.is_opening:
+                break
+            yield found
+            seq += 1
+        else:
+            return
+        if found is None:
+            if not gaps or later_entry(store, seq) is None:
                 return
+            found = entry_lookup.single(store, seq)  # written meanwhile, unless it is archived or a gap
+        kept = entry_lookup.archive_with(store, seq) if found is None or found.is_opening else None
+        if kept is None:
             if found is None:
-                if not gaps or later_entry(store, seq) is None:
+                raise _missing(store, seq)
+            yield found
+            seq += 1
+        while kept is not None:
+            for link in entry_lookup.archived(kept, after_seq=seq - 1):
+                if last is not None and seq > last:
                     return
-                found = entry_lookup.single(store, seq)  # written meanwhile, unless it is archived or a gap
-            kept = entry_lookup.archive_with(store, seq) if found is None or found.is_opening else None
-            if kept is None:
-                if found is None:
-                    raise _missing(store, seq)
-                yield found
+                yield link
                 seq += 1
-            while kept is not None:
-                for link in entry_lookup.archived(kept, after_seq=seq - 1):
-                    if last is not None and seq > last:
-                        return
-                    yield link
-                    seq += 1
-                kept = entry_lookup.archive_with(store, seq) if last is None or seq <= last else None
+            kept = entry_lookup.archive_with(store, seq) if last is None or seq <= last else None
 
 
-def _singles(pool: ThreadPoolExecutor, store: ObjectStore, seq: int, *, last: int | None) -> Iterator[Link | None]:
+def _singles(store: ObjectStore, seq: int, *, last: int | None) -> Iterator[Link | None]:
     """What is an object of its own from `seq` on, None for each that is not."""
     width = 1
     while last is None or seq <= last:
         wanted = range(seq, seq + width if last is None else min(seq + width, last + 1))
         yield from (
-            pool.map(lambda number: entry_lookup.single(store, number), wanted)
+            together(lambda number: entry_lookup.single(store, number), wanted, threads=THREADS)
             if width > 1
             else [entry_lookup.single(store, seq)]
         )

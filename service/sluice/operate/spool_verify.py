@@ -8,7 +8,6 @@ said so before it deleted the first, are counted and not looked at.
 """
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from sluice.contract import keys
@@ -20,6 +19,7 @@ from sluice.manifest.leftovers import referenced
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import PipelineState, reduce
 from sluice.store.base import ObjectStore
+from sluice.store.calls import together
 
 THREADS = 8
 _TOGETHER = 256
@@ -70,34 +70,33 @@ def _look(store: ObjectStore, *, content: bool) -> Verdict:
     seen: set[str] = set()
     passed: set[str] = set()
     waiting: list[tuple[int, Segment]] = []
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="verify") as pool:
 
-        def look() -> None:
-            for flaw in pool.map(lambda item: _flaw(store, *item, content=content), waiting):
-                verdict.flaws += [flaw] if flaw else []
-            verdict.objects += len(waiting)
-            verdict.bytes += sum(segment.bytes for _, segment in waiting)
-            waiting.clear()
+    def look() -> None:
+        for flaw in together(lambda item: _flaw(store, *item, content=content), waiting, threads=THREADS):
+            verdict.flaws += [flaw] if flaw else []
+        verdict.objects += len(waiting)
+        verdict.bytes += sum(segment.bytes for _, segment in waiting)
+        waiting.clear()
 
-        try:
-            verdict.state = base = horizon.base(store)
-            verdict.base_seq = base.seq
-            for entry, sha256 in read_entries(store, after_seq=base.seq, previous_sha256=base.previous_sha256 or None):
-                verdict.state = reduce(verdict.state, entry, sha256)
-                if isinstance(entry.body, Opened):
-                    verdict.flaws += _fence_flaw(store, entry.seq, sha256)
-                segments = referenced(entry.body)
-                if entry.seq <= pruned.through_seq:
-                    passed.update(segment.key for segment in segments)
-                    segments = _still_prepared(verdict.state) if entry.seq == pruned.through_seq else ()
-                fresh = [segment for segment in segments if segment.key not in seen]
-                seen.update(segment.key for segment in fresh)
-                waiting += [(entry.seq, segment) for segment in fresh]
-                if len(waiting) >= _TOGETHER:
-                    look()
-        except (ManifestCorrupt, FormatTooNew) as error:
-            verdict.flaws.append(Flaw(verdict.state.seq + 1, "", str(error)))
-        look()
+    try:
+        verdict.state = base = horizon.base(store)
+        verdict.base_seq = base.seq
+        for entry, sha256 in read_entries(store, after_seq=base.seq, previous_sha256=base.previous_sha256 or None):
+            verdict.state = reduce(verdict.state, entry, sha256)
+            if isinstance(entry.body, Opened):
+                verdict.flaws += _fence_flaw(store, entry.seq, sha256)
+            segments = referenced(entry.body)
+            if entry.seq <= pruned.through_seq:
+                passed.update(segment.key for segment in segments)
+                segments = _still_prepared(verdict.state) if entry.seq == pruned.through_seq else ()
+            fresh = [segment for segment in segments if segment.key not in seen]
+            seen.update(segment.key for segment in fresh)
+            waiting += [(entry.seq, segment) for segment in fresh]
+            if len(waiting) >= _TOGETHER:
+                look()
+    except (ManifestCorrupt, FormatTooNew) as error:
+        verdict.flaws.append(Flaw(verdict.state.seq + 1, "", str(error)))
+    look()
     verdict.pruned = len(passed - seen)
     return verdict
 

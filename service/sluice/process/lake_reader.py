@@ -21,10 +21,14 @@ from sluice.contract.row_form import ANSWERS, LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError
 from sluice.process.applier_process import end_with_parent
 
-ANSWER_SECONDS = 3600.0
-"""For an answer, from when the source side is done, on top of the wait for ingest."""
-_END_SECONDS = 2.0
-"""For a process to end by itself when nobody waits for its answer any more."""
+SILENT_SECONDS = 1800.0
+"""Without an answer or a sign that one is being made, on top of the wait for ingest. Each task of Spark that ends is a
+sign: one takes minutes at most, and so do changes that are not applied yet, of which apply.max_memory is the limit.
+How large a table is does not matter.
+"""
+_END_SECONDS, _END_AT_ONCE_SECONDS = 20.0, 2.0
+"""For a process to end by itself; the second when nobody waits for its answer any more."""
+_LOOK_SECONDS = 0.05
 
 
 class LakeReader:
@@ -32,9 +36,9 @@ class LakeReader:
     takes memory. A context: the process ends with it.
     """
 
-    def __init__(self, start: "Callable[[], LakeReaderProcess]", *, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, start: "Callable[[], LakeReaderProcess]", *, silent_seconds: float = SILENT_SECONDS) -> None:
         self._start = start
-        self._answer_seconds = answer_seconds
+        self._silent_seconds = silent_seconds
         self._unanswered = False
         self._running: LakeReaderProcess | None = None
         # The kernel ends the process when the thread that started it ends, so that thread is ours: threads
@@ -43,7 +47,7 @@ class LakeReader:
 
     def ask(self, question: LakeQuestion) -> Callable[[], LakeAnswer]:
         """Asks at once; what is returned waits for the answer. It raises ApplyError when the process ended
-        or took too long, and the next question starts another. A question whose answer nobody took ends
+        or was silent for too long, and the next question starts another. A question whose answer nobody took ends
         the process: its answer is never taken for that of another question.
         """
         if self._unanswered:
@@ -52,7 +56,7 @@ class LakeReader:
             self._running = self._thread.submit(self._start).result()
         self._unanswered = True
         self._running.send(question)
-        return partial(self._answer, self._running, question.wait_seconds + self._answer_seconds)
+        return partial(self._answer, self._running, question.wait_seconds + self._silent_seconds)
 
     def _answer(self, running: "LakeReaderProcess", seconds: float) -> LakeAnswer:
         try:
@@ -99,51 +103,74 @@ class LakeReaderProcess:
             )
         finally:
             os.close(theirs)
-        self._answers = answers
+        assert self._child.stdin is not None
+        self._answers, self._questions, self._unsent = answers, self._child.stdin, b""
+        os.set_blocking(self._questions.fileno(), False)
 
     def send(self, question: LakeQuestion) -> None:
-        """A process that has ended is noticed by `receive`."""
-        assert self._child.stdin is not None
-        with suppress(BrokenPipeError):
-            self._child.stdin.write(question.encode() + b"\n")
-            self._child.stdin.flush()
+        """What the pipe does not take at once, `receive` sends. A process that has ended is noticed there."""
+        self._unsent = question.encode() + b"\n"
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._questions.fileno(), self._unsent) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self._unsent = b""
 
     def receive(self, seconds: float) -> LakeAnswer:
-        """The answer to the question sent. Raises ApplyError when it does not come within `seconds`, or the
-        process has ended instead.
+        """The answer to the question sent. Raises ApplyError when there is no sign of it for `seconds`, or the
+        process has ended instead. An empty line is a sign.
         """
-        deadline = time.monotonic() + seconds
         line = bytearray()
         while not line.endswith(b"\n"):
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+            unsent = [self._questions] if self._unsent else []
+            ready, writable, _ = select.select([self._answers], unsent, [], seconds)
+            if writable:
+                self._send()
+            elif not ready:
                 raise ApplyError(
-                    f"the process that reads the lake has not answered within {seconds:g}s",
-                    hint="its log above says how far it came; verify fewer tables at a time",
+                    f"the process that reads the lake has neither answered nor come further for {seconds:g}s",
+                    hint="its log above says how far it came; is the object store of the lake reachable?",
                 )
+            if not ready:
+                continue
             if not (some := os.read(self._answers, 1 << 20)):
                 raise ApplyError(
                     f"the process that reads the lake ended {_how(self._child.wait())}",
                     hint="its log above says why; `sluice check` looks at Java, Spark and the lake",
                 )
-            line += some
+            line += some if line else some.lstrip(b"\n")
         return LakeAnswer.decode(bytes(line))
 
     def end(self, *, at_once: bool) -> None:
-        """Waits for what it does to end, or with `at_once` does not."""
-        assert self._child.stdin is not None
-        if at_once:
-            self._child.terminate()
-        with suppress(BrokenPipeError):
-            self._child.stdin.close()
+        """Waits for what it does to end, or with `at_once` does not. Java is another process of its group: none is
+        left, whatever hangs, and whatever interrupts this.
+        """
+        deadline = time.monotonic() + (_END_AT_ONCE_SECONDS if at_once else _END_SECONDS)
         try:
-            self._child.wait(timeout=_END_SECONDS if at_once else 20)
-        except subprocess.TimeoutExpired:
-            # Java is a process of its own in the child's session.
-            with suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
+            if at_once:
+                self._signal(signal.SIGTERM)
+            self._questions.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(deadline - time.monotonic())
+            while at_once and self._signal(0) and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECONDS)  # Java removes its folders
+        finally:
+            self._signal(signal.SIGKILL)
             self._child.wait()
-        os.close(self._answers)
+            os.close(self._answers)
+
+    def _signal(self, number: int) -> bool:
+        """To the process and its children; whether there is one of them."""
+        try:
+            os.killpg(self._child.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
 
 
 def _how(code: int) -> str:

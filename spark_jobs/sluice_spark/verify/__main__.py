@@ -2,15 +2,18 @@
 
 It takes the applier's options as the applier does. A question is a line on standard input, its answer
 a line on the file descriptor that ANSWERS names; both hold keys of rows at most, and neither is
-logged. Ends when standard input does.
+logged. Empty lines beside the answers are signs that one is being made. Ends when standard input does.
 """
 
 import os
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 import structlog
+from pyspark.sql import SparkSession
 
 from sluice.contract.row_form import ANSWERS, LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange
@@ -19,7 +22,9 @@ from sluice.telemetry.crash import leave_no_values_behind
 from sluice_spark import session
 from sluice_spark.cli import configure_logging, read_options
 from sluice_spark.verify.lake_side import LakeSide
+from sluice_spark.verify.version import WaitedOut
 
+SIGN_SECONDS = 10.0
 _log = structlog.get_logger("sluice.verify")
 
 
@@ -33,9 +38,11 @@ def main() -> int:
         with os.fdopen(int(os.environ[ANSWERS]), "wb") as answers:
             spark = session.start(options)
             try:
-                serve(LakeSide(options, store, spark), sys.stdin.buffer, answers)
+                with signs(spark, answers):
+                    serve(LakeSide(options, store, spark), sys.stdin.buffer, answers)
             finally:
                 spark.stop()
+                session.end_jvm()
     except ServiceError as error:
         _log.error("the lake cannot be read", error=error, hint=error.hint)
         return error.exit_code
@@ -43,6 +50,33 @@ def main() -> int:
         _log.error("reading the lake failed", exc_info=error)
         return ServiceError.exit_code
     return 0
+
+
+@contextmanager
+def signs(spark: SparkSession, answers: BinaryIO) -> Iterator[None]:
+    """While it is open, an empty line says that tasks of Spark have ended since the last look. It is never between
+    the bytes of an answer: each is one call of `write`.
+    """
+    tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
+
+    def look() -> None:
+        before: set[tuple[int, int]] = set()
+        with suppress(Exception):  # no Spark, no sign
+            while not ended.wait(SIGN_SECONDS):
+                stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+                now = {(stage.stageId, stage.numCompletedTasks) for stage in stages if stage is not None}
+                if now != before:
+                    answers.write(b"\n")
+                    answers.flush()
+                before = now
+
+    thread = threading.Thread(target=look, name="signs", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(1.0)
 
 
 def serve(side: LakeSide, questions: Iterable[bytes], answers: BinaryIO) -> None:
@@ -58,7 +92,8 @@ def _answer(side: LakeSide, question: LakeQuestion) -> LakeAnswer:
     except UnsupportedChange as error:
         return LakeAnswer(error=str(error), hint=error.hint, exit_code=ApplyError.exit_code)
     except ServiceError as error:
-        return LakeAnswer(error=str(error), hint=error.hint, exit_code=error.exit_code)
+        waited = isinstance(error, WaitedOut)
+        return LakeAnswer(error=str(error), hint=error.hint, exit_code=error.exit_code, waited=waited)
 
 
 if __name__ == "__main__":

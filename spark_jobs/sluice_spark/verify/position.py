@@ -47,11 +47,13 @@ class Positions:
         self._lake = open_store(options.lake_uri, options=options.lake_options)
 
     def find(self, state: TableState, question: LakeQuestion, before: AppliedTable | None) -> Position:
-        """Waits a moment for the applier where that makes the changes fewer that are not in the lake. Raises
-        ApplyError when the table has to come further, or is not what was asked about any more.
+        """Waits a moment for the applier where that makes the changes fewer that are not in the lake, and all the
+        time of the question where it cannot be answered before. Raises ApplyError when the table has to come
+        further, or is not what was asked about any more.
         """
         _require_unchanged(state, question)
-        deadline = time.monotonic() + min(question.wait_seconds, APPLIER_SECONDS)
+        began = time.monotonic()
+        deadline = began + min(question.wait_seconds, APPLIER_SECONDS)
         while True:
             version = find_version(
                 self._store,
@@ -67,7 +69,7 @@ class Positions:
                 if not segments or not version.newest or time.monotonic() > deadline:
                     break
             except NotThere:
-                if time.monotonic() > deadline:
+                if time.monotonic() > began + question.wait_seconds:
                     raise
             time.sleep(POLL_SECONDS)
         limit = self._options.max_memory_bytes

@@ -44,7 +44,11 @@ class Version:
     newest: bool
 
 
-class NotThere(ApplyError):
+class WaitedOut(ApplyError):
+    """The time of the question has passed: another attempt would only take as long again."""
+
+
+class NotThere(WaitedOut):
     """The lake table has to come further before it can be compared."""
 
 
@@ -52,7 +56,7 @@ def wait_for(
     store: ObjectStore, table_id: str, *, lsn: int, seconds: float
 ) -> tuple[PipelineState, AppliedTable | None]:
     """The manifest's state once it has passed `lsn`, and what the applier said of the table before.
-    Raises ApplyError when ingest does not come there in time.
+    Raises WaitedOut when ingest does not come there in time.
     """
     log = newest_log(store)
     before = (found := log.read()) and found.tables.get(table_id)
@@ -60,7 +64,7 @@ def wait_for(
     state = load_state(store)
     while state.through_lsn < lsn:
         if time.monotonic() > deadline:
-            raise ApplyError(
+            raise WaitedOut(
                 f"the source was read as of {show(lsn)}; in {seconds:g}s ingest has come to {show(state.through_lsn)}",
                 hint="is ingest running? `sluice status` says why it does not go on",
             )

@@ -12,7 +12,26 @@ from sluice.store.base import checked_key
 
 identifiers = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=15)
 hostile = st.sampled_from(
-    [".", "..", "/", "~", "~2f", "%2F", "a/b", "A", "a", "\\", "\x01", "é", "e\u0301", "日本", "con", " ", "*"]
+    [
+        ".",
+        "..",
+        "/",
+        "~",
+        "~2f",
+        "%2F",
+        "a/b",
+        "A",
+        "a",
+        "\\",
+        "\x01",
+        "é",
+        "e\u0301",
+        "日本",
+        "con",
+        " ",
+        "*",
+        "_delta_log",
+    ]
 )
 names = identifiers | hostile
 
@@ -26,6 +45,7 @@ def test_a_path_part_is_safe_everywhere_and_can_be_reversed(name: str) -> None:
     part = keys.path_part(name)
     assert re.fullmatch(r"[A-Za-z0-9_~-]+", part)
     assert _reversed(part) == name
+    assert part != "_delta_log", "other readers look for the log of a table behind that name"
 
 
 @given(names, names, names, names)
@@ -33,6 +53,12 @@ def test_two_tables_never_share_a_lake_path(schema: str, table: str, other_schem
     same = keys.lake_path(schema, table) == keys.lake_path(other_schema, other_table)
     assert same == ((schema, table) == (other_schema, other_table))
     assert keys.lake_path(schema, table).count("/") == 1
+
+
+@given(names, names, st.integers(1, 2**32 - 1))
+def test_a_path_of_its_own_is_told_from_that_of_any_name(schema: str, table: str, oid: int) -> None:
+    assert keys.is_of_its_own(keys.lake_path_of_its_own(oid, schema, table))
+    assert not keys.is_of_its_own(keys.lake_path(schema, table))
 
 
 @given(st.integers(1, 10**16 - 1), st.integers(1, 10**16 - 1))

@@ -400,6 +400,7 @@ def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None,
         ({"applier": replace(WELL_APPLIER, ahead_seconds=61.0)}, "applier.clock", "warning"),
         ({"applier": replace(WELL_APPLIER, upkeep_failing="AccessDenied")}, "spool.upkeep", "warning"),
         ({"comparisons_unread": "verify/log/1.json: denied"}, "verify.unreadable", "critical"),
+        ({"displaced": grouped([TableSeen("public.a", State.LIVE, "at public/a~t7")])}, "table.path", "warning"),
         (
             {"source": replace(WELL_SOURCE, foreign="process 7 (application_name pg_recvlogical)")},
             "slot.foreign",

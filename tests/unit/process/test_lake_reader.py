@@ -1,10 +1,12 @@
 """The process that reads the lake, with a real child that answers as Spark's side does."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +30,26 @@ from sluice.contract.row_form import ANSWERS
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.write(int(os.environ[ANSWERS]), b"{")
 signal.pause()
+"""
+_READS_NOTHING = "import signal; signal.pause()"
+_SLOW = """
+import os, sys, time
+from sluice.contract.row_form import ANSWERS, LakeAnswer
+with os.fdopen(int(os.environ[ANSWERS]), "wb", 0) as answers:
+    for _ in sys.stdin.buffer:
+        for _ in range(12):
+            time.sleep(0.25)
+            answers.write(b"\\n")
+        answers.write(LakeAnswer(delta_version=7).encode() + b"\\n\\n")
+"""
+_WITH_A_CHILD = """
+import os, signal, subprocess, sys
+from sluice.contract.row_form import ANSWERS, LakeAnswer
+deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+child = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+child.stdout.readline()
+os.write(int(os.environ[ANSWERS]), LakeAnswer(delta_version=child.pid).encode() + b"\\n")
+sys.stdin.read()
 """
 _INTERRUPTED = """
 import os, sys
@@ -77,10 +99,39 @@ def test_an_answer_that_nobody_took_is_never_the_answer_to_another_question() ->
 
 def test_a_question_that_is_never_answered_ends_with_its_time_limit() -> None:
     with (
-        LakeReader(lambda: _started(_SILENT), answer_seconds=0.1) as lake,
-        pytest.raises(ApplyError, match="has not answered within"),
+        LakeReader(lambda: _started(_SILENT), silent_seconds=0.1) as lake,
+        pytest.raises(ApplyError, match=r"neither answered nor come further for 1\.1s"),
     ):
         lake.ask(_QUESTION)()
+
+
+def test_a_question_that_no_pipe_takes_at_once_is_answered_or_ends_with_the_time_limit() -> None:
+    large = replace(_QUESTION, ranges=tuple(range(1 << 16)))
+    assert len(large.encode()) > 1 << 18
+    with LakeReader(lambda: _started(_ANSWERING)) as lake:
+        assert lake.ask(large)().delta_version == lake.ask(large)().delta_version > 0
+    with (
+        LakeReader(lambda: _started(_READS_NOTHING), silent_seconds=0.1) as lake,
+        pytest.raises(ApplyError, match="neither answered nor come further"),
+    ):
+        lake.ask(large)()
+
+
+def test_an_answer_takes_as_long_as_there_are_signs_of_it() -> None:
+    with LakeReader(lambda: _started(_SLOW), silent_seconds=1.5) as lake:
+        for _ in range(2):
+            assert lake.ask(_QUESTION)().delta_version == 7
+
+
+@pytest.mark.parametrize("unanswered", [False, True])
+def test_no_process_that_it_started_outlives_it(unanswered: bool) -> None:
+    with LakeReader(lambda: _started(_WITH_A_CHILD)) as lake:
+        child = os.pidfd_open(lake.ask(_QUESTION)().delta_version)
+        if unanswered:
+            lake.ask(_QUESTION)
+    ended, _, _ = select.select([child], [], [], 10)
+    os.close(child)
+    assert ended, "a process that was killed takes a moment to end, and no more"
 
 
 def test_an_interrupt_ends_the_wait_for_a_process_that_ignores_its_end() -> None:

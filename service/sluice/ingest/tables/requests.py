@@ -37,8 +37,10 @@ from sluice.store.base import ObjectStore
 
 WAITING = "requests of operators"
 """What waits."""
-_OF_THE_PIPELINE = (Interrupted, SlotLost, SourceMoved, StoreRefused, WriterFenced)
-"""Errors that say nothing about the request which met them."""
+_OF_THE_PIPELINE = (Interrupted, SlotLost, SourceMoved, WriterFenced)
+"""Errors that say nothing about the request which met them. A store that refuses more than its objects ends the stream
+by itself.
+"""
 
 
 def said(requests: Iterable[Request]) -> str:

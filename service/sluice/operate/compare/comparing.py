@@ -114,10 +114,11 @@ class Comparing:
                         yield self._one(state, facts.get(state.table_id), holder, form)
                         break
                     except (SnapshotRaced, TableLocked, _Passing) as error:
-                        if attempt == ATTEMPTS:
-                            yield not_compared(state, str(error), passing=True)
                         holder.close()
                         holder = None
+                        if attempt == ATTEMPTS or isinstance(error, _WaitedOut):
+                            yield not_compared(state, str(error), passing=True)
+                            break
         finally:
             if holder is not None:
                 holder.close()
@@ -155,7 +156,7 @@ class Comparing:
                 try:
                     verdict = self._one(state, facts, holder, form)
                 except (SnapshotRaced, TableLocked, _Passing) as error:
-                    if attempt < ATTEMPTS:
+                    if attempt < ATTEMPTS and not isinstance(error, _WaitedOut):
                         continue
                     verdict = not_compared(state, str(error), passing=True)
                 yield replace(verdict, lsn=holder.consistent_lsn), facts, holder
@@ -263,8 +264,9 @@ def not_compared(state: TableState, reason: str, *, passing: bool) -> Verdict:
 
 def _require(answer: LakeAnswer) -> LakeAnswer:
     if answer.error:
+        passing = _WaitedOut if answer.waited else _Passing
         raise (
-            _Passing(answer.error, hint=answer.hint)
+            passing(answer.error, hint=answer.hint)
             if answer.exit_code == ApplyError.exit_code
             else _Final(answer.error, hint=answer.hint)
         )
@@ -273,6 +275,10 @@ def _require(answer: LakeAnswer) -> LakeAnswer:
 
 class _Passing(ApplyError):
     """Said by the process that reads the lake."""
+
+
+class _WaitedOut(_Passing):
+    """Another attempt would wait as long again."""
 
 
 class _Final(ServiceError):

@@ -8,6 +8,7 @@ import structlog
 
 from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT
+from sluice.errors import ApplyError, UsageError, VerificationFailed
 from sluice.lsn import show
 from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import load_state
@@ -21,6 +22,7 @@ from sluice.operate.compare.source_side import Load
 from sluice.source.sessions import KnownSource, SourceOptions
 from sluice.store.base import ObjectStore
 
+_OF_ONE_TABLE = (ApplyError, UsageError, VerificationFailed)
 Say = Callable[[Verdict], None]
 
 
@@ -89,14 +91,23 @@ class Run:
         return found
 
     def repaired(self, states: Sequence[TableState], say: Say = _silent) -> list[Verdict]:
-        """Gaps are closed first; what differs afterwards is repaired and compared once more. Raises what
-        `compared`, `close_gap` and `repair` raise.
+        """Gaps are closed first; what differs afterwards is repaired and compared once more. A table of which that
+        is refused, or takes too long, holds up no other one. Raises what `compared` raises.
         """
         logger = structlog.get_logger("verify")
         for state in states:
             if state.state == State.GAP:
                 source = self._known()
-                closed = close_gap(source, self.store, self._comparing(source), state, seconds=self.wait_seconds)
+                try:
+                    closed = close_gap(source, self.store, self._comparing(source), state, seconds=self.wait_seconds)
+                except _OF_ONE_TABLE as error:
+                    logger.error(
+                        "the gap stays open",
+                        table=f"{state.schema_name}.{state.table_name}",
+                        error=error,
+                        hint=error.hint,
+                    )
+                    continue
                 if closed.reason:
                     logger.warning("the gap stays open", table=closed.name, reason=closed.reason)
                 else:
@@ -105,7 +116,11 @@ class Run:
         verdicts = self.compared([now[state.table_id] for state in states], say)
         for place, verdict in enumerate(verdicts):
             if verdict.outcome == DIFFERENT:
-                repair(self.store, verdict, seconds=self.wait_seconds)
+                try:
+                    repair(self.store, verdict, seconds=self.wait_seconds)
+                except _OF_ONE_TABLE as error:
+                    logger.error("the rows are not repaired", table=verdict.name, error=error, hint=error.hint)
+                    continue
                 state = load_state(self.store).tables[verdict.table_id]
                 again = next(iter(self._comparing(self._known()).compare([state])))
                 verdicts[place] = replace(again, repaired=len(verdict.difference))

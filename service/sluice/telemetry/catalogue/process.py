@@ -79,6 +79,7 @@ PROBLEM_CODES = (
     "verify.different",
     "verify.late",
     "verify.unreadable",
+    "table.path",
     "table.quarantined",
     "table.failing",
     "table.maintenance",
