@@ -38,7 +38,7 @@ class Scenario:
     script, each in autocommit until it says BEGIN. `publish` are the scenario's entries in a
     publication that lists tables. A table in `equal`, `stopped` or `absent` belongs to the schema
     unless it is qualified. `stopped` tells by table which state it must be in, and a part of the
-    reason.
+    reason. `until` is the last major that can send it, `why` what the next one does instead.
     """
 
     name: str
@@ -49,6 +49,11 @@ class Scenario:
     absent: tuple[str, ...] = ()
     publish: tuple[str, ...] = ()
     since: int = 14
+    until: int = 99
+    why: str = ""
+
+    def runs_on(self, major: int) -> bool:
+        return self.since <= major <= self.until
 
     def qualified(self, table: str) -> tuple[str, str]:
         schema, _, name = table.rpartition(".")
@@ -71,6 +76,8 @@ class World:
         """The scenario; skips the test where the server is too old for it."""
         scenario = next(one for one in self.scenarios if one.name == name)
         since(self.database, scenario.since, name)
+        if not scenario.runs_on(server_major(self.database)):
+            pytest.skip(f"{name}: {scenario.why}")
         return scenario
 
     def check(self, name: str, *, lake: str = FOLLOWED) -> None:
@@ -118,7 +125,7 @@ def begin(mirror: Mirror, scenarios: Sequence[Scenario], *, publication: str, **
     """
     major = server_major(mirror.database)
     world = World(mirror, tuple(scenarios))
-    here = [one for one in scenarios if one.since <= major]
+    here = [one for one in scenarios if one.runs_on(major)]
     for scenario in here:
         mirror.execute(f"CREATE SCHEMA {scenario.name}")
         _run(world, scenario, scenario.before)
@@ -134,7 +141,7 @@ def go_on(world: World, *, at_pause: Callable[[], None] = lambda: None) -> None:
     """
     major = server_major(world.database)
     for scenario in world.scenarios:
-        if scenario.since <= major:
+        if scenario.runs_on(major):
             _run(world, scenario, scenario.after, at_pause)
     world.positions.append(lsn.parse(world.mirror.pipeline.wal_end()))
 

@@ -16,7 +16,7 @@ from sluice.ingest.encode.builder import BuilderLimits
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.e2e.scenario import WORKERS, Scenario, World, begin, go_on, names
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
-from tests.support.source_setup import since
+from tests.support.source_setup import server_major, since
 
 STREAMED = (
     Scenario(
@@ -39,6 +39,8 @@ STREAMED = (
             INSERT INTO t VALUES (5, 'z')
         """,
         equal=("t",),
+        until=18,
+        why="19 cannot stream it (could not map filenumber); test_columns_followed has what gets past that",
     ),
     Scenario(
         "two_at_once",
@@ -287,7 +289,13 @@ def ways(mirror: Mirror) -> Ways:
     world = begin(
         mirror,
         STREAMED,
-        publication="FOR TABLE " + ", ".join(f"{one.name}.{table}" for one in STREAMED for table in one.equal),
+        publication="FOR TABLE "
+        + ", ".join(
+            f"{one.name}.{table}"
+            for one in STREAMED
+            if one.runs_on(server_major(mirror.database))
+            for table in one.equal
+        ),
         messages=True,
     )
     pipelines = {name: _pipeline(mirror, name) for name in WAYS if name != FOLLOWED}

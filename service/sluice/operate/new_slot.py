@@ -20,15 +20,14 @@ from sluice.ingest.epoch import opened_entry
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.start import Start
 from sluice.lsn import show
-from sluice.manifest.reader import load_state
 from sluice.manifest.state import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
+from sluice.operate.slots import in_order
 from sluice.source.continuity import prove_continuity, slot_problems
 from sluice.source.facts import ServerFacts, SlotFacts
 from sluice.source.publication import require_publication
 from sluice.source.sessions import Connection, KnownSource, open_query, translated
 from sluice.source.slot import can_fail_over, drop_slot, ensure_slot
-from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.store.base import ObjectStore
 
 RECOVERABLE = ("MISSING", "INVALIDATED", "AHEAD")
@@ -64,11 +63,11 @@ def recreate(
     have what the manifest has, SlotBusy, WriterFenced, SourceError, StoreError.
     """
     source = options.source
-    state = load_state(store)
-    if state.opened is None:
-        raise UsageError("the pipeline has no manifest: there is nothing to go on from", hint="`sluice run` begins it")
     with closing(open_query(source)) as connection:
-        server, slot = server_facts(connection, source), slot_facts(connection, source.slot)
+        slot, state, server = in_order(connection, source, store)
+        if state.opened is None:
+            hint = "`sluice run` begins it"
+            raise UsageError("the pipeline has no manifest: there is nothing to go on from", hint=hint)
         if upgraded:
             require_upgrade(state, server, connection)
             reason = _UPGRADED
