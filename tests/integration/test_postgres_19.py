@@ -13,7 +13,7 @@ from sluice import faults
 from sluice.source.sessions import open_query
 from sluice.source.slot_facts import server_facts
 from sluice.store.opening import open_store
-from tests.integration.test_snapshot_chunks import CHUNKS, SETUP, assert_equal, began_again, publish
+from tests.integration.test_snapshot_chunks import CHUNKS, SETUP, assert_equal, publish
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
@@ -55,17 +55,6 @@ def test_a_table_that_is_packed_while_its_rows_change_is_not_read_again(
             writer.join()
     assert_equal(pipeline, tmp_path)
     assert (pipeline.table("public.t").state, pipeline.table("public.t").generation) == ("live", 1)
-
-
-@pytest.mark.parametrize("options", ["", "(CONCURRENTLY)"])
-def test_a_snapshot_begins_again_when_its_table_is_packed_between_two_chunks(
-    pipeline: IngestPipeline, tmp_path: Path, options: str
-) -> None:
-    pipeline.database.execute(*SETUP)
-    publish(pipeline, "t")
-    later = "INSERT INTO t (id, n) VALUES (100000, 1)"
-    reason = began_again(pipeline, tmp_path, then=lambda: pipeline.database.execute(f"REPACK {options} t", later))
-    assert "rewritten or truncated" in reason
 
 
 @pytest.mark.parametrize("via_root", ["true", "false"])

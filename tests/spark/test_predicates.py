@@ -72,7 +72,7 @@ def _fill(pipeline: Pipeline, way: str) -> Windows:
         session.sql(f"OPTIMIZE delta.`{pipeline.path()}`").collect()
         assert len(DeltaTable(pipeline.path()).file_uris()) > 1, "in one file all bounds are wide"
         # Bounds that Spark wrote are then read as it spells them in a checkpoint.
-        log = cast(Any, session._jvm).org.apache.spark.sql.delta.DeltaLog
+        log = cast("Any", session._jvm).org.apache.spark.sql.delta.DeltaLog
         log.forTable(session._jsparkSession, str(pipeline.path())).checkpoint()
         assert list((pipeline.path() / "_delta_log").glob("*.checkpoint*.parquet"))
     return windows
