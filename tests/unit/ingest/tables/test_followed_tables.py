@@ -4,6 +4,7 @@ catalog is asked only for what is new.
 
 import uuid
 from dataclasses import replace
+from typing import Any
 
 from sluice.contract.table_state import State
 from sluice.ingest.tables.catalog_diff import fingerprint
@@ -86,7 +87,7 @@ def test_a_paused_table_under_load_keeps_no_look_from_examining_the_catalog() ->
     log = ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState())
     key = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
     facts = source_facts.table(key, oid=7, name="t7")
-    seen = {"relfilenode": facts.relfilenode, "fingerprint": fingerprint(facts)}
+    seen: dict[str, Any] = {"relfilenode": facts.relfilenode, "fingerprint": fingerprint(facts)}
     log.append(table("7", state="live", version=1, paused=True, **seen))
     tables = FollowedTables(log, lambda _: facts, (), wal_end=lambda: 0)
     known = tables.states()["7"]
