@@ -87,7 +87,9 @@ _SENT = """pub AS (
     SELECT l.oid, l.ancestor, ' ' || pg_catalog.array_to_string(l.levels, ' ') FROM lineage l
         JOIN published p ON p.oid = l.oid
 ), memberships (oid, spelled) AS (
-    SELECT p.oid, 'all tables ' || pub.oid || '%(except)s' FROM published p CROSS JOIN pub WHERE pub.puballtables
+    SELECT p.oid, 'all tables ' || pub.oid FROM published p CROSS JOIN pub WHERE pub.puballtables
+    UNION ALL
+    SELECT p.oid, 'exceptions' FROM published p WHERE EXISTS (SELECT 1 FROM entries e WHERE e.excepted)
     UNION ALL
     SELECT u.oid, 'entry ' || e.version || u.levels FROM upwards u JOIN entries e ON e.prrelid = u.ancestor
     UNION ALL
@@ -127,7 +129,6 @@ def sent_sql(server_version: int) -> str:
     exposed = _EXPOSED % {"filters": str(since_15).lower(), "excepts": str(since_19).lower()}
     return _SENT % {
         "excepted": "r.prexcept" if since_19 else "false",
-        "except": " except" if since_19 else "",
         "whole_schemas": schemas + "pub.oid = s.pnpubid" if since_15 else "SELECT NULL::oid, '' WHERE false",
         "removed_schemas": removed_schemas_sql(server_version),
         "exposed": f"(SELECT {exposed} FROM pg_catalog.pg_class t WHERE t.oid = p.oid)",

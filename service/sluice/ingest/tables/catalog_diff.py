@@ -14,7 +14,7 @@ Notes; Logical Replication, Restrictions.)
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,10 @@ def compare(
     return next((Unseen(cause, reason) for cause, reason in found if reason), None)
 
 
+_EXCEPTIONS = "exceptions"
+"""The membership of a publication of all tables that leaves some out."""
+
+
 def _membership(old: dict[str, Any], facts: TableFacts) -> str | None:
     if old["publishes"] != facts.publishes:
         return (
@@ -118,7 +122,7 @@ def _membership(old: dict[str, Any], facts: TableFacts) -> str | None:
         return "the publication's row filter changed: rows came into it or left it without an event"
     if old["list"] != (sorted(facts.published_columns or ()) if facts.has_column_list else None):
         return "the publication's column list changed: older rows hold values that were not sent"
-    if old["memberships"] and old["memberships"] != list(facts.memberships):
+    if _named(old["memberships"]) and _named(old["memberships"]) != _named(facts.memberships):
         return "the table left the publication and came back, in part at least: what happened in between was not sent"
     if _was_attached(old, facts):
         return "the table may have been attached to another one for a moment: changes may have been sent as that one's"
@@ -135,8 +139,13 @@ def _was_attached(old: dict[str, Any], facts: TableFacts) -> bool:
     """
     before = [old["columns"].get(str(column.attnum)) for column in facts.columns]
     changed = [known[1] != column.xmin for known, column in zip(before, facts.columns, strict=True) if known]
-    matters = "r" in facts.publishes or any(one.endswith(" except") for one in facts.memberships)
+    matters = "r" in facts.publishes or _EXCEPTIONS in (*old["memberships"], *facts.memberships)
     return matters and bool(changed) and all(changed)
+
+
+def _named(memberships: Iterable[str]) -> list[str]:
+    """What makes the publication send the table, without what it says of other tables."""
+    return [one for one in memberships if one != _EXCEPTIONS]
 
 
 def other_primary_key(old_fingerprint: str, facts: TableFacts) -> bool:
