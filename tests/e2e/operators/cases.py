@@ -135,7 +135,7 @@ CASES = (
     _case(RUNNING, "tables add public.scratch", says="ADD TABLE ONLY", slow=True),
     _case(RUNNING, "tables add --apply public.scratch", says="will be followed"),
     _case(RUNNING, "verify public.moodz", 2, says="public.moods", forms=False),
-    _case(RUNNING, "verify public.ints --max-load 100 --wait 100 --keys 5", says="equal", forms=FULL),
+    _case(RUNNING, "verify public.wide --max-load 100 --wait 100 --keys 5", says="equal", forms=FULL),
     _case(RUNNING, "verify", says="tables are equal", forms=False, slow=True),
     _case(RUNNING, "verify public.ints --max-load 25", says="equal", forms=False, slow=True),
     _case(RUNNING, "verify --keys 1000", says="tables are equal", slow=True),
