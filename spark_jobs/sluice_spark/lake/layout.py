@@ -32,7 +32,10 @@ CHECKPOINT_VERSIONS = 50
 Field = Mapping[str, Any]
 """A column in Delta's own spelling."""
 _STATED = "delta.dataSkippingStatsColumns"
-DICTIONARY = "parquet.enable.dictionary"
+_FOOTERS = "parquet.column.statistics.enabled"
+_DICTIONARY = "parquet.enable.dictionary"
+NEITHER = {_FOOTERS: "false", _DICTIONARY: "false"}
+"""Settings of a session that writes floating-point columns whose names in data files are not known yet."""
 _LEADING = 32
 """Of so many columns Delta collects statistics where a table does not say otherwise."""
 _FLOATING = ("float", "double")
@@ -137,8 +140,8 @@ def statistics_properties(columns: Sequence[Field], *, present: Collection[str] 
     stated = [quote(name) for name, kind in kinds.items() if isinstance(kind, str) and kind not in _WITHOUT_BOUNDS]
     return {
         _STATED: ",".join(stated),
-        "parquet.column.statistics.enabled": str(not paths).lower(),
-        **{f"{DICTIONARY}#{path}": "false" for path in paths if path and path[0] != "."},
+        _FOOTERS: str(not paths).lower(),
+        **{f"{_DICTIONARY}#{path}": "false" for path in paths if path and path[0] != "."},
     }
 
 

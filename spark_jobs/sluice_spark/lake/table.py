@@ -32,7 +32,7 @@ from sluice_spark.lake.disk_sync import sync_commits
 from sluice_spark.lake.examined_version import OURS, ExaminedVersion, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, refuse_late, tag
-from sluice_spark.lake.layout import DICTIONARY, Field, is_floating, statistics_properties, table_properties
+from sluice_spark.lake.layout import NEITHER, Field, is_floating, statistics_properties, table_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
@@ -349,9 +349,8 @@ class LakeTable:
             options |= {"overwriteSchema": "true", **table_properties(self.path), **statistics_properties(columns)}
             self._state(columns)
         writer = frame.write.format("delta").mode(mode).options(**options)
-        # A column that comes has no name in data files yet.
-        anew = {DICTIONARY: "false"} if new_schema and any(map(is_floating, columns)) else {}
-        self._commit(app_id, version, partial(writer.save, self.path), settings=anew)
+        anew = new_schema and any(map(is_floating, columns))
+        self._commit(app_id, version, partial(writer.save, self.path), settings=NEITHER if anew else {})
         if new_schema:
             self._state(columns)
 
