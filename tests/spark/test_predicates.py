@@ -108,7 +108,7 @@ def test_no_writer_states_bounds_of_floats_whatever_becomes_of_the_columns(pipel
     anew = replace(renamed, version=5, columns=(*renamed.columns[1:4], ID, column("f", 6, FLOAT4, missing="NaN")))
     dropped = replace(anew, version=6, columns=(ID, column("later", 7, INT4, missing="7")))
     pipeline.begin(first, {"id": 1, "a": 1, text.name: "x"})
-    versions = (first, added, list_added, renamed, anew, dropped)
+    versions = (first, added, list_added, renamed, anew, dropped)[: None if FULL else 2]
     for place, schema in enumerate(versions, start=1):
         if schema != first:
             pipeline.manifest.table(schema, state="live")
