@@ -71,7 +71,7 @@ def name_of(kind: str) -> str:
 
 def rows() -> list[list[dict[str, Any]]]:
     """What each data file is to hold: of every kind one value and the next of its pool, and a NULL; and NULLs only.
-    Each value is thus alone with NULL in a column, or beside one other.
+    Each value is thus alone with NULL in a column, or beside one other, and often enough for a dictionary.
     """
     longest = max(len(kind.pool) for kind in KINDS.values())
     files = []
@@ -79,7 +79,7 @@ def rows() -> list[list[dict[str, Any]]]:
         chosen = [{name_of(n): kind.pool[first % len(kind.pool)] for n, kind in KINDS.items()}]
         if first % 2:
             chosen.append({name_of(n): kind.pool[(first + 1) % len(kind.pool)] for n, kind in KINDS.items()})
-        files.append([*chosen, dict.fromkeys(chosen[0])])
+        files.append([*chosen * 4, dict.fromkeys(chosen[0])])
     return [*files, [dict.fromkeys(files[0][0])] * 2]
 
 

@@ -7,6 +7,7 @@ protocol: Schema Serialization Format, Column Mapping, Table Features.)
 """
 
 import json
+import uuid
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ CHECKPOINT_VERSIONS = 50
 Field = Mapping[str, Any]
 """A column in Delta's own spelling."""
 _STATED = "delta.dataSkippingStatsColumns"
+_FOOTERS = "parquet.column.statistics.enabled"
+_DICTIONARY = "parquet.enable.dictionary"
+NEITHER = {_FOOTERS: "false", _DICTIONARY: "false"}
+"""Settings of a session that writes floating-point columns whose names in data files are not known yet."""
 _LEADING = 32
 """Of so many columns Delta collects statistics where a table does not say otherwise."""
 _FLOATING = ("float", "double")
@@ -100,19 +105,44 @@ def table_properties(path: str) -> dict[str, str]:
 
 def is_floating(column: Field) -> bool:
     """Whether it holds floating-point numbers, alone or inside of another type."""
-    return any(f'"{kind}"' in json.dumps(column["type"]) for kind in _FLOATING)
+    return bool(_floating(column))
+
+
+def _floating(column: Field) -> list[str]:
+    """Where data files have its floating-point numbers, empty parts for names that Delta has yet to give."""
+    path, kind = column["metadata"].get(_PHYSICAL, ""), column["type"]
+    while isinstance(kind, dict) and kind["type"] == "array":
+        path, kind = f"{path}.list.element", kind["elementType"]
+    if isinstance(kind, dict):
+        return [f"{path}.{inner}" for child in kind.get("fields", ()) for inner in _floating(child)]
+    return [path] if kind in _FLOATING else []
+
+
+def with_names(column: Field) -> Field:
+    """`column` with its name in data files, which Delta would choose later, where it holds floating-point numbers."""
+    if not is_floating(column):
+        return column
+    kind = column["type"]
+    if isinstance(kind, dict) and kind["type"] == "struct":
+        kind = {**kind, "fields": [with_names(child) for child in kind["fields"]]}
+    return {**column, "type": kind, "metadata": {_PHYSICAL: f"col-{uuid.uuid4()}", **column["metadata"]}}
 
 
 def statistics_properties(columns: Sequence[Field], *, present: Collection[str] = ()) -> dict[str, str]:
     """What keeps every writer of a table with these columns, Spark as well, from stating bounds of floating-point
-    numbers. `present` are names of properties that the table has.
+    numbers, and from dictionaries of them: Spark leaves out the other zero by one. `present` are names of properties
+    that the table has.
     """
-    floating = any(map(is_floating, columns))
-    if not floating and _STATED not in present:
+    paths = [path for column in columns for path in _floating(column)]
+    if not paths and _STATED not in present:
         return {}
     kinds = {column["name"]: column["type"] for column in columns[:_LEADING]}
     stated = [quote(name) for name, kind in kinds.items() if isinstance(kind, str) and kind not in _WITHOUT_BOUNDS]
-    return {_STATED: ",".join(stated), "parquet.column.statistics.enabled": str(not floating).lower()}
+    return {
+        _STATED: ",".join(stated),
+        _FOOTERS: str(not paths).lower(),
+        **{f"{_DICTIONARY}#{path}": "false" for path in paths if path and path[0] != "."},
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from sluice_spark.lake.disk_sync import sync_commits
 from sluice_spark.lake.examined_version import ExaminedVersion, belongs_to_others, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, refuse_late, tag
-from sluice_spark.lake.layout import Field, is_floating, statistics_properties, table_properties
+from sluice_spark.lake.layout import NEITHER, Field, is_floating, statistics_properties, table_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
@@ -349,7 +349,8 @@ class LakeTable:
             options |= {"overwriteSchema": "true", **table_properties(self.path), **statistics_properties(columns)}
             self._state(columns)
         writer = frame.write.format("delta").mode(mode).options(**options)
-        self._commit(app_id, version, partial(writer.save, self.path), settings={})
+        anew = new_schema and any(map(is_floating, columns))
+        self._commit(app_id, version, partial(writer.save, self.path), settings=NEITHER if anew else {})
         if new_schema:
             self._state(columns)
 
@@ -361,8 +362,9 @@ class LakeTable:
 
         def attempt(transaction: DeltaTransaction) -> None:
             fields = transaction.fields()
-            types = {field["name"]: field["type"] for field in fields}
-            both = [one for one in columns if types.get(one["name"]) == one["type"] or is_floating(one)]
+            types = {column["name"]: column["type"] for column in columns}
+            both: list[Field] = [field for field in fields if types.get(field["name"]) == field["type"]]
+            both += [column for column in columns if is_floating(column)]
             if not transaction.states(both):
                 change = partial(transaction.change_columns, fields, markers={app_id: version}, stated=both)
                 self._commit(app_id, version, change, settings={})

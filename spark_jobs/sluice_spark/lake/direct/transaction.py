@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice_spark.lake.commit_way import NotDirect
-from sluice_spark.lake.layout import Field, TableLayout, read_layout, statistics_properties
+from sluice_spark.lake.layout import Field, TableLayout, read_layout, statistics_properties, with_names
 
 _FEATURES_NAMED = 7
 _WRITE_ARGUMENTS = 9
@@ -153,7 +153,7 @@ class DeltaTransaction:
             self._transaction.readTxn().addOne(app_id)
             made.append(names.marker(app_id, version, names.some(int(time.time() * 1000))))
         schema = names.data_type(json.dumps({"type": "struct", "fields": list(fields)}))
-        after = self._metadata(str(schema.json()), stated=fields if stated is None else stated)
+        after = self._metadata(str(schema.json()), stated=stated)
         if not after.equals(before):
             self._transaction.updateMetadata(*(after, False))
         return int(self._transaction.commit(names.seq(made), names.operations.UpdateSchema(before.schema(), schema)))
@@ -186,10 +186,15 @@ class DeltaTransaction:
     ) -> Any:
         """Delta's metadata with other columns and properties, and statistics of `stated` (None: of all columns)."""
         names, before = self._names, self._transaction.metadata()
-        configuration = names.map(names.convert(before.configuration()))
-        stated = json.loads(schema)["fields"] if stated is None else stated
-        about = statistics_properties(stated, present=dict(configuration))
-        for name, value in {**(properties or {}), **about}.items():
+        present = {**dict(names.convert(before.configuration())), **(properties or {})}
+        fields = json.loads(schema)["fields"]
+        if _is_mapped(present):
+            named = [with_names(field) for field in fields]
+            schema = schema if named == fields else json.dumps({"type": "struct", "fields": named})
+            fields = named
+        present |= statistics_properties(fields if stated is None else stated, present=present)
+        configuration = names.map()
+        for name, value in present.items():
             configuration.put(name, value)
         copied = (before.id(), before.name(), before.description(), before.format(), schema)
         after = (before.partitionColumns(), names.utils.toScalaMap(configuration), before.createdTime())
@@ -218,6 +223,10 @@ class DeltaTransaction:
             metric.set(int(value))
             made.put(name, metric)
         self._transaction.registerSQLMetrics(self._java, self._names.utils.toScalaMap(made))
+
+
+def _is_mapped(properties: Mapping[str, str]) -> bool:
+    return properties.get("delta.columnMapping.mode", "").lower() == "name"
 
 
 def _mapping(metadata: Any) -> str:

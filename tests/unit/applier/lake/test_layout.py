@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sluice_spark.lake.commit_way import NotDirect
-from sluice_spark.lake.layout import FIELD_ID, TableLayout, read_layout, statistics_properties
+from sluice_spark.lake.layout import FIELD_ID, TableLayout, read_layout, statistics_properties, with_names
 
 ON = {"delta.enableDeletionVectors": "true"}
 MAP = {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True}
@@ -195,6 +195,24 @@ def test_spark_states_bounds_of_no_floating_point_column(kind: Any) -> None:
         STATED: "`long`,`string`,`decimal(38,10)`,`a ``b``, c`",
         "parquet.column.statistics.enabled": "false",
     }
+
+
+def test_floating_point_numbers_have_no_dictionary_by_the_names_of_data_files() -> None:
+    array = {"type": "array", "elementType": "float", "containsNull": True}
+    fields = [delta_field("x", "double", physical="c1"), delta_field("y", array, physical="c2")]
+    old = {"type": "struct", "fields": [*fields, delta_field("i", "long", physical="c3")]}
+    names = ["c1", "c2.list.element", "old.c1", "old.c2.list.element"]
+    found = statistics_properties([*fields, delta_field("_sluice_old", old, physical="old"), MARKS])
+    assert [name for name in found if "#" in name] == [f"parquet.enable.dictionary#{name}" for name in names]
+
+
+def test_a_floating_point_column_has_its_name_before_it_is_made() -> None:
+    plain = delta_field("i", "long")
+    made = with_names(delta_field("old", {"type": "struct", "fields": [delta_field("d", "double"), plain]}))
+    inner, other = made["type"]["fields"]
+    assert {len(one["metadata"]["delta.columnMapping.physicalName"]) for one in (made, inner)} == {40}
+    assert other == plain
+    assert with_names(made) == made
 
 
 def test_a_table_without_floats_is_left_alone_unless_its_statistics_were_chosen_by_name() -> None:
