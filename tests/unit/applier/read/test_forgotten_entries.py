@@ -17,7 +17,8 @@ HISTORIES, STEPS = 1500, 4000
 
 def _schemas(chance: random.Random) -> dict[int, TableSchema]:
     """Versions of which some identify rows by the key and others do not."""
-    schemas, keyed = {}, True
+    schemas: dict[int, TableSchema] = {}
+    keyed = True
     for version in range(1, chance.randint(1, 4) + 1):
         keyed = keyed if version == 1 or chance.random() < 0.4 else not keyed
         shape = schema("t", version)
@@ -77,7 +78,8 @@ def _apply(chance: random.Random, schemas: dict[int, TableSchema], entries: list
         PendingChanges(1, 1, 1, has_snapshot=True),
         {one.seq: one for one in entries},
     )
-    read, read_lsn, flight = 1, 10, None
+    flight: Window | None = None
+    read, read_lsn = 1, 10
     for _ in range(STEPS):
         act = chance.choice(["read", "keep", "again", "window", "done"])
         if act == "read" and read < entries[-1].seq:
