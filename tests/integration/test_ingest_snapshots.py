@@ -14,7 +14,7 @@ from sluice.contract.control import RESYNC, Request
 from sluice.contract.keys import control_request
 from sluice.health.reporter import Reporter
 from sluice.manifest.reader import read_entries
-from sluice.manifest.state import PipelineState, reduce
+from sluice.manifest.state import PipelineState, TableState, reduce
 from sluice.source.publication import ensure_publication
 from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline, Running
@@ -148,7 +148,8 @@ def test_a_table_never_becomes_live_without_what_a_look_has_examined_meanwhile(
         )
         changed_lsn = lsn.parse(pipeline.wal_end())
         running.wait_until(lambda: pipeline.state().examined_lsn >= changed_lsn)
-    lives, state = [], PipelineState()
+    lives: list[TableState] = []
+    state = PipelineState()
     for entry, sha256 in read_entries(pipeline.store, after_seq=0):
         state = reduce(state, entry, sha256)
         lives += [one for one in state.tables.values() if one.table_name == table and one.state == "live"]

@@ -111,9 +111,9 @@ class CatalogWatch:
     def _look(self, connection: Connection) -> None:
         if self._tables.configured != self._configured:
             self._configured, self._settled = self._tables.configured, {}
-        waiting, examined_lsn = dict(self.requests.waiting), 0
-        if self._mark.settled:  # a younger one stays, or looks at a faster rhythm would never examine anything
-            examined_lsn = self._mark.lsn
+        waiting, mark, examined_lsn = dict(self.requests.waiting), self._mark, 0
+        if mark.settled:  # a younger one stays, or looks at a faster rhythm would never examine anything
+            examined_lsn = mark.lsn
             self._mark = _Mark(self._log.state.through_lsn, time.monotonic())
         states = self._tables.states()  # from before the look: what changes meanwhile is judged by the next one
         before_lsn = Catalog(connection).wal_end()
