@@ -321,6 +321,7 @@ def test_a_streamed_truncate_of_a_table_that_is_not_named_stays_live(
 def test_partitions_made_in_the_ordinary_ways_and_filled_through_their_root_stay_live(
     pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
+    """Also beside tables that have their columns and never were one of them."""
     after = (
         "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",
         "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i",
@@ -329,6 +330,9 @@ def test_partitions_made_in_the_ordinary_ways_and_filled_through_their_root_stay
         "BEGIN; CREATE TABLE r3 PARTITION OF r FOR VALUES FROM (200) TO (300); INSERT INTO r VALUES (200, 1); COMMIT",
         "ALTER TABLE r1 SET (fillfactor = 90)",
         "VACUUM ANALYZE r",
+        "CREATE TABLE l (LIKE r INCLUDING ALL)",
+        "CREATE TABLE l2 (id int PRIMARY KEY, v int NOT NULL DEFAULT 5)",
+        "ALTER TABLE l2 ADD w int, ALTER v SET STATISTICS 500",
     )
     while_ingest_was_down(pipeline, PARTED, after)
     assert [verdict.state for verdict in verdicts(pipeline, tmp_path) if not verdict.is_silent_difference] == ["live"]
