@@ -45,7 +45,7 @@ def interrupted(command: "subprocess.Popen[bytes]") -> tuple[int, float]:
 CASES: dict[str, tuple[tuple[str, ...], Operation]] = {
     "sizes": (("spool", "verify"), "head"),
     "contents": (("spool", "verify", "--content"), "get"),
-    "deleting": (("spool", "gc", "--keep", "until_applied", "--yes"), "other"),
+    "deleting": (("spool", "gc", "--keep", "until_applied", "--yes"), "delete"),
 }
 
 

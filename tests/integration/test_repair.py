@@ -87,18 +87,20 @@ def test_a_request_that_fails_each_time_is_refused_and_the_stream_goes_on(filled
     assert repairs(filled) == []
 
 
+@pytest.mark.parametrize("error", ["StoreRefused", "ValueError"])
 @pytest.mark.parametrize("point", ["repair.begun", "segment.put.before", "repair.append.before"])
-def test_a_store_that_refuses_an_object_of_a_repair_refuses_the_request_alone(
-    filled: IngestPipeline, arm: None, point: str
+def test_an_error_of_one_repair_that_lasts_refuses_that_request_and_the_stream_goes_on(
+    filled: IngestPipeline, arm: None, point: str, error: str
 ) -> None:
     key = ask(filled, ("3", "it's \\ 3"))
-    faults.arm(f"{point}=raise:StoreRefused@1")
+    faults.arm(f"{point}=raise:{error}@1")
     with filled.running(watch_interval_s=0.1) as running:
         running.wait_until(lambda: key not in set(filled.store.list(keys.CONTROL)))
         faults.arm("")
         filled.database.execute("UPDATE t SET v = 'later' WHERE id = 3")
         running.wait_until(lambda: any(isinstance(entry.body, Changes) for entry in filled.entries()))
-    assert f"fault point {point}" in Refusal.decode(filled.store.get(keys.refused_request(key))).reason
+    reason = Refusal.decode(filled.store.get(keys.refused_request(key))).reason
+    assert reason == (f"fault point {point}" if error == "StoreRefused" else f"unexpected {error}")
     assert repairs(filled) == []
 
 

@@ -34,6 +34,7 @@ from sluice.errors import (
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.state import TableState
 from sluice.store.base import ObjectStore
+from sluice.telemetry.logs import describe
 
 WAITING = "requests of operators"
 """What waits."""
@@ -122,9 +123,15 @@ class Requests:
                     close(request.repair)
                 else:
                     repair(request.schema_name, request.table_name, request.keys)
-            except ServiceError as error:
+            except Exception as error:
                 if may_pass(error) or isinstance(error, _OF_THE_PIPELINE):
                     raise
+                if not isinstance(error, ServiceError):
+                    # Of a request that stays, each start would end so.
+                    self._logger.error("a repair failed", exc_info=error)
+                    error = UsageError(
+                        f"unexpected {describe(error)}", hint="please report what the log of ingest says"
+                    )
                 self._refuse(key, request.action, f"{request.schema_name}.{request.table_name}", error)
             self._remove(key)
 
