@@ -161,7 +161,6 @@ class Complete:
     """All tables in `versions` are complete through `lsn`: read each at its Delta version and the
     lake is at one transaction boundary.
 
-    `paths` says where each of them is below the lake's address; one that an earlier version wrote does not.
     `left_out` names the tables that are stale, snapshot or quarantined, with their state.
     Names are `schema.table`; a part with a dot or a double quote is quoted as in SQL.
     """
@@ -172,7 +171,6 @@ class Complete:
     written_at: str
     versions: dict[str, int]
     left_out: dict[str, str] = field(default_factory=dict)
-    paths: dict[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)

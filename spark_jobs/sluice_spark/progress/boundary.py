@@ -73,10 +73,14 @@ class Boundary:
             for key, table in tables.items()
             if key in later or key not in live.keys() | gone
         }
-        named = {key: table for key, table in live.items() if key not in later}
-        versions = {_name(table): self.versions[key] for key, table in named.items()}
-        paths = {_name(table): table.path for table in named.values()}
-        return Complete(0, self.lsn, self.seq, "", versions, left_out, paths)
+        return Complete(
+            0,
+            self.lsn,
+            self.seq,
+            "",
+            {_name(table): self.versions[key] for key, table in live.items() if key not in later},
+            left_out,
+        )
 
     def is_missed(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> bool:
         """Whether every live table began after it: there is nothing that could ever be published."""
