@@ -101,6 +101,10 @@ class SourceUnavailable(SourceError):
         self.reason = reason
 
 
+class NoFreeConnection(SourceUnavailable):
+    """The server, the database or the role has no connection to spare."""
+
+
 class SourceRefused(SourceError):
     pass
 

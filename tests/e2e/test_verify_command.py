@@ -1,6 +1,6 @@
 """`sluice verify` as people run it: the command as a process, a running pipeline, PostgreSQL and Spark.
 
-The stream is told to leave out what another origin commits, so that source and lake differ on purpose, with rows of
+The stream leaves out what another origin commits, so that source and lake differ on purpose, with rows of
 every kind of difference, and neither side knows of it.
 """
 

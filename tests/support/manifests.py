@@ -77,7 +77,7 @@ def table(table_id: str = "7", *, generation: int = 1, version: int | None = 1, 
         "state": State.SNAPSHOT,
         "schema": schema(table_id, version) if version else None,
         "relfilenode": 1,
-        "fingerprint": "f",
+        "fingerprint": "{}",
     }
     fields |= changes
     if "reason" in fields:

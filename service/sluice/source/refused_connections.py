@@ -13,7 +13,7 @@ import time
 import psycopg
 from psycopg import pq
 
-from sluice.errors import SourceError, SourceRefused, SourceUnavailable
+from sluice.errors import NoFreeConnection, SourceError, SourceRefused, SourceUnavailable
 
 _CODE = re.compile(rb'^B\t\d+\tErrorResponse\t S "[^"\n]*"(?: V "[A-Z]*")? C "([0-9A-Z]{5})"', re.MULTILINE)
 _KNOWN: dict[str, str] = {}
@@ -53,10 +53,6 @@ _HINTS = {
     "42704": _POOLER_HINT,
     _TOO_MANY: "raise max_connections or max_wal_senders, or the limit of the role or database, or end who holds them",
 }
-
-
-class NoFreeConnection(SourceUnavailable):
-    """The server, the database or the role has no connection to spare."""
 
 
 def refusal_code(conninfo: str, error: psycopg.Error, *, seconds: float) -> str:

@@ -56,7 +56,7 @@ def test_two_tables_never_share_a_lake_path(schema: str, table: str, other_schem
 
 
 @given(names, names, st.integers(1, 2**32 - 1))
-def test_a_path_of_its_own_is_told_from_that_of_any_name(schema: str, table: str, oid: int) -> None:
+def test_a_path_of_its_own_is_never_one_of_a_name(schema: str, table: str, oid: int) -> None:
     assert keys.is_of_its_own(keys.lake_path_of_its_own(oid, schema, table))
     assert not keys.is_of_its_own(keys.lake_path(schema, table))
 

@@ -126,7 +126,7 @@ def test_a_connection_that_may_succeed_next_time_is_tried_again(said: str) -> No
 
 @pytest.mark.parametrize("sqlstate", ["08006", "53300", "55000", "57014", "57P01", "57P03", "XX000", "58000"])
 def test_a_server_that_may_accept_next_time_is_tried_again(sqlstate: str) -> None:
-    assert type(_connect_error("FATAL:  Passwort certificate", sqlstate)) is SourceUnavailable
+    assert isinstance(_connect_error("FATAL:  Passwort certificate", sqlstate), SourceUnavailable)
 
 
 def test_without_a_free_connection_the_settings_to_raise_are_named() -> None:

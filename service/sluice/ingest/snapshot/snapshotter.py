@@ -25,7 +25,7 @@ from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Snapshot
 from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
-from sluice.errors import SourceUnavailable
+from sluice.errors import NoFreeConnection, SourceUnavailable
 from sluice.ingest.snapshot.chunk_round import ChunkRound, Job, SnapshotLimits
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.status import SnapshotCounts, SnapshotProgress
@@ -35,7 +35,6 @@ from sluice.lsn import show
 from sluice.manifest.snapshot_state import SnapshotState
 from sluice.manifest.state import TableState
 from sluice.source.catalog import Catalog
-from sluice.source.refused_connections import NoFreeConnection
 from sluice.source.sessions import KnownSource, NoFreeSlot, open_query
 from sluice.source.snapshot_export import SnapshotHolder, Waiting, waited_for
 

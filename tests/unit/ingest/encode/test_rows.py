@@ -70,7 +70,7 @@ def test_rows_keep_their_order_and_operations() -> None:
 def test_a_value_that_was_not_sent_is_marked_by_attnum() -> None:
     rows = encoded(
         KEYED,
-        insert(OID, [b"1", UNCHANGED, None]),
+        update(OID, [b"1", UNCHANGED, None]),
         update(OID, [b"1", b"new", b"2024-01-01"]),
         update(OID, [b"1", UNCHANGED, UNCHANGED]),
     )
@@ -207,7 +207,7 @@ def test_key_ranges_cover_new_and_old_keys() -> None:
 def test_a_key_column_has_a_range_only_where_it_is_certain_and_short(
     type_oid: int, typmod: int, key: Field, expected: object
 ) -> None:
-    stats = inserted(table(("k", type_oid, typmod), key=["k"]), [key]).stats
+    stats = encoded(table(("k", type_oid, typmod), key=["k"]), update(OID, [key])).stats
     assert stats.key_ranges == expected
     assert stats.unranged == (frozenset() if expected else {"k"})
 
@@ -299,7 +299,10 @@ OLD = st.none() | st.tuples(VALUES, st.none() | st.just(b"old"), st.sampled_from
 def test_every_value_of_every_row_can_be_read_back(
     changes: list[tuple[str, tuple[Field, ...], tuple[Field, ...] | None]],
 ) -> None:
-    """From the columns and the marks alone, each field's text, NULL or absence comes back."""
+    """From the columns and the marks alone, each field's text, NULL or absence comes back. An INSERT without
+    a value comes from a row filter, and has its table read again.
+    """
+    changes = [("u" if op == "i" and UNCHANGED in new else op, new, old) for op, new, old in changes]
     messages = []
     for op, new, old in changes:
         if op == "i":
