@@ -360,8 +360,8 @@ def test_a_spool_is_copied_and_restored_by_the_documented_steps(day: Day) -> Non
     assert (whole.code, "hashes" in whole.out) == (0, True), whole
     lost = own / day.segment()
     lost.unlink()
-    told = day.installed.piped(*asked)
-    assert (told.code, f"{lost.relative_to(own)}: is missing" in told.out + told.err) == (4, True), told
+    damaged = day.installed.piped(*asked)
+    assert (damaged.code, f"{lost.relative_to(own)}: is missing" in damaged.out + damaged.err) == (4, True), damaged
     shutil.copy2(copied / lost.relative_to(own), lost)
     assert day.installed.piped(*asked).code == 0
 

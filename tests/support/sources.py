@@ -47,7 +47,7 @@ def fresh_database(server: PostgresServer) -> Iterator[Database]:
     token = uuid.uuid4().hex[:10]
     created = Database(server, name=f"t_{token}", slot=f"sluice_t_{token}", publication=f"sluice_t_{token}")
     with server.superuser() as admin:
-        # Copying files costs a fifth of copying blocks through WAL, the default since 15, and there are a thousand.
+        # Files cost a fifth of what blocks through WAL cost, the default since 15, and there are a thousand databases.
         copied = " STRATEGY file_copy" if admin.info.server_version >= 150000 else ""
         admin.execute(f"CREATE DATABASE {created.name}{copied}".encode())
     try:

@@ -154,13 +154,15 @@ def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> No
 
 
 def _confirmed(name: str, given: str | None, consequence: str) -> None:
-    typed = (
-        given
-        if given is not None
-        else click.prompt(f"Type the slot's name, {name}: this {consequence}", default="", show_default=False, err=True)
-    )
+    question = f"Type the slot's name, {name}: this {consequence}"
+    try:
+        typed = click.prompt(question, default="", show_default=False, err=True) if given is None else given
+    except click.Abort as ended:
+        if not isinstance(ended.__context__, EOFError):
+            raise
+        typed = ""
     if typed != name:
-        raise UsageError(f"that is not the name of the slot, {name}; nothing was done")
+        raise UsageError(f"that is not the name of the slot, {name}; nothing was done", hint="--confirm NAME gives it")
 
 
 def _facts(name: str, report: "SlotReport") -> dict[str, Any]:

@@ -215,12 +215,12 @@ def undocumented_calls() -> list[str]:
         if line.startswith("sluice ") and "[" not in line:
             for part in re.split(r"&&|[|>]|\s{2,}", line):
                 words = shlex.split(part)
-                if words[:1] == ["sluice"] and not _told(_call(words[1:])) and _call(words[1:]) not in made:
+                if words[:1] == ["sluice"] and not _in_the_story(_call(words[1:])) and _call(words[1:]) not in made:
                     wanted.append(part.strip())
     return wanted
 
 
-def _told(call: Call) -> bool:
+def _in_the_story(call: Call) -> bool:
     path, options, _ = call
     return path in ELSEWHERE or any((*path, option) in ELSEWHERE for option in options)
 
