@@ -46,6 +46,7 @@ _POOLER_HINT = "connect to the server itself: a pooler or proxy in between takes
 _TOO_MANY = "53300"
 _HINTS = {
     "08P01": _POOLER_HINT,
+    "0A000": _POOLER_HINT,
     "22023": _POOLER_HINT,
     "28P01": "check the password",
     "3D000": "check the database's name in source.dsn",

@@ -137,6 +137,7 @@ def test_without_a_free_connection_the_settings_to_raise_are_named() -> None:
     ("sqlstate", "hint"),
     [
         ("08P01", "pooler"),
+        ("0A000", "pooler"),
         ("22012", "login event trigger"),
         ("42P01", "login event trigger"),
         ("P0002", "login event trigger"),
