@@ -195,6 +195,7 @@ def test_what_leaves_every_row_as_it_was_or_is_streamed_is_no_reason(
             ),
             "may have been a partition of it",
         ),
+        (("CREATE TABLE z (id int)", "ALTER TABLE z ADD PRIMARY KEY (id)"), "may have been a partition of it"),
     ],
 )
 def test_what_the_catalog_shows_as_it_shows_a_loss_is_named_as_well(
