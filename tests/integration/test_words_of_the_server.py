@@ -9,10 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sluice.errors import SlotLost, SourceRefused, SourceUnavailable
+from sluice.errors import NoFreeConnection, SlotLost, SourceRefused, SourceUnavailable
 from sluice.ingest.publication_gap import PublicationGap
 from sluice.operate.check.preflight import run_preflight
-from sluice.source.refused_connections import NoFreeConnection
 from sluice.source.sessions import NoFreeSlot, SourceOptions, open_query, open_replication
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.opening import open_store
