@@ -37,6 +37,7 @@ from sluice.source.cancelling import Cancellation
 from sluice.source.continuity import require_same_database
 from sluice.source.credentials import Credentials, parsed
 from sluice.source.facts import Place, ServerFacts
+from sluice.source.refused_connections import NoFreeConnection as NoFreeConnection
 from sluice.source.refused_connections import connect_error, refusal_code
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -35,8 +35,7 @@ from sluice.lsn import show
 from sluice.manifest.snapshot_state import SnapshotState
 from sluice.manifest.state import TableState
 from sluice.source.catalog import Catalog
-from sluice.source.refused_connections import NoFreeConnection
-from sluice.source.sessions import KnownSource, NoFreeSlot, open_query
+from sluice.source.sessions import KnownSource, NoFreeConnection, NoFreeSlot, open_query
 from sluice.source.snapshot_export import SnapshotHolder, Waiting, waited_for
 
 FAR = (1 << 64) - 1
