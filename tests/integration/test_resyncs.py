@@ -107,7 +107,7 @@ def test_a_row_that_comes_into_a_filter_without_its_values_costs_one_snapshot(
     set_up(
         pipeline, ("INSERT INTO t VALUES (2, repeat('x', 3000)) ON CONFLICT (id) DO UPDATE SET body = excluded.body",)
     )
-    set_up(pipeline, ("UPDATE t SET id = 50 WHERE id = 2", "UPDATE t SET id = 3 WHERE id = 12"))
+    set_up(pipeline, ("UPDATE t SET id = 50 WHERE id = 2", "UPDATE t SET id = -12 WHERE id = 12"))
     pipeline.run(**RESYNC)
     now = table(pipeline)
     assert (now.state, now.generation, now.resyncs.counts) == ("live", 2, {"value": 1}), now.reason
