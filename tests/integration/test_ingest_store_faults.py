@@ -3,9 +3,12 @@ has, and the rows are there once.
 """
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
+from sluice.contract import keys
+from sluice.contract.control import RESYNC, Request
 from sluice.store.opening import open_store
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
@@ -60,3 +63,27 @@ def test_one_wrong_answer_ends_no_process_and_loses_no_row(
         assert running.ingest is not None
         assert running.ingest.status.reconnects == 0
     assert [row["id"] for row in pipeline.rows("public.t")] == expected
+
+
+def test_a_request_that_the_store_does_not_let_go_of_is_carried_out_once(
+    database: Database, moto: Bucket, proxy: S3FaultProxy
+) -> None:
+    store = open_store(f"{moto.uri}/spool", prefix="test/", options={**moto.options, "endpoint": proxy.endpoint})
+    pipeline = IngestPipeline(database, store)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    pipeline.run()
+    store.put("any", b"")
+    store.delete("any")
+    proxy.plan(error(403, "AccessDenied"), operations={"delete"}, count=None)
+    request = Request(RESYNC, "public", "t", datetime.now(UTC).isoformat(timespec="seconds"))
+    store.create(keys.control_request("0-test"), request.encode())
+    with pipeline.running(watch_interval_s=0.1) as running:
+        running.wait_until(lambda: (now := pipeline.table("public.t")).generation == 2 and now.state == "live")
+        assert running.ingest is not None
+        for _ in range(3):
+            seen = running.ingest.status.catalog_beat
+            running.wait_until(lambda seen=seen: running.ingest.status.catalog_beat > seen + 1)
+        assert list(store.list(keys.CONTROL)) != []
+        proxy.calm()
+        running.wait_until(lambda: list(store.list(keys.CONTROL)) == [])
+    assert (pipeline.table("public.t").state, pipeline.table("public.t").generation) == ("live", 2)

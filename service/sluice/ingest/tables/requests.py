@@ -27,6 +27,7 @@ from sluice.errors import (
     SlotLost,
     SourceMoved,
     StoreRefused,
+    StoreUnavailable,
     UsageError,
     WriterFenced,
     may_pass,
@@ -67,6 +68,8 @@ class Requests:
         self._tables = tables
         self._publication = publication
         self._left_alone: set[str] = set()
+        self._carried_out: set[str] = set()
+        """Requests that the store may not have let go of yet."""
         self.repairs: tuple[str, ...] = ()
         """Requests for repairs that waited when `control/` was looked at last: `repair` carries them out."""
         self.waiting: dict[str, Request] = {}
@@ -80,12 +83,14 @@ class Requests:
         """
         listed = tuple(self._store.list(keys.CONTROL))
         self._left_alone.intersection_update(listed)
+        self._carried_out.intersection_update(listed)
         repairs, waiting = [], {}
         self._refused = [key for key in listed if keys.is_control(key) and key.startswith(keys.REFUSED)]
         for key in listed:
             if not keys.is_control(key):
                 self._leave_alone(key, "it is not the name of a request")
-            # One that the store would not let go of was carried out before.
+            elif key in self._carried_out:
+                self._remove(key)
             elif key not in self._left_alone and key not in self._refused and (request := self._request(key)):
                 if request.action == REPAIR:
                     repairs.append(key)
@@ -114,7 +119,7 @@ class Requests:
         after which the request is still there.
         """
         for key in self.repairs:
-            data = self._read(key)
+            data = None if key in self._carried_out else self._read(key)
             if data is None:
                 continue
             request = Request.decode(data)
@@ -153,8 +158,12 @@ class Requests:
             return None
 
     def _remove(self, key: str) -> None:
+        """Tried again with the next look below `control/`, where the store does not answer now."""
+        self._carried_out.add(key)
         try:
             self._store.delete(key)
+        except StoreUnavailable as error:
+            self._logger.warning("a request stays below control/ for now", key=ascii(key[:200]), error=str(error))
         except StoreRefused as error:
             self._leave_alone(key, str(error))
 
