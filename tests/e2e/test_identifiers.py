@@ -130,7 +130,7 @@ def _odd_changes(name: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def story(mirror: Mirror) -> Mirror:
-    mirror.execute(*(f"CREATE SCHEMA {_quoted(schema)}" for schema in ("a/b", "a", "a.b", "_sluice")))
+    mirror.execute(*(f"CREATE SCHEMA {_quoted(schema)}" for schema in ("a/b", "a", "a.b", "_delta_log", "_sluice")))
     mirror.execute("CREATE TABLE _sluice.messages (id int PRIMARY KEY)")
     for schema, table in TABLES:
         mirror.execute(f"CREATE TABLE {_quoted(schema, table)} (id int PRIMARY KEY, v text)")
