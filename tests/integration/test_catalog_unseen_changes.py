@@ -337,3 +337,13 @@ def test_partitions_made_in_the_ordinary_ways_and_filled_through_their_root_stay
     parted = tuple(statement.replace("v int", value) for statement in PARTED)
     while_ingest_was_down(pipeline, parted, after)
     assert [verdict.state for verdict in verdicts(pipeline, tmp_path) if not verdict.is_silent_difference] == ["live"]
+
+
+def test_a_partition_that_leaves_one_followed_table_is_no_reason_for_another_one(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    """They have the same columns, as the tables of tenants have."""
+    other = tuple(statement.replace(" r", " s") for statement in PARTED[:-1])
+    both = (*other, *PARTED[:-1], PARTED[-1].replace("TABLE r", "TABLE r, s"))
+    while_ingest_was_down(pipeline, both, ("ALTER TABLE s DETACH PARTITION s1",))
+    assert {table.table_name: table.state for table in pipeline.state().tables.values()} == {"r": "live", "s": "stale"}

@@ -82,6 +82,7 @@ def compare(
     *,
     ignored: Collection[int] = (),
     key_unsent: bool = True,
+    others: Iterable[str] = (),
 ) -> Unseen | None:
     """Why the lake table may no longer equal the table; None when every change since then is in the
     stream or changes no row.
@@ -89,7 +90,8 @@ def compare(
     Without an earlier fingerprint there is nothing to compare, and no reason. The
     `policy` says what nobody sees: that a rewrite which gave columns wider types computed no other values
     for them. Columns in `ignored` (attnums) are left out. `key_unsent`: rows may have been identified by the
-    catalog's primary key, and not by what the server sent of old rows.
+    catalog's primary key, and not by what the server sent of old rows. `others` are the fingerprints of all tables
+    from before the look.
     """
     policy = policy or _DOUBT
     if not old_fingerprint:
@@ -103,7 +105,7 @@ def compare(
         (Cause.KEY, _OTHER_KEY if key_unsent and other_primary_key(old_fingerprint, facts) else None),
         (Cause.REWRITE, _storage(old, old_relfilenode, facts, policy, ignored)),
         (Cause.TYPE, _types(old, facts)),
-        (Cause.PARTITION, _leaves(old, facts)),
+        (Cause.PARTITION, _leaves(old, facts, others)),
     )
     return next((Unseen(cause, reason) for cause, reason in found if reason), None)
 
@@ -252,11 +254,13 @@ def _type_of(key: str) -> str:
     return " ".join(key.split(" ")[:2])
 
 
-def _leaves(old: dict[str, Any], facts: TableFacts) -> str | None:
+def _leaves(old: dict[str, Any], facts: TableFacts, others: Iterable[str]) -> str | None:
     now = {str(leaf.oid): leaf for leaf in facts.children}
     if set(old["leaves"]) - set(now):
         return "a partition was detached or dropped: its rows left without an event"
-    if set(facts.former_leaves) - set(old.get("former leaves", facts.former_leaves)):
+    came = {one.partition(":")[0] for one in facts.former_leaves if one not in old["former leaves"]}
+    # A partition that left another followed table is not taken for one of this.
+    if came and came - {oid for seen in others if seen for oid in json.loads(seen).get("leaves", ())}:
         return "another table may have been a partition of it for a moment: rows that were sent as its own are gone"
     known = {level for leaf in old["leaves"].values() for level in leaf[2]}
     for oid, leaf in now.items():

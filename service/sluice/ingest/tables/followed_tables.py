@@ -28,7 +28,7 @@ from sluice.ingest.tables.generations import Generations, Lookup
 from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, same_columns
-from sluice.ingest.tables.shapes import CannotFollow, Shapes, contracted, require_same, step, unseen_of
+from sluice.ingest.tables.shapes import NOTHING, CannotFollow, Shapes, contracted, require_same, step, unseen_of
 from sluice.manifest.state import TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationVersion
@@ -159,11 +159,18 @@ class FollowedTables:
         self.mark_stale(relation.oid, what, lsn=position_lsn, cause=Cause.SCHEMA)
         return False
 
-    def look(self, facts: TableFacts, known: TableState | None, *, wal_end: int) -> bool:
-        """Takes one look's facts of a published table into account; what was committed when they
-        were read ended at or before `wal_end`. `known` is the table's state from before the look. One that has
-        changed since is left for the next look: the facts may be older than its state. Returns whether the
-        manifest has all that they say.
+    def look(
+        self,
+        facts: TableFacts,
+        known: TableState | None,
+        *,
+        wal_end: int,
+        before: Mapping[str, TableState] = NOTHING,
+    ) -> bool:
+        """Takes one look's facts of a published table into account; what was committed when they were read
+        ended at or before `wal_end`. `known` is the table's state from before the look, and `before` has those
+        of all tables. One that has changed since is left for the next look: the facts may be older than its
+        state. Returns whether the manifest has all that they say.
         """
         with self._lock:
             self._history.doubt(facts.oid)
@@ -173,7 +180,7 @@ class FollowedTables:
             # Each entry counts what waits for a table that is paused.
             if now is not known and (now is None or known is None or replace(now, paused=known.paused) != known):
                 return False
-            self._look(facts, wal_end)
+            self._look(facts, wal_end, before)
             now = self._register.state(facts.oid)
             return now is None or not differs(now, facts)
 
@@ -337,7 +344,7 @@ class FollowedTables:
 
     # under the lock
 
-    def _look(self, facts: TableFacts, wal_end: int) -> None:
+    def _look(self, facts: TableFacts, wal_end: int, before: Mapping[str, TableState]) -> None:
         known = self._generations.named(facts)
         if not self._paths.selects(facts, known):
             if known is not None:
@@ -347,7 +354,7 @@ class FollowedTables:
         elif known.state.is_followed and self._paths.moves(known) and self._resyncs.rested(known):
             self._generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
         elif known.state.is_followed:
-            self._look_at_carried(facts, known, wal_end)
+            self._look_at_carried(facts, known, wal_end, before)
         elif known.state == State.STALE:
             self._generations.heal(facts)
         elif known.state == State.DETACHED:
@@ -355,12 +362,14 @@ class FollowedTables:
         elif known.state == State.QUARANTINED and self._resyncs.may_try(facts, known):
             self._generations.begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
 
-    def _look_at_carried(self, facts: TableFacts, known: TableState, wal_end: int) -> None:
+    def _look_at_carried(
+        self, facts: TableFacts, known: TableState, wal_end: int, before: Mapping[str, TableState]
+    ) -> None:
         # What a snapshot was taken under, its own end compares.
         if not self._generations.refuses(facts, known) and known.state != State.SNAPSHOT:
             through_lsn = self._register.through_lsn
             key_lsn = self._history.key_lsn(known, facts, wal_end=wal_end)
-            unseen = unseen_of(known, facts, self._generations.policy(known), key_lsn=key_lsn)
+            unseen = unseen_of(known, facts, self._generations.policy(known), key_lsn=key_lsn, before=before)
             if unseen is not None:
                 self._generations.lose(facts, unseen, lsn=through_lsn)
                 return

@@ -5,8 +5,10 @@ no value came with it that was not sent. A step that cannot be followed exactly 
 cause; nothing here decides what becomes of the table then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.conditions import refusal, refusal_of
@@ -36,6 +38,7 @@ from sluice.manifest.state import TableState
 from sluice.protocol.messages import RelationVersion
 
 _IDENTITY = "identity"
+NOTHING: Final[Mapping[str, TableState]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +152,18 @@ def contracted(schema: TableSchema, latest: TableSchema | None, policy: TablePol
     return replace(schema, columns=columns)
 
 
-def unseen_of(state: TableState, facts: TableFacts, policy: TablePolicy, *, key_lsn: int = 0) -> Unseen | None:
+def unseen_of(
+    state: TableState,
+    facts: TableFacts,
+    policy: TablePolicy,
+    *,
+    key_lsn: int = 0,
+    before: Mapping[str, TableState] = NOTHING,
+) -> Unseen | None:
     """Why the lake table of `state` may no longer equal the table that `facts` describe, although the stream
     says nothing. Behind a gap also columns that changed since, for the lake has those from in front of it. At
-    `key_lsn` the primary key was still the one that the state knows.
+    `key_lsn` the primary key was still the one that the state knows. `before` are the states of all tables from
+    before the look, by id.
     """
     if state.gap is not None:
         held = state.schemas[state.gap.schema_version]
@@ -164,7 +175,10 @@ def unseen_of(state: TableState, facts: TableFacts, policy: TablePolicy, *, key_
     leaves_out = latest is not None and policy.contract == "ignore_new"
     ignored = {column.attnum for column in facts.sent_columns if known.get(column.attnum, leaves_out)}
     key_unsent = _took_key_from_catalog(state, key_lsn)
-    return compare(state.relfilenode, state.fingerprint, facts, policy, ignored=ignored, key_unsent=key_unsent)
+    others = (one.fingerprint for one in before.values())
+    return compare(
+        state.relfilenode, state.fingerprint, facts, policy, ignored=ignored, key_unsent=key_unsent, others=others
+    )
 
 
 def _took_key_from_catalog(state: TableState, after_lsn: int) -> bool:
