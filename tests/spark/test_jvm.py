@@ -63,7 +63,7 @@ def _for_people(folder: Path, **environment: str) -> "subprocess.CompletedProces
 def test_people_see_no_line_of_a_start_of_spark_and_later_ones_as_they_come(tmp_path: Path) -> None:
     done = _for_people(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[2:4] for line in done.stderr.splitlines()] == [["ERROR", "later"]], done.stderr
+    assert [line.split()[1:3] for line in done.stderr.splitlines()] == [["ERROR", "later"]], done.stderr
     assert "starting Spark" in done.stdout
     assert list(tmp_path.iterdir()) == [], "Spark leaves nothing in the folder where it was started"
     warehouse = Path(done.stdout.splitlines()[-1].removeprefix("file:"))
