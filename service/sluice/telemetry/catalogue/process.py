@@ -24,6 +24,7 @@ ERROR_CLASSES = (
     "VerificationFailed",
     "SourceError",
     "SourceUnavailable",
+    "NoFreeConnection",
     "SourceRefused",
     "SlotBusy",
     "DecodeError",
