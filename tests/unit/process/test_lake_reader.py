@@ -52,6 +52,8 @@ os.write(int(os.environ[ANSWERS]), LakeAnswer(delta_version=child.pid).encode() 
 sys.stdin.read()
 """
 _INTERRUPTED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
 import os, sys
 from sluice.contract.row_form import LakeQuestion
 from sluice.process.lake_reader import LakeReader, LakeReaderProcess
