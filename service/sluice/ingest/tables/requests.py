@@ -90,7 +90,8 @@ class Requests:
             if not keys.is_control(key):
                 self._leave_alone(key, "it is not the name of a request")
             elif key in self._carried_out:
-                self._remove(key)
+                if key not in self._left_alone:
+                    self._remove(key)
             elif key not in self._left_alone and key not in self._refused and (request := self._request(key)):
                 if request.action == REPAIR:
                     repairs.append(key)
@@ -159,11 +160,13 @@ class Requests:
 
     def _remove(self, key: str) -> None:
         """Tried again with the next look below `control/`, where the store does not answer now."""
+        again = key in self._carried_out
         self._carried_out.add(key)
         try:
             self._store.delete(key)
         except StoreUnavailable as error:
-            self._logger.warning("a request stays below control/ for now", key=ascii(key[:200]), error=str(error))
+            if not again:
+                self._logger.warning("a request stays below control/ for now", key=ascii(key[:200]), error=str(error))
         except StoreRefused as error:
             self._leave_alone(key, str(error))
 
