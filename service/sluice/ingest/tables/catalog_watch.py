@@ -127,7 +127,7 @@ class CatalogWatch:
             known = states.get(str(oid))
             before = self._settled.get(oid)
             is_settled = before is not None and before[0] is facts and before[1] is known
-            if is_settled or self._tables.look(facts, known, wal_end=wal_end, before=states):
+            if is_settled or self._tables.look(facts, states, wal_end=wal_end):
                 seen[str(oid)] = known.generation if known is not None else 0
         self._tables.looked(before_lsn=before_lsn, examined_lsn=examined_lsn, seen=seen)
         self._settled = {

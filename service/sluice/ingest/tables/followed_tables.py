@@ -28,7 +28,7 @@ from sluice.ingest.tables.generations import Generations, Lookup
 from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, same_columns
-from sluice.ingest.tables.shapes import NOTHING, CannotFollow, Shapes, contracted, require_same, step, unseen_of
+from sluice.ingest.tables.shapes import CannotFollow, Shapes, contracted, require_same, step, unseen_of
 from sluice.manifest.state import TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationVersion
@@ -159,22 +159,15 @@ class FollowedTables:
         self.mark_stale(relation.oid, what, lsn=position_lsn, cause=Cause.SCHEMA)
         return False
 
-    def look(
-        self,
-        facts: TableFacts,
-        known: TableState | None,
-        *,
-        wal_end: int,
-        before: Mapping[str, TableState] = NOTHING,
-    ) -> bool:
+    def look(self, facts: TableFacts, before: Mapping[str, TableState], *, wal_end: int) -> bool:
         """Takes one look's facts of a published table into account; what was committed when they were read
-        ended at or before `wal_end`. `known` is the table's state from before the look, and `before` has those
-        of all tables. One that has changed since is left for the next look: the facts may be older than its
-        state. Returns whether the manifest has all that they say.
+        ended at or before `wal_end`. `before` are the states of all tables from before the look. A table that has
+        changed since is left for the next look: the facts may be older than its state. Returns whether the
+        manifest has all that they say.
         """
         with self._lock:
             self._history.doubt(facts.oid)
-            now = self._register.state(facts.oid)
+            known, now = before.get(str(facts.oid)), self._register.state(facts.oid)
             if now is not None and now.state == State.SNAPSHOT:
                 self._examined[facts.oid] = facts
             # Each entry counts what waits for a table that is paused.
@@ -369,7 +362,8 @@ class FollowedTables:
         if not self._generations.refuses(facts, known) and known.state != State.SNAPSHOT:
             through_lsn = self._register.through_lsn
             key_lsn = self._history.key_lsn(known, facts, wal_end=wal_end)
-            unseen = unseen_of(known, facts, self._generations.policy(known), key_lsn=key_lsn, before=before)
+            others = (one.fingerprint for one in before.values())
+            unseen = unseen_of(known, facts, self._generations.policy(known), key_lsn=key_lsn, others=others)
             if unseen is not None:
                 self._generations.lose(facts, unseen, lsn=through_lsn)
                 return

@@ -4,6 +4,7 @@ table. Pure.
 Invariant: the same rules decide here and where ingest acts; nothing is recorded, and nobody is asked.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,8 +35,15 @@ class Preview:
     cause: str = ""
 
 
-def preview_of(state: TableState | None, facts: TableFacts | None, policy: TablePolicy, *, selected: bool) -> Preview:
-    """`facts` is None for a table that the publication does not carry."""
+def preview_of(
+    state: TableState | None,
+    facts: TableFacts | None,
+    policy: TablePolicy,
+    *,
+    selected: bool,
+    others: Collection[str] = (),
+) -> Preview:
+    """`facts` is None for a table that the publication does not carry. `others` are those of `compare`."""
     carried = facts is not None and selected
     if state is None or state.state == State.DETACHED:
         if facts is None or not selected:
@@ -49,7 +57,7 @@ def preview_of(state: TableState | None, facts: TableFacts | None, policy: Table
         return Preview("stop", refused.what)
     if not state.state.is_followed:
         return _behind(state)
-    return _changed(state, facts, policy)
+    return _changed(state, facts, policy, others)
 
 
 def _behind(state: TableState) -> Preview:
@@ -59,9 +67,9 @@ def _behind(state: TableState) -> Preview:
     return Preview("stop", state.reason, state.cause)
 
 
-def _changed(state: TableState, facts: TableFacts, policy: TablePolicy) -> Preview:
+def _changed(state: TableState, facts: TableFacts, policy: TablePolicy, others: Collection[str]) -> Preview:
     found = step(state, relation_of(facts), facts, policy)
-    unseen = unseen_of(state, facts, policy) if state.state != State.SNAPSHOT else None
+    unseen = unseen_of(state, facts, policy, others=others) if state.state != State.SNAPSHOT else None
     lost = found.lost if found.lost is not None and not found.lost.cause.heals else unseen or found.lost
     if lost is not None:
         if lost.cause.heals and policy.on_change == "resync":

@@ -5,10 +5,8 @@ no value came with it that was not sent. A step that cannot be followed exactly 
 cause; nothing here decides what becomes of the table then.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Final
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.conditions import refusal, refusal_of
@@ -38,7 +36,6 @@ from sluice.manifest.state import TableState
 from sluice.protocol.messages import RelationVersion
 
 _IDENTITY = "identity"
-NOTHING: Final[Mapping[str, TableState]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +155,11 @@ def unseen_of(
     policy: TablePolicy,
     *,
     key_lsn: int = 0,
-    before: Mapping[str, TableState] = NOTHING,
+    others: Iterable[str] = (),
 ) -> Unseen | None:
     """Why the lake table of `state` may no longer equal the table that `facts` describe, although the stream
     says nothing. Behind a gap also columns that changed since, for the lake has those from in front of it. At
-    `key_lsn` the primary key was still the one that the state knows. `before` are the states of all tables from
-    before the look, by id.
+    `key_lsn` the primary key was still the one that the state knows. `others` are those of `compare`.
     """
     if state.gap is not None:
         held = state.schemas[state.gap.schema_version]
@@ -175,7 +171,6 @@ def unseen_of(
     leaves_out = latest is not None and policy.contract == "ignore_new"
     ignored = {column.attnum for column in facts.sent_columns if known.get(column.attnum, leaves_out)}
     key_unsent = _took_key_from_catalog(state, key_lsn)
-    others = (one.fingerprint for one in before.values())
     return compare(
         state.relfilenode, state.fingerprint, facts, policy, ignored=ignored, key_unsent=key_unsent, others=others
     )

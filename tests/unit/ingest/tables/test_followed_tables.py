@@ -90,12 +90,12 @@ def test_a_paused_table_under_load_keeps_no_look_from_examining_the_catalog() ->
     seen: dict[str, Any] = {"relfilenode": facts.relfilenode, "fingerprint": fingerprint(facts)}
     log.append(table("7", state="live", version=1, paused=True, **seen))
     tables = FollowedTables(log, lambda _: facts, (), wal_end=lambda: 0)
-    known = tables.states()["7"]
+    before = tables.states()
     put(log, changes(30), through_lsn=40)
-    assert tables.states()["7"].paused != known.paused
-    assert tables.look(facts, known, wal_end=40)
+    assert tables.states()["7"].paused != before["7"].paused
+    assert tables.look(facts, before, wal_end=40)
     tables.set_paused("7", paused=False)
-    assert not tables.look(facts, known, wal_end=40)
+    assert not tables.look(facts, before, wal_end=40)
 
 
 def test_a_change_that_cannot_be_written_is_no_loss_where_the_snapshot_has_it() -> None:
