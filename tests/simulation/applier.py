@@ -91,10 +91,19 @@ class Applier:
         """Takes entries in that are new."""
         self.intake.read(now=self._clock.monotonic())
 
+    @property
+    def can_begin(self) -> bool:
+        """Whether a window is ready for a worker."""
+        return len(self.running) < 2 and self._ready() is not None
+
+    def _ready(self) -> Work | None:
+        ready = self.ledger.ready(now=self._clock.monotonic(), boundary_seq=0)
+        return next((one for one in ready if _has_work(one.window)), None)
+
     def begin(self) -> bool:
         """Gives a window to a worker, if one is ready."""
         now = self._clock.monotonic()
-        work = next((one for one in self.ledger.ready(now=now, boundary_seq=0) if _has_work(one.window)), None)
+        work = self._ready()
         if work is None:
             return False
         self.ledger.begun(work, now=now)
@@ -197,7 +206,7 @@ class Applier:
         if len({identified_since(state.schemas, version.version) for _, version in changes}) > 1:
             raise Finding(f"{lake.schema.qualified_name}: one window has rows that are identified in two ways")
         rows = dict(lake.rows)
-        lake.kept[-1].to_lsn = changes[0][0][1] - 1
+        lake.kept[-1].to_lsn = min(lake.kept[-1].to_lsn, changes[0][0][1] - 1)
         for change, version in changes:
             if change[1:3] in lake.taken:
                 raise Finding(f"{lake.schema.qualified_name}: the change at {change[1]:#x} is there twice")
@@ -227,7 +236,9 @@ class Applier:
         if len(rows) != len(lake.rows):
             raise UnsupportedChange("two rows have one key")
         lake.rows, lake.schema, lake.version = rows, target, lake.version + 1
-        lake.kept[-1].rows, lake.kept[-1].schema = rows, target
+        lsn = state.schema_lsns.get(number, 0)
+        lake.kept[-1].to_lsn = min(lake.kept[-1].to_lsn, lsn)
+        lake.kept.append(Kept(lsn + 1, FAR, target, rows))
 
 
 def snapshot_lsn(change: Change) -> int:

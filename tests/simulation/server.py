@@ -23,6 +23,7 @@ _LARGE = "L"
 
 Rows = dict[str, Row]
 """The rows of one table by the text of their key."""
+Changed = dict[str, Row | None]
 Compute = Callable[[Row, str | None], str | None]
 """The value of a column after a rewrite, from the row and the value before."""
 
@@ -51,17 +52,21 @@ class Record:
 @dataclass(slots=True)
 class _Savepoint:
     xid: int
-    rows: dict[int, Rows]
+    rows: dict[int, Changed]
+    whole: set[int]
     catalog: dict[int, Table | None]
     subxids: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Transaction:
-    """One that has not ended. `rows` and `catalog` are the tables as it sees them, of those that it changed."""
+    """One that has not ended. `rows` has what it changed in each table, None for a row that is gone; of those in
+    `whole` all rows there are. `catalog` has the tables that it changed as it sees them.
+    """
 
     xid: int
-    rows: dict[int, Rows] = field(default_factory=dict)
+    rows: dict[int, Changed] = field(default_factory=dict)
+    whole: set[int] = field(default_factory=set)
     catalog: dict[int, Table | None] = field(default_factory=dict)
     written: set[int] = field(default_factory=set)
     reshaped: set[int] = field(default_factory=set)
@@ -98,13 +103,14 @@ class Server:
 
     def savepoint(self, one: Transaction) -> None:
         self._xid += 1
-        saved = _Savepoint(self._xid, {oid: dict(rows) for oid, rows in one.rows.items()}, dict(one.catalog))
+        rows = {oid: dict(rows) for oid, rows in one.rows.items()}
+        saved = _Savepoint(self._xid, rows, set(one.whole), dict(one.catalog))
         one.savepoints.append(saved)
 
     def roll_back_to_savepoint(self, one: Transaction) -> None:
         """To the newest one, which is gone afterwards."""
         saved = one.savepoints.pop()
-        one.rows, one.catalog = saved.rows, saved.catalog
+        one.rows, one.whole, one.catalog = saved.rows, saved.whole, saved.catalog
         self._write(one, "subabort", xids=(saved.xid, *saved.subxids))
 
     def release_savepoint(self, one: Transaction) -> None:
@@ -126,7 +132,7 @@ class Server:
                 self.history.setdefault(oid, []).append((record.end_lsn, None, {}))
                 continue
             self.tables[oid] = table
-            self.rows[oid] = one.rows.get(oid, self.rows.get(oid, {}))
+            self.rows[oid] = self._rows_of(one, oid)
             self.history.setdefault(oid, []).append((record.end_lsn, table, self.rows[oid]))
         del self.open[one.xid]
         return record.end_lsn
@@ -175,9 +181,9 @@ class Server:
         return self._put(one, table, row, changed)
 
     def _put(self, one: Transaction, table: Table, old: Row | None, new: Row | None) -> str:
-        rows = one.rows[table.oid] = dict(self._rows_of(one, table.oid))
+        rows = one.rows.setdefault(table.oid, {})
         if old is not None:
-            del rows[str(old[KEY])]
+            rows[str(old[KEY])] = None
             one.keys.add((table.oid, str(old[KEY])))
         if new is not None:
             rows[str(new[KEY])] = new
@@ -209,6 +215,7 @@ class Server:
             self._oid += 1
             after.append(self._reshape(one, replace(table, relfilenode=self._oid, facts_seen={})))
             one.rows[table.oid] = {}
+            one.whole.add(table.oid)
         self._write(one, "truncate", tables=tuple(after))
 
     # shapes
@@ -223,6 +230,7 @@ class Server:
             primary_key=self._oid + 2,
         )  # fmt: skip
         one.catalog[table.oid], one.rows[table.oid] = table, {}
+        one.whole.add(table.oid)
         one.written.add(table.oid)
         one.reshaped.add(table.oid)
         return table
@@ -301,7 +309,8 @@ class Server:
                 compute = values.get(column.attnum)
                 whole[column.attnum] = compute(row, found) if compute is not None else found
             rows[key] = whole
-        one.rows[table.oid] = rows
+        one.rows[table.oid] = dict(rows)
+        one.whole.add(table.oid)
         columns = tuple(replace(column, missing=None) for column in table.columns)
         return replace(table, columns=columns, relfilenode=self._oid, toast=self._oid + 1, facts_seen={})
 
@@ -361,7 +370,12 @@ class Server:
         return table, rows
 
     def _rows_of(self, one: Transaction, oid: int) -> Rows:
-        return one.rows[oid] if oid in one.rows else self.rows.get(oid, {})
+        before = {} if oid in one.whole else self.rows.get(oid, {})
+        changed = one.rows.get(oid)
+        if not changed:
+            return before
+        merged: dict[str, Row | None] = {**before, **changed}
+        return {key: row for key, row in merged.items() if row is not None}
 
     def _write(
         self,

@@ -56,6 +56,11 @@ class Walsender:
         """Whether the log goes on."""
         return self._at < len(self._server.log)
 
+    @property
+    def has_sent(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._frames)
+
     def take(self) -> list[bytes]:
         frames, self._frames = self._frames, []
         return frames

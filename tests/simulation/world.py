@@ -71,6 +71,8 @@ class World:
         )
         self.chunk_blocks = random.choice((1, 2, 4, 4))
         self.window_bytes = random.choice((1, 300, 1 << 20))
+        self.begins_live = random.random() < 0.6
+        """Whether all tables are in the lake before the first event."""
         self.catalog_away = 0
         self.clients = Clients(self.server, two_phase=self.two_phase)
         self.clients.set_up(random)
@@ -79,6 +81,7 @@ class World:
         self.snapshots: Snapshots | None = None
         self.applier: Applier | None = None
         self.oracle = Oracle(self)
+        self._asked = self._applier_moved = False
         self._random = random
         self._kinds = self._all_kinds()
         self._names = tuple(self._kinds)
@@ -96,6 +99,8 @@ class World:
         """Chooses `steps` events, one after the other, and does them. The last one may be a finding."""
         events: list[Event] = []
         self.events = events
+        if self.begins_live:
+            self._turn(0)
         for _ in range(steps):
             event = self._choose(lambda _kind: True)
             if event is not None:
@@ -106,6 +111,8 @@ class World:
     def replay(self, events: list[Event]) -> None:
         """Does these events, as far as they are possible."""
         self._generates = False
+        if self.begins_live:
+            self._turn(0)
         for event in events:
             self.do(event)
 
@@ -122,7 +129,8 @@ class World:
             event.said += " - the process ended here"
         finally:
             self._event, self._busy = None, []
-        self.oracle.check()
+        self.oracle.check(claims=self._applier_moved)
+        self._applier_moved = False
 
     def between(self, where: str, *, locked: bool = False) -> None:
         """A place where other threads may run."""
@@ -154,6 +162,7 @@ class World:
 
     def _take(self, kind: _Kind, event: Event) -> None:
         self._busy.append(kind.actor)
+        self._applier_moved = self._applier_moved or kind.actor == "applier"
         try:
             event.said = kind.do(Random(event.number)) or ""
         except ServiceError as error:
@@ -180,39 +189,40 @@ class World:
 
         clients = self.clients
         return {
-            "rows": _Kind(14, "people", always, clients.rows, locked=True),
+            "rows": _Kind(16, "people", always, clients.rows, locked=True),
             "open": _Kind(6, "people", lambda: len(self.server.open) < 3, clients.open, locked=True),
             "go on": _Kind(10, "people", lambda: clients.can_go_on, clients.go_on, locked=True),
             "end": _Kind(8, "people", lambda: bool(self.server.open), clients.end, locked=True),
-            "shape": _Kind(9, "people", always, clients.shape, locked=True),
-            "publication": _Kind(3, "people", always, clients.publication, locked=True),
+            "shape": _Kind(7, "people", always, clients.shape, locked=True),
+            "publication": _Kind(2, "people", always, clients.publication, locked=True),
             "send": _Kind(20, "walsender", self._can_send, self._send, locked=True),
-            "receive": _Kind(14, "decoder", self._is_streaming, self._receive),
-            "flush": _Kind(12, "decoder", self._can_flush, self._flush),
-            "upload": _Kind(8, "upload", lambda: self.process is not None and bool(self.process.uploads.waiting),
+            "keepalive": _Kind(2, "walsender", self._is_streaming, self._keepalive, locked=True),
+            "receive": _Kind(30, "decoder", self._can_receive, self._receive),
+            "flush": _Kind(20, "decoder", self._can_flush, self._flush),
+            "upload": _Kind(10, "upload", lambda: self.process is not None and bool(self.process.uploads.waiting),
                             self._upload, locked=True),
-            "commit": _Kind(14, "commit", lambda: self.process is not None and bool(self.process.commits.waiting),
+            "commit": _Kind(24, "commit", lambda: self.process is not None and bool(self.process.commits.waiting),
                             self._commit, locked=True),
             "acknowledge": _Kind(8, "loop", self._can_acknowledge, self._acknowledge, locked=True),
-            "look": _Kind(12, "watch", lambda: self.process is not None, self._look),
-            "requests": _Kind(4, "requests", lambda: self.process is not None, self._requests),
-            "snapshot": _Kind(20, "snapshot", lambda: self.snapshots is not None and self.snapshots.can_step,
+            "look": _Kind(8, "watch", lambda: self.process is not None, self._look),
+            "requests": _Kind(10, "requests", lambda: self.process is not None and self._asked, self._requests),
+            "snapshot": _Kind(25, "snapshot", lambda: self.snapshots is not None and self.snapshots.can_step,
                               self._snapshot),
-            "start": _Kind(30, "process", lambda: self.process is None, self._start, inner=False),
-            "connect": _Kind(25, "process", self._can_connect, self._connect, inner=False),
-            "lose": _Kind(2, "network", self._is_streaming, self._lose, locked=True),
-            "crash": _Kind(2, "process", lambda: self.process is not None, self._crash, inner=False),
+            "start": _Kind(50, "process", lambda: self.process is None, self._start, inner=False),
+            "connect": _Kind(40, "process", self._can_connect, self._connect, inner=False),
+            "lose": _Kind(1, "network", self._is_streaming, self._lose, locked=True),
+            "crash": _Kind(1, "process", lambda: self.process is not None, self._crash, inner=False),
             "crash soon": _Kind(1, "machine", lambda: self.process is not None, self._crash_soon, inner=False),
-            "store away": _Kind(2, "machine", always, self._store_away, inner=False),
+            "store away": _Kind(1, "machine", always, self._store_away, inner=False),
             "catalog away": _Kind(1, "machine", always, self._catalog_away, inner=False),
-            "time": _Kind(3, "machine", always, self._time, locked=True),
+            "time": _Kind(1, "machine", always, self._time, locked=True),
             "request": _Kind(3, "operator", lambda: bool(self.server.tables), self._request, locked=True),
-            "applier starts": _Kind(20, "applier", lambda: self.applier is None and self._has_manifest(),
+            "applier starts": _Kind(30, "applier", lambda: self.applier is None and self._has_manifest(),
                                     self._applier_starts, locked=True),
-            "applier reads": _Kind(10, "applier", lambda: self.applier is not None, self._applier_reads, locked=True),
-            "window begins": _Kind(10, "applier", lambda: self.applier is not None and len(self.applier.running) < 2,
+            "applier reads": _Kind(14, "applier", self._can_read, self._applier_reads, locked=True),
+            "window begins": _Kind(25, "applier", lambda: self.applier is not None and self.applier.can_begin,
                                    self._window_begins, locked=True),
-            "window ends": _Kind(14, "applier", lambda: self.applier is not None and bool(self.applier.running),
+            "window ends": _Kind(20, "applier", lambda: self.applier is not None and bool(self.applier.running),
                                  self._window_ends, locked=True),
             "applier reports": _Kind(3, "applier", lambda: self.applier is not None, self._applier_reports,
                                      locked=True),
@@ -232,7 +242,16 @@ class World:
 
     def _can_send(self) -> bool:
         session = self.process.session if self.process is not None else None
-        return session is not None and not session.broken
+        return session is not None and not session.broken and session.walsender.behind
+
+    def _can_receive(self) -> bool:
+        session = self.process.session if self.process is not None else None
+        return session is not None and not session.broken and session.walsender.has_sent
+
+    def _can_read(self) -> bool:
+        if self.applier is None:
+            return False
+        return self.store.size(keys.manifest_entry(self.applier.ledger.read_seq + 1)) is not None
 
     def _can_flush(self) -> bool:
         session = self.process.session if self.process is not None else None
@@ -265,9 +284,15 @@ class World:
         for _ in range(number):
             if session.walsender.behind:
                 session.walsender.step(stream=random.random() < 0.3)
-        if random.random() < 0.4:
+        if random.random() < 0.3:
             session.walsender.keepalive()
         return f"the server has sent through {session.walsender.sent_lsn:#x}"
+
+    def _keepalive(self, _random: Random) -> str:
+        session = self._its.session
+        assert session is not None
+        session.walsender.keepalive()
+        return f"{session.walsender.sent_lsn:#x}"
 
     def _receive(self, _random: Random) -> None:
         session = self._its.session
@@ -302,6 +327,7 @@ class World:
         return f"examined through {self._its.log.examined_lsn:#x}"
 
     def _requests(self, _random: Random) -> None:
+        self._asked = False
         self._its.watch.requests.take_at_once()
 
     def _snapshot(self, random: Random) -> str:
@@ -352,6 +378,7 @@ class World:
     def ask(self, action: str, name: str, number: int) -> None:
         """What the command line does."""
         request = Request(action, "public", name, self.clock.now.isoformat())
+        self._asked = True
         if not self.store.away and not self.store.crash_in:
             self.store.put(keys.control_request(f"{number:012x}"), request.encode())
 
