@@ -24,7 +24,8 @@ from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.catalog_watch import CatalogWatch
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.lookup import CatalogLookup
-from sluice.manifest.state import PipelineState
+from sluice.manifest.ordered_log import OrderedLog
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.telemetry.recent_errors import RecentErrors
@@ -37,7 +38,7 @@ class Epoch:
     """
 
     opened: PipelineState
-    log: ManifestLog
+    log: OrderedLog
     tables: FollowedTables
     committer: Committer
     snapshotter: Snapshotter
@@ -97,17 +98,17 @@ def open_epoch(
         stop=stop.threads,
         before_moving=guard.require,
     )
-    opened = log.state
-    messagetable.ensure(log, wanted=options.messages, prefixes=options.message_prefixes)
-    if not options.two_phase and log.state.prepared:
-        _release_prepared(log)
+    opened, ordered = log.state, OrderedLog(log)
+    messagetable.ensure(ordered, wanted=options.messages, prefixes=options.message_prefixes)
+    if not options.two_phase and opened.prepared:
+        _release_prepared(ordered)
     lookup = CatalogLookup(finishing)
     tables = FollowedTables(
-        log, lookup, options.tables, wal_end=lookup.wal_end, counts=status.tables, policies=options.policies
+        ordered, lookup, options.tables, wal_end=lookup.wal_end, counts=status.tables, policies=options.policies
     )
     committer = Committer(
         store,
-        log,
+        ordered,
         on_problem=lambda error: errors.note("spool", error),
         stop=stop.threads,
         counts=status.commits,
@@ -127,9 +128,9 @@ def open_epoch(
     snapshotter = Snapshotter(
         starting, tables, segments, counts=status.snapshots, stop=stop.threads, limits=options.snapshot
     )
-    repairer = GapCloser(starting, log, store, committer, epoch=opened.epoch, numbers=numbers, stop=stop.threads)
-    watch = CatalogWatch(starting, tables, store, log=log, is_quiet=lambda: status.oldest_unflushed_us is None)
-    return Epoch(opened, log, tables, committer, snapshotter, repairer, watch, lookup, guard.close, numbers)
+    repairer = GapCloser(starting, ordered, store, committer, epoch=opened.epoch, numbers=numbers, stop=stop.threads)
+    watch = CatalogWatch(starting, tables, store, log=ordered, is_quiet=lambda: status.oldest_unflushed_us is None)
+    return Epoch(opened, ordered, tables, committer, snapshotter, repairer, watch, lookup, guard.close, numbers)
 
 
 def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = None) -> Opened:
@@ -152,12 +153,13 @@ def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = No
     )
 
 
-def _release_prepared(log: ManifestLog) -> None:
+def _release_prepared(log: OrderedLog) -> None:
     """The slot no longer decodes at PREPARE: what was prepared while it did comes again, whole,
     when it commits.
     """
-    released = tuple(PreparedEnd(one.gid, one.end_lsn, "released") for one in log.state.prepared.values())
-    log.append(Changes((), Commits(), ended=released))
+    released = tuple(PreparedEnd(one.gid, one.end_lsn, "released") for one in log.stored.prepared.values())
+    at = log.stored.through_lsn
+    log.run(lambda: log.publish(Changes((), Commits(), ended=released), from_lsn=at, through_lsn=at)).result()
     structlog.get_logger("ingest").info(
         "prepared transactions will be sent again when they commit", transactions=len(released)
     )

@@ -1,13 +1,16 @@
 """The tables that ingest follows: which they are, in which schema version their rows are decoded, and
 when one of them goes stale.
 
-Invariant: a row is encoded in a schema version that the manifest already holds, or not at all; a
+Invariant: a row is encoded in a schema version that the manifest holds before the row, or with it; a
 change of shape that the lake cannot follow turns the table stale in the manifest before any later
-row of it is dropped. Thread-safe: the decoder, the snapshotter and the catalog watch share it.
+row of it is dropped. What rows say is stored with them (`take`), what others say behind all that was
+decided before; while a table has the former, the latter waits. Thread-safe: the decoder, the snapshotter and the
+catalog watch share it, and nobody waits for the object store in here.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final, Literal
@@ -15,7 +18,7 @@ from typing import Final, Literal
 import structlog
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.entries import Snapshot
+from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import DROPPED, UNSELECTED, Reason, ReasonCode, unpublished
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
@@ -29,8 +32,8 @@ from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, same_columns
 from sluice.ingest.tables.shapes import CannotFollow, Shapes, contracted, require_same, step, unseen_of
-from sluice.manifest.state import TableState
-from sluice.manifest.writer import ManifestLog
+from sluice.manifest.ordered_log import OrderedLog
+from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
 
 NOT_YET: Final = "not yet"
@@ -46,7 +49,7 @@ class FollowedTables:
 
     def __init__(
         self,
-        log: ManifestLog,
+        log: OrderedLog,
         lookup: Lookup,
         patterns: tuple[str, ...],
         *,
@@ -55,6 +58,7 @@ class FollowedTables:
         policies: Policies | None = None,
         clock: Clock = utc_now,
     ) -> None:
+        self._log = log
         self._register = TableRegister(log, counts or TableCounts())
         self._generations = Generations(
             self._register,
@@ -70,7 +74,6 @@ class FollowedTables:
         self._lock = threading.RLock()
         self._resolved: dict[RelationVersion, TableSchema | None] = {}
         self._shapes = Shapes(self._register, lookup)
-        self._history = self._shapes.history
         self._awaited: dict[int, tuple[str, int]] = {}
         """By oid: the facts of a shape that the stream has not come to, and where the server was then."""
         self._examined: dict[int, TableFacts] = {}
@@ -84,6 +87,41 @@ class FollowedTables:
             self._generations.configure(patterns, policies)
             self._resolved = {}
             self.configured += 1
+
+    # the stream
+
+    def has_decided(self, through_lsn: int) -> bool:
+        """Whether `take` would give anything."""
+        return self._log.has_held(through_lsn)
+
+    def take(self, through_lsn: int) -> tuple[Table, ...]:
+        """What rows up to `through_lsn` said of their tables, for the entry that has them."""
+        return self._log.take(through_lsn)
+
+    def forget_stream(self) -> None:
+        """The connection is over, and nothing of it is under way: its rows that are not stored come again, and
+        say again what they said.
+        """
+        with self._lock:
+            if self._log.drop_held():
+                self._shapes.forget()
+                self._resolved, self._awaited, self._examined = {}, {}, {}
+
+    @contextmanager
+    def _apart(self, oid: int) -> Iterator[None]:
+        """The lock, while nothing that rows said of the table waits to be stored."""
+        while True:
+            self._log.wait_for(str(oid))
+            with self._lock:
+                if not self._log.is_held(str(oid)):
+                    yield
+                    return
+
+    def wait_stored(self) -> None:
+        """Returns when what was decided before is durable, but for what rows said. Raises what
+        `ManifestLog.append` raises.
+        """
+        self._log.wait_stored()
 
     def selected(self, schema_name: str, table_name: str) -> bool:
         """Whether configuration asks for a table of this name."""
@@ -105,7 +143,7 @@ class FollowedTables:
         """The schema version in which rows of `relation` are spooled, or None when the table is not
         carried.
 
-        May append to the manifest: a table that is new, a shape that changed, a table that went
+        May decide: a table that is new, a shape that changed, a table that went
         stale. `position_lsn` is where the first commit record of the rows concerned begins, `xid`
         the transaction of the first of them, not its savepoint. The position must be that for every way in which
         a transaction can come: one recorded for one of its rows is compared with those of its
@@ -114,8 +152,8 @@ class FollowedTables:
         """
         if relation == messagetable.RELATION:
             return messagetable.SCHEMA
-        with self._lock:
-            again = self._history.announced(relation, position_lsn)
+        with self._lock, self._register.deciding_at(position_lsn):
+            again = self._shapes.history.announced(relation, position_lsn)
             schema = self._resolved.get(relation)
             if again or relation not in self._resolved:
                 schema = self._resolve(relation, position_lsn, xid)
@@ -125,7 +163,7 @@ class FollowedTables:
                 ):
                     # An older version is right for one place in the log only: further on it is a column dropped again.
                     self._resolved[relation] = schema
-            self._history.passed(relation.oid, reaches_lsn)
+            self._shapes.history.passed(relation.oid, reaches_lsn)
             return schema
 
     def written_in(self, relation: RelationVersion) -> TableSchema | Literal["not yet"] | None:
@@ -142,7 +180,7 @@ class FollowedTables:
             if not state.state.is_followed:
                 return None
             latest = latest_schema(state)
-            possible = self._history.possible(state, relation, after_lsn=self._register.through_lsn)
+            possible = self._shapes.history.possible(state, relation, after_lsn=self._register.through_lsn)
             return latest if latest is not None and possible == [latest] else NOT_YET
 
     def still_written_in(self, relation: RelationVersion, schema: TableSchema, *, position_lsn: int, xid: int) -> bool:
@@ -156,7 +194,8 @@ class FollowedTables:
             f"a transaction that was open when the table came to schema version {now.version} had written "
             f"rows in version {schema.version}"
         )
-        self.mark_stale(relation.oid, what, lsn=position_lsn, cause=Cause.SCHEMA)
+        with self._lock, self._register.deciding_at(position_lsn):
+            self._generations.mark_stale(relation.oid, what, lsn=position_lsn, cause=Cause.SCHEMA)
         return False
 
     def look(self, facts: TableFacts, before: Mapping[str, TableState], *, wal_end: int) -> bool:
@@ -165,8 +204,8 @@ class FollowedTables:
         changed since is left for the next look: the facts may be older than its state. Returns whether the
         manifest has all that they say.
         """
-        with self._lock:
-            self._history.doubt(facts.oid)
+        with self._apart(facts.oid):
+            self._shapes.history.doubt(facts.oid)
             known, now = before.get(str(facts.oid)), self._register.state(facts.oid)
             if now is not None and now.state == State.SNAPSHOT:
                 self._examined[facts.oid] = facts
@@ -186,16 +225,19 @@ class FollowedTables:
         `seen` each table that is live now: by table id, the generation in which it saw it.
         """
         with self._lock:
-            self._history.confirm(before_lsn)
-            live = (table for table in self.states().values() if table.state in (State.LIVE, State.GAP))
+            self._shapes.history.confirm(before_lsn)
+            # What rows said meanwhile is in no entry yet.
+            decided, stored = self._log.state.tables, self._log.stored.tables
+            tables = [stored.get(key, now) if self._log.is_held(key) else now for key, now in decided.items()]
+            live = (table for table in tables if table.state in (State.LIVE, State.GAP))
             if all(seen.get(one.table_id) == one.generation or one.table_id == messagetable.TABLE_ID for one in live):
-                self._register.examined(examined_lsn)
+                self._log.examined(examined_lsn)
 
     def request_snapshot(self, facts: TableFacts) -> bool:
         """Begins the table's next generation, because an operator asks for it. False when its snapshot
         is under way already, or when it cannot be carried.
         """
-        with self._lock:
+        with self._apart(facts.oid):
             state = self._register.state(facts.oid)
             if state is None:
                 return self._generations.join(relation_of(facts), facts) is not None
@@ -208,7 +250,7 @@ class FollowedTables:
 
         A table that changed since it joined begins another generation.
         """
-        with self._lock:
+        with self._apart(facts.oid):
             state = self._generations.named(facts)
             if state is None or state.state != State.SNAPSHOT:
                 return None
@@ -225,20 +267,22 @@ class FollowedTables:
             return self._generations.begin(facts, state, None)
 
     def publish_snapshot(self, entry: Snapshot) -> bool:
-        """Publishes rows of a snapshot; the final entry makes its table live. False when the table has
-        moved on meanwhile, or a look has examined what the rows lack: then nothing is published.
+        """Publishes rows of a snapshot, and returns when they are durable; the final entry makes its table live.
+        False when the table has moved on meanwhile, or a look has examined what the rows lack: then nothing is
+        published.
         """
-        with self._lock:
+        with self._apart(int(entry.table_id)):
             state = self._register.state(int(entry.table_id))
             if state is None or state.state != State.SNAPSHOT or state.generation != entry.generation:
                 return False
             facts = self._examined.get(int(entry.table_id))
             if entry.final and facts is not None and compare(entry.relfilenode, entry.fingerprint, facts) is not None:
                 return False
-            self._register.publish_snapshot(entry, first=state.snapshot is None)
+            stored = self._register.publish_snapshot(entry, first=state.snapshot is None)
             if entry.final:
                 self._resyncs.taken(int(entry.table_id))
-            return True
+        stored.result()
+        return True
 
     @property
     def through_lsn(self) -> int:
@@ -249,7 +293,7 @@ class FollowedTables:
         """The rows of a snapshot that is under way in `generation` are of no use: begins the next one
         under today's facts, later if that happens again and again.
         """
-        with self._lock:
+        with self._apart(facts.oid):
             state = self._register.state(facts.oid)
             if state is None or (state.state, state.generation) != (State.SNAPSHOT, generation):
                 return
@@ -267,16 +311,16 @@ class FollowedTables:
         """The snapshot of a table cannot be taken because of `what`, and is tried again. Stored, so that
         whoever looks from outside sees it.
         """
-        with self._lock:
+        with self._apart(oid):
             state, why = self._register.state(oid), Reason(ReasonCode.SNAPSHOT_WAITS, {"what": what})
             if state is not None and state.state == State.SNAPSHOT and state.why != why:
-                self._register.change(state, why=why)
+                self._register.become(state, state.state, why, cause=state.cause)
 
     def quarantine(self, facts: TableFacts, what: str, *, generation: int) -> None:
         """The server refused to let the table be read, as `what` says, in `generation`. It is tried
         again after a pause, or when its facts are other ones.
         """
-        with self._lock:
+        with self._apart(facts.oid):
             state = self._register.state(facts.oid)
             if state is not None and state.generation == generation and state.state.is_followed:
                 self._resyncs.refused(facts.oid)
@@ -284,13 +328,13 @@ class FollowedTables:
 
     def set_paused(self, table_id: str, *, paused: bool) -> None:
         """Begins or ends a pause: what is spooled of the table is not applied while it lasts."""
-        with self._lock:
+        with self._apart(int(table_id)):
             state = self.states()[table_id]
             if (state.paused is not None) != paused:
                 self._logger.info(
                     "table paused" if paused else "table resumed", table=f"{state.schema_name}.{state.table_name}"
                 )
-                self._register.change(state, paused=paused)
+                self._register.pause(state, paused=paused)
 
     @property
     def awaiting(self) -> bool:
@@ -304,18 +348,18 @@ class FollowedTables:
         A table that is not known yet will be read after the commit that makes it known, so that
         nothing of it is missing. With `generation`, only while that one is in force.
         """
-        with self._lock:
+        with self._apart(oid):
             self._generations.mark_stale(oid, reason, lsn=lsn, cause=cause, generation=generation)
 
     def lose_value(self, oid: int, reason: str, *, lsn: int | None) -> None:
         """A change that committed at `lsn` cannot be written, for `reason`. One from before the table's snapshot
         is in that. None: it is not known whether, and where, its transaction commits.
         """
-        with self._lock:
+        at = self._register.through_lsn if lsn is None else lsn
+        with self._lock, self._register.deciding_at(at):
             state = self._register.state(oid)
             if state is not None and (lsn is None or lsn >= state.lsn):
-                at = self._register.through_lsn if lsn is None else lsn
-                self.mark_stale(oid, reason, lsn=at, cause=Cause.VALUE)
+                self._generations.mark_stale(oid, reason, lsn=at, cause=Cause.VALUE)
 
     def mark_all_stale(self, reason: str, *, lsn: int, cause: Cause) -> None:
         """Every table whose rows are spooled, that of logical messages too."""
@@ -324,7 +368,7 @@ class FollowedTables:
 
     def detach(self, oid: int, why: Reason | None) -> None:
         """The source no longer publishes the table, or nobody asks for it. No reason: it is forgotten."""
-        with self._lock:
+        with self._apart(oid):
             self._generations.detach(oid, why)
 
     def drop(self, oid: int) -> None:
@@ -361,14 +405,14 @@ class FollowedTables:
         # What a snapshot was taken under, its own end compares.
         if not self._generations.refuses(facts, known) and known.state != State.SNAPSHOT:
             through_lsn = self._register.through_lsn
-            key_lsn = self._history.key_lsn(known, facts, wal_end=wal_end)
+            key_lsn = self._shapes.history.key_lsn(known, facts, wal_end=wal_end)
             others = (one.fingerprint for one in before.values())
             unseen = unseen_of(known, facts, self._generations.policy(known), key_lsn=key_lsn, others=others)
             if unseen is not None:
                 self._generations.lose(facts, unseen, lsn=through_lsn)
                 return
-            if differs(known, facts) and self._history.knows_key(facts.oid, through_lsn=through_lsn):
-                self._register.change(known, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
+            if differs(known, facts) and self._shapes.history.knows_key(facts.oid, through_lsn=through_lsn):
+                self._register.seen(known, facts)
             self._follow_catalog(facts, self.states()[known.table_id], wal_end)
 
     def _follow_catalog(self, facts: TableFacts, state: TableState, wal_end: int) -> None:
@@ -382,12 +426,12 @@ class FollowedTables:
         policy = self._generations.policy(state)
         if latest is not None and same_columns(latest, relation, facts):
             self._awaited.pop(facts.oid, None)
-            self._history.settle(facts.oid)
+            self._shapes.history.settle(facts.oid)
             # What the wire does not say of the same shape: the primary key under another identity.
             unchanged = partial(require_same, state, facts, policy)
             same = self._follow(facts.oid, state, self._register.through_lsn, unchanged)
             if same is not None and state.state == State.PENDING:
-                self._register.change(state, state=State.LIVE, why=None)
+                self._register.become(state, State.LIVE, None)
             return
         seen = fingerprint(facts)
         before, position = self._awaited.get(facts.oid, ("", 0))
@@ -402,7 +446,7 @@ class FollowedTables:
             self._follow(facts.oid, state, at, reshape)
             now = self.states()[state.table_id]
             if now.state == State.PENDING:
-                self._register.change(now, state=State.LIVE, why=None)
+                self._register.become(now, State.LIVE, None)
 
     def _forget(self, oid: int) -> None:
         self._resolved = {relation: schema for relation, schema in self._resolved.items() if relation.oid != oid}

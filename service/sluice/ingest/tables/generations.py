@@ -17,13 +17,13 @@ from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.tables.automatic_resyncs import AutomaticResyncs, Clock
-from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
+from sluice.ingest.tables.catalog_diff import Unseen
 from sluice.ingest.tables.lake_paths import LakePaths
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.ingest.tables.register import TableRegister, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.ingest.tables.shapes import contracted, first_entry, step
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
 
 Lookup = Callable[[int], TableFacts | None]
@@ -136,15 +136,7 @@ class Generations:
         self._on_end(facts.oid)
         if (state.state, state.why) != (State.QUARANTINED, why):
             self._logger.error("table cannot be carried", table=facts.qualified_name, reason=why.what)
-        lsn = self._register.through_lsn
-        self._register.change(
-            state,
-            state=State.QUARANTINED,
-            why=why,
-            lsn=lsn,
-            relfilenode=facts.relfilenode,
-            fingerprint=fingerprint(facts),
-        )
+        self._register.become(state, State.QUARANTINED, why, lsn=self._register.through_lsn, facts=facts)
 
     def detach(self, oid: int, why: Reason | None) -> None:
         """See FollowedTables."""
@@ -152,11 +144,11 @@ class Generations:
         if state.state == State.DETACHED:
             is_gone = state.why is not None and state.why.code == ReasonCode.DROPPED
             if state.why != why and not (state.is_forgotten or (why is not None and is_gone)):
-                self._register.change(state, why=why)
+                self._register.become(state, State.DETACHED, why)
         else:
             name = f"{state.schema_name}.{state.table_name}"
             self._logger.warning("table detached", table=name, reason=sentence(why, State.DETACHED, name))
-            self._register.change(state, state=State.DETACHED, why=why, lsn=self._register.through_lsn)
+            self._register.become(state, State.DETACHED, why, lsn=self._register.through_lsn)
             self._on_end(oid)
 
     def named(self, facts: TableFacts) -> TableState | None:

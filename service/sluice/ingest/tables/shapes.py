@@ -32,7 +32,7 @@ from sluice.ingest.tables.policies import TablePolicy
 from sluice.ingest.tables.register import TableRegister, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
 from sluice.ingest.tables.shape_history import ShapeHistory
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
 
 _IDENTITY = "identity"
@@ -242,6 +242,10 @@ class Shapes:
         self._register = register
         self.history = ShapeHistory()
         self._lookup = lookup
+
+    def forget(self) -> None:
+        """What was found out of rows that come again."""
+        self.history = ShapeHistory()
 
     def version_of(
         self, relation: RelationVersion, state: TableState, policy: TablePolicy, *, position_lsn: int, xid: int
