@@ -26,7 +26,6 @@ from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.lookup import CatalogLookup
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.values import PipelineState
-from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.telemetry.recent_errors import RecentErrors
 
@@ -89,7 +88,7 @@ def open_epoch(
 
     starting, finishing = map(start.known, (options.source, stop.finishing))
     guard = timeline_guard(finishing, start)
-    log = ManifestLog.open(
+    log = OrderedLog.open(
         store,
         opened_entry(options, start),
         start.state,
@@ -98,17 +97,17 @@ def open_epoch(
         stop=stop.threads,
         before_moving=guard.require,
     )
-    opened, ordered = log.state, OrderedLog(log)
-    messagetable.ensure(ordered, wanted=options.messages, prefixes=options.message_prefixes)
+    opened = log.stored
+    messagetable.ensure(log, wanted=options.messages, prefixes=options.message_prefixes)
     if not options.two_phase and opened.prepared:
-        _release_prepared(ordered)
+        _release_prepared(log)
     lookup = CatalogLookup(finishing)
     tables = FollowedTables(
-        ordered, lookup, options.tables, wal_end=lookup.wal_end, counts=status.tables, policies=options.policies
+        log, lookup, options.tables, wal_end=lookup.wal_end, counts=status.tables, policies=options.policies
     )
     committer = Committer(
         store,
-        ordered,
+        log,
         on_problem=lambda error: errors.note("spool", error),
         stop=stop.threads,
         counts=status.commits,
@@ -128,9 +127,9 @@ def open_epoch(
     snapshotter = Snapshotter(
         starting, tables, segments, counts=status.snapshots, stop=stop.threads, limits=options.snapshot
     )
-    repairer = GapCloser(starting, ordered, store, committer, epoch=opened.epoch, numbers=numbers, stop=stop.threads)
-    watch = CatalogWatch(starting, tables, store, log=ordered, is_quiet=lambda: status.oldest_unflushed_us is None)
-    return Epoch(opened, ordered, tables, committer, snapshotter, repairer, watch, lookup, guard.close, numbers)
+    repairer = GapCloser(starting, log, store, committer, epoch=opened.epoch, numbers=numbers, stop=stop.threads)
+    watch = CatalogWatch(starting, tables, store, log=log, is_quiet=lambda: status.oldest_unflushed_us is None)
+    return Epoch(opened, log, tables, committer, snapshotter, repairer, watch, lookup, guard.close, numbers)
 
 
 def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = None) -> Opened:

@@ -14,13 +14,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sluice.contract.entries import Changes, Entry, Progress, Repair, Snapshot, Table
+from sluice.contract.entries import Changes, Entry, Opened, Progress, Repair, Snapshot, Table
 from sluice.contract.receipt import DurableReceipt
 from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
+from sluice.store.base import ObjectStore
 
 Decided = Table | Snapshot | Progress
 Answer = TypeVar("Answer")
@@ -40,6 +41,11 @@ class OrderedLog:
         self._taken = 0
         """How many of those are in an entry that is about to be stored."""
         self._error: BaseException | None = None
+
+    @classmethod
+    def open(cls, store: ObjectStore, opened: Opened, state: PipelineState, **options: Any) -> "OrderedLog":
+        """See ManifestLog."""
+        return cls(ManifestLog.open(store, opened, state, **options))
 
     @property
     def state(self) -> PipelineState:

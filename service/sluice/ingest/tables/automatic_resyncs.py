@@ -39,7 +39,7 @@ def utc_now() -> datetime:
 class AutomaticResyncs:
     """`clock` gives the time by which entries are dated too."""
 
-    def __init__(self, register: TableRegister, policies: Policies, *, clock: Clock = utc_now) -> None:
+    def __init__(self, register: TableRegister, policies: Policies, *, clock: Clock) -> None:
         self._register = register
         self.policies = policies
         self._clock = clock
