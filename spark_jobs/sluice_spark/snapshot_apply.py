@@ -14,7 +14,7 @@ from sluice import faults
 from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError, StoreError, UnsupportedChange
 from sluice.manifest.snapshot_state import SnapshotState
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.distributed.snapshot_parts import SnapshotParts

@@ -14,7 +14,7 @@ import structlog
 from sluice import faults
 from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError, StoreError, WriterFenced
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.applied_window import Applied
 from sluice_spark.distributed.distribution import Distribution

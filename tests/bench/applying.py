@@ -22,7 +22,7 @@ from sluice.contract.entries import Changes, Opened, Snapshot
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
 from sluice.manifest.reader import load_state, read_entries
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
 from sluice_spark import session as sessions

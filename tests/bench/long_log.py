@@ -24,7 +24,8 @@ from sluice.health.reporter import Reporter
 from sluice.manifest import checkpoint, compaction
 from sluice.manifest.compaction import Compactor
 from sluice.manifest.reader import load_state, read_entries
-from sluice.manifest.state import PipelineState, to_json
+from sluice.manifest.state import to_json
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.bench.contest import console

@@ -29,7 +29,7 @@ from sluice.contract.entries import Changes, Snapshot
 from sluice.contract.schema import TableSchema
 from sluice.manifest import checkpoint
 from sluice.manifest.reader import identity, load_state, read_entries
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.store.opening import open_store
 from sluice_spark import session
 from sluice_spark.applier import Applier

@@ -15,7 +15,6 @@ import psycopg
 import pytest
 
 from sluice.contract import resyncs
-from sluice.contract.entries import Table
 from sluice.contract.table_state import State
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from tests.support.extent import FULL
@@ -172,7 +171,7 @@ def test_tables_that_change_without_end_are_equal_in_the_end(
     with pipeline.database.connect() as connection:
         found = spool.verdicts(connection, pipeline.database.publication)
     assert [one for one in found if (one.state, one.differences) != ("live", ())] == []
-    begun = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Table) and entry.body.cause]
+    begun = [table for entry in pipeline.entries() for table in entry.tables if table.cause]
     assert all(body.reason for body in begun)
     carried = [table for table in pipeline.state().tables.values() if table.state != State.DETACHED]
     assert len({table.path for table in carried}) == len(carried)

@@ -19,7 +19,7 @@ from sluice.contract.entries import (
 from sluice.contract.table_state import State
 from sluice.manifest import pruning as gc
 from sluice.manifest.reader import load_state
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore

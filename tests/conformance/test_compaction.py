@@ -15,7 +15,8 @@ from sluice.errors import ManifestCorrupt, StoreUnavailable, WriterFenced
 from sluice.manifest import checkpoint, compaction, entry_lookup
 from sluice.manifest.compaction import Compactor
 from sluice.manifest.reader import load_state, read_entries, read_entry
-from sluice.manifest.state import PipelineState, reduce
+from sluice.manifest.state import reduce
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore

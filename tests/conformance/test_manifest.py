@@ -31,7 +31,8 @@ from sluice.errors import (
 )
 from sluice.manifest import checkpoint
 from sluice.manifest.reader import load_state, read_entries, read_entry
-from sluice.manifest.state import PipelineState, reduce
+from sluice.manifest.state import reduce
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
@@ -249,7 +250,7 @@ def test_after_a_crash_at_any_point_the_next_writer_goes_on(tmp_path: Path, poin
     script = f"""
 from sluice.contract.entries import Body, Progress
 from sluice.manifest.writer import ManifestLog
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.store.opening import open_store
 from tests.support.manifests import opened
 log = ManifestLog.open(open_store("file://{tmp_path}", options={{}}), opened(), PipelineState())

@@ -21,7 +21,8 @@ from sluice.manifest.compaction import Compactor
 from sluice.manifest.leftovers import collect
 from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import load_state, read_entries
-from sluice.manifest.state import PipelineState, reduce
+from sluice.manifest.state import reduce
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.operate.naming_entry import naming
 from sluice.operate.spool_verify import verify

@@ -13,7 +13,7 @@ from obstore.store import S3Store
 
 from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
 from sluice.manifest.reader import load_state
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.remote import RemoteStore
 from tests.support.manifests import opened

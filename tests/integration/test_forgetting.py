@@ -20,6 +20,7 @@ from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.forgetting import LOOK_SECONDS, Forgetting
 from sluice.manifest import checkpoint, pruning
 from sluice.manifest.compaction import Compactor
+from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
 from sluice.manifest.state import to_json
 from sluice.source.catalog import Catalog
@@ -47,7 +48,7 @@ class Dropping(World):
     def begin(self) -> None:
         """As a process that starts."""
         self.seconds = 0.0
-        self.tables = FollowedTables(self.log, lambda _: None, (), wal_end=lambda: 0)
+        self.tables = FollowedTables(OrderedLog(self.log, threaded=False), lambda _: None, (), wal_end=lambda: 0)
         self.forgetting = Forgetting(self.store, self.tables, lambda: self.state, clock=lambda: self.seconds)
 
     def drop(self, table_id: str) -> None:

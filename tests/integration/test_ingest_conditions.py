@@ -10,11 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from sluice.contract.entries import Table
 from sluice.health.reporter import Reporter
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.reader import read_entries
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import options_as, pipeline_role
@@ -116,8 +115,8 @@ def execute(pipeline: IngestPipeline, statements: tuple[str, ...]) -> None:
 
 def states_of(pipeline: IngestPipeline, table_name: str) -> list[str]:
     """Every state that the manifest ever gave the table, in order."""
-    bodies = (entry.body for entry, _ in read_entries(pipeline.store, after_seq=0))
-    return [body.state for body in bodies if isinstance(body, Table) and body.table_name == table_name]
+    said = (table for entry, _ in read_entries(pipeline.store, after_seq=0) for table in entry.tables)
+    return [table.state for table in said if table.state is not None and table.table_name == table_name]
 
 
 def is_set_aside(table: TableState, says: str) -> bool:

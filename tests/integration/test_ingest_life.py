@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from sluice.contract.control import RESYNC, Request
-from sluice.contract.entries import Changes, Snapshot, Table
+from sluice.contract.entries import Changes, Snapshot
 from sluice.contract.keys import MANIFEST, control_request
 from sluice.errors import Interrupted, ServiceError, SlotBusy, SlotLost, WriterFenced
 from sluice.ingest.supervisor import Ingest
@@ -114,10 +114,8 @@ def test_shapes_that_are_known_already_are_found_again_when_their_rows_are_sent_
             connection.execute(f"INSERT INTO a VALUES ({number})".encode())
     pipeline.run()
     rows = max(entry.seq for entry in pipeline.entries() if isinstance(entry.body, Changes) and entry.body.segments)
-    shapes = [
-        entry.seq for entry in pipeline.entries() if isinstance(entry.body, Table) and entry.body.schema is not None
-    ]
-    assert max(shapes) < rows
+    shapes = [entry.seq for entry in pipeline.entries() for table in entry.tables if table.schema is not None]
+    assert max(shapes) == rows, "the shapes are stored with the rows that have them"
     for key in [key for key in pipeline.store.list(MANIFEST) if int(key.split("/")[-1].removesuffix(".json")) >= rows]:
         pipeline.store.delete(key)
     again = dataclasses.replace(pipeline, database=dataclasses.replace(pipeline.database, slot=kept))

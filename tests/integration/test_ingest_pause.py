@@ -2,7 +2,6 @@
 
 from sluice import lsn
 from sluice.contract.control import PAUSE, REMOVE, RESUME, RESYNC, Refusal, Request
-from sluice.contract.entries import Table
 from sluice.contract.keys import REFUSED, control_request
 from tests.support.ingesting import IngestPipeline
 
@@ -56,7 +55,7 @@ def test_requests_are_carried_out_in_the_order_of_their_keys_and_twice_is_once(p
     ask(pipeline, PAUSE, PAUSE, RESUME, RESUME, PAUSE)
     pipeline.run()
     assert not pipeline.table("public.a").is_applied
-    steps = [entry.body.paused for entry in pipeline.entries() if isinstance(entry.body, Table)]
+    steps = [table.paused for entry in pipeline.entries() for table in entry.tables]
     assert [step for step in steps if step is not None] == [True, False, True]
 
 

@@ -14,7 +14,8 @@ from sluice.contract.control import RESYNC, Request
 from sluice.contract.keys import control_request
 from sluice.health.reporter import Reporter
 from sluice.manifest.reader import read_entries
-from sluice.manifest.state import PipelineState, TableState, reduce
+from sluice.manifest.state import reduce
+from sluice.manifest.values import PipelineState, TableState
 from sluice.source.publication import ensure_publication
 from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline, Running

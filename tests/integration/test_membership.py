@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.operate.membership import Membership, Proposal
 from sluice.source.sessions import open_query
 from tests.support.extent import slow

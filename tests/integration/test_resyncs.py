@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from sluice.contract import resyncs
-from sluice.contract.entries import Table
 from sluice.ingest.tables.policies import Policies, TablePolicy
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from tests.integration.test_catalog_unseen_changes import CASES
 from tests.support.catalog_stories import RESYNC, assert_equal, changed_while_down, set_up, verdicts
 from tests.support.extent import cases
@@ -113,9 +112,7 @@ def test_a_row_that_comes_into_a_filter_without_its_values_costs_one_snapshot(
     assert (now.state, now.generation, now.resyncs.counts) == ("live", 2, {"value": 1}), now.reason
     assert pipeline.snapshot_rows("public.t") == {row for row in pipeline.source_rows("t") if int(row[0]) > 10}
     assert "moved a row into" in next(
-        entry.body.why.what
-        for entry in pipeline.entries()
-        if isinstance(entry.body, Table) and entry.body.state == "stale" and entry.body.why
+        table.why.what for entry in pipeline.entries() for table in entry.tables if table.state == "stale" and table.why
     )
 
 
@@ -161,7 +158,7 @@ def test_the_entry_of_a_new_generation_says_why_it_began(pipeline: IngestPipelin
     pipeline.run(**RESYNC)
     set_up(pipeline, after)
     pipeline.run(**RESYNC)
-    begun = [entry.body for entry in pipeline.entries() if isinstance(entry.body, Table) and entry.body.generation == 2]
+    begun = [table for entry in pipeline.entries() for table in entry.tables if table.generation == 2]
     assert (begun[0].cause, begun[0].state) == ("partition", "snapshot")
     assert "was truncated or rewritten" in begun[0].reason
     assert "sluice resync" not in begun[0].reason

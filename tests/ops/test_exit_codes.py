@@ -21,7 +21,7 @@ import pytest
 from sluice.cli import exits
 from sluice.contract import keys
 from sluice.contract.entries import Opened
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store

@@ -2,7 +2,8 @@
 
 from sluice.contract.entries import Changes, Snapshot
 from sluice.manifest.reader import read_entries
-from sluice.manifest.state import PipelineState, reduce
+from sluice.manifest.state import reduce
+from sluice.manifest.values import PipelineState
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import Lake

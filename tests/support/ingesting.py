@@ -24,7 +24,7 @@ from sluice.ingest.receive.stream import StreamLimits
 from sluice.ingest.supervisor import Ingest
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.reader import load_state, read_entries
-from sluice.manifest.state import PipelineState, TableState
+from sluice.manifest.values import PipelineState, TableState
 from sluice.source.sessions import KnownSource, SourceOptions
 from sluice.store.base import ObjectStore
 from sluice.telemetry.metrics import Metrics

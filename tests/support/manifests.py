@@ -29,7 +29,8 @@ from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
 from sluice.manifest.reader import load_state
-from sluice.manifest.state import MOVING, PipelineState, TableState, reduce
+from sluice.manifest.state import MOVING, reduce
+from sluice.manifest.values import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from tests.support.reasons import because

@@ -148,16 +148,19 @@ class Spool:
 
     def _table(self, body: dict[str, Any]) -> None:
         self._tables[body["table_id"]] = body["table_name"]
-        self.states[body["table_name"]] = body["state"]
         table = self.tables.setdefault(
             body["table_id"], Table(body["table_id"], body["schema_name"], body["table_name"])
         )
         table.schema, table.name = body["schema_name"], body["table_name"]
+        if body["schema"]:
+            table.schemas[body["schema"]["version"]] = body["schema"]
+        if body["state"] is None:
+            self.states[table.name] = table.state
+            return
+        self.states[table.name] = body["state"]
         if body["state"] not in ("snapshot", "live") or body["generation"] > 1:
             self.marked.add(table.name)
         table.state, table.reason, table.generation = body["state"], _said(body["why"]), body["generation"]
-        if body["schema"]:
-            table.schemas[body["schema"]["version"]] = body["schema"]
 
     def _resync(self, body: dict[str, Any], number: int) -> None:
         generation = (body["table_id"], body["generation"])
@@ -182,6 +185,8 @@ class Spool:
             self.states[table.name] = "live"
 
     def _changes(self, body: dict[str, Any], number: int, through_lsn: int) -> None:
+        for table in body["tables"]:
+            self._table(table)
         previous = self.through_lsn
         for end_lsn in body["commits"]["end_lsn"]:
             assert previous < end_lsn <= through_lsn, (

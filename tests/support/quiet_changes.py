@@ -10,7 +10,8 @@ from typing import Any
 from sluice import lsn
 from sluice.contract.table_state import State
 from sluice.manifest.reader import read_entries
-from sluice.manifest.state import PipelineState, TableState, reduce
+from sluice.manifest.state import reduce
+from sluice.manifest.values import PipelineState, TableState
 from sluice.store.opening import open_store
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline

@@ -11,7 +11,7 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.health.report import Report
 from sluice.health.reporter import Reporter
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, put

@@ -23,7 +23,7 @@ from sluice.cli.status import look, verdict_of
 from sluice.errors import FormatTooNew, ManifestCorrupt, PreflightFailed, SlotLost, StoreError, UsageError
 from sluice.findings import SEVERITIES, Finding, Severity
 from sluice.health.verdict import Verdict
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.printable import counted
 from sluice.settings import Settings
 from sluice.settings.values import show_retention

@@ -147,7 +147,9 @@ def _facts(entry: "Entry") -> dict[str, Any]:
     files = referenced(body)
     about = ""
     if isinstance(body, Table):
-        about = f"{body.schema_name}.{body.table_name}: {body.state}"
+        about = f"{body.schema_name}.{body.table_name}{f': {body.state}' if body.state else ''}"
+    elif isinstance(body, Changes) and body.tables:
+        about = f"and what they say of {len(body.tables)} tables"
     elif isinstance(body, Snapshot | Repair):
         about = f"of {body.table_id}, generation {body.generation}"
     elif isinstance(body, Changes) and (body.prepared or body.ended):

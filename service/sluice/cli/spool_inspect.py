@@ -105,18 +105,22 @@ def _entry_facts(store: "ObjectStore", seq: int) -> dict[str, Any]:
     }
 
 
+def _of_table(table: Table) -> dict[str, Any]:
+    return {
+        "table": f"{table.schema_name}.{table.table_name}",
+        "state": table.state.value if table.state is not None else None,
+        "reason": table.reason or None,
+        "reason_code": table.why.code.value if table.why else None,
+        **_table_facts(table),
+    }
+
+
 def _body_facts(entry: Entry) -> dict[str, Any]:
     match entry.body:
         case Opened() as opened:
             return {**codec.fields_to_json(opened), "start_lsn": show(opened.start_lsn)}
         case Table() as table:
-            return {
-                "table": f"{table.schema_name}.{table.table_name}",
-                "state": table.state.value,
-                "reason": table.reason or None,
-                "reason_code": table.why.code.value if table.why else None,
-                **_table_facts(table),
-            }
+            return _of_table(table)
         case Snapshot() as snapshot:
             head = {
                 "table_id": snapshot.table_id,
@@ -128,6 +132,7 @@ def _body_facts(entry: Entry) -> dict[str, Any]:
         case Changes() as changes:
             ends = changes.commits.end_lsn
             return {
+                **({"tables": [_of_table(table) for table in changes.tables]} if changes.tables else {}),
                 "transactions": len(ends),
                 "first_commit_lsn": show(ends[0]) if len(ends) else None,
                 "last_commit_lsn": show(ends[-1]) if len(ends) else None,

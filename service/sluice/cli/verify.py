@@ -17,7 +17,7 @@ from sluice.printable import counted, one_line
 
 if TYPE_CHECKING:
     from sluice.contract.row_form import Row
-    from sluice.manifest.state import TableState
+    from sluice.manifest.values import TableState
     from sluice.operate.compare.comparing import Verdict
 
 SHORTEST_SECONDS = 60.0

@@ -193,9 +193,52 @@ FATES = ("committed", "rolled_back", "released", "passed_over")
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """A table's life cycle: it joined, its schema changed, its snapshot began, it went stale, it left.
+
+    Without a `state` the table stays in the one that it is in, with its reason and position, and has what else is
+    given from here on: a `schema` (from `lsn` on), names, facts of the catalog, a pause.
+    `why` is the reason (None for ordinary steps), `lsn` is the commit or snapshot
+    position at which it holds. A new `generation` starts the lake table again from the next snapshot.
+    `schema` is given when a version is introduced, else None. `relfilenode` and `fingerprint` are
+    what the catalog watch compares (0 and empty when not known). A generation becomes `live` by its
+    final Snapshot. `paused` begins or ends a pause; None leaves it as it is, so that no other step of
+    the table can end one.
+
+    `cause` is one of `Cause`, of a stale table and of a generation that is not the first (empty: an
+    ordinary step). `resync_at` is when a stale table is read again by itself, ISO 8601 UTC; empty
+    when people decide. `path` is where the lake table of a generation stands, given with the entry
+    that begins it; empty for that of the name.
+    """
+
+    kind: ClassVar[str] = "table"
+    table_id: str
+    schema_name: str
+    table_name: str
+    state: State | None
+    generation: int
+    why: Reason | None = None
+    lsn: int = 0
+    schema: TableSchema | None = None
+    relfilenode: int = 0
+    fingerprint: str = ""
+    paused: bool | None = None
+    cause: str = ""
+    resync_at: str = ""
+    path: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why, as a sentence."""
+        return sentence(
+            self.why, self.state or State.LIVE, f"{self.schema_name}.{self.table_name}", resync_at=self.resync_at
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """Whole transactions, published; beside them those that were prepared and are not visible yet,
-    and what became of earlier ones.
+    and what became of earlier ones. In front of all of these, `tables` are what their rows say of their tables.
     """
 
     kind: ClassVar[str] = "changes"
@@ -203,6 +246,7 @@ class Changes:
     commits: Commits
     prepared: tuple[Prepared, ...] = ()
     ended: tuple[PreparedEnd, ...] = ()
+    tables: tuple[Table, ...] = ()
 
     def first_commit_time_us(self, segment: Segment) -> int:
         """Commit time of the first transaction that `segment`, one of `segments`, has rows of; 0
@@ -252,45 +296,6 @@ class Progress:
     """Nothing happened up to `through_lsn`, and that may now be acknowledged."""
 
     kind: ClassVar[str] = "progress"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table's life cycle: it joined, its schema changed, its snapshot began, it went stale, it left.
-
-    `why` is the reason (None for ordinary steps), `lsn` is the commit or snapshot
-    position at which it holds. A new `generation` starts the lake table again from the next snapshot.
-    `schema` is given when a version is introduced, else None. `relfilenode` and `fingerprint` are
-    what the catalog watch compares (0 and empty when not known). A generation becomes `live` by its
-    final Snapshot. `paused` begins or ends a pause; None leaves it as it is, so that no other step of
-    the table can end one.
-
-    `cause` is one of `Cause`, of a stale table and of a generation that is not the first (empty: an
-    ordinary step). `resync_at` is when a stale table is read again by itself, ISO 8601 UTC; empty
-    when people decide. `path` is where the lake table of a generation stands, given with the entry
-    that begins it; empty for that of the name.
-    """
-
-    kind: ClassVar[str] = "table"
-    table_id: str
-    schema_name: str
-    table_name: str
-    state: State
-    generation: int
-    why: Reason | None = None
-    lsn: int = 0
-    schema: TableSchema | None = None
-    relfilenode: int = 0
-    fingerprint: str = ""
-    paused: bool | None = None
-    cause: str = ""
-    resync_at: str = ""
-    path: str = ""
-
-    @property
-    def reason(self) -> str:
-        """Why, as a sentence."""
-        return sentence(self.why, self.state, f"{self.schema_name}.{self.table_name}", resync_at=self.resync_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +375,13 @@ class Entry:
     examined_lsn: int = 0
     format_version: int = FORMAT_VERSION
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """What it says of tables, in order, in front of any rows that it has."""
+        if isinstance(self.body, Table):
+            return (self.body,)
+        return self.body.tables if isinstance(self.body, Changes) else ()
 
     def encode(self) -> bytes:
         """The bytes to store: equal for equal entries."""

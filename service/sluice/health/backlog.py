@@ -15,7 +15,7 @@ from sluice.contract.entries import Changes, Entry, Segment, Snapshot
 from sluice.health.tables import current
 from sluice.manifest import horizon
 from sluice.manifest.reader import read_entries
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 
 READ_AT_ONCE = 1000

@@ -3,7 +3,7 @@
 """
 
 from sluice.errors import ManifestCorrupt, SlotLost, SourceUnavailable
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts, SlotFacts
 

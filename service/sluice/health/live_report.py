@@ -23,7 +23,7 @@ from sluice.health.source_watch import SourceAnswer
 from sluice.health.verdict import Verdict, judge
 from sluice.health.wal import Positions
 from sluice.ingest.status import IngestStatus
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 
 _HANGS_SECONDS = 20.0
 """A look takes seconds; `status` waits no longer either."""

@@ -23,7 +23,7 @@ from sluice.health.source_history import SourceHistory
 from sluice.health.tables import TableReport
 from sluice.health.verdict import Verdict, judge
 from sluice.health.wal import Headroom, Positions, Stage, headroom, shown, slot_json, stages
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
 from sluice.telemetry.waits import Wait
 

@@ -21,7 +21,7 @@ from sluice.health.tables import TableReport, current, joined
 from sluice.health.verified import Comparisons
 from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_entry
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
 from sluice.source.sessions import SourceOptions
 from sluice.store.base import ObjectStore

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sluice.contract.table_state import State
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from sluice.contract.table_state import State
 from sluice.contract.verified import VerifiedTable
 from sluice.health.facts import TableSeen
 from sluice.health.wal import shown
-from sluice.manifest.state import Pause, TableState
+from sluice.manifest.values import Pause, TableState
 from sluice.printable import counted
 
 _MEBI = 1024**2

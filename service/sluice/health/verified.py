@@ -9,7 +9,7 @@ from sluice.contract.verified import DIFFERENT, Verified, VerifiedTable
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, StoreRefused
 from sluice.health.facts import ComparisonSeen
 from sluice.manifest.newest_record import newest_verified
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 
 LATE_INTERVALS = 3.0

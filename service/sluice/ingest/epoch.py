@@ -24,8 +24,8 @@ from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.catalog_watch import CatalogWatch
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.lookup import CatalogLookup
-from sluice.manifest.state import PipelineState
-from sluice.manifest.writer import ManifestLog
+from sluice.manifest.ordered_log import OrderedLog
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 from sluice.telemetry.recent_errors import RecentErrors
 
@@ -37,7 +37,7 @@ class Epoch:
     """
 
     opened: PipelineState
-    log: ManifestLog
+    log: OrderedLog
     tables: FollowedTables
     committer: Committer
     snapshotter: Snapshotter
@@ -88,7 +88,7 @@ def open_epoch(
 
     starting, finishing = map(start.known, (options.source, stop.finishing))
     guard = timeline_guard(finishing, start)
-    log = ManifestLog.open(
+    log = OrderedLog.open(
         store,
         opened_entry(options, start),
         start.state,
@@ -97,9 +97,9 @@ def open_epoch(
         stop=stop.threads,
         before_moving=guard.require,
     )
-    opened = log.state
+    opened = log.stored
     messagetable.ensure(log, wanted=options.messages, prefixes=options.message_prefixes)
-    if not options.two_phase and log.state.prepared:
+    if not options.two_phase and opened.prepared:
         _release_prepared(log)
     lookup = CatalogLookup(finishing)
     tables = FollowedTables(
@@ -152,12 +152,13 @@ def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = No
     )
 
 
-def _release_prepared(log: ManifestLog) -> None:
+def _release_prepared(log: OrderedLog) -> None:
     """The slot no longer decodes at PREPARE: what was prepared while it did comes again, whole,
     when it commits.
     """
-    released = tuple(PreparedEnd(one.gid, one.end_lsn, "released") for one in log.state.prepared.values())
-    log.append(Changes((), Commits(), ended=released))
+    released = tuple(PreparedEnd(one.gid, one.end_lsn, "released") for one in log.stored.prepared.values())
+    at = log.stored.through_lsn
+    log.run(lambda: log.publish(Changes((), Commits(), ended=released), from_lsn=at, through_lsn=at)).result()
     structlog.get_logger("ingest").info(
         "prepared transactions will be sent again when they commit", transactions=len(released)
     )

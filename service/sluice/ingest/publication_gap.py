@@ -16,8 +16,8 @@ from sluice.ingest.options import IngestOptions
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.lsn import show
-from sluice.manifest.state import PipelineState
-from sluice.manifest.writer import ManifestLog
+from sluice.manifest.ordered_log import OrderedLog
+from sluice.manifest.values import PipelineState
 from sluice.source.publication import changed_since_decoded, require_publication
 from sluice.source.sessions import Connection
 from sluice.source.slot_facts import prepared_transactions
@@ -67,11 +67,11 @@ class PublicationGap:
                 "a prepared transaction began or ended while its state was read", hint="it is read again"
             )
 
-    def pass_over(self, options: IngestOptions, log: ManifestLog, tables: FollowedTables, *, to_lsn: int) -> None:
+    def pass_over(self, options: IngestOptions, log: OrderedLog, tables: FollowedTables, *, to_lsn: int) -> None:
         """Records that the log goes on at `to_lsn`, with the tables stale: their changes up to
         there are lost to the stream.
         """
-        publication, through_lsn = options.source.publication, log.state.through_lsn
+        publication, through_lsn = options.source.publication, log.stored.through_lsn
         reason = (
             f"publication {publication} was dropped and created again: the server does not send what was "
             "written in between"
@@ -80,11 +80,11 @@ class PublicationGap:
         # Whatever ended these in between is not sent either, and their gids may be used again.
         ended = tuple(
             PreparedEnd(one.gid, one.end_lsn, "passed_over")
-            for one in log.state.prepared.values()
+            for one in log.stored.prepared.values()
             if (one.gid, one.xid) not in self.prepared
         )
         body = Changes((), Commits(), ended=ended) if ended else Progress()
-        log.publish(body, from_lsn=through_lsn, through_lsn=to_lsn)
+        log.run(lambda: log.publish(body, from_lsn=through_lsn, through_lsn=to_lsn)).result()
         messagetable.ensure(log, wanted=options.messages, prefixes=options.message_prefixes)
         structlog.get_logger("ingest").error(
             "passing over changes of the time without publication",

@@ -31,7 +31,7 @@ from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimi
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.messages import prefix_filter
-from sluice.manifest.writer import ManifestLog
+from sluice.manifest.ordered_log import OrderedLog
 from sluice.protocol import frames
 
 BATCHES_IN_FLIGHT = 4
@@ -49,7 +49,7 @@ class SessionContext:
     """
 
     options: IngestOptions
-    log: ManifestLog
+    log: OrderedLog
     tables: FollowedTables
     committer: Committer
     numbers: Iterator[int]
@@ -83,7 +83,7 @@ class Session:
         self._units: set[Future[None]] = set()
         self._urgent = False
         # below: decoder thread only
-        prepared = tuple(context.log.state.prepared.values())  # in the manifest, and not ended
+        prepared = tuple(context.log.stored.prepared.values())  # in the manifest, and not ended
         self._assembler = Assembler(
             start_lsn=start_lsn,
             prepared=prepared,
@@ -94,7 +94,7 @@ class Session:
             tables=context.tables,
             upload=self._line.upload,
             fetch=self._line.fetch,
-            epoch=context.log.state.epoch,
+            epoch=context.log.stored.epoch,
             numbers=context.numbers,
             limits=options.builder,
             start_lsn=start_lsn,
@@ -158,7 +158,7 @@ class Session:
         """Acknowledges to the server what the receipt proves. A receipt that cannot be ends the
         session before anything is acknowledged.
         """
-        self._status.manifest = self._log.state
+        self._status.manifest = self._log.stored
         if self._settled:
             return
         faults.point("receipt.before")

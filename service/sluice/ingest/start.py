@@ -13,9 +13,9 @@ from sluice.errors import SlotBusy, SourceUnavailable
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.publication_gap import PublicationGap
 from sluice.ingest.receive.stream import ReplicationStream
+from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
-from sluice.manifest.state import PipelineState
-from sluice.manifest.writer import ManifestLog
+from sluice.manifest.values import PipelineState
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts
 from sluice.source.sessions import KnownSource, SourceOptions, open_query
@@ -49,7 +49,7 @@ class Start:
 
 
 def prove_start(
-    options: IngestOptions, store: ObjectStore, log: ManifestLog | None, *, unpublished: str, waits: Waits
+    options: IngestOptions, store: ObjectStore, log: OrderedLog | None, *, unpublished: str, waits: Waits
 ) -> Start:
     """Proves that a stream can continue the manifest, after waiting until the slot is free. `log`
     is our own, once it is open. `unpublished` is what the server said of an object, perhaps the publication,

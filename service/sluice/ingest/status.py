@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from sluice.contract.table_state import State
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.telemetry import catalogue
 from sluice.telemetry.distribution import Distribution
 from sluice.telemetry.waits import Waits

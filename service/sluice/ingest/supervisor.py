@@ -122,7 +122,7 @@ class Ingest:
         """Brings `status` up to this moment. On the event loop."""
         epoch, session, status = self._epoch, self._session, self.status
         if epoch is not None:
-            status.manifest = epoch.log.state
+            status.manifest = epoch.log.stored
             status.snapshots.pending = len(epoch.snapshotter.pending)
         if session is None:
             status.complete_lsn = status.manifest.through_lsn if status.manifest is not None else 0
@@ -260,6 +260,7 @@ class Ingest:
             finally:
                 with suppress(Interrupted):
                     await self._stop.within(session.settle())
+                await asyncio.to_thread(epoch.tables.forget_stream)
                 self._session = None
         finally:
             self.status.connected = False
@@ -281,7 +282,7 @@ class Ingest:
         def reached() -> bool:
             return (
                 target is not None
-                and min(session.watermark.flushed_lsn, epoch.log.state.examined_lsn) >= target
+                and min(session.watermark.flushed_lsn, epoch.log.stored.examined_lsn) >= target
                 and epoch.settled
             )
 

@@ -9,7 +9,8 @@ from sluice.contract import codec, keys
 from sluice.contract.entries import digest
 from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing
 from sluice.manifest import entry_lookup, horizon
-from sluice.manifest.state import PipelineState, from_json, to_json
+from sluice.manifest.state import from_json, to_json
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 
 EVERY_ENTRIES = 200

@@ -19,7 +19,8 @@ from sluice.contract.archive import ENTRIES, Archive, Sealing
 from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing
 from sluice.manifest import entry_lookup, horizon
 from sluice.manifest.entry_lookup import Link
-from sluice.manifest.state import PipelineState, reduce, to_json
+from sluice.manifest.state import reduce, to_json
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 from sluice.store.calls import together
 

@@ -1,20 +1,16 @@
 """Through where the catalog was examined, as a state of the manifest says it. Pure."""
 
-from typing import TYPE_CHECKING
-
 from sluice.contract.entries import Entry
 from sluice.contract.table_state import State
-
-if TYPE_CHECKING:
-    from sluice.manifest.state import PipelineState, TableState
+from sluice.manifest.values import PipelineState, TableState
 
 
-def held_lsn(state: "PipelineState", before: "TableState | None") -> int:
+def held_lsn(state: PipelineState, before: TableState | None) -> int:
     """That of a table after `state`, in which it was `before`. See TableState."""
     return state.examined_lsn if before is None or before.state == State.LIVE else before.held_lsn
 
 
-def unexamined_since(state: "PipelineState", entry: Entry) -> str:
+def unexamined_since(state: PipelineState, entry: Entry) -> str:
     """That of the state after `entry`. See PipelineState."""
     if entry.examined_lsn == entry.through_lsn:
         return ""

@@ -13,7 +13,8 @@ from sluice.contract import archive, keys
 from sluice.contract.horizon import Horizon
 from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing
 from sluice.manifest import entry_lookup
-from sluice.manifest.state import PipelineState, from_json
+from sluice.manifest.state import from_json
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 
 NONE = Horizon(0, "", "")

@@ -23,7 +23,7 @@ from sluice.contract.entries import Body, Changes, Opened, Progress, Repair, Seg
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, StoreRefused
 from sluice.manifest import horizon
 from sluice.manifest.reader import read_backwards
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 
 LOOK_BACK_ENTRIES = 100_000

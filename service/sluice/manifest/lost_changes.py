@@ -5,7 +5,6 @@ saying what is missing.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sluice.contract.entries import Entry, Lost, Opened
 from sluice.contract.reasons import Reason
@@ -13,12 +12,10 @@ from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.lsn import show
 from sluice.manifest.gaps import widened
-
-if TYPE_CHECKING:
-    from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 
 
-def with_gap(table: "TableState", entry: Entry, lost: Lost) -> "TableState":
+def with_gap(table: TableState, entry: Entry, lost: Lost) -> TableState:
     """After changes were lost. Rows of a snapshot that is under way are of no use without them, and columns
     that are about to change may have changed.
     """
@@ -49,7 +46,7 @@ def with_gap(table: "TableState", entry: Entry, lost: Lost) -> "TableState":
     )
 
 
-def lacking_origins(table: "TableState", lsn: int) -> "TableState":
+def lacking_origins(table: TableState, lsn: int) -> TableState:
     """In the entry that asks for every origin, so that no writer can die between asking and saying
     what is missing.
     """
@@ -59,7 +56,7 @@ def lacking_origins(table: "TableState", lsn: int) -> "TableState":
     return _lost(table, reason, lsn)
 
 
-def since_the_fork(tables: dict[str, "TableState"], before: Opened | None, now: Opened) -> dict[str, "TableState"]:
+def since_the_fork(tables: dict[str, TableState], before: Opened | None, now: Opened) -> dict[str, TableState]:
     """After a promotion: a snapshot that was taken on the server from before, past the position at which
     the promoted one left it, may have rows that are nowhere else.
     """
@@ -75,7 +72,7 @@ def since_the_fork(tables: dict[str, "TableState"], before: Opened | None, now: 
     }
 
 
-def on_its_server(tables: dict[str, "TableState"], before: Opened | None, now: Opened) -> dict[str, "TableState"]:
+def on_its_server(tables: dict[str, TableState], before: Opened | None, now: Opened) -> dict[str, TableState]:
     """After pg_upgrade: looks at the catalog of the server from before cannot be compared with this one's,
     where every row is a new one. The comparison that closes the gap of a table looks at its rows.
     """
@@ -84,7 +81,7 @@ def on_its_server(tables: dict[str, "TableState"], before: Opened | None, now: O
     return {table_id: replace(table, relfilenode=0, fingerprint="") for table_id, table in tables.items()}
 
 
-def _lost(table: "TableState", reason: str, lsn: int, *, cause: Cause = Cause.GAP, resync_at: str = "") -> "TableState":
+def _lost(table: TableState, reason: str, lsn: int, *, cause: Cause = Cause.GAP, resync_at: str = "") -> TableState:
     return replace(
         table,
         state=State.STALE,
@@ -95,5 +92,5 @@ def _lost(table: "TableState", reason: str, lsn: int, *, cause: Cause = Cause.GA
     )
 
 
-def broken(table: "TableState", reason: str) -> "TableState":
+def broken(table: TableState, reason: str) -> TableState:
     return table if table.snapshot is None else replace(table, snapshot=table.snapshot.interrupted(reason))

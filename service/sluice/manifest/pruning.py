@@ -33,7 +33,8 @@ from sluice.manifest.compaction import newest_archived
 from sluice.manifest.leftovers import referenced, unnamed
 from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_links
-from sluice.manifest.state import PipelineState, TableState, reduce
+from sluice.manifest.state import reduce
+from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice.store.calls import together
 

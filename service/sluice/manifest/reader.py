@@ -13,7 +13,8 @@ from sluice.contract.entries import Entry, digest
 from sluice.errors import ManifestCorrupt
 from sluice.manifest import checkpoint, entry_lookup, horizon
 from sluice.manifest.entry_lookup import Link
-from sluice.manifest.state import PipelineState, check_positions, reduce
+from sluice.manifest.state import check_positions, reduce
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 from sluice.store.calls import together
 

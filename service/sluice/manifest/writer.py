@@ -23,7 +23,8 @@ from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing, ServiceError, StoreUnavailable, WriterFenced
 from sluice.manifest import checkpoint, entry_lookup
 from sluice.manifest.reader import later_entry
-from sluice.manifest.state import PipelineState, reduce
+from sluice.manifest.state import reduce
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 
 RETRY_SECONDS = doubling(0.1, 5.0)
@@ -111,6 +112,10 @@ class ManifestLog:
         """The state after the last entry stored."""
         return self._state
 
+    def now(self) -> str:
+        """The time by which entries are dated, ISO 8601 UTC."""
+        return self._clock().isoformat()
+
     def require_ours(self) -> PipelineState:
         """The state after the last entry stored, if that is the last one in the store. Raises
         WriterFenced when another writer has taken the pipeline over.
@@ -171,7 +176,7 @@ class ManifestLog:
                 previous_sha256=self._state.previous_sha256,
                 from_lsn=self._state.through_lsn if from_lsn is None else from_lsn,
                 through_lsn=self._state.through_lsn if through_lsn is None else through_lsn,
-                written_at=self._clock().isoformat(),
+                written_at=self.now(),
                 body=body,
                 examined_lsn=self.examined_lsn,
                 extra=extra,

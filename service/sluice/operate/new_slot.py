@@ -20,7 +20,7 @@ from sluice.ingest.epoch import opened_entry
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.start import Start
 from sluice.lsn import show
-from sluice.manifest.state import PipelineState, TableState
+from sluice.manifest.values import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.operate.slots import in_order
 from sluice.source.continuity import prove_continuity, slot_problems

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sluice.errors import SlotBusy, SlotLost, UsageError
 from sluice.lsn import show
 from sluice.manifest.reader import load_state
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.source.continuity import prove_continuity, require_same_database
 from sluice.source.facts import Place, ServerFacts, SlotFacts
 from sluice.source.sessions import Connection, KnownSource, SourceOptions, open_query

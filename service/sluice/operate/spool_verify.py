@@ -17,7 +17,8 @@ from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing
 from sluice.manifest import horizon
 from sluice.manifest.leftovers import referenced
 from sluice.manifest.reader import read_entries
-from sluice.manifest.state import PipelineState, reduce
+from sluice.manifest.state import reduce
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 from sluice.store.calls import together
 

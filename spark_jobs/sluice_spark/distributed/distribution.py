@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError, StoreError
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice_spark import storage
 from sluice_spark.distributed import partition_stage, snapshot_chunks, snapshot_rows, touched_keys
 from sluice_spark.distributed.stages import Stages, results

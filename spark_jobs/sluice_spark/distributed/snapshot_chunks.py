@@ -21,7 +21,7 @@ from sluice.contract import envelope
 from sluice.contract.entries import Changes, Segment
 from sluice.errors import UnsupportedChange
 from sluice.manifest.reader import read_entries
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.distributed.fold_stage import FoldTask, portions_of
 from sluice_spark.distributed.partition_stage import pieces_of

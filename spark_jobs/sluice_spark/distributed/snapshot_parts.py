@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sluice.contract import envelope
 from sluice.contract.entries import Segment
 from sluice.errors import ServiceError, UnsupportedChange
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.lake.build import BuildTable

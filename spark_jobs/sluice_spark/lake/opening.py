@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sluice.manifest.reader import identity
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark import storage

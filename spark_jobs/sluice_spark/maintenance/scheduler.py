@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from sluice.contract.applied import time_of, time_text
 from sluice.errors import ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice_spark import storage
 from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.failures import CommitConflict, SparkGone

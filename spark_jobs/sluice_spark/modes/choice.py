@@ -7,7 +7,7 @@ from sluice.contract.evolution import refuse_alike
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice_spark.lake.columns import changelog_columns, mirror_columns
 from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sluice.contract.entries import Opened
 from sluice.contract.schema import TableSchema
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice_spark.lake.rows_to_commit import SparkHandover
 from sluice_spark.lake.table import LakeTable
 

@@ -14,11 +14,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from sluice.contract.applied import AppliedTable, Maintenance
-from sluice.contract.entries import Changes, Entry, Opened, Repair, Snapshot, Table
+from sluice.contract.entries import Changes, Entry, Opened, Repair, Snapshot
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
 from sluice.manifest.gaps import Gap
-from sluice.manifest.state import PipelineState, TableState, reduce
+from sluice.manifest.state import reduce
+from sluice.manifest.values import PipelineState, TableState
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import lake_path
@@ -60,8 +61,6 @@ class Ledger:
         """Through where the catalog had been examined by then: no table is complete beyond it."""
         self._looked_at = float("-inf")
         """When the last look at an idle table was given out."""
-        self._reshaped: set[str] = set()
-        """Tables with a schema version that the entries read so far do not reach."""
         self._active: set[str] = set()
         """Tables that may have something to do. All others are at rest: nothing waits for them."""
         self._moved: set[str] = set()
@@ -86,7 +85,6 @@ class Ledger:
         """
         self.tables = tables
         self._active, self._moved, self._looks = set(tables), set(tables), dict.fromkeys(tables)
-        self._reshaped = {table_id for table_id, item in tables.items() if item.pending.coming}
         needed = []
         for table_id, item in tables.items():
             if not item.pending.has_snapshot and self._waits(table_id):
@@ -103,18 +101,17 @@ class Ledger:
         body = entry.body
         if entry.seq > self.state.seq:
             self.state = reduce(self.state, entry, sha256)
-            if isinstance(body, Table):
-                self._follow(body.table_id)
-        ids = (
+            for table in entry.tables:
+                self._follow(table.table_id)
+        ids = {table.table_id for table in entry.tables} | (
             {body.table_id}
-            if isinstance(body, Snapshot | Table | Repair)
+            if isinstance(body, Snapshot | Repair)
             else {segment.table_id for segment in body.segments}
             if isinstance(body, Changes)
             else {table_id for table_id in self.tables if self._gap(table_id, entry) is not None}
             if isinstance(body, Opened)
             else set()
         )
-        ids |= self._reshaped
         origins = body.commits.origins_by_lsn() if isinstance(body, Changes) else NO_ORIGINS
         for table_id in ids:
             self.tables[table_id].pending.take_in(
@@ -126,7 +123,6 @@ class Ledger:
                 gap=self._gap(table_id, entry),
                 schemas=self.state.tables[table_id].schemas,
             )
-        self._reshaped = {table_id for table_id in ids if self.tables[table_id].pending.coming}
         self._active |= ids
         self._moved |= ids
         self.read_seq, self.read_lsn, self.examined_lsn = entry.seq, entry.through_lsn, entry.examined_lsn
@@ -175,8 +171,6 @@ class Ledger:
             schemas=self.state.tables[table_id].schemas,
         )
         self._moved.add(table_id)
-        if self.tables[table_id].pending.coming:
-            self._reshaped.add(table_id)
 
     def moved(self) -> set[str]:
         """Tables whose progress or state may have changed since this was last asked."""

@@ -16,7 +16,7 @@ from sluice.contract.reasons import Reason, ReasonCode, lake_differs, sentence
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, UnsupportedChange
 from sluice.manifest.reader import load_state, pruned_through
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.commit_way import CommitWay
 from sluice_spark.lake.examined_version import ExaminedVersion
@@ -157,8 +157,6 @@ def restore(
     progress.place = place
     if marker is not None and has_snapshot:
         progress.pending.applied_seq = marker
-    # Only the lake says whether it has these versions already; evolving twice is harmless.
-    progress.pending.coming = [(lsn, version) for version, lsn in state.schema_lsns.items() if lsn]
     last = log.tables.get(state.table_id) if log else None
     progress.stale = doubt if state.state.is_followed else None
     if last is not None and last.path == state.path:
@@ -167,7 +165,7 @@ def restore(
         return progress
     progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
     progress.way = CommitWay(last.way, last.way_reason)
-    progress.pending.reported_lsn = progress.pending.shape_lsn = last.complete_through_lsn
+    progress.pending.reported_lsn = last.complete_through_lsn
     # Whether the mode is another one is seen again from the lake table and the configuration of today.
     was_stale = last.state == State.STALE and last.why is not None and last.why.code != ReasonCode.OTHER_MODE
     if was_stale and state.state.is_followed:

@@ -18,7 +18,7 @@ from sluice.contract.applied import SpoolUpkeep, time_text
 from sluice.errors import ServiceError, StoreUnavailable, WriterFenced
 from sluice.manifest import horizon, pruning
 from sluice.manifest.compaction import Compactor
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 
 LOOK_SECONDS = 20.0

@@ -11,7 +11,7 @@ from sluice.backoff import doubling
 from sluice.contract.applied import Maintenance
 from sluice.contract.reasons import Reason, ReasonCode, lake_differs
 from sluice.contract.resyncs import text
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice_spark.lake.commit_way import CommitWay
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.progress import cadence

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sluice.contract.entries import Changes, Entry, Opened, Repair, Segment, Snapshot, Table
+from sluice.contract.entries import Body, Changes, Entry, Opened, Repair, Segment, Snapshot
 from sluice.contract.evolution import identified_since
 from sluice.contract.schema import TableSchema
 from sluice.manifest.gaps import Gap
@@ -69,10 +69,9 @@ class Window:
 
 class Waiting(NamedTuple):
     """What one entry holds for a table. `through_lsn` is through where the table is complete without it, `since` is
-    when the entry could first be read, on the loop's clock, `end_lsn` where the entry ends. `alone`: it is a window
-    of its own. The table is that of `as_of_lsn` afterwards, where that is not 0. `schema_version` is the newest one
-    that begins here (0: none), `identity` the version from which on rows are identified as they are here (0: not
-    said). Of one entry there can be two: its changes, and a version behind them that identifies rows otherwise.
+    when the entry could first be read, on the loop's clock. `alone`: it is a window of its own. The table is that of
+    `as_of_lsn` afterwards, where that is not 0. `schema_version` is the newest one that begins here, with the first
+    rows in it or without any (0: none), `identity` the version from which on rows are identified as they are here.
     """
 
     seq: int
@@ -80,7 +79,6 @@ class Waiting(NamedTuple):
     segments: tuple[Segment, ...]
     bytes: int
     since: float
-    end_lsn: int
     alone: bool = False
     as_of_lsn: int = 0
     schema_version: int = 0
@@ -118,12 +116,6 @@ class PendingChanges:
     """Of the segments in `changes`."""
     origins: dict[int, Mapping[int, tuple[str, int]]] = field(default_factory=dict)
     """By seq, of entries that have any."""
-    coming: list[tuple[int, int]] = field(default_factory=list)
-    """(start of the commit record, schema version) of schema versions that begin after the last
-    entry taken in: rows of older ones may still come.
-    """
-    shape_lsn: int = 0
-    """Through where the table is complete in the shape before those."""
     identities: dict[int, int] = field(default_factory=dict)
     """By schema version, see Waiting; as far as it was asked for."""
     reported_lsn: int = 0
@@ -164,7 +156,7 @@ class PendingChanges:
             if not self.has_snapshot and not self.snapshot_final:
                 self._take_chunk(entry.seq, body, since)
         elif self.skipped is None:
-            empty = Waiting(entry.seq, min(through_lsn, entry.examined_lsn), (), 0, since, entry.through_lsn)
+            empty = Waiting(entry.seq, min(through_lsn, entry.examined_lsn), (), 0, since)
             if isinstance(body, Opened):
                 self._pass(gap, empty)
             else:
@@ -213,39 +205,34 @@ class PendingChanges:
         schemas: Mapping[int, TableSchema],
     ) -> None:
         body = entry.body
-        if isinstance(body, Table) and body.table_id == table_id and body.schema is not None:
-            self.shape_lsn = self.shape_lsn if self.coming else empty.through_lsn
-            self.coming.append((body.lsn, body.schema.version))
-        elif isinstance(body, Changes | Repair) and entry.seq > self.applied_seq and not _closes_gap(body):
+        if entry.seq <= self.applied_seq or _closes_gap(body):
+            return
+        segments: tuple[Segment, ...] = ()
+        if isinstance(body, Changes | Repair):
             segments = tuple(segment for segment in body.segments if segment.table_id == table_id)
-            if segments:
-                size = sum(segment.bytes for segment in segments)
+        begun = [table.schema.version for table in entry.tables if table.table_id == table_id and table.schema]
+        if not segments and not begun:
+            return
+        size = sum(segment.bytes for segment in segments)
+        identity = max(self._identity(one, schemas) for one in (*begun, *(file.schema_version for file in segments)))
+        self.changes.append(
+            empty._replace(
+                segments=segments,
+                bytes=size,
                 # Rows that were read again tell nothing of those before them: a fold takes one or the other.
-                identity = max(self._identity(segment.schema_version, schemas) for segment in segments)
-                alone = isinstance(body, Repair)
-                self.changes.append(empty._replace(segments=segments, bytes=size, alone=alone, identity=identity))
-                self.waiting_bytes += size
-                if origins:
-                    self.origins[entry.seq] = origins
-        self._begin_shapes(entry, empty, schemas)
+                alone=isinstance(body, Repair),
+                schema_version=max(begun, default=0),
+                identity=identity,
+            )
+        )
+        self.waiting_bytes += size
+        if segments and origins:
+            self.origins[entry.seq] = origins
 
     def _identity(self, version: int, schemas: Mapping[int, TableSchema]) -> int:
         if version not in self.identities and version in schemas:
             self.identities[version] = identified_since(schemas, version)
         return self.identities.get(version, 0)
-
-    def _begin_shapes(self, entry: Entry, empty: Waiting, schemas: Mapping[int, TableSchema]) -> None:
-        """A schema version that `entry` reaches is followed there, with rows of it or without."""
-        begun = [version for position, version in self.coming if position < entry.through_lsn]
-        if not begun:
-            return
-        self.coming = [(position, version) for position, version in self.coming if position >= entry.through_lsn]
-        last = self.changes[-1] if self.changes and self.changes[-1].seq == entry.seq else None
-        version, identity = max(begun), self._identity(max(begun), schemas)
-        if last is not None and last.identity in (0, identity):
-            self.changes[-1] = last._replace(schema_version=version, identity=identity)
-        else:
-            self.changes.append(empty._replace(schema_version=version, identity=identity))
 
     def keep(self, count: int) -> None:
         """Forgets all but the `count` oldest entries with changes. What is forgotten can be taken
@@ -255,8 +242,6 @@ class PendingChanges:
             last = self.changes.pop()
             self.waiting_bytes -= last.bytes
             self.origins.pop(last.seq, None)
-            if last.schema_version:
-                self.coming.append((last.end_lsn - 1, last.schema_version))
             self.skipped = last.seq, last.through_lsn
 
     def stop(self) -> None:
@@ -362,21 +347,13 @@ class PendingChanges:
             self.chunks.clear()
             return
         self.applied_seq = max(self.applied_seq, window.last_seq)
-        while self.changes and self._is_in(window, self.changes[0]):
+        while self.changes and self.changes[0].seq <= window.last_seq:
             item = self.changes.popleft()
             self.waiting_bytes -= item.bytes
             self.snapshot_lsn = max(self.snapshot_lsn, item.as_of_lsn)
             self.origins.pop(item.seq, None)
-        # A schema version that was forgotten with its entry, and was in the window all the same.
-        self.coming = [(position, version) for position, version in self.coming if version > window.schema_version]
         if self.skipped is not None and self.skipped[0] <= window.last_seq:
             self.skipped = window.last_seq + 1, self.skipped[1]
-
-    @staticmethod
-    def _is_in(window: Window, item: Waiting) -> bool:
-        # The marker does not tell whether a version behind the changes of its entry was followed: only its window does.
-        behind = not item.segments and item.schema_version > window.schema_version
-        return item.seq < window.last_seq or (item.seq == window.last_seq and not behind)
 
     def _next(self) -> tuple[int, int] | None:
         """(seq, through_lsn of the entry before) of the first entry that is still to be applied, if
@@ -392,8 +369,8 @@ class PendingChanges:
         if not self.has_snapshot:
             return 0
         following = self._next()
-        known = [following[1] if following else newest_lsn, held_lsn, self.shape_lsn if self.coming else None]
-        return max(self.snapshot_lsn, min(lsn for lsn in known if lsn is not None))
+        known = following[1] if following else newest_lsn
+        return max(self.snapshot_lsn, known if held_lsn is None else min(known, held_lsn))
 
     def through_seq(self, newest_seq: int) -> int:
         """The last entry of which every change is in the lake, when entries up to `newest_seq` have
@@ -405,7 +382,7 @@ class PendingChanges:
         return following[0] - 1 if following else max(newest_seq, self.applied_seq)
 
 
-def _closes_gap(body: Changes | Repair) -> bool:
+def _closes_gap(body: Body) -> bool:
     """Its rows come where the gap begins."""
     return isinstance(body, Repair) and body.gap_seq > 0
 

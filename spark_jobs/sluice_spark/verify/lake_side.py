@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from sluice.contract import envelope
 from sluice.contract.row_form import PROBES, LakeAnswer, LakeQuestion
-from sluice.manifest.state import PipelineState, TableState
+from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.distributed.stages import Stages, results
 from sluice_spark.fold.fold import after_truncate, fold, in_order

@@ -13,7 +13,7 @@ from sluice.contract.row_form import LakeQuestion
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError
 from sluice.manifest.reader import identity
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark import storage

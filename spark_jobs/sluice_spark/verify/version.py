@@ -19,7 +19,7 @@ from sluice.lsn import show
 from sluice.manifest import horizon
 from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import identity, load_state, read_entries, read_entry
-from sluice.manifest.state import PipelineState, TableState
+from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.fold.spill import Versioned
 from sluice_spark.lake.foreign_commits import COMMIT, commit_name, read_commit

@@ -14,7 +14,7 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Table
 from sluice.contract.table_state import State
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.operate.compare.recording import Record
 from sluice.settings import load

@@ -18,7 +18,7 @@ from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Changes, Commits
 from sluice.contract.table_state import State
 from sluice.ingest.encode.segment import SegmentWriter
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store

@@ -27,7 +27,7 @@ from sluice.health.reporter import Reporter, public_uri
 from sluice.health.snapshots import SnapshotReport, SnapshotRound
 from sluice.health.source_history import SourceHistory
 from sluice.manifest.reader import read_entry
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
 from sluice.store.opening import open_store

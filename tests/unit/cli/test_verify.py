@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sluice.contract.table_state import State
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.opening import open_store
 from tests.unit.cli.conftest import Sluice, opened, table

@@ -13,7 +13,7 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.health import backlog
 from sluice.health.backlog import Backlog, Pending
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, put

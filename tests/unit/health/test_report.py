@@ -14,7 +14,7 @@ from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.health.continuity import check_holds
 from sluice.health.reporter import Reporter
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.store.memory import MemoryStore
 from tests.support.recorded import NOW, RecordedPipeline
 

@@ -8,7 +8,7 @@ from sluice.errors import ServiceError, SourceUnavailable
 from sluice.health import source_watch
 from sluice.health.continuity import lost_between
 from sluice.health.source_watch import SourceWatch
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.source.sessions import SourceOptions
 from sluice.source.slot_probe import SlotProbeFacts
 from tests.support.manifests import opened

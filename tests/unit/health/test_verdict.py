@@ -39,7 +39,7 @@ from sluice.health.process_facts import ProcessFacts
 from sluice.health.report import Report
 from sluice.health.reporter import Reporter
 from sluice.health.verdict import CARRYING, STATES, Verdict, judge
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 from tests.support.recorded import NOW, RecordedPipeline

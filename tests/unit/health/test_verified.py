@@ -17,7 +17,7 @@ from sluice.errors import FormatTooNew, ManifestCorrupt, StoreRefused
 from sluice.health.facts import Facts
 from sluice.health.verdict import judge
 from sluice.health.verified import Comparisons
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.operate.compare.comparing import Verdict, not_compared
 from sluice.operate.compare.recording import KEPT, Record
 from sluice.store.memory import MemoryStore

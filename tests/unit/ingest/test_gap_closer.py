@@ -13,6 +13,7 @@ from sluice.contract import keys
 from sluice.contract.entries import Lost, Repair
 from sluice.errors import StoreRefused, UsageError
 from sluice.ingest.snapshot.gap_closer import GapCloser
+from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
@@ -37,7 +38,13 @@ class Scene:
         self.store.put(KEY, ROWS)
         options: Any = None
         self.closer = GapCloser(
-            options, self.log, self.store, options, epoch=2, numbers=itertools.count(1), stop=threading.Event()
+            options,
+            OrderedLog(self.log, threaded=False),
+            self.store,
+            options,
+            epoch=2,
+            numbers=itertools.count(1),
+            stop=threading.Event(),
         )
 
     def repair(self, **wrong: Any) -> Repair:

@@ -8,7 +8,8 @@ import pytest
 from sluice.contract.entries import Changes, Commits, Lost, Prepared, PreparedEnd
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
-from sluice.manifest.state import PipelineState, from_json, to_json
+from sluice.manifest.state import from_json, to_json
+from sluice.manifest.values import PipelineState
 from tests.support.manifests import changes, follow, opened, repair, segment, snapshot, started, table
 
 

@@ -13,7 +13,8 @@ from sluice.contract.chunks import BlockRange
 from sluice.contract.entries import Changes, Commits, Fork, Opened, Progress, Snapshot
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
-from sluice.manifest.state import MOVING, Pause, PipelineState, from_json, reduce, to_json
+from sluice.manifest.state import MOVING, from_json, reduce, to_json
+from sluice.manifest.values import Pause, PipelineState
 from tests.support.manifests import (
     WRITTEN_AT,
     changes,

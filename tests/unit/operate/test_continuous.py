@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from sluice.contract.table_state import State
 from sluice.contract.verified import EQUAL
 from sluice.errors import SourceUnavailable, StoreUnavailable
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.operate.compare.comparing import Verdict
 from sluice.operate.compare.continuous import AGAIN_SECONDS, LOOK_SECONDS, Continuous
 from sluice.operate.compare.recording import Record

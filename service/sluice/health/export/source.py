@@ -6,7 +6,7 @@ needed.
 """
 
 from sluice.health.wal import Headroom, Positions, stages
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice.source.slot_probe import DecoderTotals, SlotProbeFacts
 from sluice.telemetry import catalogue
 from sluice.telemetry.catalogue import Gauge

@@ -29,7 +29,7 @@ from sluice.ingest.circuit_breaker import CircuitBreaker
 from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
 from sluice.ingest.status import CommitCounts
-from sluice.manifest.writer import ManifestLog
+from sluice.manifest.ordered_log import OrderedLog
 from sluice.store.base import ObjectStore
 
 UPLOAD_THREADS = 4
@@ -82,14 +82,14 @@ class CommitLine:
 
 
 class Committer:
-    """Owns the upload threads and the one thread that appends changes. `on_problem` is called from
+    """Owns the upload threads, and hands units to the thread of `log`. `on_problem` is called from
     an upload thread for each try that the store did not answer.
     """
 
     def __init__(
         self,
         store: ObjectStore,
-        log: ManifestLog,
+        log: OrderedLog,
         *,
         on_problem: Callable[[StoreUnavailable], None],
         stop: threading.Event,
@@ -100,7 +100,6 @@ class Committer:
         self._on_problem = on_problem
         self._stop = stop
         self._uploads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
-        self._commits = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._upload_permits = threading.BoundedSemaphore(UPLOADS_IN_FLIGHT)
         self._unit_permits = threading.BoundedSemaphore(UNITS_IN_FLIGHT)
         self._logger = structlog.get_logger("spool")
@@ -134,7 +133,7 @@ class Committer:
     def submit(self, commit: Callable[[], None]) -> "Future[None]":
         """Runs `commit` in the commit thread. For CommitLine, which guards what it hands over."""
         self._enter(self._unit_permits, for_decoder=True)
-        future = self._commits.submit(commit)
+        future = self._log.run(commit)
         future.add_done_callback(lambda _: self._leave(self._unit_permits))
         return future
 
@@ -156,7 +155,7 @@ class Committer:
 
     def close(self) -> None:
         """Waits for what is under way (the stop event cuts retries short) and ends the threads."""
-        self._commits.shutdown(wait=True)
+        self._log.close()
         self._uploads.shutdown(wait=True)
 
     def _upload(
@@ -196,7 +195,7 @@ class Committer:
         for segment in segments:
             self.counts.rows += segment.rows
             self.counts.unchanged_values += sum(segment.unchanged.values())
-            table = self._log.state.tables[segment.table_id]
+            table = self._log.stored.tables[segment.table_id]
             rows = self.counts.tables.setdefault(
                 (table.schema_name, table.table_name), dict.fromkeys(OP_NAMES.values(), 0)
             )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sluice.contract import keys
-from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Segment
+from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Segment, Table
 from sluice.contract.schema import TableSchema
 from sluice.errors import LimitReached, UnsupportedChange
 from sluice.ingest.assemble.assembly import (
@@ -84,6 +84,7 @@ class Unit:
     commits: Commits
     prepared: list[tuple[Prepared, list[Part]]]
     ended: list[PreparedEnd]
+    tables: tuple[Table, ...]
     from_lsn: int
     through_lsn: int
 
@@ -106,9 +107,9 @@ class Unit:
             replace(fact, parts=tuple(PreparedPart(part.shape, part.file.result()) for part in parts))
             for fact, parts in self.prepared
         ]
-        if not (segments or self.commits or prepared or self.ended):
+        if not (segments or self.commits or prepared or self.ended or self.tables):
             return None
-        return Changes(tuple(segments), self.commits, tuple(prepared), tuple(self.ended))
+        return Changes(tuple(segments), self.commits, tuple(prepared), tuple(self.ended), self.tables)
 
 
 class Builder:
@@ -168,6 +169,7 @@ class Builder:
             or self._row_count > 0
             or bool(self._ended)
             or not all(one.recorded for one in self._prepared.values())
+            or self._tables.has_decided(self.through_lsn)
         )
 
     @property
@@ -230,6 +232,7 @@ class Builder:
             self._commits,
             self._record_prepared(),
             self._ended,
+            self._tables.take(self.through_lsn),
             self._from_lsn,
             self.through_lsn,
         )

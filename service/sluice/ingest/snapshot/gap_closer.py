@@ -32,13 +32,13 @@ class GapCloser(Repairer):
         self._remove(repair)
 
     def _close(self, repair: Repair) -> None:
-        state = self._log.state.tables.get(repair.table_id)
+        state = self._log.stored.tables.get(repair.table_id)
         name = f"{state.schema_name}.{state.table_name}" if state is not None else f"table {repair.table_id}"
         if any(gap.closed and gap.seq == repair.gap_seq for gap in (state.gaps if state is not None else ())):
             return
         if state is None or state.gap is None or state.gap.seq != repair.gap_seq:
             raise UsageError(f"{name} has no such gap any more", hint="`sluice tables` says how it is")
-        while self._log.state.through_lsn < repair.as_of_lsn:
+        while self._log.stored.through_lsn < repair.as_of_lsn:
             if self._stop.wait(POLL_SECONDS):
                 raise SourceUnavailable("closing a gap was stopped", hint="it is done after the next start")
         self._append_closing(repair, name)

@@ -24,9 +24,9 @@ from sluice.ingest.snapshot.repair_rows import Key, read_again
 from sluice.ingest.snapshot.touched_keys import keys_in, truncates
 from sluice.ingest.tables.schemas import has_shape
 from sluice.lsn import show
+from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import read_entries
-from sluice.manifest.state import PipelineState, TableState
-from sluice.manifest.writer import ManifestLog
+from sluice.manifest.values import PipelineState, TableState
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, open_query
 from sluice.source.snapshot_export import SnapshotHolder
@@ -45,7 +45,7 @@ class Repairer:
     def __init__(
         self,
         options: KnownSource,
-        log: ManifestLog,
+        log: OrderedLog,
         store: ObjectStore,
         committer: Committer,
         *,
@@ -69,7 +69,7 @@ class Repairer:
         """
         for _ in range(ATTEMPTS):
             # Whatever the manifest says of the table behind this moment shows in the entries behind it.
-            now = self._log.state
+            now = self._log.stored
             state = self._state(now, schema_name, table_name)
             faults.point("repair.begun")
             width = len(state.schemas[state.schema_version].key_columns)
@@ -129,7 +129,7 @@ class Repairer:
         """Whether the repair is in the manifest. False when its keys have changed meanwhile, or the table is
         not what it was.
         """
-        while self._log.state.through_lsn < as_of:
+        while self._log.stored.through_lsn < as_of:
             if self._stop.wait(POLL_SECONDS):
                 raise SourceUnavailable("a repair was stopped", hint="it is done after the next start")
         touched, seen = keys_in(self._store, files, state.schemas), after_seq
@@ -146,7 +146,9 @@ class Repairer:
                     ]
                     if truncates(later) or touched & keys_in(self._store, later, state.schemas):
                         return False
-                elif getattr(entry.body, "table_id", "") == state.table_id:
+                if any(table.table_id == state.table_id for table in entry.tables):
+                    return False
+                if getattr(entry.body, "table_id", "") == state.table_id:
                     return False
             seen = now.seq
             faults.point("repair.append.before")
@@ -163,14 +165,14 @@ class Repairer:
         Raises ManifestCorrupt when it never can, SourceUnavailable when it may work later.
         """
         for _ in range(APPENDS):
-            now = self._log.state
+            now = self._log.stored
             if not may_follow(now):
                 return False
             try:
-                self._log.append(replace(repair, unchanged_through_lsn=now.through_lsn))
+                self._log.repair(replace(repair, unchanged_through_lsn=now.through_lsn))
             except ManifestCorrupt:
                 # Other entries may have come first: they are looked at, too.
-                if self._log.state.seq == now.seq:
+                if self._log.stored.seq == now.seq:
                     raise
                 continue
             return True

@@ -33,7 +33,7 @@ from sluice.ingest.tables.catalog_diff import Unseen, compare
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.lsn import show
 from sluice.manifest.snapshot_state import SnapshotState
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, NoFreeSlot, open_query
 from sluice.source.snapshot_export import SnapshotHolder, Waiting, waited_for

@@ -22,7 +22,7 @@ from sluice.ingest.tables.catalog_diff import Unseen
 from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister, differs
 from sluice.lsn import show
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 
 RETRY_SECONDS = (5.0, 30.0, 120.0, 600.0)
 """Pauses before a table that the server refused to let be read is tried again; the last one
@@ -39,7 +39,7 @@ def utc_now() -> datetime:
 class AutomaticResyncs:
     """`clock` gives the time by which entries are dated too."""
 
-    def __init__(self, register: TableRegister, policies: Policies, *, clock: Clock = utc_now) -> None:
+    def __init__(self, register: TableRegister, policies: Policies, *, clock: Clock) -> None:
         self._register = register
         self.policies = policies
         self._clock = clock
@@ -57,8 +57,7 @@ class AutomaticResyncs:
             lsn=show(lsn),
             resync_at=at or None,
         )
-        why = Reason.of(cause, what)
-        self._register.change(state, state=State.STALE, why=why, lsn=lsn, cause=cause, resync_at=at)
+        self._register.become(state, State.STALE, Reason.of(cause, what), lsn=lsn, cause=cause, resync_at=at)
 
     def must_wait(self, state: TableState, cause: Cause) -> bool:
         """Whether a table that changed for `cause` is not read again now: it must rest first."""
@@ -74,7 +73,7 @@ class AutomaticResyncs:
         cause = Cause(state.cause) if state.cause else Cause.GAP
         at = self._resync_at(state, cause)
         if bool(at) != bool(state.resync_at):
-            self._register.change(state, resync_at=at)
+            self._register.become(state, state.state, state.why, cause=state.cause, resync_at=at)
         return bool(at) and not self.must_wait(state, cause)
 
     def why(self, state: TableState) -> Unseen:

@@ -21,8 +21,8 @@ from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.forgetting import Forgetting
 from sluice.ingest.tables.register import differs
 from sluice.ingest.tables.requests import Requests
-from sluice.manifest.state import TableState
-from sluice.manifest.writer import ManifestLog
+from sluice.manifest.ordered_log import OrderedLog
+from sluice.manifest.values import TableState
 from sluice.source.catalog import Catalog
 from sluice.source.lazy_session import LazySession
 from sluice.source.published_tables import PublishedTables
@@ -62,7 +62,7 @@ class CatalogWatch:
         tables: FollowedTables,
         store: ObjectStore,
         *,
-        log: ManifestLog,
+        log: OrderedLog,
         is_quiet: Callable[[], bool] = lambda: True,
     ) -> None:
         """`is_quiet` says whether no entry is about to be written by the stream."""
@@ -70,7 +70,7 @@ class CatalogWatch:
         self._session = LazySession(options)
         self._published = PublishedTables(options.publication)
         self._tables = tables
-        self._forgetting = Forgetting(store, tables, lambda: log.state)
+        self._forgetting = Forgetting(store, tables, lambda: log.stored)
         self.requests = Requests(store, tables, options.publication)
         self._configured = tables.configured
         self._settled: dict[int, tuple[TableFacts, TableState]] = {}
@@ -88,18 +88,18 @@ class CatalogWatch:
     def is_due(self) -> bool:
         """Whether a look would examine what was published since the last one, or a request waits for one."""
         if self._mark.lsn <= self._log.examined_lsn:
-            self._mark = _Mark(self._log.state.through_lsn, time.monotonic())
+            self._mark = _Mark(self._log.stored.through_lsn, time.monotonic())
         return bool(self.requests.waiting) or (self._mark.lsn > self._log.examined_lsn and self._mark.settled)
 
     def state_examined(self) -> None:
         """Sees to it that the manifest says through where it was examined, if no entry of the stream will."""
-        if self._log.state.examined_lsn < self._log.examined_lsn and self._is_quiet():
-            self._log.append(Progress())
+        if self._log.stored.examined_lsn < self._log.examined_lsn and self._is_quiet():
+            self._log.append(Progress()).result()
 
     def conclude(self) -> None:
         """Examines what was published last, at the end of a run. What a look leaves for the next one stays."""
         for _ in range(_TRIES):
-            if not self.is_due() and self._log.examined_lsn >= self._log.state.through_lsn:
+            if not self.is_due() and self._log.examined_lsn >= self._log.stored.through_lsn:
                 break
             time.sleep(SETTLED_SECONDS)
             self.run_once()
@@ -114,7 +114,7 @@ class CatalogWatch:
         waiting, mark, examined_lsn = dict(self.requests.waiting), self._mark, 0
         if mark.settled:  # a younger one stays, or looks at a faster rhythm would never examine anything
             examined_lsn = mark.lsn
-            self._mark = _Mark(self._log.state.through_lsn, time.monotonic())
+            self._mark = _Mark(self._log.stored.through_lsn, time.monotonic())
         states = self._tables.states()  # from before the look: what changes meanwhile is judged by the next one
         before_lsn = Catalog(connection).wal_end()
         published = self._published.look(connection)
@@ -141,3 +141,4 @@ class CatalogWatch:
         }
         self.requests.take(waiting, published)
         self._forgetting.turn(Catalog(connection))
+        self._tables.wait_stored()

@@ -1,39 +1,44 @@
 """The tables that ingest follows: which they are, in which schema version their rows are decoded, and
 when one of them goes stale.
 
-Invariant: a row is encoded in a schema version that the manifest already holds, or not at all; a
+Invariant: a row is encoded in a schema version that the manifest holds before the row, or with it; a
 change of shape that the lake cannot follow turns the table stale in the manifest before any later
-row of it is dropped. Thread-safe: the decoder, the snapshotter and the catalog watch share it.
+row of it is dropped. What rows say is stored with them (`take`), what others say behind all that was
+decided before; while a table has the former, the latter waits. Thread-safe: the decoder, the snapshotter and the
+catalog watch share it, and nobody waits for the object store in here.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import structlog
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.entries import Snapshot
-from sluice.contract.reasons import DROPPED, UNSELECTED, Reason, ReasonCode, unpublished
+from sluice.contract.entries import Snapshot, Table
+from sluice.contract.reasons import DROPPED, Reason, ReasonCode
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
 from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.tables.automatic_resyncs import Clock, utc_now
-from sluice.ingest.tables.catalog_diff import Unseen, compare, fingerprint
-from sluice.ingest.tables.generations import Generations, Lookup
+from sluice.ingest.tables.catalog_answers import Answers, CatalogAnswers, Lookup, Unanswered
+from sluice.ingest.tables.catalog_diff import Unseen, compare
+from sluice.ingest.tables.generations import Generations
+from sluice.ingest.tables.looks import Looks
 from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
-from sluice.ingest.tables.schemas import build_schema, relation_of, same_columns
-from sluice.ingest.tables.shapes import CannotFollow, Shapes, contracted, require_same, step, unseen_of
-from sluice.manifest.state import TableState
-from sluice.manifest.writer import ManifestLog
+from sluice.ingest.tables.shapes import Shapes
+from sluice.manifest.ordered_log import OrderedLog
+from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
 
 NOT_YET: Final = "not yet"
+Decision = TypeVar("Decision")
 
 
 class FollowedTables:
@@ -46,33 +51,31 @@ class FollowedTables:
 
     def __init__(
         self,
-        log: ManifestLog,
+        log: OrderedLog,
         lookup: Lookup,
         patterns: tuple[str, ...],
         *,
         wal_end: Callable[[], int],
         counts: TableCounts | None = None,
         policies: Policies | None = None,
-        clock: Clock = utc_now,
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
+        self._log = log
         self._register = TableRegister(log, counts or TableCounts())
+        self._catalog = CatalogAnswers(lookup, wal_end)
         self._generations = Generations(
             self._register,
             policies or Policies(),
             patterns,
-            lookup=lookup,
-            wal_end=wal_end,
+            catalog=self._catalog,
             clock=clock,
             on_end=self._forget,
         )
         self._resyncs, self._paths = self._generations.resyncs, self._generations.paths
-        self._lookup = lookup
         self._lock = threading.RLock()
         self._resolved: dict[RelationVersion, TableSchema | None] = {}
-        self._shapes = Shapes(self._register, lookup)
-        self._history = self._shapes.history
-        self._awaited: dict[int, tuple[str, int]] = {}
-        """By oid: the facts of a shape that the stream has not come to, and where the server was then."""
+        self._shapes = Shapes(self._register, self._catalog)
+        self._looks = Looks(self._register, self._generations, self._shapes)
         self._examined: dict[int, TableFacts] = {}
         """By oid, of tables whose rows are being read: what a look has found."""
         self.configured = 0  # how often `configure` was called
@@ -84,6 +87,65 @@ class FollowedTables:
             self._generations.configure(patterns, policies)
             self._resolved = {}
             self.configured += 1
+
+    # the stream
+
+    def has_decided(self, through_lsn: int) -> bool:
+        """Whether `take` would give anything."""
+        return self._log.has_held(through_lsn)
+
+    def take(self, through_lsn: int) -> tuple[Table, ...]:
+        """What rows up to `through_lsn` said of their tables, for the entry that has them."""
+        return self._log.take(through_lsn)
+
+    def forget_stream(self) -> None:
+        """The connection is over, and nothing of it is under way: its rows that are not stored come again, and
+        say again what they said.
+        """
+        with self._lock:
+            if self._log.drop_held():
+                self._shapes.forget()
+                self._resolved, self._examined = {}, {}
+                self._looks.forget()
+
+    @contextmanager
+    def _apart(self, oid: int) -> Iterator[None]:
+        """The lock, while nothing that rows said of the table waits to be stored."""
+        while True:
+            self._log.wait_for(str(oid))
+            with self._lock:
+                if not self._log.is_held(str(oid)):
+                    yield
+                    return
+
+    @contextmanager
+    def _in_stream(self, position_lsn: int) -> Iterator[None]:
+        """The lock; what is decided was said by rows at that position."""
+        with self._lock, self._register.deciding_at(position_lsn):
+            yield
+
+    def _decided(
+        self,
+        locked: Callable[[], AbstractContextManager[None]],
+        decide: Callable[[], Decision],
+        answers: Answers | None = None,
+    ) -> Decision:
+        """What `decide` returns, which has the lock, and is called again once the catalog was asked for what it lacks:
+        nobody waits for that but the caller.
+        """
+        answers = answers or Answers()
+        while True:
+            try:
+                with locked(), self._catalog.known(answers):
+                    return decide()
+            except Unanswered as missing:
+                self._catalog.ask(missing, answers)
+
+    def wait_stored(self) -> None:
+        """Returns when what was decided before is durable, but for what rows said. Raises what
+        `ManifestLog.append` raises.
+        """
+        self._log.wait_stored()
 
     def selected(self, schema_name: str, table_name: str) -> bool:
         """Whether configuration asks for a table of this name."""
@@ -105,7 +167,7 @@ class FollowedTables:
         """The schema version in which rows of `relation` are spooled, or None when the table is not
         carried.
 
-        May append to the manifest: a table that is new, a shape that changed, a table that went
+        May decide: a table that is new, a shape that changed, a table that went
         stale. `position_lsn` is where the first commit record of the rows concerned begins, `xid`
         the transaction of the first of them, not its savepoint. The position must be that for every way in which
         a transaction can come: one recorded for one of its rows is compared with those of its
@@ -115,18 +177,23 @@ class FollowedTables:
         if relation == messagetable.RELATION:
             return messagetable.SCHEMA
         with self._lock:
-            again = self._history.announced(relation, position_lsn)
-            schema = self._resolved.get(relation)
-            if again or relation not in self._resolved:
-                schema = self._resolve(relation, position_lsn, xid)
-                state = self._register.state(relation.oid)
-                if (schema is None and (state is None or not state.state.is_followed)) or (
-                    schema and state and schema.version == state.schema_version
-                ):
-                    # An older version is right for one place in the log only: further on it is a column dropped again.
-                    self._resolved[relation] = schema
-            self._history.passed(relation.oid, reaches_lsn)
+            again = self._shapes.history.announced(relation, position_lsn)
+            if not again and relation in self._resolved:
+                self._shapes.history.passed(relation.oid, reaches_lsn)
+                return self._resolved[relation]
+
+        def decide() -> TableSchema | None:
+            schema = self._resolve(relation, position_lsn, xid)
+            state = self._register.state(relation.oid)
+            if (schema is None and (state is None or not state.state.is_followed)) or (
+                schema and state and schema.version == state.schema_version
+            ):
+                # An older version is right for one place in the log only: further on it is a column dropped again.
+                self._resolved[relation] = schema
+            self._shapes.history.passed(relation.oid, reaches_lsn)
             return schema
+
+        return self._decided(lambda: self._in_stream(position_lsn), decide)
 
     def written_in(self, relation: RelationVersion) -> TableSchema | Literal["not yet"] | None:
         """The schema version in which rows of a transaction that may still roll back can be written
@@ -142,7 +209,7 @@ class FollowedTables:
             if not state.state.is_followed:
                 return None
             latest = latest_schema(state)
-            possible = self._history.possible(state, relation, after_lsn=self._register.through_lsn)
+            possible = self._shapes.history.possible(state, relation, after_lsn=self._register.through_lsn)
             return latest if latest is not None and possible == [latest] else NOT_YET
 
     def still_written_in(self, relation: RelationVersion, schema: TableSchema, *, position_lsn: int, xid: int) -> bool:
@@ -156,7 +223,8 @@ class FollowedTables:
             f"a transaction that was open when the table came to schema version {now.version} had written "
             f"rows in version {schema.version}"
         )
-        self.mark_stale(relation.oid, what, lsn=position_lsn, cause=Cause.SCHEMA)
+        with self._in_stream(position_lsn):
+            self._generations.mark_stale(relation.oid, what, lsn=position_lsn, cause=Cause.SCHEMA)
         return False
 
     def look(self, facts: TableFacts, before: Mapping[str, TableState], *, wal_end: int) -> bool:
@@ -165,17 +233,20 @@ class FollowedTables:
         changed since is left for the next look: the facts may be older than its state. Returns whether the
         manifest has all that they say.
         """
-        with self._lock:
-            self._history.doubt(facts.oid)
+
+        def decide() -> bool:
+            self._shapes.history.doubt(facts.oid)
             known, now = before.get(str(facts.oid)), self._register.state(facts.oid)
             if now is not None and now.state == State.SNAPSHOT:
                 self._examined[facts.oid] = facts
             # Each entry counts what waits for a table that is paused.
             if now is not known and (now is None or known is None or replace(now, paused=known.paused) != known):
                 return False
-            self._look(facts, wal_end, before)
+            self._looks.take(facts, wal_end, before)
             now = self._register.state(facts.oid)
             return now is None or not differs(now, facts)
+
+        return self._decided(lambda: self._apart(facts.oid), decide, Answers(wal_end, {facts.oid: facts}))
 
     def looked(self, *, before_lsn: int, examined_lsn: int, seen: Mapping[str, int]) -> None:
         """A look at every published table is complete that began when the server was at `before_lsn`.
@@ -186,21 +257,19 @@ class FollowedTables:
         `seen` each table that is live now: by table id, the generation in which it saw it.
         """
         with self._lock:
-            self._history.confirm(before_lsn)
-            live = (table for table in self.states().values() if table.state in (State.LIVE, State.GAP))
+            self._shapes.history.confirm(before_lsn)
+            # What rows said meanwhile is in no entry yet.
+            decided, stored = self._log.state.tables, self._log.stored.tables
+            tables = [stored.get(key, now) if self._log.is_held(key) else now for key, now in decided.items()]
+            live = (table for table in tables if table.state in (State.LIVE, State.GAP))
             if all(seen.get(one.table_id) == one.generation or one.table_id == messagetable.TABLE_ID for one in live):
-                self._register.examined(examined_lsn)
+                self._log.examined(examined_lsn)
 
     def request_snapshot(self, facts: TableFacts) -> bool:
         """Begins the table's next generation, because an operator asks for it. False when its snapshot
         is under way already, or when it cannot be carried.
         """
-        with self._lock:
-            state = self._register.state(facts.oid)
-            if state is None:
-                return self._generations.join(relation_of(facts), facts) is not None
-            asked = Unseen(Cause.REQUEST, "an operator asked for it")
-            return state.state != State.SNAPSHOT and self._generations.begin(facts, state, asked) is not None
+        return self._decided(lambda: self._apart(facts.oid), lambda: self._generations.request(facts))
 
     def prepare_snapshot(self, facts: TableFacts) -> TableSchema | None:
         """The shape in which a table that waits for its rows can be read under `facts`, None when
@@ -208,37 +277,25 @@ class FollowedTables:
 
         A table that changed since it joined begins another generation.
         """
-        with self._lock:
-            state = self._generations.named(facts)
-            if state is None or state.state != State.SNAPSHOT:
-                return None
-            if not facts.published:
-                self.detach(facts.oid, unpublished(facts.publication))
-                return None
-            latest = latest_schema(state)
-            if self._generations.refuses(facts, state):
-                return None
-            if latest is not None:
-                now = build_schema(relation_of(facts), facts, latest, latest.version, begins=True)
-                same = contracted(now, latest, self._generations.policy(state)) == latest
-                return latest if same else self._generations.begin(facts, state, None)
-            return self._generations.begin(facts, state, None)
+        return self._decided(lambda: self._apart(facts.oid), lambda: self._generations.prepare(facts))
 
     def publish_snapshot(self, entry: Snapshot) -> bool:
-        """Publishes rows of a snapshot; the final entry makes its table live. False when the table has
-        moved on meanwhile, or a look has examined what the rows lack: then nothing is published.
+        """Publishes rows of a snapshot, and returns when they are durable; the final entry makes its table live.
+        False when the table has moved on meanwhile, or a look has examined what the rows lack: then nothing is
+        published.
         """
-        with self._lock:
+        with self._apart(int(entry.table_id)):
             state = self._register.state(int(entry.table_id))
             if state is None or state.state != State.SNAPSHOT or state.generation != entry.generation:
                 return False
             facts = self._examined.get(int(entry.table_id))
             if entry.final and facts is not None and compare(entry.relfilenode, entry.fingerprint, facts) is not None:
                 return False
-            self._register.publish_snapshot(entry, first=state.snapshot is None)
+            stored = self._register.publish_snapshot(entry, first=state.snapshot is None)
             if entry.final:
                 self._resyncs.taken(int(entry.table_id))
-            return True
+        stored.result()
+        return True
 
     @property
     def through_lsn(self) -> int:
@@ -249,34 +306,23 @@ class FollowedTables:
         """The rows of a snapshot that is under way in `generation` are of no use: begins the next one
         under today's facts, later if that happens again and again.
         """
-        with self._lock:
-            state = self._register.state(facts.oid)
-            if state is None or (state.state, state.generation) != (State.SNAPSHOT, generation):
-                return
-            lost = step(state, relation_of(facts), facts, self._generations.policy(state)).lost
-            if lost is not None and not lost.cause.heals:
-                unseen = lost
-            waits = unseen.cause != Cause.INTERRUPTED and self._resyncs.must_wait(state, unseen.cause)
-            if not unseen.cause.heals or waits:
-                self.mark_stale(facts.oid, unseen.reason, lsn=self._register.through_lsn, cause=unseen.cause)
-                return
-            self._logger.warning("the snapshot begins again", table=facts.qualified_name, reason=unseen.reason)
-            self._generations.begin(facts, state, unseen)
+        again = partial(self._generations.begin_again, facts, unseen, generation=generation)
+        self._decided(lambda: self._apart(facts.oid), again)
 
     def note_wait(self, oid: int, what: str) -> None:
         """The snapshot of a table cannot be taken because of `what`, and is tried again. Stored, so that
         whoever looks from outside sees it.
         """
-        with self._lock:
+        with self._apart(oid):
             state, why = self._register.state(oid), Reason(ReasonCode.SNAPSHOT_WAITS, {"what": what})
             if state is not None and state.state == State.SNAPSHOT and state.why != why:
-                self._register.change(state, why=why)
+                self._register.become(state, state.state, why, cause=state.cause)
 
     def quarantine(self, facts: TableFacts, what: str, *, generation: int) -> None:
         """The server refused to let the table be read, as `what` says, in `generation`. It is tried
         again after a pause, or when its facts are other ones.
         """
-        with self._lock:
+        with self._apart(facts.oid):
             state = self._register.state(facts.oid)
             if state is not None and state.generation == generation and state.state.is_followed:
                 self._resyncs.refused(facts.oid)
@@ -284,13 +330,13 @@ class FollowedTables:
 
     def set_paused(self, table_id: str, *, paused: bool) -> None:
         """Begins or ends a pause: what is spooled of the table is not applied while it lasts."""
-        with self._lock:
+        with self._apart(int(table_id)):
             state = self.states()[table_id]
             if (state.paused is not None) != paused:
                 self._logger.info(
                     "table paused" if paused else "table resumed", table=f"{state.schema_name}.{state.table_name}"
                 )
-                self._register.change(state, paused=paused)
+                self._register.pause(state, paused=paused)
 
     @property
     def awaiting(self) -> bool:
@@ -304,18 +350,18 @@ class FollowedTables:
         A table that is not known yet will be read after the commit that makes it known, so that
         nothing of it is missing. With `generation`, only while that one is in force.
         """
-        with self._lock:
+        with self._apart(oid):
             self._generations.mark_stale(oid, reason, lsn=lsn, cause=cause, generation=generation)
 
     def lose_value(self, oid: int, reason: str, *, lsn: int | None) -> None:
         """A change that committed at `lsn` cannot be written, for `reason`. One from before the table's snapshot
         is in that. None: it is not known whether, and where, its transaction commits.
         """
-        with self._lock:
+        at = self._register.through_lsn if lsn is None else lsn
+        with self._in_stream(at):
             state = self._register.state(oid)
             if state is not None and (lsn is None or lsn >= state.lsn):
-                at = self._register.through_lsn if lsn is None else lsn
-                self.mark_stale(oid, reason, lsn=at, cause=Cause.VALUE)
+                self._generations.mark_stale(oid, reason, lsn=at, cause=Cause.VALUE)
 
     def mark_all_stale(self, reason: str, *, lsn: int, cause: Cause) -> None:
         """Every table whose rows are spooled, that of logical messages too."""
@@ -324,7 +370,7 @@ class FollowedTables:
 
     def detach(self, oid: int, why: Reason | None) -> None:
         """The source no longer publishes the table, or nobody asks for it. No reason: it is forgotten."""
-        with self._lock:
+        with self._apart(oid):
             self._generations.detach(oid, why)
 
     def drop(self, oid: int) -> None:
@@ -337,83 +383,16 @@ class FollowedTables:
 
     # under the lock
 
-    def _look(self, facts: TableFacts, wal_end: int, before: Mapping[str, TableState]) -> None:
-        known = self._generations.named(facts)
-        if not self._paths.selects(facts, known):
-            if known is not None:
-                self.detach(facts.oid, UNSELECTED)
-        elif known is None:
-            self._generations.join(relation_of(facts), facts)
-        elif known.state.is_followed and self._paths.moves(known) and self._resyncs.rested(known):
-            self._generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
-        elif known.state.is_followed:
-            self._look_at_carried(facts, known, wal_end, before)
-        elif known.state == State.STALE:
-            self._generations.heal(facts)
-        elif known.state == State.DETACHED:
-            self._generations.begin(facts, known, Unseen(Cause.PUBLICATION, "the table was not carried for a while"))
-        elif known.state == State.QUARANTINED and self._resyncs.may_try(facts, known):
-            self._generations.begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
-
-    def _look_at_carried(
-        self, facts: TableFacts, known: TableState, wal_end: int, before: Mapping[str, TableState]
-    ) -> None:
-        # What a snapshot was taken under, its own end compares.
-        if not self._generations.refuses(facts, known) and known.state != State.SNAPSHOT:
-            through_lsn = self._register.through_lsn
-            key_lsn = self._history.key_lsn(known, facts, wal_end=wal_end)
-            others = (one.fingerprint for one in before.values())
-            unseen = unseen_of(known, facts, self._generations.policy(known), key_lsn=key_lsn, others=others)
-            if unseen is not None:
-                self._generations.lose(facts, unseen, lsn=through_lsn)
-                return
-            if differs(known, facts) and self._history.knows_key(facts.oid, through_lsn=through_lsn):
-                self._register.change(known, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
-            self._follow_catalog(facts, self.states()[known.table_id], wal_end)
-
-    def _follow_catalog(self, facts: TableFacts, state: TableState, wal_end: int) -> None:
-        """A shape that no row announces is followed once the stream has passed the position at
-        which the catalog was seen to have it. Every row that was sent by then is of an older shape, or
-        would have announced this one; and none of an older shape can follow, since whoever wrote one
-        held a lock that kept the shape from changing until its transaction had ended.
-        """
-        latest = latest_schema(state)
-        relation = relation_of(facts)
-        policy = self._generations.policy(state)
-        if latest is not None and same_columns(latest, relation, facts):
-            self._awaited.pop(facts.oid, None)
-            self._history.settle(facts.oid)
-            # What the wire does not say of the same shape: the primary key under another identity.
-            unchanged = partial(require_same, state, facts, policy)
-            same = self._follow(facts.oid, state, self._register.through_lsn, unchanged)
-            if same is not None and state.state == State.PENDING:
-                self._register.change(state, state=State.LIVE, why=None)
-            return
-        seen = fingerprint(facts)
-        before, position = self._awaited.get(facts.oid, ("", 0))
-        if before != seen:
-            self._awaited[facts.oid] = (seen, wal_end)
-            if state.state == State.LIVE:
-                self._register.await_shape(state, lsn=wal_end)
-        elif self._register.through_lsn >= position:
-            # Before every commit that is still to come: those begin at this position or behind it.
-            at = self._register.through_lsn - 1
-            reshape = partial(self._shapes.reshape, relation, state, facts, policy, position_lsn=at)
-            self._follow(facts.oid, state, at, reshape)
-            now = self.states()[state.table_id]
-            if now.state == State.PENDING:
-                self._register.change(now, state=State.LIVE, why=None)
-
     def _forget(self, oid: int) -> None:
         self._resolved = {relation: schema for relation, schema in self._resolved.items() if relation.oid != oid}
-        self._awaited.pop(oid, None)
+        self._looks.forget(oid)
         self._examined.pop(oid, None)
 
     def _resolve(self, relation: RelationVersion, position_lsn: int, xid: int) -> TableSchema | None:
         state = self._register.state(relation.oid)
         if state is None:
             if self.selected(relation.schema, relation.name):
-                return self._generations.join(relation, self._lookup(relation.oid))
+                return self._generations.join(relation, self._catalog.facts(relation.oid))
             name = f"{relation.schema}.{relation.name}"
             self._logger.info("rows of a table that is not selected are left out", table=name)
             return None
@@ -421,18 +400,4 @@ class FollowedTables:
             return None
         policy = self._generations.policy(state)
         find = partial(self._shapes.version_of, relation, state, policy, position_lsn=position_lsn, xid=xid)
-        return self._follow(relation.oid, state, position_lsn, find)
-
-    def _follow(
-        self, oid: int, state: TableState, position_lsn: int, follow: Callable[[], TableSchema | None]
-    ) -> TableSchema | None:
-        """The schema version that `follow` finds for rows from `position_lsn` on."""
-        try:
-            schema = follow()
-        except CannotFollow as reason:
-            self._register.note_schema_change("other", "stale")
-            self._generations.lose(reason.facts, reason.unseen, lsn=position_lsn, oid=oid)
-            return None
-        if schema is not None and schema.version > state.schema_version:
-            self._forget(oid)
-        return schema
+        return self._generations.follow(relation.oid, state, position_lsn, find)

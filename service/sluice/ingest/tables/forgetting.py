@@ -19,7 +19,7 @@ from sluice.errors import ServiceError
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest import horizon
-from sluice.manifest.state import PipelineState, TableState
+from sluice.manifest.values import PipelineState, TableState
 from sluice.source.catalog import Catalog
 from sluice.store.base import ObjectStore
 

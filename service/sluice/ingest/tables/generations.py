@@ -12,25 +12,24 @@ import structlog
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.conditions import refusal
-from sluice.contract.reasons import DROPPED, Reason, ReasonCode, sentence
+from sluice.contract.reasons import DROPPED, Reason, ReasonCode, sentence, unpublished
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
-from sluice.ingest.tables.automatic_resyncs import AutomaticResyncs, Clock
-from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
+from sluice.ingest.tables.automatic_resyncs import AutomaticResyncs, Clock, utc_now
+from sluice.ingest.tables.catalog_answers import CatalogAnswers
+from sluice.ingest.tables.catalog_diff import Unseen
 from sluice.ingest.tables.lake_paths import LakePaths
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.ingest.tables.register import TableRegister, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of
-from sluice.ingest.tables.shapes import contracted, first_entry, step
-from sluice.manifest.state import TableState
+from sluice.ingest.tables.shapes import CannotFollow, contracted, first_entry, step
+from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
-
-Lookup = Callable[[int], TableFacts | None]
 
 
 class Generations:
-    """`lookup` and `wal_end` are those of FollowedTables. `on_end` is called with the oid of each table
+    """`on_end` is called with the oid of each table
     whose generation ends or begins: what was found out about its rows no longer holds.
     """
 
@@ -40,16 +39,14 @@ class Generations:
         policies: Policies,
         patterns: tuple[str, ...],
         *,
-        lookup: Lookup,
-        wal_end: Callable[[], int],
-        clock: Clock,
+        catalog: CatalogAnswers,
+        clock: Clock | None,
         on_end: Callable[[int], None],
     ) -> None:
         self._register = register
-        self.resyncs = AutomaticResyncs(register, policies, clock=clock)
+        self.resyncs = AutomaticResyncs(register, policies, clock=clock or utc_now)
         self.paths = LakePaths(register, policies, patterns)
-        self._lookup = lookup
-        self._wal_end = wal_end
+        self._catalog = catalog
         self._on_end = on_end
         self._logger = structlog.get_logger("tables")
 
@@ -65,10 +62,11 @@ class Generations:
         """The first generation of a table. None when the table cannot be carried."""
         if facts is not None:
             relation = replace(relation, schema=facts.schema, name=facts.name)
+            self._require_namesakes(facts, set())
             self._clear_name(facts)
         path = self.paths.path(relation.oid, relation.schema, relation.name, None)
         policy = self.resyncs.policies.of(relation.schema, relation.name)
-        entry = first_entry(relation, facts, policy, lsn=self._wal_end(), path=path)
+        entry = first_entry(relation, facts, policy, lsn=self._catalog.wal_end(), path=path)
         self._register.join(entry)
         name = f"{relation.schema}.{relation.name}"
         if entry.state == State.SNAPSHOT:
@@ -93,12 +91,51 @@ class Generations:
             facts,
             schema,
             generation=state.generation + 1,
-            lsn=self._wal_end(),
+            lsn=self._catalog.wal_end(),
             path=self.paths.path(facts.oid, facts.schema, facts.name, state),
             cause=why.cause if why else None,
             what=why.reason if why else "",
         )
         return schema
+
+    def request(self, facts: TableFacts) -> bool:
+        """See FollowedTables.request_snapshot."""
+        state = self._register.state(facts.oid)
+        if state is None:
+            return self.join(relation_of(facts), facts) is not None
+        asked = Unseen(Cause.REQUEST, "an operator asked for it")
+        return state.state != State.SNAPSHOT and self.begin(facts, state, asked) is not None
+
+    def prepare(self, facts: TableFacts) -> TableSchema | None:
+        """See FollowedTables.prepare_snapshot."""
+        state = self.named(facts)
+        if state is None or state.state != State.SNAPSHOT:
+            return None
+        if not facts.published:
+            self.detach(facts.oid, unpublished(facts.publication))
+            return None
+        latest = latest_schema(state)
+        if self.refuses(facts, state):
+            return None
+        if latest is not None:
+            now = build_schema(relation_of(facts), facts, latest, latest.version, begins=True)
+            if contracted(now, latest, self.policy(state)) == latest:
+                return latest
+        return self.begin(facts, state, None)
+
+    def begin_again(self, facts: TableFacts, unseen: Unseen, *, generation: int) -> None:
+        """See FollowedTables."""
+        state = self._register.state(facts.oid)
+        if state is None or (state.state, state.generation) != (State.SNAPSHOT, generation):
+            return
+        lost = step(state, relation_of(facts), facts, self.policy(state)).lost
+        if lost is not None and not lost.cause.heals:
+            unseen = lost
+        waits = unseen.cause != Cause.INTERRUPTED and self.resyncs.must_wait(state, unseen.cause)
+        if not unseen.cause.heals or waits:
+            self.mark_stale(facts.oid, unseen.reason, lsn=self._register.through_lsn, cause=unseen.cause)
+        elif self.begin(facts, state, unseen) is not None:
+            self._logger.warning("the snapshot begins again", table=facts.qualified_name, reason=unseen.reason)
 
     def heal(self, facts: TableFacts) -> None:
         """Begins the next generation of a stale table, when it is time."""
@@ -116,6 +153,22 @@ class Generations:
         self.mark_stale(facts.oid if facts else oid, unseen.reason, lsn=lsn, cause=unseen.cause)
         if facts is not None and facts.published:
             self.heal(facts)
+
+    def follow(
+        self, oid: int, state: TableState, position_lsn: int, find: Callable[[], TableSchema | None]
+    ) -> TableSchema | None:
+        """The schema version that `find` finds for rows from `position_lsn` on. Without one that can be followed the
+        table is lost.
+        """
+        try:
+            schema = find()
+        except CannotFollow as reason:
+            self._register.note_schema_change("other", "stale")
+            self.lose(reason.facts, reason.unseen, lsn=position_lsn, oid=oid)
+            return None
+        if schema is not None and schema.version > state.schema_version:
+            self._on_end(oid)
+        return schema
 
     def mark_stale(self, oid: int, reason: str, *, lsn: int, cause: Cause, generation: int | None = None) -> None:
         """See FollowedTables."""
@@ -136,15 +189,7 @@ class Generations:
         self._on_end(facts.oid)
         if (state.state, state.why) != (State.QUARANTINED, why):
             self._logger.error("table cannot be carried", table=facts.qualified_name, reason=why.what)
-        lsn = self._register.through_lsn
-        self._register.change(
-            state,
-            state=State.QUARANTINED,
-            why=why,
-            lsn=lsn,
-            relfilenode=facts.relfilenode,
-            fingerprint=fingerprint(facts),
-        )
+        self._register.become(state, State.QUARANTINED, why, lsn=self._register.through_lsn, facts=facts)
 
     def detach(self, oid: int, why: Reason | None) -> None:
         """See FollowedTables."""
@@ -152,11 +197,11 @@ class Generations:
         if state.state == State.DETACHED:
             is_gone = state.why is not None and state.why.code == ReasonCode.DROPPED
             if state.why != why and not (state.is_forgotten or (why is not None and is_gone)):
-                self._register.change(state, why=why)
+                self._register.become(state, State.DETACHED, why)
         else:
             name = f"{state.schema_name}.{state.table_name}"
             self._logger.warning("table detached", table=name, reason=sentence(why, State.DETACHED, name))
-            self._register.change(state, state=State.DETACHED, why=why, lsn=self._register.through_lsn)
+            self._register.become(state, State.DETACHED, why, lsn=self._register.through_lsn)
             self._on_end(oid)
 
     def named(self, facts: TableFacts) -> TableState | None:
@@ -165,14 +210,23 @@ class Generations:
         """
         state, name = self._register.state(facts.oid), (facts.schema, facts.name)
         if state is not None and (state.schema_name, state.table_name) != name:
+            self._require_namesakes(facts, set())
             self._register.rename(state, *name)
             self._clear_name(facts)
         return self._register.state(facts.oid)
 
+    def _require_namesakes(self, facts: TableFacts, seen: set[int]) -> None:
+        """Everything that `_clear_name` asks for is known."""
+        for other in self.paths.namesakes(facts.oid, facts.schema, facts.name):
+            oid = int(other.table_id)
+            found = self._catalog.facts(oid)
+            if found is not None and oid not in seen:
+                self._require_namesakes(found, seen | {oid})
+
     def _clear_name(self, facts: TableFacts) -> None:
         for other in self.paths.namesakes(facts.oid, facts.schema, facts.name):
             oid = int(other.table_id)
-            found = self._lookup(oid)
+            found = self._catalog.facts(oid)
             if found is None:
                 self.detach(oid, DROPPED)
             else:

@@ -11,7 +11,7 @@ from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.source.selection import matches, selects
 
 

@@ -19,7 +19,7 @@ from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
 from sluice.ingest.tables.schemas import relation_sent_as
-from sluice.manifest.writer import ManifestLog
+from sluice.manifest.ordered_log import OrderedLog
 
 TABLE_ID = "0"
 """No relation has this oid."""
@@ -54,7 +54,7 @@ RELATION = relation_sent_as(SCHEMA)
 """What messages come as, so that they wait in bodies and units like rows of any table."""
 
 
-def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
+def ensure(log: OrderedLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
     """Brings the table to what the configuration says: live and empty when messages are first kept,
     detached when they no longer are.
 
@@ -67,7 +67,7 @@ def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
     if wanted and not (live and state is not None and state.fingerprint == chosen):
         generation = state.generation + 1 if state is not None else 1
         log.append(_table(State.SNAPSHOT, generation, log))
-        log.append(Snapshot(TABLE_ID, generation, 1, log.state.through_lsn, (), final=True, fingerprint=chosen))
+        log.append(Snapshot(TABLE_ID, generation, 1, log.stored.through_lsn, (), final=True, fingerprint=chosen))
     elif live and not wanted and state is not None:
         log.append(
             _table(
@@ -79,8 +79,10 @@ def ensure(log: ManifestLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
         )
 
 
-def _table(state: State, generation: int, log: ManifestLog, *, why: Reason | None = None) -> Table:
-    return Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, why, log.state.through_lsn, SCHEMA)
+def _table(state: State, generation: int, log: OrderedLog, *, why: Reason | None = None) -> Table:
+    return Table(
+        TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, why, log.stored.through_lsn, SCHEMA
+    )
 
 
 def prefix_filter(patterns: Sequence[str]) -> Callable[[str], bool]:

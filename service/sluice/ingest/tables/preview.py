@@ -18,7 +18,7 @@ from sluice.contract.table_state import State
 from sluice.ingest.tables.policies import TablePolicy
 from sluice.ingest.tables.schemas import relation_of
 from sluice.ingest.tables.shapes import step, unseen_of
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 
 Effect = Literal["nothing", "followed", "snapshot", "stop"]
 _ASKED = "; `sluice resync` would then read it again"

@@ -33,7 +33,7 @@ from sluice.errors import (
     may_pass,
 )
 from sluice.ingest.tables.followed_tables import FollowedTables
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice.telemetry.logs import describe
 
@@ -206,6 +206,7 @@ class Requests:
                 seen = self._refusal(older)
                 if seen is not None and seen.table == name:
                     self._remove(older)
+        self._tables.wait_stored()
         self._remove(key)
 
     def _pause(self, request: Request, name: str) -> None:

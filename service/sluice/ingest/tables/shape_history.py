@@ -11,7 +11,7 @@ from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
 from sluice.ingest.tables.catalog_diff import other_primary_key
 from sluice.ingest.tables.schemas import same_shape
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
 
 

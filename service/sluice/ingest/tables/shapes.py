@@ -5,7 +5,7 @@ no value came with it that was not sent. A step that cannot be followed exactly 
 cause; nothing here decides what becomes of the table then.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sluice.contract.catalog_facts import TableFacts
@@ -26,13 +26,14 @@ from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.errors import UnsupportedChange
+from sluice.ingest.tables.catalog_answers import CatalogAnswers
 from sluice.ingest.tables.catalog_diff import Unseen, compare, fingerprint
 from sluice.ingest.tables.matching import Matched, match, match_again
 from sluice.ingest.tables.policies import TablePolicy
 from sluice.ingest.tables.register import TableRegister, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
 from sluice.ingest.tables.shape_history import ShapeHistory
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
 
 _IDENTITY = "identity"
@@ -236,12 +237,16 @@ class CannotFollow(Exception):
 
 
 class Shapes:
-    """For FollowedTables, under its lock. `lookup` asks the catalog."""
+    """For FollowedTables, under its lock."""
 
-    def __init__(self, register: TableRegister, lookup: Callable[[int], TableFacts | None]) -> None:
+    def __init__(self, register: TableRegister, catalog: CatalogAnswers) -> None:
         self._register = register
         self.history = ShapeHistory()
-        self._lookup = lookup
+        self._catalog = catalog
+
+    def forget(self) -> None:
+        """What was found out of rows that come again."""
+        self.history = ShapeHistory()
 
     def version_of(
         self, relation: RelationVersion, state: TableState, policy: TablePolicy, *, position_lsn: int, xid: int
@@ -257,7 +262,7 @@ class Shapes:
         known = self.history.version_at(state, relation, position_lsn)
         if latest is None or (known is not None and not (known is latest and self.history.is_doubtful(relation.oid))):
             return known
-        facts = self._lookup(relation.oid)
+        facts = self._catalog.facts(relation.oid)
         find = match if known is None else match_again
         try:
             matched = find(relation, latest, facts, xid=xid)

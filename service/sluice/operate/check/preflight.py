@@ -16,7 +16,7 @@ import psycopg
 from sluice.contract.catalog_facts import PublicationFacts, TableFacts
 from sluice.errors import SourceError, UsageError
 from sluice.findings import Finding, Severity
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.operate.check.server import Look, examine_connections, examine_load_limits, examine_server
 from sluice.operate.check.slot import examine_slot
 from sluice.operate.check.tables import examine_tables

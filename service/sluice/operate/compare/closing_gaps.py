@@ -20,7 +20,7 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.verified import NOT_COMPARED
 from sluice.errors import SourceError, VerificationFailed
 from sluice.ingest.snapshot.repair_rows import Key, read_again
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.operate.compare.comparing import Comparing, Verdict
 from sluice.operate.compare.repairing import await_done, keys_wanted
 from sluice.source.sessions import KnownSource

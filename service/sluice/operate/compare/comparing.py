@@ -22,7 +22,7 @@ from sluice.errors import ApplyError, ServiceError, SourceError, UnsupportedChan
 from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused
 from sluice.ingest.tables.schemas import has_shape
 from sluice.lsn import show
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.operate.compare.source_side import Form, Load, SourceTable, opened
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, open_query, translated

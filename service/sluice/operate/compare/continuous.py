@@ -16,7 +16,7 @@ from sluice.contract.table_state import State
 from sluice.contract.verified import Verified
 from sluice.errors import ServiceError
 from sluice.lsn import show
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.operate.compare.comparing import Verdict, not_compared
 from sluice.operate.compare.recording import Clock, Record, utc_now
 

@@ -15,7 +15,7 @@ from sluice.contract import keys
 from sluice.contract.verified import DIFFERENT, EQUAL, NOT_COMPARED, Verified, VerifiedTable
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectExists, StoreRefused, StoreUnavailable
 from sluice.manifest.newest_record import newest_verified
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.operate.compare.comparing import Verdict
 from sluice.store.base import ObjectStore
 

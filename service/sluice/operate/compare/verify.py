@@ -12,7 +12,7 @@ from sluice.errors import ApplyError, UsageError, VerificationFailed
 from sluice.lsn import show
 from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import load_state
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.operate.compare.closing_gaps import close_gap
 from sluice.operate.compare.comparing import Ask, Comparing, Verdict
 from sluice.operate.compare.continuous import Continuous

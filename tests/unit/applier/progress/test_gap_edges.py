@@ -3,7 +3,7 @@
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.entries import Entry, Lost
 from sluice.contract.table_state import State
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions

@@ -8,7 +8,6 @@ import pytest
 from sluice.contract.entries import Changes, Commits, Entry, Progress, Segment, Table
 from sluice.contract.evolution import identified_since
 from sluice.contract.schema import TableSchema
-from sluice.contract.table_state import State
 from sluice_spark.read.window import PendingChanges, Window
 from tests.support.manifests import schema
 
@@ -27,27 +26,24 @@ def _schemas(chance: random.Random) -> dict[int, TableSchema]:
 
 
 def _history(chance: random.Random, schemas: dict[int, TableSchema]) -> list[Entry]:
-    """Versions begin where the manifest is, or at a position that later rows reach. The catalog was examined
-    through any position so far.
-    """
+    """A version begins alone, or in the entry of its first rows. The catalog was examined through any position."""
     entries: list[Entry] = []
-    through, examined, version, known, coming = 10, 5, 1, 1, 0
+    through, examined, version = 10, 5, 1
     for seq in range(2, 2 + chance.randint(4, 16)):
         examined = min(through, examined + chance.choice([0, 0, 0, 5, 30]))
         kind, end = chance.random(), through
         body: Changes | Progress | Table
-        if kind < 0.2 and known < len(schemas) and not coming:
-            known += 1
-            coming = chance.choice([through - 1, through + 3, through + 13])
-            body = Table("t", "public", "t", State.LIVE, 1, lsn=coming, schema=schemas[known])
+        tables: tuple[Table, ...] = ()
+        if chance.random() < 0.2 and version < len(schemas):
+            version += 1
+            tables = (Table("t", "public", "t", None, 1, lsn=through - 1, schema=schemas[version]),)
+        if tables and kind < 0.5:
+            body = tables[0]
         else:
             end += 10 if kind < 0.75 else chance.choice([0, 10])
-            version, coming = (known, 0) if coming and coming < end else (version, coming)
             names = [f"{seq}.{number}" for number in range(chance.randint(1, 2))] if kind < 0.75 else []
             found = tuple(Segment(name, "t", version, 1, 10, "", end, end, {"i": 1}) for name in names)
-            body = Changes(found, Commits()) if found else Progress()
-        if isinstance(body, Table) and coming < through:
-            version, coming = known, 0
+            body = Changes(found, Commits(), tables=tables) if found or tables else Progress()
         entries.append(Entry(seq, 1, "", through, end, "", body, examined))
         through = end
     return entries
@@ -84,7 +80,7 @@ def _apply(chance: random.Random, schemas: dict[int, TableSchema], entries: list
         act = chance.choice(["read", "keep", "again", "window", "done"])
         if act == "read" and read < entries[-1].seq:
             entry = by_seq[read + 1]
-            if isinstance(entry.body, Changes | Table) or pending.coming:
+            if isinstance(entry.body, Changes | Table):
                 pending.take_in(entry, "t", through_lsn=read_lsn, schemas=schemas)
             read, read_lsn = entry.seq, entry.through_lsn
         elif act == "keep" and chance.random() < 0.3:
@@ -111,8 +107,6 @@ def test_whatever_is_forgotten_every_row_and_version_comes_once_and_in_order(par
         entries = _history(chance, schemas)
         lake = _apply(chance, schemas, entries)
         rows = [one.key for entry in entries if isinstance(entry.body, Changes) for one in entry.body.segments]
-        begun = [
-            one.body.schema for one in entries if isinstance(one.body, Table) and one.body.lsn < entries[-1].through_lsn
-        ]
+        begun = [table.schema for one in entries for table in one.tables]
         assert lake.rows == rows, f"seed {seed}"
         assert lake.version == max((one.version for one in begun if one), default=1), f"seed {seed}"

@@ -7,10 +7,9 @@ import pyarrow as pa
 from sluice.contract import envelope
 from sluice.contract.entries import Changes, Commits, Entry, Lost, Repair, Segment, Snapshot, Table
 from sluice.contract.schema import TableSchema
-from sluice.contract.table_state import State
 from sluice.manifest.gaps import Gap
 from sluice_spark.modes.changelog import with_origins
-from sluice_spark.read.window import PendingChanges, Window
+from sluice_spark.read.window import PendingChanges
 from tests.support.manifests import opened, schema
 
 
@@ -147,41 +146,35 @@ def test_a_change_gets_the_origin_of_its_transaction_or_none() -> None:
     assert with_origins(rows, {})[envelope.ORIGIN].to_pylist() == [None] * 4
 
 
-def _shaped(seq: int, *, lsn: int, through_lsn: int, version: int) -> Entry:
-    return Entry(
-        seq,
-        1,
-        "",
-        through_lsn,
-        through_lsn,
-        "",
-        Table("t", "public", "t", State.LIVE, 1, lsn=lsn, schema=schema("t", version)),
-    )
+def _begins(version: int, lsn: int) -> Table:
+    return Table("t", "public", "t", None, 1, lsn=lsn, schema=schema("t", version))
 
 
-def test_a_schema_version_without_rows_is_a_window_where_the_stream_has_passed_it() -> None:
+def test_a_schema_version_without_rows_is_a_window() -> None:
     pending = PendingChanges(1, 1, 1, has_snapshot=True)
-    pending.take_in(_shaped(2, lsn=19, through_lsn=20, version=2), "t", through_lsn=20)
+    pending.take_in(Entry(2, 1, "", 20, 20, "", _begins(2, 19)), "t", through_lsn=20)
     window = pending.next_window(max_bytes=100, until_seq=9)
     assert window is not None
     assert (window.segments, window.last_seq, window.schema_version) == ((), 2, 2)
     assert pending.through_seq(2) == 1
     pending.done(window)
-    assert (pending.through_seq(2), pending.coming) == (2, [])
+    assert pending.through_seq(2) == 2
 
 
-def test_a_schema_version_ahead_of_the_entries_waits_for_the_rows_before_it() -> None:
+def test_a_schema_version_begins_with_the_entry_of_its_rows_and_not_with_the_one_before() -> None:
     pending = PendingChanges(1, 1, 1, has_snapshot=True)
-    pending.take_in(_shaped(2, lsn=25, through_lsn=20, version=2), "t", through_lsn=20)
-    assert pending.next_window(max_bytes=100, until_seq=9) is None
-    pending.take_in(Entry(3, 1, "", 20, 25, "", Changes((_segment(3),), Commits())), "t", through_lsn=20)
-    before = pending.next_window(max_bytes=100, until_seq=9)
+    pending.take_in(Entry(2, 1, "", 10, 20, "", Changes((_segment(2),), Commits()), 20), "t", through_lsn=10)
+    rows = (replace(_segment(3), schema_version=2),)
+    body = Changes(rows, Commits(), tables=(_begins(2, 25),))
+    pending.take_in(Entry(3, 1, "", 20, 30, "", body, 20), "t", through_lsn=20)
+    before = pending.next_window(max_bytes=10, until_seq=9)
     assert before is not None
-    assert before.schema_version == 0
-    pending.take_in(Entry(4, 1, "", 25, 30, "", Changes((_segment(4),), Commits())), "t", through_lsn=25)
+    assert (before.last_seq, before.schema_version) == (2, 0)
+    pending.done(before)
+    assert pending.complete_through(30) == 20
     both = pending.next_window(max_bytes=1000, until_seq=9)
     assert both is not None
-    assert both.schema_version == 2
+    assert (both.segments, both.last_seq, both.schema_version) == (rows, 3, 2)
 
 
 def _keyed(version: int, *names: str) -> TableSchema:
@@ -212,33 +205,24 @@ def test_a_window_ends_where_other_columns_identify_the_rows() -> None:
     ]
 
 
-def test_a_version_that_identifies_rows_otherwise_begins_behind_the_changes_of_its_entry() -> None:
+def test_a_version_that_identifies_rows_otherwise_is_a_window_behind_the_changes() -> None:
     schemas = {1: _keyed(1, schema("t", 1).columns[0].name), 2: _keyed(2)}
-    pending = PendingChanges(1, 1, 1, has_snapshot=True, coming=[(29, 2)])
+    pending = PendingChanges(1, 1, 1, has_snapshot=True)
     for seq in (2, 3):
         entry = Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq),), Commits()))
         pending.take_in(entry, "t", through_lsn=(seq - 1) * 10, schemas=schemas)
-    assert _windows(pending) == [(3, ["data/t/2", "data/t/3"], 0), (3, [], 2)]
-    assert (pending.through_seq(3), pending.waiting_bytes) == (3, 0)
-
-
-def test_a_lake_that_is_further_than_its_window_still_gets_the_key_behind_the_changes() -> None:
-    schemas = {1: _keyed(1, schema("t", 1).columns[0].name), 2: _keyed(2)}
-    pending = PendingChanges(1, 1, 1, has_snapshot=True, coming=[(29, 2)])
-    for seq in (2, 3):
-        entry = Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", Changes((_segment(seq),), Commits()))
-        pending.take_in(entry, "t", through_lsn=(seq - 1) * 10, schemas=schemas)
-    pending.done(Window((), 3))
-    assert _windows(pending) == [(3, [], 2)]
+    pending.take_in(Entry(4, 1, "", 30, 30, "", _begins(2, 29)), "t", through_lsn=30, schemas=schemas)
+    assert _windows(pending) == [(3, ["data/t/2", "data/t/3"], 0), (4, [], 2)]
+    assert (pending.through_seq(4), pending.waiting_bytes) == (4, 0)
 
 
 def test_a_version_that_was_forgotten_begins_again_where_it_began() -> None:
     """However long ago the catalog was examined: rows of the version before would be left out behind it."""
     schemas = {1: _keyed(1, schema("t", 1).columns[0].name), 2: _keyed(2)}
     bodies = {seq: Changes((_segment(seq),), Commits()) for seq in (2, 3)}
-    bodies[4] = Changes((replace(_segment(4), schema_version=2),), Commits())
+    bodies[4] = Changes((replace(_segment(4), schema_version=2),), Commits(), tables=(_begins(2, 35),))
     entries = [Entry(seq, 1, "", (seq - 1) * 10, seq * 10, "", body, 5) for seq, body in bodies.items()]
-    pending = PendingChanges(1, 1, 1, has_snapshot=True, coming=[(35, 2)])
+    pending = PendingChanges(1, 1, 1, has_snapshot=True)
     for entry in entries:
         pending.take_in(entry, "t", through_lsn=entry.from_lsn, schemas=schemas)
     pending.keep(0)

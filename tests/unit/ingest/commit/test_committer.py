@@ -20,7 +20,8 @@ from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
 from sluice.ingest.encode.stats import SegmentStats
 from sluice.ingest.status import CommitCounts
-from sluice.manifest.state import PipelineState
+from sluice.manifest.ordered_log import OrderedLog
+from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, schema, table
@@ -40,7 +41,7 @@ class OneConnection:
         self.broken: list[BaseException] = []
         self.breaker = CircuitBreaker(on_break=self.broken.append)
         self.committer = Committer(
-            self.store, self.log, on_problem=lambda _: None, stop=threading.Event(), counts=CommitCounts()
+            self.store, OrderedLog(self.log), on_problem=lambda _: None, stop=threading.Event(), counts=CommitCounts()
         )
         self.line: CommitLine = self.committer.line(self.breaker, on_receipt=lambda _: None)
 
@@ -52,7 +53,7 @@ class OneConnection:
 
     def submit(self, from_lsn: int) -> "Future[None]":
         end = from_lsn + 10
-        return self.line.submit(Unit([], [], Commits([end], [1], [7]), [], [], from_lsn, end))
+        return self.line.submit(Unit([], [], Commits([end], [1], [7]), [], [], (), from_lsn, end))
 
     def stored(self) -> list[str]:
         return [*self.store.list(keys.DATA)]

@@ -11,8 +11,9 @@ from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.ingest.tables.followed_tables import NOT_YET, FollowedTables
 from sluice.ingest.tables.schemas import relation_sent_as
 from sluice.ingest.tables.shape_history import ShapeHistory
+from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
-from sluice.manifest.state import PipelineState, TableState
+from sluice.manifest.values import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationColumn
 from sluice.store.memory import MemoryStore
@@ -30,7 +31,7 @@ def test_rows_of_an_open_transaction_are_written_in_a_recorded_version_or_in_non
     log = ManifestLog.open(store, opened(), load_state(store))
     log.append(table("7", version=1))
     asked: list[int] = []
-    tables = FollowedTables(log, asked.append, (), wal_end=lambda: 0)
+    tables = FollowedTables(OrderedLog(log, threaded=False), asked.append, (), wal_end=lambda: 0)
     known = relation_sent_as(schema("7"))
     assert tables.written_in(known) == schema("7")
     assert asked == []
@@ -89,7 +90,7 @@ def test_a_paused_table_under_load_keeps_no_look_from_examining_the_catalog() ->
     facts = source_facts.table(key, oid=7, name="t7")
     seen: dict[str, Any] = {"relfilenode": facts.relfilenode, "fingerprint": fingerprint(facts)}
     log.append(table("7", state="live", version=1, paused=True, **seen))
-    tables = FollowedTables(log, lambda _: facts, (), wal_end=lambda: 0)
+    tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: facts, (), wal_end=lambda: 0)
     before = tables.states()
     put(log, changes(30), through_lsn=40)
     assert tables.states()["7"].paused != before["7"].paused
@@ -102,7 +103,7 @@ def test_a_change_that_cannot_be_written_is_no_loss_where_the_snapshot_has_it() 
     store = MemoryStore(uuid.uuid4().hex)
     log = ManifestLog.open(store, opened(), load_state(store))
     log.append(replace(table("7", version=1), lsn=500))
-    tables = FollowedTables(log, lambda _: None, (), wal_end=lambda: 0)
+    tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: None, (), wal_end=lambda: 0)
     tables.lose_value(7, "not sent", lsn=499)
     assert tables.states()["7"].state.is_followed
     tables.lose_value(7, "not sent", lsn=500)
@@ -113,6 +114,6 @@ def test_a_change_that_cannot_be_written_is_a_loss_while_it_is_open_where_it_com
     store = MemoryStore(uuid.uuid4().hex)
     log = ManifestLog.open(store, opened(), load_state(store))
     log.append(replace(table("7", version=1), lsn=500))
-    tables = FollowedTables(log, lambda _: None, (), wal_end=lambda: 0)
+    tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: None, (), wal_end=lambda: 0)
     tables.lose_value(7, "not sent", lsn=None)
     assert tables.states()["7"].state is State.STALE

@@ -1,0 +1,102 @@
+"""What one look at the catalog means for a table: it joins, leaves, is lost, begins again, or has another shape.
+For FollowedTables, under its lock.
+
+Invariant: what the stream does not say is never taken for what it says. A shape that no row announces is followed
+behind every row of an older one; what may have changed rows without an event turns the table stale, by name.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.reasons import UNSELECTED
+from sluice.contract.resyncs import Cause
+from sluice.contract.table_state import State
+from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
+from sluice.ingest.tables.generations import Generations
+from sluice.ingest.tables.register import TableRegister, differs, latest_schema
+from sluice.ingest.tables.schemas import relation_of, same_columns
+from sluice.ingest.tables.shapes import Shapes, require_same, unseen_of
+from sluice.manifest.values import TableState
+
+
+class Looks:
+    def __init__(self, register: TableRegister, generations: Generations, shapes: Shapes) -> None:
+        self._register = register
+        self._generations = generations
+        self._shapes = shapes
+        self._awaited: dict[int, tuple[str, int]] = {}
+        """By oid: the facts of a shape that the stream has not come to, and where the server was then."""
+
+    def forget(self, oid: int | None = None) -> None:
+        """What is awaited of a table, or of all, is not any more."""
+        self._awaited = {} if oid is None else {key: one for key, one in self._awaited.items() if key != oid}
+
+    def take(self, facts: TableFacts, wal_end: int, before: Mapping[str, TableState]) -> None:
+        """See FollowedTables.look."""
+        generations = self._generations
+        known = generations.named(facts)
+        if not generations.paths.selects(facts, known):
+            if known is not None:
+                generations.detach(facts.oid, UNSELECTED)
+        elif known is None:
+            generations.join(relation_of(facts), facts)
+        elif known.state.is_followed and generations.paths.moves(known) and generations.resyncs.rested(known):
+            generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
+        elif known.state.is_followed:
+            self._look_at_carried(facts, known, wal_end, before)
+        elif known.state == State.STALE:
+            generations.heal(facts)
+        elif known.state == State.DETACHED:
+            generations.begin(facts, known, Unseen(Cause.PUBLICATION, "the table was not carried for a while"))
+        elif known.state == State.QUARANTINED and generations.resyncs.may_try(facts, known):
+            generations.begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
+
+    def _look_at_carried(
+        self, facts: TableFacts, known: TableState, wal_end: int, before: Mapping[str, TableState]
+    ) -> None:
+        # What a snapshot was taken under, its own end compares.
+        if not self._generations.refuses(facts, known) and known.state != State.SNAPSHOT:
+            through_lsn = self._register.through_lsn
+            key_lsn = self._shapes.history.key_lsn(known, facts, wal_end=wal_end)
+            others = (one.fingerprint for one in before.values())
+            unseen = unseen_of(known, facts, self._generations.policy(known), key_lsn=key_lsn, others=others)
+            if unseen is not None:
+                self._generations.lose(facts, unseen, lsn=through_lsn)
+                return
+            if differs(known, facts) and self._shapes.history.knows_key(facts.oid, through_lsn=through_lsn):
+                self._register.seen(known, facts)
+            self._follow_catalog(facts, self._register.states()[known.table_id], wal_end)
+
+    def _follow_catalog(self, facts: TableFacts, state: TableState, wal_end: int) -> None:
+        """A shape that no row announces is followed once the stream has passed the position at
+        which the catalog was seen to have it. Every row that was sent by then is of an older shape, or
+        would have announced this one; and none of an older shape can follow, since whoever wrote one
+        held a lock that kept the shape from changing until its transaction had ended.
+        """
+        latest = latest_schema(state)
+        relation = relation_of(facts)
+        policy = self._generations.policy(state)
+        if latest is not None and same_columns(latest, relation, facts):
+            self._awaited.pop(facts.oid, None)
+            self._shapes.history.settle(facts.oid)
+            # What the wire does not say of the same shape: the primary key under another identity.
+            unchanged = partial(require_same, state, facts, policy)
+            same = self._generations.follow(facts.oid, state, self._register.through_lsn, unchanged)
+            if same is not None and state.state == State.PENDING:
+                self._register.become(state, State.LIVE, None)
+            return
+        seen = fingerprint(facts)
+        before, position = self._awaited.get(facts.oid, ("", 0))
+        if before != seen:
+            self._awaited[facts.oid] = (seen, wal_end)
+            if state.state == State.LIVE:
+                self._register.await_shape(state, lsn=wal_end)
+        elif self._register.through_lsn >= position:
+            # Before every commit that is still to come: those begin at this position or behind it.
+            at = self._register.through_lsn - 1
+            reshape = partial(self._shapes.reshape, relation, state, facts, policy, position_lsn=at)
+            self._generations.follow(facts.oid, state, at, reshape)
+            now = self._register.states()[state.table_id]
+            if now.state == State.PENDING:
+                self._register.become(now, State.LIVE, None)
