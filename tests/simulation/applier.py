@@ -15,7 +15,7 @@ from sluice.contract.evolution import Added, identified_since, steps
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice.manifest.reader import load_state, read_entries
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions

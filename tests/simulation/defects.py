@@ -20,7 +20,7 @@ from sluice.ingest.encode.builder import Builder
 from sluice.ingest.tables.catalog_watch import CatalogWatch
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.shape_history import ShapeHistory
-from sluice.manifest.state import TableState
+from sluice.manifest.values import TableState
 from sluice.manifest.writer import ManifestLog
 from sluice_spark.progress import restart
 from sluice_spark.read.window import PendingChanges

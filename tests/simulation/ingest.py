@@ -23,15 +23,15 @@ from sluice.ingest.status import CommitCounts
 from sluice.ingest.tables import catalog_watch
 from sluice.ingest.tables.catalog_watch import CatalogWatch
 from sluice.ingest.tables.followed_tables import FollowedTables
+from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
-from sluice.manifest.writer import ManifestLog
 from sluice.protocol import frames
 from tests.simulation.catalog import PUBLICATION
 from tests.simulation.server import Server
-from tests.simulation.steps import Breaker, Clock, Permits, Steps, Stop, Store
+from tests.simulation.steps import Breaker, Clock, Moment, Permits, Steps, Stop, Store
 from tests.simulation.walsender import Walsender
 
-STATEMENT = "sluice.simulated"
+_DECIDES = ("resolve", "written_in", "still_written_in", "lose_value")
 
 
 class World(Protocol):
@@ -46,7 +46,7 @@ class World(Protocol):
     catalog_away: int
     acknowledged_lsn: int
 
-    def between(self, where: str, *, locked: bool = False) -> None: ...
+    def between(self) -> None: ...
 
     def acknowledge(self, lsn: int) -> None: ...
 
@@ -62,43 +62,40 @@ class SourceCatalog:
         return found.facts if found is not None else None
 
     def lookup(self, oid: int) -> TableFacts | None:
-        """For FollowedTables, under its lock."""
-        self.ask(locked=True)
+        """For FollowedTables."""
+        self.ask()
         return self.table(oid)
 
-    def end(self) -> int:
-        """Likewise."""
-        self.ask(locked=True)
-        return self._world.server.now
-
     def wal_end(self) -> int:
-        self.ask(locked=False)
+        self.ask()
         return self._world.server.now
 
     def look(self, _connection: object) -> Mapping[int, TableFacts]:
-        self.ask(locked=False)
+        self.ask()
         published = [table for table in self._world.server.tables.values() if table.membership]
         return {table.oid: table.facts for table in sorted(published, key=lambda table: table.name)}
 
     def existing(self, oids: list[int]) -> set[int]:
         return self._world.server.tables.keys() & set(oids)
 
-    def ask(self, *, locked: bool) -> None:
+    def ask(self) -> None:
+        """A question that may fail, and takes a while."""
         if self._world.catalog_away:
             self._world.catalog_away -= 1
             raise SourceUnavailable("the session was lost")
-        self._world.between("catalog", locked=locked)
+        self._world.between()
 
 
 class _PreemptedTables:
     """FollowedTables as the builder has them: other threads may run before each call."""
 
-    def __init__(self, tables: FollowedTables, between: Callable[[str], None]) -> None:
+    def __init__(self, tables: FollowedTables, between: Callable[[], None]) -> None:
         self._tables = tables
         self._between = between
 
     def __getattr__(self, name: str) -> Any:
-        self._between("decoder")
+        if name in _DECIDES:
+            self._between()
         return getattr(self._tables, name)
 
 
@@ -113,13 +110,13 @@ class Session:
         self.breaker = Breaker(world.clock)
         self.receipts: list[DurableReceipt] = []
         self._line = process.committer.line(self.breaker, on_receipt=self.receipts.append)
-        prepared = tuple(log.state.prepared.values())
+        prepared = tuple(log.stored.prepared.values())
         self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared)
         self.builder = Builder(
             tables=cast(FollowedTables, _PreemptedTables(process.tables, world.between)),
             upload=self._line.upload,
             fetch=self._line.fetch,
-            epoch=log.state.epoch,
+            epoch=log.stored.epoch,
             numbers=process.numbers,
             limits=world.limits,
             start_lsn=start_lsn,
@@ -169,7 +166,7 @@ class Session:
             if number and self.builder.pending:
                 self._publish()
             if number == 0 or len(part):
-                self._world.between("decoder")
+                self._world.between()
                 self.builder.add(self._assembler.feed(part))
         self.builder.relieve()
         if self.builder.full:
@@ -189,7 +186,7 @@ class Process:
         self.catalog = SourceCatalog(world)
         stop: Any = Stop(world.clock)
         state = load_state(world.store)
-        self.log = ManifestLog.open(
+        self.log = OrderedLog.open(
             world.store,
             _opened(world),
             state,
@@ -197,15 +194,19 @@ class Process:
             stop=stop,
             clock=lambda: world.clock.now,
         )
+        self.uploads, self.commits = Steps(world.between), Steps(world.between, in_order=True)
+        ordered: Any = self.log
+        ordered._thread.shutdown()
+        ordered._thread, ordered._changed = self.commits, Moment(self._pass_on)
         self.tables = FollowedTables(
-            self.log, self.catalog.lookup, (), wal_end=self.catalog.end, clock=lambda: world.clock.now
+            self.log, self.catalog.lookup, (), wal_end=self.catalog.wal_end, clock=lambda: world.clock.now
         )
         self.committer = Committer(
             world.store, self.log, on_problem=lambda _error: None, stop=stop, counts=CommitCounts()
         )
-        self.uploads, self.commits = Steps(), Steps()
         inside: Any = self.committer
-        inside._uploads, inside._commits = self.uploads, self.commits
+        inside._uploads.shutdown()
+        inside._uploads = self.uploads
         inside._upload_permits = inside._unit_permits = Permits()
         self.numbers = itertools.count(1)
         self.session: Session | None = None
@@ -217,13 +218,18 @@ class Process:
         inner._published = self.catalog
         inner._forgetting._clock = world.clock.monotonic
 
+    @property
+    def holds(self) -> bool:
+        """Whether rows said what is not stored yet."""
+        inside: Any = self.log
+        return bool(inside._held)
+
     def connect(self) -> None:
         """As the supervisor does it: what was under way ends, a look comes first, and the stream begins where the
         manifest is. Raises ServiceError.
         """
-        self._settle()
-        self.session = None
-        start_lsn = self.log.state.through_lsn
+        self._end_session()
+        start_lsn = self.log.stored.through_lsn
         self.watch.requests.take_at_once()
         self.look()
         self.session = Session(self._world, self, start_lsn)
@@ -240,12 +246,24 @@ class Process:
         with patch.object(catalog_watch, "time", self._world.clock):
             return self.watch.is_due()
 
-    def _settle(self) -> None:
-        """Nothing of the connection before is under way any more."""
+    def _end_session(self) -> None:
+        """Nothing of the connection is under way any more, and what its rows said is forgotten with them."""
         while self.commits.waiting:
             self.commits.take(self.commits.waiting[0])
         while self.uploads.waiting:
             self.uploads.take(self.uploads.waiting[0])
+        self.tables.forget_stream()
+        self.session = None
+
+    def _pass_on(self) -> None:
+        """Somebody waits until what rows said is stored: with them, or when their connection ends."""
+        self._world.between()
+        if self.commits.waiting:
+            self.commits.take(self.commits.waiting[0])
+        elif self.session is not None and not self.session.broken and self.session.can_flush:
+            self.session.flush()
+        else:
+            self._end_session()
 
 
 def _opened(world: World) -> Opened:

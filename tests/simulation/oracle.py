@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sluice.contract.applied import AppliedTable
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state
-from sluice.manifest.state import PipelineState
+from sluice.manifest.values import PipelineState
 from tests.simulation.applier import Finding, Kept, LakeTable
 from tests.simulation.encoding import Values
 
@@ -32,17 +32,17 @@ class Oracle:
     def acknowledged(self, lsn: int) -> None:
         """Raises Finding."""
         process = self._world.process
-        durable = process.log.state.through_lsn if process is not None else 0
+        durable = process.log.stored.through_lsn if process is not None else 0
         if lsn > durable:
             raise Finding(f"{lsn:#x} was acknowledged, the manifest goes through {durable:#x}")
 
     def check(self, *, claims: bool = True) -> None:
         """After any event; `claims` are those of the applier, which change when it does something. Raises Finding."""
         world = self._world
-        if world.process is not None and world.process.log.state is not self._state:
-            self._state = world.process.log.state
+        if world.process is not None and world.process.log.stored is not self._state:
+            self._state = world.process.log.stored
             paths: dict[str, str] = {}
-            for state in world.process.log.state.tables.values():
+            for state in world.process.log.stored.tables.values():
                 if state.state != State.DETACHED and paths.setdefault(state.path, state.table_id) != state.table_id:
                     raise Finding(f"tables {state.table_id} and {paths[state.path]} have the lake path {state.path}")
         if world.applier is not None and claims:
@@ -84,7 +84,7 @@ class Oracle:
         process, applier = world.process, world.applier
         if process is None or applier is None or not applier.idle:
             return False
-        state = process.log.state
+        state = process.log.stored
         if not (state.through_lsn >= world.server.now and state.examined_lsn == state.through_lsn):
             return False
         if applier.ledger.read_seq < state.seq:
@@ -99,10 +99,10 @@ class Oracle:
         world = self._world
         assert world.process is not None
         assert world.applier is not None
-        if load_state(world.store) != world.process.log.state:
+        if load_state(world.store) != world.process.log.stored:
             raise Finding("the stored manifest does not give the state that ingest has")
         report = world.applier.ledger.report()
-        states = world.process.log.state.tables
+        states = world.process.log.stored.tables
         for oid, table in world.server.tables.items():
             state = states.get(str(oid))
             if not table.membership:
@@ -113,10 +113,10 @@ class Oracle:
                 said = "unknown" if state is None else f"{state.state}: {state.reason}"
                 raise Finding(f"{table.name} is published, and is {said} in the end")
             row = report[str(oid)]
-            if (row.state, row.complete_through_lsn) != (State.LIVE, world.process.log.state.through_lsn):
+            if (row.state, row.complete_through_lsn) != (State.LIVE, world.process.log.stored.through_lsn):
                 raise Finding(
                     f"{table.name} is {row.state} and complete through {row.complete_through_lsn:#x} in the end, "
-                    f"the manifest through {world.process.log.state.through_lsn:#x}: {row.reason}"
+                    f"the manifest through {world.process.log.stored.through_lsn:#x}: {row.reason}"
                 )
             self.compare(row, row.complete_through_lsn, world.lake.tables[str(oid)].kept[-1])
 

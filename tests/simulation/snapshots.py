@@ -106,7 +106,7 @@ class Snapshots:
         for table_id, state in self._tables.states().items():
             if state.state != State.SNAPSHOT or (state.snapshot is not None and state.snapshot.complete):
                 continue
-            self._process.catalog.ask(locked=False)
+            self._process.catalog.ask()
             facts = self._process.catalog.table(int(table_id))
             if facts is None:
                 self._tables.drop(int(table_id))
@@ -127,7 +127,7 @@ class Snapshots:
                 continue
             if snapshot.snapshot_lsn > self._tables.through_lsn:
                 continue
-            self._process.catalog.ask(locked=False)
+            self._process.catalog.ask()
             facts = self._process.catalog.table(int(table_id))
             if facts is None:
                 self._tables.drop(int(table_id))
@@ -138,7 +138,7 @@ class Snapshots:
                 why = why or Unseen(Cause.INTERRUPTED, not_joined)
                 self._tables.begin_again(facts, why, generation=state.generation)
                 continue
-            self._world.between("snapshot")
+            self._world.between()
             end = Snapshot(
                 table_id, state.generation, snapshot.schema_version, snapshot.snapshot_lsn, (), final=True,
                 relfilenode=snapshot.relfilenode, fingerprint=snapshot.fingerprint,
@@ -164,7 +164,7 @@ class Snapshots:
             self._tables.note_wait(job.facts.oid, "locks of other sessions")
             job.ended = True
             return None
-        self._process.catalog.ask(locked=False)
+        self._process.catalog.ask()
         if server.is_locked(job.facts.oid):
             job.ended = True
             return None
@@ -176,7 +176,7 @@ class Snapshots:
         changes = self._changes(chunk, rows, lsn)
         futures = []
         if changes:
-            key = keys.segment(job.schema.table_id, self._process.log.state.epoch, next(self._process.numbers))
+            key = keys.segment(job.schema.table_id, self._process.log.stored.epoch, next(self._process.numbers))
             futures.append(self._process.committer.upload(key, job.schema, file_of(job.schema, changes)))
         yield True
         return Snapshot(
@@ -222,7 +222,7 @@ class Snapshots:
                 job.ended = True
                 return
             entry = replace(entry, segments=(), final=True, relations=(), ranges=())
-        self._process.catalog.ask(locked=False)
+        self._process.catalog.ask()
         now = self._process.catalog.table(job.facts.oid)
         if now is None:
             self._tables.drop(job.facts.oid)

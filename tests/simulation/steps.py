@@ -14,6 +14,8 @@ from sluice.errors import StoreUnavailable
 from sluice.ingest.circuit_breaker import CircuitBreaker
 from sluice.store.memory import MemoryStore, named
 
+_PATIENCE = 100
+
 
 class Crash(BaseException):
     """The process ends here."""
@@ -120,26 +122,57 @@ class StepFuture(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         if not self.done():
+            self._steps.waited()
+        if not self.done():
             self._steps.take(self)
         return super().result(timeout)
 
 
 class Steps:
-    """An executor whose work is done step by step."""
+    """An executor whose work is done step by step; `in_order`: one after the other. `waited` is called when somebody
+    waits for a result.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, waited: Callable[[], None], *, in_order: bool = False) -> None:
         self.waiting: list[StepFuture] = []
+        self.waited = waited
+        self._in_order = in_order
 
     def submit(self, work: Callable[[], Any]) -> StepFuture:
         self.waiting.append(StepFuture(self, work))
         return self.waiting[-1]
 
     def take(self, future: StepFuture) -> None:
+        while self._in_order and self.waiting[0] is not future:
+            self.take(self.waiting[0])
         self.waiting.remove(future)
         try:
             future.set_result(future.work())
         except Exception as error:  # noqa: BLE001 - its reader's
             future.set_exception(error)
+
+
+class Moment:
+    """A condition that somebody waits for. `pass_on` lets others come to it."""
+
+    def __init__(self, pass_on: Callable[[], None]) -> None:
+        self._pass_on = pass_on
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def notify_all(self) -> None:
+        pass
+
+    def wait_for(self, holds: Callable[[], bool]) -> None:
+        for _ in range(_PATIENCE):
+            if holds():
+                return
+            self._pass_on()
+        raise AssertionError("somebody waits for ever")
 
 
 class Permits:

@@ -43,13 +43,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """`actor` is the thread; `locked`: it may take the step while FollowedTables is in use by another."""
+    """`actor` is the thread; `waits`: it may wait until what rows said is stored. An `inner` one may come between two
+    steps of another thread.
+    """
 
     weight: int
     actor: str
     can: Callable[[], bool]
     do: Callable[[Random], str | None]
-    locked: bool = False
+    waits: bool = False
     inner: bool = True
 
 
@@ -132,7 +134,7 @@ class World:
         self.oracle.check(claims=self._applier_moved)
         self._applier_moved = False
 
-    def between(self, where: str, *, locked: bool = False) -> None:
+    def between(self) -> None:
         """A place where other threads may run."""
         if self._event is None or len(self._busy) != 1:
             return
@@ -140,17 +142,19 @@ class World:
         if not self._generates:
             for hook, inner in self._event.inner:
                 kind = self._kinds[inner.name]
-                if hook == self._hooks and kind.can() and self._may_run(kind, locked=locked):
+                if hook == self._hooks and kind.can() and self._may_run(kind):
                     self._take(kind, inner)
             return
         while self._random.random() < PREEMPTED:
-            found = self._choose(lambda kind: self._may_run(kind, locked=locked))
+            found = self._choose(self._may_run)
             if found is not None:
                 self._event.inner.append((self._hooks, found))
                 self._take(self._kinds[found.name], found)
 
-    def _may_run(self, kind: _Kind, *, locked: bool) -> bool:
-        return kind.inner and kind.actor not in self._busy and (kind.locked or not locked)
+    def _may_run(self, kind: _Kind) -> bool:
+        """What would wait for a thread that waits here is not begun."""
+        waits = "decoder" in self._busy and kind.waits and self.process is not None and self.process.holds
+        return kind.inner and kind.actor not in self._busy and not waits
 
     def _choose(self, allowed: Callable[[_Kind], bool]) -> Event | None:
         possible = [name for name, kind in self._kinds.items() if allowed(kind) and kind.can()]
@@ -189,45 +193,43 @@ class World:
 
         clients = self.clients
         return {
-            "rows": _Kind(16, "people", always, clients.rows, locked=True),
-            "open": _Kind(6, "people", lambda: len(self.server.open) < 3, clients.open, locked=True),
-            "go on": _Kind(10, "people", lambda: clients.can_go_on, clients.go_on, locked=True),
-            "end": _Kind(8, "people", lambda: bool(self.server.open), clients.end, locked=True),
-            "shape": _Kind(7, "people", always, clients.shape, locked=True),
-            "publication": _Kind(2, "people", always, clients.publication, locked=True),
-            "send": _Kind(20, "walsender", self._can_send, self._send, locked=True),
-            "keepalive": _Kind(2, "walsender", self._is_streaming, self._keepalive, locked=True),
+            "rows": _Kind(16, "people", always, clients.rows),
+            "open": _Kind(6, "people", lambda: len(self.server.open) < 3, clients.open),
+            "go on": _Kind(10, "people", lambda: clients.can_go_on, clients.go_on),
+            "end": _Kind(8, "people", lambda: bool(self.server.open), clients.end),
+            "shape": _Kind(7, "people", always, clients.shape),
+            "publication": _Kind(2, "people", always, clients.publication),
+            "send": _Kind(20, "walsender", self._can_send, self._send),
+            "keepalive": _Kind(2, "walsender", self._is_streaming, self._keepalive),
             "receive": _Kind(30, "decoder", self._can_receive, self._receive),
             "flush": _Kind(20, "decoder", self._can_flush, self._flush),
             "upload": _Kind(10, "upload", lambda: self.process is not None and bool(self.process.uploads.waiting),
-                            self._upload, locked=True),
+                            self._upload),
             "commit": _Kind(24, "commit", lambda: self.process is not None and bool(self.process.commits.waiting),
-                            self._commit, locked=True),
-            "acknowledge": _Kind(8, "loop", self._can_acknowledge, self._acknowledge, locked=True),
-            "look": _Kind(8, "watch", lambda: self.process is not None, self._look),
-            "requests": _Kind(10, "requests", lambda: self.process is not None and self._asked, self._requests),
+                            self._commit),
+            "acknowledge": _Kind(8, "loop", self._can_acknowledge, self._acknowledge),
+            "look": _Kind(8, "watch", lambda: self.process is not None, self._look, waits=True),
+            "requests": _Kind(10, "requests", lambda: self.process is not None and self._asked, self._requests, waits=True),
             "snapshot": _Kind(25, "snapshot", lambda: self.snapshots is not None and self.snapshots.can_step,
-                              self._snapshot),
+                              self._snapshot, waits=True),
             "start": _Kind(50, "process", lambda: self.process is None, self._start, inner=False),
             "connect": _Kind(40, "process", self._can_connect, self._connect, inner=False),
-            "lose": _Kind(1, "network", self._is_streaming, self._lose, locked=True),
+            "lose": _Kind(1, "network", self._is_streaming, self._lose),
             "crash": _Kind(1, "process", lambda: self.process is not None, self._crash, inner=False),
             "crash soon": _Kind(1, "machine", lambda: self.process is not None, self._crash_soon, inner=False),
             "store away": _Kind(1, "machine", always, self._store_away, inner=False),
             "catalog away": _Kind(1, "machine", always, self._catalog_away, inner=False),
-            "time": _Kind(1, "machine", always, self._time, locked=True),
-            "request": _Kind(3, "operator", lambda: bool(self.server.tables), self._request, locked=True),
+            "time": _Kind(1, "machine", always, self._time),
+            "request": _Kind(3, "operator", lambda: bool(self.server.tables), self._request),
             "applier starts": _Kind(30, "applier", lambda: self.applier is None and self._has_manifest(),
-                                    self._applier_starts, locked=True),
-            "applier reads": _Kind(14, "applier", self._can_read, self._applier_reads, locked=True),
+                                    self._applier_starts),
+            "applier reads": _Kind(14, "applier", self._can_read, self._applier_reads),
             "window begins": _Kind(25, "applier", lambda: self.applier is not None and self.applier.can_begin,
-                                   self._window_begins, locked=True),
+                                   self._window_begins),
             "window ends": _Kind(20, "applier", lambda: self.applier is not None and bool(self.applier.running),
-                                 self._window_ends, locked=True),
-            "applier reports": _Kind(3, "applier", lambda: self.applier is not None, self._applier_reports,
-                                     locked=True),
-            "applier crashes": _Kind(1, "applier", lambda: self.applier is not None, self._applier_crashes,
-                                     locked=True),
+                                 self._window_ends),
+            "applier reports": _Kind(3, "applier", lambda: self.applier is not None, self._applier_reports),
+            "applier crashes": _Kind(1, "applier", lambda: self.applier is not None, self._applier_crashes),
         }  # fmt: skip
 
     # ingest
@@ -271,11 +273,11 @@ class World:
         process = Process(self)
         self.process = process
         self.snapshots = Snapshots(self, process, chunk_blocks=self.chunk_blocks)
-        return f"ingest starts in epoch {process.log.state.epoch} at {process.log.state.through_lsn:#x}"
+        return f"ingest starts in epoch {process.log.stored.epoch} at {process.log.stored.through_lsn:#x}"
 
     def _connect(self, _random: Random) -> str:
         self._its.connect()
-        return f"from {self._its.log.state.through_lsn:#x}"
+        return f"from {self._its.log.stored.through_lsn:#x}"
 
     def _send(self, random: Random) -> str:
         session = self._its.session
@@ -310,7 +312,7 @@ class World:
 
     def _commit(self, _random: Random) -> str:
         self._its.commits.take(self._its.commits.waiting[0])
-        return f"the manifest is at entry {self._its.log.state.seq}, {self._its.log.state.through_lsn:#x}"
+        return f"the manifest is at entry {self._its.log.stored.seq}, {self._its.log.stored.through_lsn:#x}"
 
     def _acknowledge(self, _random: Random) -> str:
         session = self._its.session
