@@ -48,6 +48,8 @@ class World(Protocol):
 
     def between(self) -> None: ...
 
+    def is_busy(self, actor: str) -> bool: ...
+
     def acknowledge(self, lsn: int) -> None: ...
 
 
@@ -131,8 +133,7 @@ class Session:
     def receive(self) -> None:
         """Takes what walsender has sent since the last call, and decodes it."""
         batch = self.walsender.take()
-        for frame in batch:
-            self.watermark.receive(int.from_bytes(frame[9:17] if frame[:1] == b"w" else frame[1:9], "big"))
+        self.watermark.receive(self.walsender.sent_lsn)
         if batch:
             self._in_decoder(lambda: self._decode(batch))
 
@@ -258,6 +259,7 @@ class Process:
     def _pass_on(self) -> None:
         """Somebody waits until what rows said is stored: with them, or when their connection ends."""
         self._world.between()
+        assert not self._world.is_busy("decoder")
         if self.commits.waiting:
             self.commits.take(self.commits.waiting[0])
         elif self.session is not None and not self.session.broken and self.session.can_flush:

@@ -136,6 +136,8 @@ class Steps:
     def __init__(self, waited: Callable[[], None], *, in_order: bool = False) -> None:
         self.waiting: list[StepFuture] = []
         self.waited = waited
+        self.running = False
+        """Whether a step is being taken."""
         self._in_order = in_order
 
     def submit(self, work: Callable[[], Any]) -> StepFuture:
@@ -146,10 +148,14 @@ class Steps:
         while self._in_order and self.waiting[0] is not future:
             self.take(self.waiting[0])
         self.waiting.remove(future)
+        assert not self.running
+        self.running = True
         try:
             future.set_result(future.work())
         except Exception as error:  # noqa: BLE001 - its reader's
             future.set_exception(error)
+        finally:
+            self.running = False
 
 
 class Moment:

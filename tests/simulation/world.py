@@ -136,7 +136,7 @@ class World:
 
     def between(self) -> None:
         """A place where other threads may run."""
-        if self._event is None or len(self._busy) != 1:
+        if self._event is None or len(self._busy) != 1 or (self.process is not None and self.process.commits.running):
             return
         self._hooks += 1
         if not self._generates:
@@ -150,6 +150,10 @@ class World:
             if found is not None:
                 self._event.inner.append((self._hooks, found))
                 self._take(self._kinds[found.name], found)
+
+    def is_busy(self, actor: str) -> bool:
+        """Whether this thread is in the middle of a step."""
+        return actor in self._busy
 
     def _may_run(self, kind: _Kind) -> bool:
         """What would wait for a thread that waits here is not begun."""
