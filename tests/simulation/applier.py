@@ -206,7 +206,8 @@ class Applier:
         if len({identified_since(state.schemas, version.version) for _, version in changes}) > 1:
             raise Finding(f"{lake.schema.qualified_name}: one window has rows that are identified in two ways")
         rows = dict(lake.rows)
-        lake.kept[-1].to_lsn = min(lake.kept[-1].to_lsn, changes[0][0][1] - 1)
+        for kept in lake.kept:
+            kept.to_lsn = min(kept.to_lsn, changes[0][0][1] - 1)
         for change, version in changes:
             if change[1:3] in lake.taken:
                 raise Finding(f"{lake.schema.qualified_name}: the change at {change[1]:#x} is there twice")

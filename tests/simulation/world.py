@@ -92,7 +92,13 @@ class World:
         self._hooks = 0
         self._generates = True
 
+    @property
+    def names(self) -> set[str]:
+        """Every kind of event."""
+        return set(self._names)
+
     def close(self) -> None:
+        """Its objects are gone."""
         memory._named.pop(self._store_name, None)
 
     # the schedule
