@@ -15,7 +15,6 @@ from sluice_spark.distributed.stages import Stages, results
 from sluice_spark.distributed.task import Place, WindowTask, in_bins
 from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.distributed.window import DistributedWindow
-from sluice_spark.lake.opening import lake_path
 from sluice_spark.lake.rows_to_commit import SCRATCH
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
@@ -38,7 +37,7 @@ class Distribution:
     @staticmethod
     def of(options: ApplyOptions, lake: LakeTable, state: TableState, *, removals_sent: bool) -> "Distribution":
         """Those into the lake table of `state`."""
-        return Distribution(options, lake, f"{lake_path(state)}/", state, removals_sent)
+        return Distribution(options, lake, f"{state.path}/", state, removals_sent)
 
     def window(
         self,
