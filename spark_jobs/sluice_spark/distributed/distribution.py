@@ -12,7 +12,7 @@ from sluice.manifest.values import TableState
 from sluice_spark import storage
 from sluice_spark.distributed import partition_stage, snapshot_chunks, snapshot_rows, touched_keys
 from sluice_spark.distributed.stages import Stages, results
-from sluice_spark.distributed.task import Place, WindowTask, in_bins
+from sluice_spark.distributed.task import StorePrefix, WindowTask, in_bins
 from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.distributed.window import DistributedWindow
 from sluice_spark.lake.rows_to_commit import SCRATCH
@@ -155,9 +155,9 @@ class Distribution:
         return [self.state.schemas[number] for number in sorted(set().union(*found))]
 
     @property
-    def _spool(self) -> Place:
+    def _spool(self) -> StorePrefix:
         options = self.options
-        return Place(options.spool_uri, f"{options.pipeline}/", tuple(sorted(options.spool_options.items())))
+        return StorePrefix(options.spool_uri, f"{options.pipeline}/", tuple(sorted(options.spool_options.items())))
 
     def _task(
         self,
@@ -176,7 +176,7 @@ class Distribution:
         )
         return WindowTask(
             spool=self._spool,
-            lake=Place(options.lake_uri, "", tuple(sorted(options.lake_options.items()))),
+            lake=StorePrefix(options.lake_uri, "", tuple(sorted(options.lake_options.items()))),
             table_folder=self.folder,
             scratch=f"{SCRATCH}{uuid.uuid4().hex}/",
             bins=in_bins(segments, slots=Stages(session).slots),

@@ -21,7 +21,7 @@ from sluice_spark import storage
 from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.failures import CommitConflict, SparkGone
 from sluice_spark.lake.opening import Lake
-from sluice_spark.maintenance.planner import Key, Planner, TableFacts, Turn
+from sluice_spark.maintenance.planner import Key, TableFacts, Turn, Turns
 from sluice_spark.maintenance.tasks import SETTINGS, Call, Interrupted, Outcome, TableTurn
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
@@ -76,7 +76,7 @@ class Maintenance:
         self._session: SparkSession | None = None
         self._before_commit = before_commit
         self._telemetry = telemetry
-        self._planner = Planner(options.maintenance_share)
+        self._planner = Turns(options.maintenance_share)
         self._next_check = float("-inf")
         self._running: _Running | None = None
 
