@@ -105,7 +105,9 @@ class Requests:
         facts, by oid. Raises SourceError and StoreUnavailable, after which the request is still there.
         """
         for key, request in waiting.items():
-            self._carry_out(key, request, published)
+            # It may have been found once more while it was carried out.
+            if key not in self._carried_out and self._read(key) is not None:
+                self._carry_out(key, request, published)
             self.waiting.pop(key, None)
         for key in self._refused:
             self._forget_old(key, published)
