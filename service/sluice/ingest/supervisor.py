@@ -22,10 +22,10 @@ import structlog
 
 from sluice.backoff import Backoff
 from sluice.contract.table_state import State
-from sluice.errors import Interrupted, ServiceError, SourceMoved, SourceRefused, may_pass
+from sluice.errors import Interrupted, ServiceError, SourceMoved, may_pass
 from sluice.ingest.background import Background, say_requests
 from sluice.ingest.epoch import Epoch, open_epoch
-from sluice.ingest.error_labels import component_of, doubts_slot, reason_of
+from sluice.ingest.error_labels import asks_facts, by_facts, component_of, reason_of
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import PublicationMissing
@@ -176,7 +176,7 @@ class Ingest:
                 if done or target is None:
                     return done
             except ServiceError as caught:
-                error = await self._by_facts(caught) if doubts_slot(caught) else caught
+                error = await self._by_facts(caught) if asks_facts(caught) else caught
                 self.errors.note(component_of(error), error)
                 self._unpublished = str(error) if isinstance(error, PublicationMissing) else self._unpublished
                 if not may_pass(error):
@@ -189,12 +189,15 @@ class Ingest:
         return False
 
     async def _by_facts(self, doubted: ServiceError) -> ServiceError:
-        """What the catalog says of a slot that the server does not stream from; else the server's words."""
+        """What the catalog says of a slot that the server does not stream from, and the log of a row that it cannot
+        send; else the server's words.
+        """
         try:
-            await self._stop.within(asyncio.to_thread(self._prove))
+            start = await self._stop.within(asyncio.to_thread(self._prove))
         except ServiceError as found:
             return found
-        return SourceRefused(str(doubted))
+        known = start.known(self._options.source)
+        return await self._stop.within(asyncio.to_thread(by_facts, doubted, known))
 
     def _require_snapshots(self) -> None:
         """Raises Interrupted, with the names, if there are tables that could not be read. One
