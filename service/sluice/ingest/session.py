@@ -29,6 +29,7 @@ from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimits
 from sluice.ingest.status import IngestStatus
+from sluice.ingest.tables.ddl_signals import DdlSignals, SignalReader
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.messages import prefix_filter
 from sluice.manifest.writer import ManifestLog
@@ -55,15 +56,24 @@ class SessionContext:
     numbers: Iterator[int]
     decoder: Executor
     status: IngestStatus
+    signals: DdlSignals
 
 
 class Session:
     """Begins at `start_lsn`, which must be where the manifest of `context` ends."""
 
     def __init__(
-        self, context: SessionContext, stream: ReplicationStream, *, start_lsn: int, backpressure: Backpressure
+        self,
+        context: SessionContext,
+        stream: ReplicationStream,
+        *,
+        start_lsn: int,
+        backpressure: Backpressure,
+        signals_ddl: bool,
     ) -> None:
         options = context.options
+        context.signals.begin(start_lsn, sent=signals_ddl)
+        self._signals, self._signal_reader = context.signals, SignalReader()
         self.watermark = Watermark(start_lsn=start_lsn)
         self.counts = context.status.stream
         self.backpressure = backpressure
@@ -88,7 +98,7 @@ class Session:
             start_lsn=start_lsn,
             prepared=prepared,
             limits=options.open_limits,
-            keeps_message=prefix_filter(options.message_prefixes),
+            keeps_message=prefix_filter(options.message_prefixes, kept=options.messages),
         )
         self._builder = Builder(
             tables=context.tables,
@@ -288,6 +298,7 @@ class Session:
         assembly = self._assembler.feed(table)
         faults.point("build.before")
         self._builder.add(assembly)
+        self._signals.decoded(assembly.through_lsn, self._signal_reader.take(assembly))
         self.unflushed.decoded(
             self._builder.through_lsn,
             assembly.commits.commit_time_us,

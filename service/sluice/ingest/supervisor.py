@@ -241,9 +241,22 @@ class Ingest:
         try:
             epoch = await self._take_over(start)
             context = SessionContext(
-                self._options, epoch.log, epoch.tables, epoch.committer, epoch.numbers, self._decoder, self.status
+                self._options,
+                epoch.log,
+                epoch.tables,
+                epoch.committer,
+                epoch.numbers,
+                self._decoder,
+                self.status,
+                epoch.watch.signals,
             )
-            session = self._session = Session(context, stream, start_lsn=start.lsn, backpressure=self._backpressure)
+            session = self._session = Session(
+                context,
+                stream,
+                start_lsn=start.lsn,
+                backpressure=self._backpressure,
+                signals_ddl=start.signals_ddl,
+            )
             self._start_background(epoch, urgent=target is not None)
             self.status.state, self.status.connected, self.status.last_error = "streaming", True, ""
             self._logger.info(

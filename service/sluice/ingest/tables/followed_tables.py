@@ -25,7 +25,7 @@ from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.automatic_resyncs import Clock, utc_now
 from sluice.ingest.tables.catalog_diff import Unseen, compare, fingerprint
 from sluice.ingest.tables.generations import Generations, Lookup
-from sluice.ingest.tables.policies import Policies
+from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of, same_columns
 from sluice.ingest.tables.shapes import CannotFollow, Shapes, contracted, require_same, step, unseen_of
@@ -190,6 +190,10 @@ class FollowedTables:
             live = (table for table in self.states().values() if table.state in (State.LIVE, State.GAP))
             if all(seen.get(one.table_id) == one.generation or one.table_id == messagetable.TABLE_ID for one in live):
                 self._register.examined(examined_lsn)
+
+    def policy(self, state: TableState) -> TablePolicy:
+        """What is configured for the table."""
+        return self._generations.policy(state)
 
     def request_snapshot(self, facts: TableFacts) -> bool:
         """Begins the table's next generation, because an operator asks for it. False when its snapshot
