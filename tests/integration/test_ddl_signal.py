@@ -3,9 +3,6 @@
 import json
 from typing import Any
 
-import psycopg
-import pytest
-
 from sluice.source import ddl_signal
 from tests.support.sources import Database
 

@@ -123,6 +123,7 @@ class Ingest:
         epoch, session, status = self._epoch, self._session, self.status
         if epoch is not None:
             status.manifest = epoch.log.state
+            status.ddl_signal_lacks = epoch.watch.signals.why_not
             status.snapshots.pending = len(epoch.snapshotter.pending)
         if session is None:
             status.complete_lsn = status.manifest.through_lsn if status.manifest is not None else 0

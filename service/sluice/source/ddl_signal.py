@@ -19,18 +19,20 @@ _BODY = """
 -- here never fails the command. `left` is what nobody could see any more once it is undone. Rows that are not
 -- older than this transaction may be its own.
 DECLARE
-    said jsonb := jsonb_build_object('tag', tg_tag);
+    said jsonb;
     objects oid[];
-    own int := age(pg_current_xact_id()::xid);
+    own int;
 BEGIN
+    said := jsonb_build_object('tag', tg_tag);
     IF tg_tag IN ('COMMENT', 'SECURITY LABEL', 'REFRESH MATERIALIZED VIEW', 'REINDEX') THEN
         RETURN;
     ELSIF tg_event = 'table_rewrite' THEN
         said := said || jsonb_build_object('objects',
             jsonb_build_array(jsonb_build_array(1259, pg_event_trigger_table_rewrite_oid()::int8)));
     ELSIF tg_event = 'sql_drop' THEN
-        said := said || (SELECT jsonb_build_object('objects', jsonb_agg(jsonb_build_array(d.classid::int8, d.objid::int8)))
-            FROM (SELECT e.classid, e.objid FROM pg_event_trigger_dropped_objects() e WHERE NOT e.is_temporary LIMIT 20) d
+        said := said || (SELECT jsonb_build_object('objects',
+                jsonb_agg(jsonb_build_array(d.classid::int8, d.objid::int8)))
+            FROM (SELECT * FROM pg_event_trigger_dropped_objects() e WHERE NOT e.is_temporary LIMIT 20) d
             HAVING count(*) > 0);
         IF said IS NULL OR tg_tag NOT LIKE 'DROP %' THEN
             RETURN;  -- all of it is temporary, or ddl_command_end follows
@@ -42,6 +44,7 @@ BEGIN
                 SELECT FROM pg_event_trigger_ddl_commands() e WHERE e.schema_name = 'pg_temp')) THEN
             RETURN;  -- sql_drop has said it, or all of it is temporary
         END IF;
+        own := age(pg_current_xact_id()::xid);
         WITH RECURSIVE named AS (
             SELECT DISTINCT e.classid, e.objid, e.command_tag AS tag FROM pg_event_trigger_ddl_commands() e
             WHERE e.objid = ANY (objects)
