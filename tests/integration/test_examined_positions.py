@@ -1,6 +1,7 @@
 """No table is stated complete through a position behind a change that only the catalog shows."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest

@@ -166,7 +166,7 @@ SELECT COALESCE(pg_catalog.string_agg(t.oid || ' ' || t.xmin || ' ' || f.xmin, '
                     WHERE d.datname = pg_catalog.current_database())))
             THEN 'event_triggers is off, or set for a role or database'
         WHEN pg_catalog.pg_is_in_recovery() THEN 'the source is a standby' ELSE '' END,
-    CASE WHEN pg_catalog.count(t.oid) > 0 THEN ARRAY(SELECT COALESCE(l.virtualxid, l.transactionid::text)
+    CASE WHEN %s AND pg_catalog.count(t.oid) > 0 THEN ARRAY(SELECT COALESCE(l.virtualxid, l.transactionid::text)
         FROM pg_catalog.pg_locks l WHERE l.locktype IN ('virtualxid', 'transactionid') AND l.granted
         AND l.mode = 'ExclusiveLock' AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()) END
 FROM pg_catalog.pg_event_trigger t JOIN pg_catalog.pg_proc f ON f.oid = t.evtfoid AND f.proname = 'signal'
@@ -174,10 +174,10 @@ FROM pg_catalog.pg_event_trigger t JOIN pg_catalog.pg_proc f ON f.oid = t.evtfoi
 """
 
 
-def look(connection: Connection) -> Seen:
-    """What the server says of the signal now. Raises SourceError."""
+def look(connection: Connection, *, with_open: bool = False) -> Seen:
+    """What the server says of the signal now; `with_open` also which transactions are under way. Raises SourceError."""
     with translated("looking for the DDL signal"):
-        row = connection.execute(_SEEN.encode(), (_BODY,)).fetchone()
+        row = connection.execute(_SEEN.encode(), (_BODY, with_open)).fetchone()
     assert row is not None
     return Seen(row[0], row[1], frozenset(row[2] or ()))
 

@@ -167,6 +167,16 @@ class DdlSignals:
             for signal in due.signals:
                 if signal.end_lsn <= examined_lsn:
                     self._waiting.pop(signal.end_lsn, None)
+            said = self._why_not()
+        if said != self._said and self._version:
+            self._said = said
+            what = "the catalog is looked at beside the DDL signal" if said else "the DDL signal is relied upon"
+            self._logger.info(what, reason=said or None)
+
+    @property
+    def settling(self) -> bool:
+        """Whether transactions that were open when the signal was first seen may be still."""
+        return self._complete_since is None
 
     def probed(self, seen: Seen, lsn: int) -> None:
         """What the server says of the signal; afterwards it was at `lsn`. Only a transaction that began when the
@@ -193,11 +203,6 @@ class DdlSignals:
                 if parted
                 else ""
             )
-            said = self._why_not()
-        if said != self._said and self._version:
-            self._said = said
-            what = "the catalog is looked at beside the DDL signal" if said else "the DDL signal is relied upon"
-            self._logger.info(what, reason=said or None)
 
     def _why_not(self) -> str:
         if self._lacks or not self._version:
