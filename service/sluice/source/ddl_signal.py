@@ -140,12 +140,12 @@ def create(connection: Connection) -> bool:
 @dataclass(frozen=True, slots=True)
 class Seen:
     """`version` is empty where the signal is not installed, and another one whenever it was changed. `lacks` is why
-    it cannot be relied upon, empty when it can. `open` are the transactions that are under way.
+    it cannot be relied upon, empty when it can. `open` are the transactions that are under way, None if nobody asked.
     """
 
     version: str
     lacks: str
-    open: frozenset[str] = frozenset()
+    open: frozenset[str] | None = None
 
 
 _SEEN = """
@@ -179,7 +179,7 @@ def look(connection: Connection, *, with_open: bool = False) -> Seen:
     with translated("looking for the DDL signal"):
         row = connection.execute(_SEEN.encode(), (_BODY, with_open)).fetchone()
     assert row is not None
-    return Seen(row[0], row[1], frozenset(row[2] or ()))
+    return Seen(row[0], row[1], None if row[2] is None else frozenset(row[2]))
 
 
 def unseen_among(connection: Connection, xids: list[int]) -> set[int]:

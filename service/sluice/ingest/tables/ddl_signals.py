@@ -190,7 +190,7 @@ class DdlSignals:
                 return
             if self._open is None:
                 self._open = seen.open
-            elif self._complete_since is None and not self._open & seen.open:
+            elif self._complete_since is None and seen.open is not None and not self._open & seen.open:
                 self._complete_since = lsn
 
     def looked(self, carried: Iterable[TableFacts]) -> None:
