@@ -123,6 +123,7 @@ class Ingest:
         epoch, session, status = self._epoch, self._session, self.status
         if epoch is not None:
             status.manifest = epoch.log.stored
+            status.ddl_signal_lacks = epoch.watch.signals.why_not
             status.snapshots.pending = len(epoch.snapshotter.pending)
         if session is None:
             status.complete_lsn = status.manifest.through_lsn if status.manifest is not None else 0
@@ -223,7 +224,8 @@ class Ingest:
 
     def _prove(self) -> Start:
         log = self._epoch.log if self._epoch is not None else None
-        start = prove_start(self._options, self._store, log, unpublished=self._unpublished, waits=self.status.waits)
+        newest = log.require_ours if log is not None else None
+        start = prove_start(self._options, self._store, newest, unpublished=self._unpublished, waits=self.status.waits)
         opened = start.state.opened
         if log is not None and opened is not None and opened.timeline != start.server.timeline:
             raise SourceMoved(
@@ -244,9 +246,21 @@ class Ingest:
         try:
             epoch = await self._take_over(start)
             context = SessionContext(
-                self._options, epoch.log, epoch.tables, epoch.committer, epoch.numbers, self._decoder, self.status
+                self._options,
+                epoch.tables,
+                epoch.committer,
+                epoch.numbers,
+                self._decoder,
+                self.status,
+                epoch.watch.signals,
             )
-            session = self._session = Session(context, stream, start_lsn=start.lsn, backpressure=self._backpressure)
+            session = self._session = Session(
+                context,
+                stream,
+                start_lsn=start.lsn,
+                backpressure=self._backpressure,
+                signals_ddl=start.signals_ddl,
+            )
             self._start_background(epoch, urgent=target is not None)
             self.status.state, self.status.connected, self.status.last_error = "streaming", True, ""
             self._logger.info(

@@ -13,12 +13,13 @@ from sluice.errors import UsageError
 from sluice.ingest.options import IngestOptions
 from sluice.operate.slots import in_order
 from sluice.quoting import quote_literal
+from sluice.source import ddl_signal
 from sluice.source.catalog import Catalog
 from sluice.source.continuity import can_set_two_phase, prove_continuity, require_same_database
 from sluice.source.facts import Place
 from sluice.source.publication import create_publication_sql
 from sluice.source.selection import matches, naming
-from sluice.source.sessions import Connection, KnownSource, open_query
+from sluice.source.sessions import Connection, KnownSource, SourceOptions, open_query
 from sluice.source.setup import set_up
 from sluice.source.slot import can_fail_over
 from sluice.source.slot_facts import slot_facts
@@ -64,6 +65,19 @@ def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> lis
         if not dry_run:
             set_up(options.source, connection, tables=options.tables, two_phase=options.two_phase)
         return steps
+
+
+def signal_steps(options: SourceOptions, *, create: bool) -> list[Requirement]:
+    """What the DDL signal is made of; with `create` it is made. Without statements where it was there. Raises
+    SourceError.
+    """
+    if create:
+        with closing(open_query(options)) as connection:
+            made = ddl_signal.create(connection)
+    return [
+        Requirement("DDL signal", ddl_signal.SCHEMA, one if not create or made else "")
+        for one in ddl_signal.statements()
+    ]
 
 
 def _two_phase_change(options: IngestOptions, connection: Connection) -> Requirement:

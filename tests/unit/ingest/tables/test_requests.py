@@ -11,6 +11,7 @@ from sluice.contract.table_state import State
 from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.requests import Requests
+from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
@@ -37,7 +38,7 @@ def test_a_request_that_is_carried_out_while_another_look_reads_it_is_not_carrie
     key = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
     facts = source_facts.table(key, oid=7, name="t7")
     log.append(table("7", state="live", version=1, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
-    tables = FollowedTables(log, lambda _: facts, (), wal_end=lambda: 10)
+    tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: facts, (), wal_end=lambda: 10)
     requests = Requests(store, tables, "p")
     wanted = Request(RESYNC, "public", "t7", datetime.now(UTC).isoformat(timespec="seconds"))
     store.create(keys.control_request("1"), wanted.encode())
