@@ -89,7 +89,7 @@ def test_a_request_that_the_store_does_not_let_go_of_is_carried_out_once(
     assert (pipeline.table("public.t").state, pipeline.table("public.t").generation) == ("live", 2)
 
 
-def test_a_request_that_may_not_be_removed_at_first_goes_once_it_may_and_is_not_done_at_the_next_start(
+def test_a_request_whose_removal_was_refused_goes_once_it_may_and_is_never_done_again(
     database: Database, moto: Bucket, proxy: S3FaultProxy
 ) -> None:
     """No removal has ever worked for this process, so that the refusal is not taken for a passing one. What stays
