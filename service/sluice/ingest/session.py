@@ -31,7 +31,6 @@ from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimi
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.tables.ddl_signals import DdlSignals, SignalReader
 from sluice.ingest.tables.followed_tables import FollowedTables
-from sluice.ingest.tables.messages import prefix_filter
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol import frames
 
@@ -98,7 +97,7 @@ class Session:
             start_lsn=start_lsn,
             prepared=prepared,
             limits=options.open_limits,
-            keeps_message=prefix_filter(options.message_prefixes, kept=options.messages),
+            keeps_message=options.keeps_message,
         )
         self._builder = Builder(
             tables=context.tables,
