@@ -10,6 +10,7 @@ look or a snapshot. (PostgreSQL: Event Triggers.)
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -33,6 +34,9 @@ from sluice.source.ddl_signal import Seen
 
 Left = frozenset[tuple[str | int, ...]]
 """What commands left, by kind: see the function of the event triggers."""
+
+HOLD_SECONDS = 10.0
+"""For how long rows wait for looks that signals cause, one after the other. One takes a second where it succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,9 @@ class DdlSignals:
         self._examined_lsn = examined_lsn
         self._lock = threading.Lock()
         self._waiting: dict[int, Signal] = {}
+        self._unjudged: set[int] = set()
+        """The LSNs of signals that no look has judged; there have been some since `_unjudged_since`."""
+        self._unjudged_since = 0.0
         self._decoded_lsn = 0
         self._sent_since: int | None = None
         """From where on the stream has had the signals that there were, None while it has none."""
@@ -129,6 +136,8 @@ class DdlSignals:
         """Every transaction that ended at or before `through_lsn` was read, and said `signals`."""
         with self._lock:
             for signal in signals:
+                self._unjudged_since = self._unjudged_since if self._unjudged else time.monotonic()
+                self._unjudged.add(signal.end_lsn)
                 self._waiting.setdefault(signal.end_lsn, signal)
             self._decoded_lsn = max(self._decoded_lsn, through_lsn)
             if not self._why_not():
@@ -138,6 +147,14 @@ class DdlSignals:
     def waiting(self) -> bool:
         """Whether a signal waits for a look."""
         return bool(self._waiting)
+
+    @property
+    def holding(self) -> bool:
+        """Whether nothing more is to be published for now: a signal whose look is still due would be forgotten with
+        this process, and comes again with what is not published.
+        """
+        with self._lock:
+            return bool(self._unjudged) and time.monotonic() - self._unjudged_since < HOLD_SECONDS
 
     @property
     def why_not(self) -> str:
@@ -165,6 +182,7 @@ class DdlSignals:
         """The look is over, and the catalog examined through `examined_lsn`: what it judged waits no longer."""
         with self._lock:
             for signal in due.signals:
+                self._unjudged.discard(signal.end_lsn)
                 if signal.end_lsn <= examined_lsn:
                     self._waiting.pop(signal.end_lsn, None)
             said = self._why_not()
