@@ -35,6 +35,12 @@ from sluice.source.ddl_signal import Seen
 Left = frozenset[tuple[str | int, ...]]
 """What commands left, by kind: see the function of the event triggers."""
 
+MOST_LEFT = 100_000
+"""Of one transaction. What more of them said puts every table in doubt."""
+_ANYTHING: Left = frozenset({("anything",)})
+_FLOODED = Unseen(Cause.REWRITE, "more DDL ran in one transaction than could be followed")
+_LONGEST = 64 << 20
+"""Bytes of a message: those of the event triggers are far shorter."""
 HOLD_SECONDS = 10.0
 """For how long rows wait for looks that signals cause, one after the other. One takes a second where it succeeds."""
 
@@ -61,13 +67,13 @@ class SignalReader:
 
         def end(lsn: int, xid: int, left: Left | None) -> None:
             if left is not None:
-                ended[lsn, xid] = ended.get((lsn, xid), frozenset()) | left
+                ended[lsn, xid] = _joined(ended.get((lsn, xid), frozenset()), left)
 
         for run in assembly.signals:
             if run.lsn is not None:
                 end(run.lsn, run.xid, _left(run))
             elif run.body is not None:
-                self._open[run.body] = self._open.get(run.body, frozenset()) | _left(run)
+                self._open[run.body] = _joined(self._open.get(run.body, frozenset()), _left(run))
         for ending in assembly.endings:
             match ending:
                 case Published():
@@ -84,8 +90,14 @@ class SignalReader:
         return [Signal(lsn, xid, left) for (lsn, xid), left in sorted(ended.items(), key=lambda item: item[0])]
 
 
+def _joined(before: Left, left: Left) -> Left:
+    return before | left if len(before) + len(left) <= MOST_LEFT and before != _ANYTHING else _ANYTHING
+
+
 def _left(run: MessageRun) -> Left:
     """Nothing, where the message is not as the event triggers make it."""
+    if len(run.message.content) > _LONGEST:
+        return _ANYTHING
     try:
         said = json.loads(bytes(run.message.content)).get("left") or ()
         return frozenset(tuple(one) for one in said)
@@ -294,5 +306,8 @@ def doubts(
     for state in carried:
         facts = published.get(int(state.table_id))
         left = frozenset[tuple[str | int, ...]]().union(*(one.left for one in signals if one.end_lsn > state.lsn))
-        if left and facts is not None and (unseen := doubt(left, facts, policy(state), entries=entries)) is not None:
-            yield state, unseen
+        if facts is None:
+            continue
+        found = _FLOODED if left >= _ANYTHING else doubt(left, facts, policy(state), entries=entries)
+        if found is not None:
+            yield state, found
