@@ -31,7 +31,6 @@ from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimi
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.tables.ddl_signals import DdlSignals, SignalReader
 from sluice.ingest.tables.followed_tables import FollowedTables
-from sluice.ingest.tables.messages import prefix_filter
 from sluice.protocol import frames
 
 BATCHES_IN_FLIGHT = 4
@@ -96,7 +95,7 @@ class Session:
             start_lsn=start_lsn,
             prepared=prepared,
             limits=options.open_limits,
-            keeps_message=prefix_filter(options.message_prefixes, kept=options.messages),
+            keeps_message=options.keeps_message,
         )
         self._builder = Builder(
             tables=context.tables,
@@ -180,11 +179,12 @@ class Session:
         self._status.flushed_lsn = self.watermark.flushed_lsn
 
     async def drain(self) -> None:
-        """Publishes every whole transaction that was received, and acknowledges it. Raises what
-        keeps it from that.
+        """Publishes every whole transaction that was received, and acknowledges it; what waits for a look at the
+        catalog comes again. Raises what keeps it from that.
         """
         await self._idle()
-        self._run(self._flush_now)
+        if not self._signals.holding:
+            self._run(self._flush_now)
         await self._quiet()
         if (error := self._breaker.error) is not None:
             raise error
@@ -277,7 +277,7 @@ class Session:
         self._count_open()
         if self._builder.pending and self._waiting_since is None:
             self._waiting_since = time.monotonic()
-        if batch.shutdown or (batch.flush and self._builder.pending):
+        if batch.shutdown or (batch.flush and self._builder.pending and not self._signals.holding):
             self._flush_now("asked" if batch.shutdown or self._urgent else "age")
         else:
             self._flush_if_due()
@@ -308,6 +308,8 @@ class Session:
     def _flush_if_due(self) -> None:
         self.counts.decoder_beat = time.time()
         now = time.monotonic()
+        if self._signals.holding and not self._builder.full:
+            return
         if self._waiting_since is not None:
             if self._builder.full or now - self._waiting_since >= self._policy.max_delay_s:
                 self._publish(self._builder.full or "age")

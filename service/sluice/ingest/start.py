@@ -16,7 +16,6 @@ from sluice.ingest.publication_gap import PublicationGap
 from sluice.ingest.receive.stream import ReplicationStream
 from sluice.manifest.reader import load_state
 from sluice.manifest.values import PipelineState
-from sluice.source import ddl_signal
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts
 from sluice.source.sessions import KnownSource, SourceOptions, open_query
@@ -36,14 +35,13 @@ _SLOT, _STREAM = "the new replication slot", "the stream"
 @dataclass(frozen=True, slots=True)
 class Start:
     """A stream may begin at `lsn` and continue `state`. With a `gap`, what lies between the two is
-    passed over first. With `signals_ddl` the source has the DDL signal.
+    passed over first.
     """
 
     state: PipelineState
     server: ServerFacts
     lsn: int
     gap: PublicationGap | None = None
-    signals_ddl: bool = False
 
     def known(self, source: SourceOptions) -> KnownSource:
         """`source`, held to the place at which this was proven."""
@@ -88,9 +86,7 @@ def prove_start(
             # What committed before the publication existed again cannot be decoded. The server
             # passes over it when it starts behind it.
             lsn = server.wal_end_lsn
-        # A transaction with an origin says nothing where those are left out.
-        signals_ddl = options.origin == "any" and bool(ddl_signal.look(connection).version)
-    return Start(state, server, lsn, gap, signals_ddl)
+    return Start(state, server, lsn, gap)
 
 
 def timeline_guard(source: KnownSource, start: Start) -> TimelineGuard:
@@ -109,7 +105,7 @@ async def open_stream(options: IngestOptions, start: Start) -> ReplicationStream
             proto_version=highest_protocol(start.server.server_version),
             streaming=best_streaming(options.streaming, start.server.server_version),
             two_phase=options.two_phase,
-            messages=options.messages or start.signals_ddl,
+            messages=options.messages or options.hears_ddl(start.server),
             origin=options.origin,
             limits=options.stream,
             expect=(start.server.system_identifier, start.server.timeline),

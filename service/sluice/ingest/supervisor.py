@@ -259,7 +259,7 @@ class Ingest:
                 stream,
                 start_lsn=start.lsn,
                 backpressure=self._backpressure,
-                signals_ddl=start.signals_ddl,
+                signals_ddl=self._options.hears_ddl(start.server),
             )
             self._start_background(epoch, urgent=target is not None)
             self.status.state, self.status.connected, self.status.last_error = "streaming", True, ""

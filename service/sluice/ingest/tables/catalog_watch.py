@@ -90,13 +90,13 @@ class CatalogWatch:
         self._session.ask(self._look)
 
     def is_due(self) -> bool:
-        """Whether a look would examine what was published since the last one, or a request or a DDL signal waits
-        for one.
+        """Whether a look would examine what was published since the last one, or a request, a DDL signal or another
+        selection of tables waits for one.
         """
         if self._mark.lsn <= self._log.examined_lsn:
             self._mark = _Mark(self._log.stored.through_lsn, time.monotonic())
-        waits = bool(self.requests.waiting) or self.signals.waiting
-        return waits or (self._mark.lsn > self._log.examined_lsn and self._mark.settled)
+        waits = self.requests.waiting or self.signals.waiting or self._tables.configured != self._configured
+        return bool(waits) or (self._mark.lsn > self._log.examined_lsn and self._mark.settled)
 
     def state_examined(self) -> None:
         """Sees to it that the manifest says through where it was examined, if no entry of the stream will."""

@@ -10,6 +10,7 @@ look or a snapshot. (PostgreSQL: Event Triggers.)
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -34,6 +35,15 @@ from sluice.source.ddl_signal import Seen
 Left = frozenset[tuple[str | int, ...]]
 """What commands left, by kind: see the function of the event triggers."""
 
+MOST_LEFT = 100_000
+"""Of one transaction. What more of them said puts every table in doubt."""
+_ANYTHING: Left = frozenset({("anything",)})
+_FLOODED = Unseen(Cause.REWRITE, "more DDL ran in one transaction than could be followed")
+_LONGEST = 64 << 20
+"""Bytes of a message: those of the event triggers are far shorter."""
+HOLD_SECONDS = 10.0
+"""For how long rows wait for looks that signals cause, one after the other. One takes a second where it succeeds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Signal:
@@ -57,13 +67,13 @@ class SignalReader:
 
         def end(lsn: int, xid: int, left: Left | None) -> None:
             if left is not None:
-                ended[lsn, xid] = ended.get((lsn, xid), frozenset()) | left
+                ended[lsn, xid] = _joined(ended.get((lsn, xid), frozenset()), left)
 
         for run in assembly.signals:
             if run.lsn is not None:
                 end(run.lsn, run.xid, _left(run))
             elif run.body is not None:
-                self._open[run.body] = self._open.get(run.body, frozenset()) | _left(run)
+                self._open[run.body] = _joined(self._open.get(run.body, frozenset()), _left(run))
         for ending in assembly.endings:
             match ending:
                 case Published():
@@ -80,8 +90,14 @@ class SignalReader:
         return [Signal(lsn, xid, left) for (lsn, xid), left in sorted(ended.items(), key=lambda item: item[0])]
 
 
+def _joined(before: Left, left: Left) -> Left:
+    return before | left if len(before) + len(left) <= MOST_LEFT and before != _ANYTHING else _ANYTHING
+
+
 def _left(run: MessageRun) -> Left:
     """Nothing, where the message is not as the event triggers make it."""
+    if len(run.message.content) > _LONGEST:
+        return _ANYTHING
     try:
         said = json.loads(bytes(run.message.content)).get("left") or ()
         return frozenset(tuple(one) for one in said)
@@ -107,6 +123,9 @@ class DdlSignals:
         self._examined_lsn = examined_lsn
         self._lock = threading.Lock()
         self._waiting: dict[int, Signal] = {}
+        self._unjudged: set[int] = set()
+        """The LSNs of signals that no look has judged; there have been some since `_unjudged_since`."""
+        self._unjudged_since = 0.0
         self._decoded_lsn = 0
         self._sent_since: int | None = None
         """From where on the stream has had the signals that there were, None while it has none."""
@@ -129,6 +148,8 @@ class DdlSignals:
         """Every transaction that ended at or before `through_lsn` was read, and said `signals`."""
         with self._lock:
             for signal in signals:
+                self._unjudged_since = self._unjudged_since if self._unjudged else time.monotonic()
+                self._unjudged.add(signal.end_lsn)
                 self._waiting.setdefault(signal.end_lsn, signal)
             self._decoded_lsn = max(self._decoded_lsn, through_lsn)
             if not self._why_not():
@@ -138,6 +159,14 @@ class DdlSignals:
     def waiting(self) -> bool:
         """Whether a signal waits for a look."""
         return bool(self._waiting)
+
+    @property
+    def holding(self) -> bool:
+        """Whether nothing more is to be published for now: a signal whose look is still due would be forgotten with
+        this process, and comes again with what is not published.
+        """
+        with self._lock:
+            return bool(self._unjudged) and time.monotonic() - self._unjudged_since < HOLD_SECONDS
 
     @property
     def why_not(self) -> str:
@@ -165,6 +194,7 @@ class DdlSignals:
         """The look is over, and the catalog examined through `examined_lsn`: what it judged waits no longer."""
         with self._lock:
             for signal in due.signals:
+                self._unjudged.discard(signal.end_lsn)
                 if signal.end_lsn <= examined_lsn:
                     self._waiting.pop(signal.end_lsn, None)
             said = self._why_not()
@@ -276,5 +306,8 @@ def doubts(
     for state in carried:
         facts = published.get(int(state.table_id))
         left = frozenset[tuple[str | int, ...]]().union(*(one.left for one in signals if one.end_lsn > state.lsn))
-        if left and facts is not None and (unseen := doubt(left, facts, policy(state), entries=entries)) is not None:
-            yield state, unseen
+        if facts is None:
+            continue
+        found = _FLOODED if left >= _ANYTHING else doubt(left, facts, policy(state), entries=entries)
+        if found is not None:
+            yield state, found
