@@ -70,6 +70,7 @@ class Session:
     ) -> None:
         options = context.options
         context.signals.begin(start_lsn, sent=signals_ddl)
+        self._tables = context.tables
         self._signals, self._signal_reader = context.signals, SignalReader()
         self.watermark = Watermark(start_lsn=start_lsn)
         self.counts = context.status.stream
@@ -183,7 +184,7 @@ class Session:
         catalog comes again. Raises what keeps it from that.
         """
         await self._idle()
-        if not self._signals.holding:
+        if not self._is_holding():
             self._run(self._flush_now)
         await self._quiet()
         if (error := self._breaker.error) is not None:
@@ -277,7 +278,7 @@ class Session:
         self._count_open()
         if self._builder.pending and self._waiting_since is None:
             self._waiting_since = time.monotonic()
-        if batch.shutdown or (batch.flush and self._builder.pending and not self._signals.holding):
+        if batch.shutdown or (batch.flush and self._builder.pending and not self._is_holding()):
             self._flush_now("asked" if batch.shutdown or self._urgent else "age")
         else:
             self._flush_if_due()
@@ -305,10 +306,14 @@ class Session:
         )
         self._count(assembly)
 
+    def _is_holding(self) -> bool:
+        """Whether rows wait for a look at the catalog. Not those that say something of their table: looks wait for it."""
+        return self._signals.holding and not self._tables.has_decided(self._builder.through_lsn)
+
     def _flush_if_due(self) -> None:
         self.counts.decoder_beat = time.time()
         now = time.monotonic()
-        if self._signals.holding and not self._builder.full:
+        if self._is_holding() and not self._builder.full:
             return
         if self._waiting_since is not None:
             if self._builder.full or now - self._waiting_since >= self._policy.max_delay_s:
