@@ -26,7 +26,7 @@ from sluice.errors import ApplyError, ServiceError, StoreUnavailable, Unsupporte
 from sluice.store.base import ObjectStore
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.failures import SparkGone
-from sluice_spark.lake.opening import Lake, lake_path
+from sluice_spark.lake.opening import Lake
 from sluice_spark.lease import Lease
 from sluice_spark.maintenance.scheduler import Maintenance
 from sluice_spark.options import ApplyOptions
@@ -280,7 +280,7 @@ class Applier:
         ledger.begun(work, now=now)
         self._telemetry.began()
         future = self._workers.begin(work, self._options, opened=ledger.state.opened, following=following)
-        self._running[future] = _Running(work, time.monotonic(), lake_path(work.state))
+        self._running[future] = _Running(work, time.monotonic(), work.state.path)
         return True
 
     @property

@@ -34,7 +34,7 @@ from sluice.store.opening import open_store
 from sluice_spark import session
 from sluice_spark.applier import Applier
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED
-from sluice_spark.lake.opening import Lake, application_id, lake_path
+from sluice_spark.lake.opening import Lake, application_id
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.reports import Reports
@@ -126,8 +126,8 @@ class Tables:
             place = apply.apply(window).place
 
     def _copy(self, first: TableState, other: TableState) -> None:
-        there = self.folder / "lake" / lake_path(other)
-        shutil.copytree(self.folder / "lake" / lake_path(first), there, ignore=shutil.ignore_patterns(".*"))
+        there = self.folder / "lake" / other.path
+        shutil.copytree(self.folder / "lake" / first.path, there, ignore=shutil.ignore_patterns(".*"))
         ours, theirs = (application_id(NAME, state, manifest=identity(self.store)) for state in (first, other))
         for file in [*there.glob("_delta_log/*.json"), *there.glob("_delta_log/*.crc")]:
             file.write_text(file.read_text().replace(ours, theirs))

@@ -6,7 +6,7 @@ from sluice.contract import keys
 from sluice.contract.entries import Changes, Commits, Prepared, PreparedPart, digest
 from sluice.manifest.reader import load_state
 from sluice.manifest.writer import ManifestLog
-from sluice.operate.spool_verify import Verdict, verify
+from sluice.operate.spool_verify import SpoolReport, verify
 from sluice.store.base import ObjectStore
 from tests.support.manifests import opened, put, schema, segment, table
 
@@ -39,7 +39,7 @@ def filled(store: ObjectStore, count: int) -> list[str]:
     return names
 
 
-def found(verdict: Verdict) -> list[tuple[int, str, str]]:
+def found(verdict: SpoolReport) -> list[tuple[int, str, str]]:
     return [(flaw.seq, flaw.key, flaw.what) for flaw in verdict.flaws]
 
 

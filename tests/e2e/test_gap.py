@@ -13,7 +13,7 @@ from sluice.contract.row_form import LakeAnswer, LakeQuestion
 from sluice.contract.verified import NOT_COMPARED
 from sluice.errors import ApplyError, ServiceError, SlotLost, UsageError
 from sluice.operate.compare.closing_gaps import close_gap
-from sluice.operate.compare.comparing import Comparing, Verdict
+from sluice.operate.compare.comparing import Comparing, Comparison
 from sluice.operate.compare.source_side import Load
 from sluice.operate.new_slot import Recreated, recreate
 from sluice_spark.options import ApplyOptions
@@ -39,7 +39,7 @@ class Lossy:
     def go_on(self) -> Recreated:
         return recreate(self.mirror.pipeline.options(), self.mirror.store(FOLLOWED), mirrored=lambda _: True)
 
-    def close(self, table: str, *, between: Callable[[], None] = lambda: None) -> Verdict:
+    def close(self, table: str, *, between: Callable[[], None] = lambda: None) -> Comparison:
         """`between` happens after the source was read and before the lake is."""
         options = ApplyOptions("test", self.mirror._spool_uri(FOLLOWED), self.mirror.lake_uri())
         side = LakeSide(options, self.mirror.store(FOLLOWED), private(self.spark))

@@ -10,7 +10,7 @@ from sluice.contract.entries import Repair
 from sluice.contract.row_form import LakeAnswer, LakeQuestion
 from sluice.contract.verified import DIFFERENT, EQUAL
 from sluice.manifest.reader import identity
-from sluice.operate.compare.comparing import Comparing, Verdict
+from sluice.operate.compare.comparing import Comparing, Comparison
 from sluice.operate.compare.repairing import repair
 from sluice.operate.compare.source_side import Load
 from sluice_spark.lake.foreign_commits import tag
@@ -32,7 +32,7 @@ class Verified:
         self.mirror = mirror
         self.spark = spark
 
-    def verdicts(self, *tables: str, between: Callable[[], None] = lambda: None) -> dict[str, Verdict]:
+    def verdicts(self, *tables: str, between: Callable[[], None] = lambda: None) -> dict[str, Comparison]:
         options = ApplyOptions("test", self.mirror._spool_uri(FOLLOWED), self.mirror.lake_uri())
         side = LakeSide(options, self.mirror.store(FOLLOWED), private(self.spark))
 

@@ -224,6 +224,23 @@ LIMITS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "born_attached_and_detached_in_one_transaction": (PARTED, (f"BEGIN; {APART}; {'; '.join(MOMENT)}; COMMIT",)),
     "attached_for_a_moment_and_a_column_renamed": ((*PARTED, APART), (*MOMENT, "ALTER TABLE r2 RENAME v TO w")),
+    "attached_for_a_moment_and_each_got_a_column": (
+        (*PARTED, APART),
+        (*MOMENT, "ALTER TABLE r2 ADD w int", "ALTER TABLE r ADD x int"),
+    ),
+    "attached_for_a_moment_and_a_column_replaced": (
+        (*PARTED, APART),
+        (*MOMENT, "ALTER TABLE r2 DROP v", "ALTER TABLE r2 ADD w int"),
+    ),
+    "attached_for_a_moment_from_another_root": (
+        (
+            *PARTED[:-1],
+            "CREATE TABLE q (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
+            "CREATE TABLE r2 PARTITION OF q FOR VALUES FROM (100) TO (200)",
+            "CREATE PUBLICATION {p} FOR TABLE r, q WITH (publish_via_partition_root)",
+        ),
+        ("ALTER TABLE q DETACH PARTITION r2", *MOMENT),
+    ),
     "regclass_renamed": (
         (
             "CREATE TABLE other (id int)",

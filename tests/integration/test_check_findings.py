@@ -18,6 +18,7 @@ from sluice.cli import findings_view as shown
 from sluice.findings import KINDS, Finding
 from sluice.operate.check import server as preflight_server
 from sluice.operate.check.preflight import run_preflight
+from sluice.source import ddl_signal
 from sluice.source.slot import ensure_slot
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.source_setup import server_major
@@ -29,6 +30,7 @@ PARTITIONED = (
     "CREATE TABLE p1 PARTITION OF p DEFAULT",
     "GRANT SELECT ON p, p1 TO {role}",
 )
+SIGNAL_AGAIN = tuple(ddl_signal.statements()[1:])
 ADD = "ALTER PUBLICATION {publication} ADD TABLE "
 
 
@@ -98,6 +100,12 @@ CASES: dict[str, Case] = {
         ('CREATE TABLE "T" (id int PRIMARY KEY)', 'GRANT SELECT ON "T" TO {role}', ADD + '"T"'),
         {"table.path"},
         fix=('ALTER TABLE "T" RENAME TO u',),
+    ),
+    "no DDL signal": Case(("DROP FUNCTION sluice_ddl.signal() CASCADE",), {"source.ddl_signal"}, fix=SIGNAL_AGAIN),
+    "a DDL signal that a replica does not give": Case(
+        ("ALTER EVENT TRIGGER sluice_sql_drop ENABLE",),
+        {"source.ddl_signal"},
+        fix=("ALTER EVENT TRIGGER sluice_sql_drop ENABLE ALWAYS",),
     ),
     "reserved schema": Case(
         (
@@ -321,6 +329,7 @@ def perfect(server: PostgresServer) -> Iterator[tuple[Database, str]]:
     """A database whose owner ran the script, with the pipeline's slot; and the role."""
     with fresh_database(server) as database, pipeline_role(database) as role:
         database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
+        database.execute(*ddl_signal.statements())
         grant(database, role, tables="t")
         ensure_slot(options_as(database, role))
         try:

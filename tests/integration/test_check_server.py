@@ -29,7 +29,7 @@ from tests.support.sources import Database
 from tools.local.binaries import helper_account
 from tools.local.postgres import PostgresServer, temporary_server
 
-EXPECTED_HERE = {"role.superuser", "server.keep_size", "slot.missing"}
+EXPECTED_HERE = {"role.superuser", "server.keep_size", "slot.missing", "source.ddl_signal"}
 """True of every fresh database of the shared server, whose WAL retention is unlimited, looked at as
 its superuser.
 """

@@ -6,20 +6,29 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
 from tests.support.pipeline import wait_until
-from tests.support.quiet_changes import KINDS, QuietChanges
+from tests.support.quiet_changes import QuietChanges, Signal
 from tests.support.sources import Database
 
+MOMENTS = ("running", "frozen", "down")
+SIGNALS: tuple[Signal, ...] = ("", "beside", "alone")
+CASES = {f"{moment}, {way or 'no signal'}": (moment, way) for moment in MOMENTS for way in SIGNALS}
 
-@pytest.mark.parametrize("moment", ["running", "frozen", "down"])
+
+@pytest.mark.parametrize(
+    "case", cases(CASES, quick=[*(f"{moment}, no signal" for moment in MOMENTS), "running, alone", "frozen, alone"])
+)
 def test_nothing_is_complete_beyond_a_change_that_no_look_has_found(
-    database: Database, tmp_path: Path, moment: str
+    database: Database, tmp_path: Path, case: str
 ) -> None:
-    quiet = QuietChanges(database, tmp_path)
+    moment, ddl_signal = CASES[case]
+    quiet = QuietChanges(database, tmp_path, signal=ddl_signal)
     process = quiet.pipeline.start("run")
     try:
         wait_until(quiet.is_settled, what="all tables are live", processes=(process,), timeout=60)
+        wait_until(lambda: quiet.relies_on_signal(process), what="the signal is relied upon", processes=(process,))
         if moment == "down":
             process.stop()
         elif moment == "frozen":
@@ -33,7 +42,7 @@ def test_nothing_is_complete_beyond_a_change_that_no_look_has_found(
             wait_until(quiet.is_settled, what="every change was found", processes=(process,), timeout=60)
     finally:
         process.stop()
-    assert all(kind.known(quiet.newest().tables[quiet.ids[kind.table]]) for kind in KINDS)
+    assert all(kind.known(quiet.newest().tables[quiet.ids[kind.table]]) for kind in quiet.kinds)
 
 
 def test_an_idle_pipeline_writes_no_entry_for_a_look(database: Database, tmp_path: Path) -> None:

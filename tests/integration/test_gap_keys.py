@@ -10,7 +10,7 @@ from sluice.contract.entries import Repair
 from sluice.contract.row_form import Difference, Row
 from sluice.ingest.options import FlushPolicy
 from sluice.operate.compare import closing_gaps
-from sluice.operate.compare.comparing import Verdict
+from sluice.operate.compare.comparing import Comparison
 from sluice.operate.new_slot import recreate
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import open_query
@@ -35,7 +35,7 @@ class Found:
         with closing(Catalog(open_query(self.source))) as catalog:
             facts = catalog.table(int(state.table_id), publication=self.source.publication)
         with closing(SnapshotHolder.open(self.source)) as holder:
-            verdict = Verdict(
+            verdict = Comparison(
                 state.table_id, "public", "t", "different", lsn=holder.consistent_lsn, difference=self.difference
             )
             self.wal_end()  # as the real one does, for ingest to pass the snapshot's position soon

@@ -290,7 +290,7 @@ def test_a_table_without_a_connection_for_its_snapshot_says_what_it_waits_for(
     pipeline: IngestPipeline, role: str
 ) -> None:
     database = pipeline.database
-    database.execute(f"GRANT SELECT ON t TO {role}", f"ALTER ROLE {role} CONNECTION LIMIT 4")
+    database.execute(f"GRANT SELECT ON t TO {role}", f"ALTER ROLE {role} CONNECTION LIMIT 3")
 
     def reason() -> str:
         return next((table.reason for table in pipeline.state().tables.values() if table.table_name == "t"), "")

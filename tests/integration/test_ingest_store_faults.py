@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sluice.contract import keys
-from sluice.contract.control import RESYNC, Request
+from sluice.contract.control import PAUSE, RESYNC, Request
 from sluice.store.opening import open_store
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
@@ -87,3 +87,22 @@ def test_a_request_that_the_store_does_not_let_go_of_is_carried_out_once(
         proxy.calm()
         running.wait_until(lambda: list(store.list(keys.CONTROL)) == [])
     assert (pipeline.table("public.t").state, pipeline.table("public.t").generation) == ("live", 2)
+
+
+def test_a_request_whose_removal_was_refused_goes_once_it_may_and_is_never_done_again(
+    database: Database, moto: Bucket, proxy: S3FaultProxy
+) -> None:
+    """No removal has ever worked for this process, so that the refusal is not taken for a passing one. What stays
+    would pause the table again at the next start, long after it was resumed.
+    """
+    where = {**moto.options, "endpoint": proxy.endpoint}
+    pipeline = IngestPipeline(database, open_store(f"{moto.uri}/spool", prefix="test/", options=where))
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    proxy.plan(error(403, "AccessDenied"), operations={"delete"}, count=None)
+    pipeline.run()
+    request = Request(PAUSE, "public", "t", datetime.now(UTC).isoformat(timespec="seconds"))
+    pipeline.store.create(keys.control_request("0-test"), request.encode())
+    with pipeline.running(watch_interval_s=0.1) as running:
+        running.wait_until(lambda: pipeline.table("public.t").paused is not None)
+        proxy.calm()
+        running.wait_until(lambda: list(pipeline.store.list(keys.CONTROL)) == [], seconds=30)

@@ -14,7 +14,7 @@ from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.sources import Database
 
-CAME_WITH_LOGIN = {"server.keep_size", "slot.missing"}
+CAME_WITH_LOGIN = {"server.keep_size", "slot.missing", "source.ddl_signal"}
 """Of every fresh database of the shared server."""
 
 

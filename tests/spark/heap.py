@@ -8,7 +8,7 @@ from typing import Any
 from sluice.contract.chunks import ENDLESS, BlockRange
 from sluice.contract.entries import Snapshot
 from sluice.manifest.reader import load_state
-from sluice_spark.distributed.task import Place
+from sluice_spark.distributed.task import StorePrefix
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
 
@@ -25,7 +25,7 @@ class Heap:
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     blocks: dict[int, int] = field(default_factory=dict)
     unread: list[int] = field(default_factory=lambda: list(range(RANGES)))
-    place: Place = field(default_factory=lambda: Place(f"memory://{next(_numbers)}", "shop/", ()))
+    place: StorePrefix = field(default_factory=lambda: StorePrefix(f"memory://{next(_numbers)}", "shop/", ()))
     manifest: Manifest = field(init=False)
     generation: int = 1
     empty: InitVar[Manifest | None] = None

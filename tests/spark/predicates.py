@@ -202,7 +202,8 @@ class Spark(SqlEngine):
         read.withColumn("number", read["id"]).createOrReplaceTempView("lake")
 
     def rows(self, text: str) -> list[dict[str, Any]]:
-        return [row.asDict() for row in self._session.sql(text).collect()]
+        found: list[dict[str, Any]] = self._session.sql(text).toArrow().to_pylist()
+        return found
 
     def literal(self, value: Any, sql: str) -> str:
         if isinstance(value, list):

@@ -48,7 +48,7 @@ def pipeline_role(database: Database) -> Iterator[str]:
         yield role
     finally:
         with database.connect() as connection:
-            if connection.execute("SELECT FROM pg_roles WHERE rolname = %s", (role,)).fetchone():
+            if connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone():
                 connection.execute(f"DROP OWNED BY {role}".encode())
                 connection.execute(f"DROP ROLE {role}".encode())
 

@@ -5,16 +5,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sluice import lsn
 from sluice.contract.table_state import State
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState, TableState
+from sluice.source import ddl_signal
 from sluice.store.opening import open_store
 from tests.support.sources import Database
-from tools.local.sluice import Pipeline
+from tools.local.sluice import Pipeline, SluiceProcess
 
 SCHEMA = (
     "CREATE TABLE noise (id int PRIMARY KEY)",
@@ -89,11 +90,20 @@ KINDS = (
 )
 
 
-class QuietChanges:
-    """A pipeline whose other tables are quiet, and what was done to them up to which position."""
+Signal = Literal["", "beside", "alone"]
+PARTED = ("attached", "truncated")
+"""Tables of which the DDL signal does not say everything."""
 
-    def __init__(self, database: Database, directory: Path) -> None:
+
+class QuietChanges:
+    """A pipeline whose other tables are quiet, and what was done to them up to which position. `signal`: the source
+    has none, one `beside` tables for which the catalog is looked at anyhow, or one that says it all `alone`.
+    """
+
+    def __init__(self, database: Database, directory: Path, *, signal: Signal = "") -> None:
         self.database = database
+        self.signal = signal
+        self.kinds = tuple(kind for kind in KINDS if signal != "alone" or kind.table not in PARTED)
         settings = {
             "source": {"slot": database.slot, "publication": database.publication},
             "spool": {"max_delay": "200ms"},
@@ -104,7 +114,10 @@ class QuietChanges:
         self.changed: dict[str, int] = {}
         self.ids: dict[str, str] = {}
         self._prefixes = [PipelineState()]
-        database.execute(*(statement.format(p=database.publication) for statement in SCHEMA))
+        parted = [statement for statement in SCHEMA if any(name in statement for name in PARTED)]
+        schema = [statement for statement in SCHEMA if signal != "alone" or statement not in parted]
+        database.execute(*(statement.format(p=database.publication) for statement in schema))
+        database.execute(*(ddl_signal.statements() if signal else ()))
 
     def newest(self) -> PipelineState:
         """The newest state of the manifest. Every one before it was looked at."""
@@ -116,7 +129,7 @@ class QuietChanges:
         return state
 
     def _check(self, state: PipelineState) -> None:
-        for kind in KINDS:
+        for kind in self.kinds:
             behind = self.changed.get(kind.table, state.examined_lsn + 1) <= state.examined_lsn
             if behind:
                 table = state.tables[self.ids[kind.table]]
@@ -125,18 +138,24 @@ class QuietChanges:
     def is_settled(self) -> bool:
         state = self.newest()
         return (
-            len(state.tables) >= len(KINDS)
+            len(state.tables) > len(self.kinds)
             and {table.state for table in state.tables.values()} - {State.DETACHED} == {State.LIVE}
             and state.examined_lsn > max(self.changed.values(), default=0)
             and state.examined_lsn > 0
         )
+
+    def relies_on_signal(self, process: SluiceProcess) -> bool:
+        """Whether completeness follows without looks, where it ever does."""
+        if self.signal == "alone":
+            self.database.execute("INSERT INTO noise SELECT COALESCE(max(id), 0) + 1 FROM noise")
+        return self.signal != "alone" or "the DDL signal is relied upon" in process.log_tail(1000)
 
     def change_all(self) -> None:
         """Does everything, one after the other, each with the position where it had committed."""
         state = self.newest()
         self.ids = {table.table_name: table.table_id for table in state.tables.values()}
         with self.database.connect() as connection:
-            for kind in KINDS:
+            for kind in self.kinds:
                 connection.execute(kind.change.encode())
                 row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
                 assert row is not None

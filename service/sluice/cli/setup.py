@@ -8,14 +8,24 @@ import click
 from sluice import printable
 from sluice.cli import output, wiring
 from sluice.cli.invocation import Invocation, common
+from sluice.errors import UsageError
 
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Show what is missing and create nothing.")
 @click.option("--print-sql", is_flag=True, help="Print the SQL alone, for somebody else to run; create nothing.")
+@click.option("--ddl-signal", is_flag=True, help="Print the SQL of the DDL signal instead, for a superuser to run.")
+@click.option("--apply", "creates", is_flag=True, help="With --ddl-signal: run it.")
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
-def setup(invocation: Invocation, dry_run: bool, print_sql: bool, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
+def setup(
+    invocation: Invocation,
+    dry_run: bool,  # noqa: FBT001
+    print_sql: bool,  # noqa: FBT001
+    ddl_signal: bool,  # noqa: FBT001
+    creates: bool,  # noqa: FBT001
+    json_wanted: bool,  # noqa: FBT001
+) -> None:
     """Create the publication and the slot of a new pipeline, if they are missing.
 
     `run` and `up` do the same when they start. Once the pipeline has a manifest nothing is ever
@@ -23,16 +33,33 @@ def setup(invocation: Invocation, dry_run: bool, print_sql: bool, json_wanted: b
     with the configuration, which nothing else does. From the moment the slot exists the server
     keeps WAL for it.
 
+    The DDL signal is once for a database: event triggers that say in the stream that DDL ran. It is
+    never created but by --ddl-signal --apply.
+
     \b
     Examples:
       sluice setup --dry-run
       sluice setup --print-sql > for-the-dba.sql
+      sluice setup --ddl-signal | psql -1 shop
     """
     wiring.require("psycopg", "pyarrow", "obstore")
-    settings = invocation.settings().settings
-    from sluice.operate.setup import prepare
-
     only_look = dry_run or print_sql
+    if creates and (only_look or not ddl_signal):
+        raise UsageError("--apply is for --ddl-signal, without --dry-run and --print-sql")
+    settings = invocation.settings().settings
+    from sluice.operate.setup import prepare, signal_steps
+
+    if ddl_signal:
+        steps = signal_steps(wiring.source_options(settings), create=creates)
+        if json_wanted:
+            output.as_json({"schema_version": 1, "created": creates, "steps": [asdict(step) for step in steps]})
+        elif creates:
+            invocation.console().print(
+                "The DDL signal is there." if any(s.statement for s in steps) else "It was there."
+            )
+        else:
+            click.echo("".join(f"{step.statement};\n" for step in steps), nl=False)
+        return
     steps = prepare(wiring.ingest_options(settings, instance=""), wiring.open_spool(settings), dry_run=only_look)
     if print_sql:
         # Byte for byte into a file or psql; spelled in printable characters for a person.

@@ -18,7 +18,7 @@ from sluice.printable import counted, one_line
 if TYPE_CHECKING:
     from sluice.contract.row_form import Row
     from sluice.manifest.values import TableState
-    from sluice.operate.compare.comparing import Verdict
+    from sluice.operate.compare.comparing import Comparison
 
 SHORTEST_SECONDS = 60.0
 """Of --interval: a comparison takes a replication slot and a snapshot each time."""
@@ -188,7 +188,7 @@ def _every(interval: str) -> float:
     return seconds
 
 
-def _concluded(verdicts: "Sequence[Verdict]", *, named: bool) -> int:
+def _concluded(verdicts: "Sequence[Comparison]", *, named: bool) -> int:
     """The exit code. Raises VerificationFailed when tables differ. `named`: tables were asked for."""
     different = [verdict.name for verdict in verdicts if verdict.outcome == DIFFERENT]
     if different:
@@ -220,7 +220,7 @@ def _chosen(known: "Mapping[str, TableState]", names: Sequence[str]) -> "list[Ta
     return [carried[name] for name in (dict.fromkeys(wanted) or sorted(carried))]
 
 
-def _say(verdict: "Verdict", shown: int) -> None:
+def _say(verdict: "Comparison", shown: int) -> None:
     if shown < 0:
         return
     if verdict.reason:
@@ -240,7 +240,7 @@ def _say(verdict: "Verdict", shown: int) -> None:
             click.echo(f"  {what}: {len(rows) - shown} more")
 
 
-def _differences(verdict: "Verdict") -> "list[tuple[str, Sequence[Row]]]":
+def _differences(verdict: "Comparison") -> "list[tuple[str, Sequence[Row]]]":
     difference = verdict.difference
     return [
         ("other values", difference.changed),
@@ -249,7 +249,7 @@ def _differences(verdict: "Verdict") -> "list[tuple[str, Sequence[Row]]]":
     ]
 
 
-def _key(verdict: "Verdict", row: "Row") -> str:
+def _key(verdict: "Comparison", row: "Row") -> str:
     if not verdict.key_columns:
         return "a row of a table without key"
     return ", ".join(
@@ -257,7 +257,7 @@ def _key(verdict: "Verdict", row: "Row") -> str:
     )
 
 
-def _facts(verdict: "Verdict", shown: int) -> dict[str, Any]:
+def _facts(verdict: "Comparison", shown: int) -> dict[str, Any]:
     compared = not verdict.reason
     return {
         "schema": verdict.schema_name,

@@ -231,4 +231,11 @@ SERVER: tuple[Kind, ...] = (
         "this standby copies the slot from its primary: no client can stream from it",
         "the primary, or another `source.slot`",
     ),
+    kind(
+        "source.ddl_signal",
+        "i",
+        Step.SETTINGS,
+        "the database has no DDL signal, or it cannot be relied upon",
+        "`sluice setup --ddl-signal` prints it",
+    ),
 )

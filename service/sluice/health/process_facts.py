@@ -24,7 +24,8 @@ class ProcessFacts:
     seconds) the commit time of the oldest transaction that is. `throughput` is the last hour, a
     minute each. `configured_at` is when the settings in force were read. `waits` is what it waits for
     now, `errors` what went wrong since it started, `neighbours` what other pipelines say of themselves.
-    `runbook_url` is where the runbooks are served, empty when that is not known.
+    `runbook_url` is where the runbooks are served, empty when that is not known. `ddl_signal_lacks` is why
+    completeness needs looks at the catalog, empty while the DDL signal says when.
     """
 
     seen: ProcessSeen
@@ -41,6 +42,7 @@ class ProcessFacts:
     errors: tuple[ErrorSeen, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
     runbook_url: str = ""
+    ddl_signal_lacks: str = ""
 
     def to_json(self, *, now: datetime) -> dict[str, Any]:
         applier = self.seen.applier
@@ -57,6 +59,7 @@ class ProcessFacts:
                 "in_force_since": self.configured_at.isoformat() if self.configured_at else None,
                 "refused": self.seen.configuration_refused or None,
             },
+            "ddl_signal": {"relied_upon": not self.ddl_signal_lacks, "reason": self.ddl_signal_lacks or None},
             "throughput": list(self.throughput),
             "errors": [_error_json(one) for one in self.errors],
             "neighbours": [one.to_json() for one in self.neighbours],

@@ -131,6 +131,7 @@ class ProcessState:
             errors=self._errors.kept(),
             neighbours=self._neighbours(),
             runbook_url=self._runbook_url,
+            ddl_signal_lacks=status.ddl_signal_lacks,
         )
 
     def _waits(self) -> Iterator[Wait]:

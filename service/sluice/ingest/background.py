@@ -33,6 +33,8 @@ LOOK_SECONDS, LOOK_SHARE = 1.0, 0.05
 """Between two looks at the catalog while something is published that none has examined, and the share of the
 time that they may take.
 """
+SILENT_SECONDS = 60.0
+"""Between two looks at the catalog while the server would signal DDL, and does not."""
 REQUEST_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 
@@ -112,9 +114,8 @@ class Background:
             self._status.catalog_beat = time.time()
             await self._stop.sleep(min(self._tick_s, self._watch_interval_s))
             passed = time.monotonic() - looked_at
-            usual = (
-                min(AWAITING_SECONDS, self._watch_interval_s) if self._epoch.tables.awaiting else self._watch_interval_s
-            )
+            interval = self._watch_interval_s if watch.signals.why_not else max(self._watch_interval_s, SILENT_SECONDS)
+            usual = min(AWAITING_SECONDS, self._watch_interval_s) if self._epoch.tables.awaiting else interval
             if passed >= usual or (passed >= rest and watch.is_due()):
                 began = time.monotonic()
                 done = await self._attempt(watch.run_once, "catalog")

@@ -49,8 +49,8 @@ class Epoch:
 
     @property
     def settled(self) -> bool:
-        """Whether no table waits for its initial rows or for a change of its shape."""
-        return not self.snapshotter.pending and not self.tables.awaiting
+        """Whether no table waits for its initial rows or for a change of its shape, as the manifest has it."""
+        return self.log.is_stored and not self.snapshotter.pending and not self.tables.awaiting
 
     def configure(self, options: IngestOptions) -> None:
         """From now on the selection of tables, their policies and the limits on the source's load are these."""

@@ -8,12 +8,14 @@ from sluice.errors import (
     ManifestCorrupt,
     ProtocolViolation,
     ServiceError,
+    SourceRefused,
     SourceUnavailable,
     StoreError,
     StoreUnavailable,
     WriterFenced,
 )
-from sluice.source.sessions import SlotDoubted
+from sluice.source.sessions import KnownSource, SlotDoubted, UnsendableRow
+from sluice.source.unsendable_row import named
 
 
 def component_of(error: ServiceError) -> str:
@@ -30,6 +32,11 @@ def reason_of(error: ServiceError) -> str:
     return "store_unavailable" if isinstance(error, StoreUnavailable) else "other"
 
 
-def doubts_slot(error: ServiceError) -> bool:
-    """Whether only the catalog can say what is wrong with the slot."""
-    return isinstance(error, SlotDoubted)
+def asks_facts(error: ServiceError) -> bool:
+    """Whether the server's words leave open what is wrong: with the slot, or with the row of which table."""
+    return isinstance(error, SlotDoubted | UnsendableRow)
+
+
+def by_facts(error: ServiceError, source: KnownSource) -> ServiceError:
+    """The error for a person to act on, once the catalog has nothing against the slot."""
+    return named(source, error) if isinstance(error, UnsendableRow) else SourceRefused(str(error))

@@ -1,5 +1,6 @@
 """What one ingest process is configured with, as plain values."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -7,7 +8,9 @@ from sluice.ingest.assemble.assembler import AssemblerLimits
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.receive.stream import StreamLimits
 from sluice.ingest.snapshot.chunk_round import SnapshotLimits
+from sluice.ingest.tables.messages import prefix_filter
 from sluice.ingest.tables.policies import Policies
+from sluice.source.facts import ServerFacts
 from sluice.source.sessions import SourceOptions
 
 STOP_SECONDS = 20.0
@@ -48,6 +51,17 @@ class IngestOptions:
     watch_interval_s: float = 10.0
     stop_s: float = STOP_SECONDS
     instance: str = ""
+
+    @property
+    def keeps_message(self) -> Callable[[str], bool]:
+        """Whether a logical message is wanted, by its prefix."""
+        return prefix_filter(self.message_prefixes, kept=self.messages)
+
+    def hears_ddl(self, server: ServerFacts) -> bool:
+        """Whether the stream has what the server signals. Where transactions with an origin are left out, so are
+        their signals.
+        """
+        return server.signals_ddl and self.origin == "any"
 
     @property
     def query_sessions(self) -> int:

@@ -29,9 +29,8 @@ from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimits
 from sluice.ingest.status import IngestStatus
+from sluice.ingest.tables.ddl_signals import DdlSignals, SignalReader
 from sluice.ingest.tables.followed_tables import FollowedTables
-from sluice.ingest.tables.messages import prefix_filter
-from sluice.manifest.ordered_log import OrderedLog
 from sluice.protocol import frames
 
 BATCHES_IN_FLIGHT = 4
@@ -49,21 +48,30 @@ class SessionContext:
     """
 
     options: IngestOptions
-    log: OrderedLog
     tables: FollowedTables
     committer: Committer
     numbers: Iterator[int]
     decoder: Executor
     status: IngestStatus
+    signals: DdlSignals
 
 
 class Session:
     """Begins at `start_lsn`, which must be where the manifest of `context` ends."""
 
     def __init__(
-        self, context: SessionContext, stream: ReplicationStream, *, start_lsn: int, backpressure: Backpressure
+        self,
+        context: SessionContext,
+        stream: ReplicationStream,
+        *,
+        start_lsn: int,
+        backpressure: Backpressure,
+        signals_ddl: bool,
     ) -> None:
         options = context.options
+        context.signals.begin(start_lsn, sent=signals_ddl)
+        self._tables = context.tables
+        self._signals, self._signal_reader = context.signals, SignalReader()
         self.watermark = Watermark(start_lsn=start_lsn)
         self.counts = context.status.stream
         self.backpressure = backpressure
@@ -75,7 +83,7 @@ class Session:
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._breaker = CircuitBreaker(on_break=self._broke)
         self._line = context.committer.line(self._breaker, on_receipt=self._hand_over)
-        self._log = context.log
+        self._committer = context.committer
         self._status = context.status
         self._settled = False
         self._batch_permits = asyncio.Semaphore(BATCHES_IN_FLIGHT)
@@ -83,18 +91,18 @@ class Session:
         self._units: set[Future[None]] = set()
         self._urgent = False
         # below: decoder thread only
-        prepared = tuple(context.log.stored.prepared.values())  # in the manifest, and not ended
+        prepared = tuple(context.committer.stored.prepared.values())  # in the manifest, and not ended
         self._assembler = Assembler(
             start_lsn=start_lsn,
             prepared=prepared,
             limits=options.open_limits,
-            keeps_message=prefix_filter(options.message_prefixes),
+            keeps_message=options.keeps_message,
         )
         self._builder = Builder(
             tables=context.tables,
             upload=self._line.upload,
             fetch=self._line.fetch,
-            epoch=context.log.stored.epoch,
+            epoch=context.committer.stored.epoch,
             numbers=context.numbers,
             limits=options.builder,
             start_lsn=start_lsn,
@@ -158,7 +166,7 @@ class Session:
         """Acknowledges to the server what the receipt proves. A receipt that cannot be ends the
         session before anything is acknowledged.
         """
-        self._status.manifest = self._log.stored
+        self._status.manifest = self._committer.stored
         if self._settled:
             return
         faults.point("receipt.before")
@@ -172,11 +180,12 @@ class Session:
         self._status.flushed_lsn = self.watermark.flushed_lsn
 
     async def drain(self) -> None:
-        """Publishes every whole transaction that was received, and acknowledges it. Raises what
-        keeps it from that.
+        """Publishes every whole transaction that was received, and acknowledges it; what waits for a look at the
+        catalog comes again. Raises what keeps it from that.
         """
         await self._idle()
-        self._run(self._flush_now)
+        if not self._is_holding():
+            self._run(self._flush_now)
         await self._quiet()
         if (error := self._breaker.error) is not None:
             raise error
@@ -269,7 +278,7 @@ class Session:
         self._count_open()
         if self._builder.pending and self._waiting_since is None:
             self._waiting_since = time.monotonic()
-        if batch.shutdown or (batch.flush and self._builder.pending):
+        if batch.shutdown or (batch.flush and self._builder.pending and not self._is_holding()):
             self._flush_now("asked" if batch.shutdown or self._urgent else "age")
         else:
             self._flush_if_due()
@@ -288,6 +297,7 @@ class Session:
         assembly = self._assembler.feed(table)
         faults.point("build.before")
         self._builder.add(assembly)
+        self._signals.decoded(assembly.through_lsn, self._signal_reader.take(assembly))
         self.unflushed.decoded(
             self._builder.through_lsn,
             assembly.commits.commit_time_us,
@@ -296,9 +306,15 @@ class Session:
         )
         self._count(assembly)
 
+    def _is_holding(self) -> bool:
+        """Whether rows wait for a look at the catalog; not where they say something of a table, for which looks wait."""
+        return self._signals.holding and not self._tables.has_decided(self._builder.through_lsn)
+
     def _flush_if_due(self) -> None:
         self.counts.decoder_beat = time.time()
         now = time.monotonic()
+        if self._is_holding() and not self._builder.full:
+            return
         if self._waiting_since is not None:
             if self._builder.full or now - self._waiting_since >= self._policy.max_delay_s:
                 self._publish(self._builder.full or "age")

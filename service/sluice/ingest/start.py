@@ -6,6 +6,7 @@ manifest is of. Publication and slot are created only while the manifest is empt
 that is missing is a loss that must be named.
 """
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -13,7 +14,6 @@ from sluice.errors import SlotBusy, SourceUnavailable
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.publication_gap import PublicationGap
 from sluice.ingest.receive.stream import ReplicationStream
-from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
 from sluice.manifest.values import PipelineState
 from sluice.source.continuity import prove_continuity
@@ -49,16 +49,22 @@ class Start:
 
 
 def prove_start(
-    options: IngestOptions, store: ObjectStore, log: OrderedLog | None, *, unpublished: str, waits: Waits
+    options: IngestOptions,
+    store: ObjectStore,
+    newest: Callable[[], PipelineState] | None,
+    *,
+    unpublished: str,
+    waits: Waits,
 ) -> Start:
-    """Proves that a stream can continue the manifest, after waiting until the slot is free. `log`
-    is our own, once it is open. `unpublished` is what the server said of an object, perhaps the publication,
-    that did not exist at some position; else empty. `waits` hears what is waited for.
+    """Proves that a stream can continue the manifest, after waiting until the slot is free. `newest` gives the state
+    of our own log, once it is open, and raises WriterFenced when another writer has taken the pipeline over.
+    `unpublished` is what the server said of an object, perhaps the publication, that did not exist at some position;
+    else empty. `waits` hears what is waited for.
 
     Blocks. Raises WriterFenced, SlotLost, SlotBusy, SourceError, StoreError and ManifestCorrupt.
     """
     source = options.source
-    state = log.require_ours() if log is not None else load_state(store)
+    state = newest() if newest is not None else load_state(store)
     with closing(open_query(source)) as connection:
         gap = PublicationGap.find(connection, options, state, said=unpublished) if unpublished else None
         server = server_facts(connection, source, whole=True)
@@ -99,7 +105,7 @@ async def open_stream(options: IngestOptions, start: Start) -> ReplicationStream
             proto_version=highest_protocol(start.server.server_version),
             streaming=best_streaming(options.streaming, start.server.server_version),
             two_phase=options.two_phase,
-            messages=options.messages,
+            messages=options.messages or options.hears_ddl(start.server),
             origin=options.origin,
             limits=options.stream,
             expect=(start.server.system_identifier, start.server.timeline),

@@ -265,6 +265,8 @@ class IngestStatus:
     """
     last_feedback_at: float = 0.0
     catalog_beat: float = 0.0
+    ddl_signal_lacks: str = "it was not looked for yet"
+    """Why completeness needs looks at the catalog, empty while the DDL signal says when."""
     streaming_at: float = 0.0
     """When START_REPLICATION was last sent, monotonic seconds; `reached_at` when the target of a
     bounded run was acknowledged.

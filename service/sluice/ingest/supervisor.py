@@ -22,10 +22,10 @@ import structlog
 
 from sluice.backoff import Backoff
 from sluice.contract.table_state import State
-from sluice.errors import Interrupted, ServiceError, SourceMoved, SourceRefused, may_pass
+from sluice.errors import Interrupted, ServiceError, SourceMoved, may_pass
 from sluice.ingest.background import Background, say_requests
 from sluice.ingest.epoch import Epoch, open_epoch
-from sluice.ingest.error_labels import component_of, doubts_slot, reason_of
+from sluice.ingest.error_labels import asks_facts, by_facts, component_of, reason_of
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.receive.backpressure import Backpressure
 from sluice.ingest.receive.stream import PublicationMissing
@@ -123,6 +123,7 @@ class Ingest:
         epoch, session, status = self._epoch, self._session, self.status
         if epoch is not None:
             status.manifest = epoch.log.stored
+            status.ddl_signal_lacks = epoch.watch.signals.why_not
             status.snapshots.pending = len(epoch.snapshotter.pending)
         if session is None:
             status.complete_lsn = status.manifest.through_lsn if status.manifest is not None else 0
@@ -176,7 +177,7 @@ class Ingest:
                 if done or target is None:
                     return done
             except ServiceError as caught:
-                error = await self._by_facts(caught) if doubts_slot(caught) else caught
+                error = await self._by_facts(caught) if asks_facts(caught) else caught
                 self.errors.note(component_of(error), error)
                 self._unpublished = str(error) if isinstance(error, PublicationMissing) else self._unpublished
                 if not may_pass(error):
@@ -189,12 +190,15 @@ class Ingest:
         return False
 
     async def _by_facts(self, doubted: ServiceError) -> ServiceError:
-        """What the catalog says of a slot that the server does not stream from; else the server's words."""
+        """What the catalog says of a slot that the server does not stream from, and the log of a row that it cannot
+        send; else the server's words.
+        """
         try:
-            await self._stop.within(asyncio.to_thread(self._prove))
+            start = await self._stop.within(asyncio.to_thread(self._prove))
         except ServiceError as found:
             return found
-        return SourceRefused(str(doubted))
+        known = start.known(self._options.source)
+        return await self._stop.within(asyncio.to_thread(by_facts, doubted, known))
 
     def _require_snapshots(self) -> None:
         """Raises Interrupted, with the names, if there are tables that could not be read. One
@@ -220,7 +224,8 @@ class Ingest:
 
     def _prove(self) -> Start:
         log = self._epoch.log if self._epoch is not None else None
-        start = prove_start(self._options, self._store, log, unpublished=self._unpublished, waits=self.status.waits)
+        newest = log.require_ours if log is not None else None
+        start = prove_start(self._options, self._store, newest, unpublished=self._unpublished, waits=self.status.waits)
         opened = start.state.opened
         if log is not None and opened is not None and opened.timeline != start.server.timeline:
             raise SourceMoved(
@@ -241,9 +246,21 @@ class Ingest:
         try:
             epoch = await self._take_over(start)
             context = SessionContext(
-                self._options, epoch.log, epoch.tables, epoch.committer, epoch.numbers, self._decoder, self.status
+                self._options,
+                epoch.tables,
+                epoch.committer,
+                epoch.numbers,
+                self._decoder,
+                self.status,
+                epoch.watch.signals,
             )
-            session = self._session = Session(context, stream, start_lsn=start.lsn, backpressure=self._backpressure)
+            session = self._session = Session(
+                context,
+                stream,
+                start_lsn=start.lsn,
+                backpressure=self._backpressure,
+                signals_ddl=self._options.hears_ddl(start.server),
+            )
             self._start_background(epoch, urgent=target is not None)
             self.status.state, self.status.connected, self.status.last_error = "streaming", True, ""
             self._logger.info(

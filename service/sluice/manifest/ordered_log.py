@@ -50,12 +50,17 @@ class OrderedLog:
     @property
     def state(self) -> PipelineState:
         """With everything that is decided. Numbers and times of what is not stored yet are provisional."""
-        return self._state if self._waiting or self._held else self._log.state
+        return self._log.state if self.is_stored else self._state
 
     @property
     def stored(self) -> PipelineState:
         """As the manifest has it."""
-        return self._stored if self._waiting or self._held else self._log.state
+        return self._log.state if self.is_stored else self._stored
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether nothing is decided that the manifest does not have."""
+        return not (self._waiting or self._held)
 
     @property
     def examined_lsn(self) -> int:

@@ -61,7 +61,8 @@ class ManifestLog:
         self._lock = threading.Lock()
         self._closed: ServiceError | None = None
         self.examined_lsn = state.examined_lsn
-        """Through which position the catalog was examined, which the next entry says."""
+        """Through which position the catalog was examined, which the next entry that has come so far says."""
+        self._examining = threading.Lock()
 
     @classmethod
     def open(
@@ -134,9 +135,10 @@ class ManifestLog:
 
     def examined(self, lsn: int) -> None:
         """A look at the catalog has seen everything that had happened when the log was at `lsn`, and what it
-        found was appended. Later entries say so.
+        found was appended; or nothing has changed since. Later entries say so, from where they come to `lsn` on.
         """
-        self.examined_lsn = max(self.examined_lsn, lsn)
+        with self._examining:
+            self.examined_lsn = max(self.examined_lsn, lsn)
 
     def publish(self, body: Changes | Progress, *, from_lsn: int, through_lsn: int) -> DurableReceipt:
         """Stores what ended after `from_lsn` and at or before `through_lsn` as the next entry, and
@@ -170,15 +172,16 @@ class ManifestLog:
         with self._lock:
             if self._closed is not None:
                 raise type(self._closed)(f"the manifest log is closed: {self._closed}", hint=self._closed.hint)
+            ends_lsn = self._state.through_lsn if through_lsn is None else through_lsn
             entry = Entry(
                 seq=self._state.seq + 1,
                 epoch=epoch,
                 previous_sha256=self._state.previous_sha256,
                 from_lsn=self._state.through_lsn if from_lsn is None else from_lsn,
-                through_lsn=self._state.through_lsn if through_lsn is None else through_lsn,
+                through_lsn=ends_lsn,
                 written_at=self.now(),
                 body=body,
-                examined_lsn=self.examined_lsn,
+                examined_lsn=min(self.examined_lsn, ends_lsn),
                 extra=extra,
             )
             if entry.through_lsn != entry.from_lsn:

@@ -13,12 +13,13 @@ from sluice.errors import UsageError
 from sluice.ingest.options import IngestOptions
 from sluice.operate.slots import in_order
 from sluice.quoting import quote_literal
+from sluice.source import ddl_signal
 from sluice.source.catalog import Catalog
 from sluice.source.continuity import can_set_two_phase, prove_continuity, require_same_database
 from sluice.source.facts import Place
 from sluice.source.publication import create_publication_sql
 from sluice.source.selection import matches, naming
-from sluice.source.sessions import Connection, KnownSource, open_query
+from sluice.source.sessions import Connection, KnownSource, SourceOptions, open_query
 from sluice.source.setup import set_up
 from sluice.source.slot import can_fail_over
 from sluice.source.slot_facts import slot_facts
@@ -27,7 +28,7 @@ from sluice.store.base import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Requirement:
     """One thing that must exist. `statement` makes it; empty when it exists."""
 
     kind: str
@@ -35,7 +36,7 @@ class Step:
     statement: str
 
 
-def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> list[Step]:
+def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> list[Requirement]:
     """The steps of a new pipeline, carried out unless `dry_run`. A pipeline that has a manifest is
     only checked, its slot's two_phase flag made to agree.
 
@@ -59,19 +60,32 @@ def prepare(options: IngestOptions, store: ObjectStore, *, dry_run: bool) -> lis
                     slot=slot,
                     two_phase=options.two_phase,
                 )
-            return [Step("publication", options.source.publication, ""), change]
+            return [Requirement("publication", options.source.publication, ""), change]
         steps = _plan(options, connection)
         if not dry_run:
             set_up(options.source, connection, tables=options.tables, two_phase=options.two_phase)
         return steps
 
 
-def _two_phase_change(options: IngestOptions, connection: Connection) -> Step:
+def signal_steps(options: SourceOptions, *, create: bool) -> list[Requirement]:
+    """What the DDL signal is made of; with `create` it is made. Without statements where it was there. Raises
+    SourceError.
+    """
+    if create:
+        with closing(open_query(options)) as connection:
+            made = ddl_signal.create(connection)
+    return [
+        Requirement("DDL signal", ddl_signal.SCHEMA, one if not create or made else "")
+        for one in ddl_signal.statements()
+    ]
+
+
+def _two_phase_change(options: IngestOptions, connection: Connection) -> Requirement:
     """What makes the slot of a running pipeline decode prepared transactions as the configuration
     says, where the server can change it.
     """
     slot = slot_facts(connection, options.source.slot)
-    step = Step("slot", options.source.slot, "")
+    step = Requirement("slot", options.source.slot, "")
     if (
         slot is None
         or slot.two_phase == options.two_phase
@@ -82,7 +96,7 @@ def _two_phase_change(options: IngestOptions, connection: Connection) -> Step:
     return replace(step, statement=f"two_phase = {value}, over a replication connection")
 
 
-def _plan(options: IngestOptions, connection: Connection) -> list[Step]:
+def _plan(options: IngestOptions, connection: Connection) -> list[Requirement]:
     catalog = Catalog(connection)
     publication = "" if catalog.publication(options.source.publication) else _publication_sql(options, catalog)
     flags = "false, true" if options.two_phase else "false"
@@ -93,7 +107,10 @@ def _plan(options: IngestOptions, connection: Connection) -> list[Step]:
         if slot_facts(connection, options.source.slot)
         else f"SELECT pg_create_logical_replication_slot({quote_literal(options.source.slot)}, 'pgoutput', {flags})"
     )
-    return [Step("publication", options.source.publication, publication), Step("slot", options.source.slot, slot)]
+    return [
+        Requirement("publication", options.source.publication, publication),
+        Requirement("slot", options.source.slot, slot),
+    ]
 
 
 def _publication_sql(options: IngestOptions, catalog: Catalog) -> str:

@@ -39,7 +39,7 @@ class Flaw:
 
 
 @dataclass(slots=True)
-class Verdict:
+class SpoolReport:
     """The chain was followed from behind entry `base_seq`, 0 for its beginning. `state` is that of the
     last entry that continues it; `bytes` counts the objects that
     are there, `pruned` those that need not be: of entries through `horizon`.
@@ -54,7 +54,7 @@ class Verdict:
     flaws: list[Flaw] = field(default_factory=list)
 
 
-def verify(store: ObjectStore, *, content: bool) -> Verdict:
+def verify(store: ObjectStore, *, content: bool) -> SpoolReport:
     """Follows the manifest from its first entry, or from the first that was not pruned. With `content`
     every object is read and its sha256 compared, else its size. Raises StoreError.
     """
@@ -65,9 +65,9 @@ def verify(store: ObjectStore, *, content: bool) -> Verdict:
             return verdict
 
 
-def _look(store: ObjectStore, *, content: bool) -> Verdict:
+def _look(store: ObjectStore, *, content: bool) -> SpoolReport:
     pruned, flaws = _horizon(store)
-    verdict = Verdict(pruned, flaws=flaws)
+    verdict = SpoolReport(pruned, flaws=flaws)
     seen: set[str] = set()
     passed: set[str] = set()
     waiting: list[tuple[int, Segment]] = []

@@ -98,6 +98,10 @@ class Truncate:
     stream_xid: int | None
 
 
+DDL_SIGNAL = "sluice.ddl"
+"""The prefix of messages that say that DDL ran. Anybody may emit one."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
     """`content` is bytes as emitted, in no encoding, up to 1 GB; a view of the frame that it came

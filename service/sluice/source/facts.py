@@ -23,7 +23,7 @@ class Place:
 class ServerFacts:
     """Which server this is and how far its log has come. `wal_end_lsn` is the replayed position on
     a standby. `forks` is the history of `timeline`, oldest first, None where the server does not give
-    it; `history_away` says why, where that may pass.
+    it; `history_away` says why, where that may pass. `signals_ddl`: the database has the DDL signal.
     """
 
     system_identifier: str
@@ -37,6 +37,7 @@ class ServerFacts:
     encoding: str
     forks: tuple[Fork, ...] | None = ()
     history_away: str = ""
+    signals_ddl: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
+from sluice import lsn
 from sluice.contract.entries import Opened
 from sluice.errors import (
     ServiceError,
@@ -188,6 +189,16 @@ class NoFreeSlot(SourceRefused):
 
 class SlotDoubted(SourceUnavailable):
     """The server does not stream from the slot as things are. Whether the slot is lost, its catalog says."""
+
+
+class UnsendableRow(SourceUnavailable):
+    """A value of a row has no UTF-8 form, so that the stream cannot pass the row. Of which table it is, only the log
+    says. `at_lsn` is the row's position, 0 where the server does not say it, and `command` the START_REPLICATION of
+    the stream.
+    """
+
+    at_lsn = 0
+    command = b""
 
 
 class ServerTooOld(SourceRefused):
@@ -424,6 +435,10 @@ def source_error(
         )
     if sqlstate == "53400":
         return NoFreeSlot(text, hint="raise max_replication_slots or max_wal_senders, or drop slots nobody uses")
+    if phase == "stream" and sqlstate in ("22021", "22P05"):
+        unsendable = UnsendableRow(text, hint=_HINTS[sqlstate])
+        unsendable.at_lsn = lsn.parse(found[1]) if found else 0
+        return unsendable
     if sqlstate.startswith(_RETRY):
         return SourceUnavailable(text, reason="server_stopping" if sqlstate.startswith("57P0") else "other")
     return SourceRefused(text, hint=_HINTS.get(sqlstate, ""))

@@ -23,11 +23,13 @@ def server_facts(
                pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('server_encoding'),
                (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                      ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text,
-               pg_catalog.current_setting('wal_level')"""
+               pg_catalog.current_setting('wal_level'), EXISTS (SELECT FROM pg_catalog.pg_event_trigger t
+                     JOIN pg_catalog.pg_proc f ON f.oid = t.evtfoid JOIN pg_catalog.pg_namespace n
+                     ON n.oid = f.pronamespace WHERE n.nspname = 'sluice_ddl')"""
     with translated("reading which server this is"):
         row = conn.execute(command.encode()).fetchone()
     assert row is not None
-    *where, in_recovery, encoding, wal_end, wal_level = row
+    *where, in_recovery, encoding, wal_end, wal_level, signals_ddl = row
     place = Place(*where)
     forks, away = None, ""
     if before is not None and before.timeline == place.timeline and not before.history_away:
@@ -48,6 +50,7 @@ def server_facts(
         encoding=encoding,
         forks=forks,
         history_away=away,
+        signals_ddl=signals_ddl,
     )
 
 

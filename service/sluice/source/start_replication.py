@@ -95,13 +95,15 @@ def start_command(
     ).encode()
 
 
-def start_replication(options: SourceOptions, *, command: bytes, expect: tuple[str, int] | None) -> Started:
+def start_replication(
+    options: SourceOptions, *, command: bytes, expect: tuple[str, int] | None, as_stored: bool = False
+) -> Started:
     """Connects, checks who answers, and starts. Raises SourceError, or SlotLost when the slot is
     missing or invalidated.
 
     `expect` is the (system identifier, timeline) that continuity was proven against; a failover in
-    between is SourceUnavailable, so that it is proven again. What streams does not block any more
-    and may still report: from then on a cancellation leaves it alone.
+    between is SourceUnavailable, so that it is proven again. With `as_stored` the server converts no text to
+    UTF-8. What streams does not block any more and may still report: from then on a cancellation leaves it alone.
     """
     if options.binary:
         require_binary(options)
@@ -112,6 +114,8 @@ def start_replication(options: SourceOptions, *, command: bytes, expect: tuple[s
             raise SourceUnavailable("another server, or another timeline, answers than the one that was just examined")
         timeout_s = _wal_sender_timeout_s(conn.pgconn)
         _rows(conn.pgconn, GROW_BUFFER, doing="growing the input buffer")
+        if as_stored:
+            conn.pgconn.exec_(b"SET client_encoding = 'SQL_ASCII'")
         result = conn.pgconn.exec_(command)
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise_result(result, doing="START_REPLICATION", slot=options.slot, phase="start")

@@ -12,10 +12,9 @@ from sluice.manifest.values import TableState
 from sluice_spark import storage
 from sluice_spark.distributed import partition_stage, snapshot_chunks, snapshot_rows, touched_keys
 from sluice_spark.distributed.stages import Stages, results
-from sluice_spark.distributed.task import Place, WindowTask, in_bins
+from sluice_spark.distributed.task import StorePrefix, WindowTask, in_bins
 from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.distributed.window import DistributedWindow
-from sluice_spark.lake.opening import lake_path
 from sluice_spark.lake.rows_to_commit import SCRATCH
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.modes import choice
@@ -38,7 +37,7 @@ class Distribution:
     @staticmethod
     def of(options: ApplyOptions, lake: LakeTable, state: TableState, *, removals_sent: bool) -> "Distribution":
         """Those into the lake table of `state`."""
-        return Distribution(options, lake, f"{lake_path(state)}/", state, removals_sent)
+        return Distribution(options, lake, f"{state.path}/", state, removals_sent)
 
     def window(
         self,
@@ -156,9 +155,9 @@ class Distribution:
         return [self.state.schemas[number] for number in sorted(set().union(*found))]
 
     @property
-    def _spool(self) -> Place:
+    def _spool(self) -> StorePrefix:
         options = self.options
-        return Place(options.spool_uri, f"{options.pipeline}/", tuple(sorted(options.spool_options.items())))
+        return StorePrefix(options.spool_uri, f"{options.pipeline}/", tuple(sorted(options.spool_options.items())))
 
     def _task(
         self,
@@ -177,7 +176,7 @@ class Distribution:
         )
         return WindowTask(
             spool=self._spool,
-            lake=Place(options.lake_uri, "", tuple(sorted(options.lake_options.items()))),
+            lake=StorePrefix(options.lake_uri, "", tuple(sorted(options.lake_options.items()))),
             table_folder=self.folder,
             scratch=f"{SCRATCH}{uuid.uuid4().hex}/",
             bins=in_bins(segments, slots=Stages(session).slots),

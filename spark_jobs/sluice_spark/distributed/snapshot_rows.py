@@ -18,7 +18,7 @@ from sluice.contract import envelope
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice_spark.distributed.stages import Piece, Stages, as_declared
-from sluice_spark.distributed.task import Place
+from sluice_spark.distributed.task import StorePrefix
 from sluice_spark.distributed.touched_keys import Untouched
 from sluice_spark.lake.rows_to_commit import struct
 from sluice_spark.read.changes import read_rows, snapshot_tables
@@ -34,7 +34,7 @@ class SnapshotTask:
     left out whose keys are in the objects `touched` of the spool.
     """
 
-    spool: Place
+    spool: StorePrefix
     bins: tuple[tuple[Segment, ...], ...]
     version: TableSchema
     touched: tuple[str, ...] = ()

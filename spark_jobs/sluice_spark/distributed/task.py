@@ -30,7 +30,7 @@ UNKNOWN = TableLayout((), {})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorePrefix:
     """A prefix of a store, as `open_store` takes it."""
 
     uri: str
@@ -43,7 +43,7 @@ class Place:
 
 
 @lru_cache(maxsize=16)
-def _opened(place: Place) -> ObjectStore:
+def _opened(place: StorePrefix) -> ObjectStore:
     return open_store(place.uri, prefix=place.prefix, options=dict(place.options))
 
 
@@ -57,8 +57,8 @@ class WindowTask:
     `scratch` in the spool. `lake_columns` are names.
     """
 
-    spool: Place
-    lake: Place
+    spool: StorePrefix
+    lake: StorePrefix
     table_folder: str
     scratch: str
     bins: tuple[tuple[Segment, ...], ...]

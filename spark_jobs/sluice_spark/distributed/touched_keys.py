@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice_spark.distributed.stages import RESULT, Piece
-from sluice_spark.distributed.task import Place, WindowTask
+from sluice_spark.distributed.task import StorePrefix, WindowTask
 from sluice_spark.fold.partition import hash_rows, identifying
 from sluice_spark.fold.row_identity import Claims, number_rows, whole
 
@@ -73,7 +73,7 @@ def touched(window: WindowTask, numbers: Iterator[int]) -> Iterator[Piece]:
 class Untouched:
     """Leaves out rows whose keys are among those in `objects` of `spool`."""
 
-    spool: Place
+    spool: StorePrefix
     objects: tuple[str, ...]
 
     def of(self, rows: pa.Table, schema: TableSchema) -> pa.Table:

@@ -43,11 +43,6 @@ def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
     return f"{OURS}{pipeline}/{state.table_id}/{state.generation}/{manifest}"
 
 
-def lake_path(state: TableState) -> str:
-    """Where the table's Delta table lies below the lake."""
-    return state.path
-
-
 class Lake:
     """The Delta tables of one pipeline, whose spool is in `store`. `before_commit` is called before
     each commit and raises when this process may not commit. `keys` are those kept for all of them.
@@ -76,14 +71,14 @@ class Lake:
 
     def clean_log(self, state: TableState, session: SparkSession, *, version: int, reported: int) -> None:
         """Removes what the log of `state` does not need, when it is time: see `LogHygiene.clean`."""
-        path = storage.join(self._options.lake_uri, lake_path(state))
+        path = storage.join(self._options.lake_uri, state.path)
         self._hygiene.clean(session, path, version=version, reported=reported)
 
     def table(self, state: TableState, session: SparkSession, *, place: ExaminedVersion | None = None) -> LakeTable:
         """The Delta table of `state` for `session`. `place` is where it last stood, if it was
         seen before.
         """
-        path = storage.join(self._options.lake_uri, lake_path(state))
+        path = storage.join(self._options.lake_uri, state.path)
         app_id = application_id(self._options.pipeline, state, manifest=self._manifest)
         return LakeTable(
             session,
@@ -105,7 +100,7 @@ class Lake:
     def build(self, state: TableState, session: SparkSession) -> BuildTable:
         """The table in which the snapshot of `state` is built, to be examined for the first time."""
         app_id = application_id(self._options.pipeline, state, manifest=self._manifest)
-        name, folder = folder_name(app_id), f"{lake_path(state)}/"
+        name, folder = folder_name(app_id), f"{state.path}/"
         path = storage.join(self._options.lake_uri, f"{folder}{name}")
         table = LakeTable(
             session,
@@ -127,7 +122,7 @@ class Lake:
         since: int,
         beginnings: dict[str, str] | None = None,
     ) -> LogTail:
-        folder = f"{lake_path(state)}/"
+        folder = f"{state.path}/"
         return LogTail(session, path, store=self._files, folder=folder, since=since, beginnings=beginnings)
 
     def _direct_table(self, state: TableState) -> DirectTable | None:
@@ -135,7 +130,7 @@ class Lake:
         name = f"{state.schema_name}.{state.table_name}"
         if self._options.way_of(name) not in (AUTO, DIRECT):
             return None
-        folder = f"{lake_path(state)}/"
+        folder = f"{state.path}/"
         with self._lock:
             table = self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self.keys))
             self._direct.move_to_end(folder)
@@ -148,7 +143,7 @@ class Lake:
         """The same, to be examined for the first time and not to be committed to. `since` is the
         version that was last reported, -1 if none was.
         """
-        path = storage.join(self._options.lake_uri, lake_path(state))
+        path = storage.join(self._options.lake_uri, state.path)
         return LakeTable(
             session,
             path,

@@ -112,7 +112,7 @@ class Budget:
         self.credit -= seconds
 
 
-class Planner:
+class Turns:
     """Which table gets the next turn, with what came of the turns before. Times are on the loop's clock."""
 
     def __init__(self, share: float) -> None:

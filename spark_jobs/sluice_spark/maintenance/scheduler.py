@@ -20,8 +20,8 @@ from sluice.manifest.values import TableState
 from sluice_spark import storage
 from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.failures import CommitConflict, SparkGone
-from sluice_spark.lake.opening import Lake, lake_path
-from sluice_spark.maintenance.planner import Key, Planner, TableFacts, Turn
+from sluice_spark.lake.opening import Lake
+from sluice_spark.maintenance.planner import Key, TableFacts, Turn, Turns
 from sluice_spark.maintenance.tasks import SETTINGS, Call, Interrupted, Outcome, TableTurn
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
@@ -76,7 +76,7 @@ class Maintenance:
         self._session: SparkSession | None = None
         self._before_commit = before_commit
         self._telemetry = telemetry
-        self._planner = Planner(options.maintenance_share)
+        self._planner = Turns(options.maintenance_share)
         self._next_check = float("-inf")
         self._running: _Running | None = None
 
@@ -217,7 +217,7 @@ class Maintenance:
             for name, value in SETTINGS.items():
                 self._session.conf.set(name, value)
         call = Call(self._session)
-        path = lake_path(state)
+        path = state.path
         ledger.maintain(path)
         lake = self._lake.table(state, self._session, place=progress.place)
         work = TableTurn(lake, call, before_commit=self._before_commit, others=self._others(path))
@@ -226,7 +226,7 @@ class Maintenance:
 
     def _others(self, path: str) -> list[str]:
         options, tables = self._options, self._ledger.state.tables.values()
-        lakes = (storage.join(options.lake_uri, lake_path(table)) for table in tables if lake_path(table) != path)
+        lakes = (storage.join(options.lake_uri, table.path) for table in tables if table.path != path)
         return [f"{place}/" for place in (storage.join(options.spool_uri, options.pipeline), *lakes)]
 
     def _facts(self) -> Iterator[TableFacts]:

@@ -22,7 +22,6 @@ from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState, TableState
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
-from sluice_spark.lake.opening import lake_path
 from sluice_spark.modes.choice import mode_of
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
@@ -236,7 +235,7 @@ class Ledger:
                 turns.append((-order, progress.committed_seq, table_id))
         for _, _, table_id in sorted(turns):
             state, progress = self.state.tables[table_id], self.tables[table_id]
-            if lake_path(state) in self.busy:
+            if state.path in self.busy:
                 continue
             window = self._next_window(progress, boundary_seq)
             if window is not None:
@@ -265,7 +264,7 @@ class Ledger:
 
     def begun(self, work: Work, *, now: float) -> None:
         """A worker has taken `work`."""
-        self.busy.add(lake_path(work.state))
+        self.busy.add(work.state.path)
         if not work.window.is_part:
             work.progress.begun_seq = max(work.progress.begun_seq, work.window.last_seq)
         self._looked(work.table_id, now)
@@ -322,7 +321,7 @@ class Ledger:
             and not progress.failures
             and not progress.pending.changes
             and self.works(table_id)
-            and lake_path(self.state.tables[table_id]) not in self.busy
+            and self.state.tables[table_id].path not in self.busy
         )
 
     def _next_window(self, progress: TableProgress, boundary_seq: int) -> Window | None:
@@ -397,7 +396,7 @@ class Ledger:
             and not progress.failures
             and progress.place.version >= 0
             and self.works(table_id)
-            and lake_path(self.state.tables[table_id]) not in self.busy
+            and self.state.tables[table_id].path not in self.busy
         )
 
     def maintain(self, path: str) -> None:
@@ -463,7 +462,7 @@ class Ledger:
             table_id=table_id,
             schema_name=state.schema_name,
             table_name=state.table_name,
-            path=lake_path(state),
+            path=state.path,
             mode=mode_of(self._options, schema),
             generation=state.generation,
             state=shown,

@@ -19,7 +19,7 @@ from sluice.store.opening import open_store
 from sluice_spark import storage
 from sluice_spark.fold.spill import Versioned
 from sluice_spark.lake.log import LakeLog
-from sluice_spark.lake.opening import application_id, lake_path
+from sluice_spark.lake.opening import application_id
 from sluice_spark.lake.sql import quote
 from sluice_spark.options import ApplyOptions
 from sluice_spark.read.projection import Projection
@@ -110,7 +110,7 @@ class Positions:
         return frame.select(*(sql.expr(text).alias(f"c{place}") for place, text in enumerate(texts)))
 
     def _path(self, state: TableState) -> str:
-        return storage.join(self._options.lake_uri, lake_path(state))
+        return storage.join(self._options.lake_uri, state.path)
 
 
 def _require_unchanged(state: TableState, question: LakeQuestion) -> None:

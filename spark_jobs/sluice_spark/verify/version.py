@@ -23,7 +23,7 @@ from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.fold.spill import Versioned
 from sluice_spark.lake.foreign_commits import COMMIT, commit_name, read_commit
-from sluice_spark.lake.opening import application_id, lake_path
+from sluice_spark.lake.opening import application_id
 from sluice_spark.read.changes import read_rows
 from sluice_spark.read.window import visible
 
@@ -88,7 +88,7 @@ def find_version(
     it had passed nothing behind `lsn`. Raises ApplyError when there is none.
     """
     app_id = application_id(pipeline, state, manifest=identity(spool))
-    folder = f"{lake_path(state)}/_delta_log/"
+    folder = f"{state.path}/_delta_log/"
     names = (key.removeprefix(folder) for key in lake.list(folder))
     numbers = sorted((int(match[1]) for name in names if (match := COMMIT.fullmatch(name))), reverse=True)
     candidate = numbers[0] if numbers else -1

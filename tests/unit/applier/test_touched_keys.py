@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from sluice.contract import envelope
 from sluice.manifest.reader import load_state, read_entries
-from sluice_spark.distributed.task import Place, WindowTask, in_bins
+from sluice_spark.distributed.task import StorePrefix, WindowTask, in_bins
 from sluice_spark.distributed.touched_keys import Touched, Untouched, touched
 from tests.spark.changes import FLOAT8, NUMERIC, TEXT, Change, Manifest, column, segment_table, table_schema
 
@@ -65,7 +65,7 @@ def _change(kind: str, key: Key, other: Key) -> Change:
 def test_exactly_the_rows_whose_key_was_touched_are_left_out(
     changes: list[tuple[str, Key, Key]], chunk: list[Key]
 ) -> None:
-    place = Place(f"memory://touched-{next(_numbers)}", "shop/", ())
+    place = StorePrefix(f"memory://touched-{next(_numbers)}", "shop/", ())
     manifest = Manifest(place.open())
     manifest.table(SCHEMA)
     for change in changes:

@@ -18,7 +18,7 @@ from sluice.health.facts import Facts
 from sluice.health.verdict import judge
 from sluice.health.verified import Comparisons
 from sluice.manifest.values import TableState
-from sluice.operate.compare.comparing import Verdict, not_compared
+from sluice.operate.compare.comparing import Comparison, not_compared
 from sluice.operate.compare.recording import KEPT, Record
 from sluice.store.memory import MemoryStore
 
@@ -31,8 +31,8 @@ def table(table_id: str = "7", generation: int = 1) -> TableState:
     return TableState(table_id, "public", f"t{table_id}", State.LIVE, None, 10, generation, 2, {})
 
 
-def verdict(outcome: str, lsn: int = 0, *, rows: int = 0) -> Verdict:
-    return Verdict("7", "public", "t7", outcome, lsn=lsn, difference=Difference(changed=(ROW,) * rows))
+def verdict(outcome: str, lsn: int = 0, *, rows: int = 0) -> Comparison:
+    return Comparison("7", "public", "t7", outcome, lsn=lsn, difference=Difference(changed=(ROW,) * rows))
 
 
 class Kept:

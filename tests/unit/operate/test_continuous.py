@@ -7,7 +7,7 @@ from sluice.contract.table_state import State
 from sluice.contract.verified import EQUAL
 from sluice.errors import SourceUnavailable, StoreUnavailable
 from sluice.manifest.values import TableState
-from sluice.operate.compare.comparing import Verdict
+from sluice.operate.compare.comparing import Comparison
 from sluice.operate.compare.continuous import AGAIN_SECONDS, LOOK_SECONDS, Continuous
 from sluice.operate.compare.recording import Record
 from sluice.store.memory import MemoryStore
@@ -53,12 +53,12 @@ class Loop:
     def _wait(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
-    def _compare(self, state: TableState) -> Verdict:
+    def _compare(self, state: TableState) -> Comparison:
         self.compared.append((round((self.now - BEGIN).total_seconds() / HOUR, 1), state.table_id))
         self.now += timedelta(minutes=6)
         if state.table_id in self.failing:
             raise SourceUnavailable("the connection was lost")
-        verdict = Verdict(state.table_id, "public", "t", EQUAL, lsn=5)
+        verdict = Comparison(state.table_id, "public", "t", EQUAL, lsn=5)
         self._record.note(state, verdict)
         return verdict
 

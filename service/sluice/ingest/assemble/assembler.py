@@ -36,6 +36,7 @@ from sluice.protocol.constants import BEGIN, COMMIT
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import FrameTable, control_positions
 from sluice.protocol.messages import (
+    DDL_SIGNAL,
     BeginPrepare,
     CommitPrepared,
     Keepalive,
@@ -135,7 +136,8 @@ class Assembler:
             table=table,
             runs=row_runs(table, draft, fragments, initial_shapes, self._versions),
             truncates=truncate_runs(draft, self._versions),
-            messages=message_runs(draft),
+            messages=message_runs(draft, draft.messages),
+            signals=message_runs(draft, draft.signals),
             endings=draft.endings,
             commits=Commits(draft.end_lsn, draft.end_time, draft.end_xid, draft.origins),
             through_lsn=self.through_lsn,
@@ -424,6 +426,8 @@ class Assembler:
 
     def _transactional_message(self, message: LogicalMessage) -> None:
         owner = self._owner()
+        if message.prefix == DDL_SIGNAL:
+            self._draft.signals.append((self._fragment, owner.ordinal, message))
         if self._keeps_message(message.prefix):
             self._draft.messages.append((self._fragment, owner.ordinal, message))
             owner.ordinal += 1

@@ -156,7 +156,7 @@ class Assembly:
     `runs`, `truncates` and `messages` come before `endings` take effect. `commits` lists the
     transactions with rows that ended here, in commit order. `through_lsn`: every transaction that
     ended at or before it has been seen and its rows handed out. `sizes` are row changes and bytes
-    of each transaction whose last row came here.
+    of each transaction whose last row came here. `signals` are messages that say that DDL ran.
     """
 
     table: FrameTable
@@ -168,3 +168,4 @@ class Assembly:
     through_lsn: int
     counts: dict[str, int] = field(default_factory=dict)
     sizes: Sizes = NO_SIZES
+    signals: list[MessageRun] = field(default_factory=list)

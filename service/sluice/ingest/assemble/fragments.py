@@ -94,6 +94,8 @@ class Draft:
     """
     messages: list[tuple[int, int, LogicalMessage]] = field(default_factory=list)
     """(fragment, ordinal, message)."""
+    signals: list[tuple[int, int, LogicalMessage]] = field(default_factory=list)
+    """Likewise, those that say that DDL ran."""
     endings: list[Ending] = field(default_factory=list)
     end_lsn: list[int] = field(default_factory=list)
     end_time: list[int] = field(default_factory=list)

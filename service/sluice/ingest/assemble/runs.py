@@ -92,10 +92,10 @@ def truncate_runs(draft: Draft, versions: list[RelationVersion]) -> list[Truncat
     return runs
 
 
-def message_runs(draft: Draft) -> list[MessageRun]:
+def message_runs(draft: Draft, messages: list[tuple[int, int, LogicalMessage]]) -> list[MessageRun]:
     return [
         _message_run(draft, fragment, ordinal, message)
-        for fragment, ordinal, message in draft.messages
+        for fragment, ordinal, message in messages
         if fragment == NO_FRAGMENT or draft.lsn[fragment] != DROPPED_LSN
     ]
 

@@ -30,6 +30,7 @@ from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
 from sluice.ingest.status import CommitCounts
 from sluice.manifest.ordered_log import OrderedLog
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 
 UPLOAD_THREADS = 4
@@ -107,6 +108,11 @@ class Committer:
         self.blocking = False
         """Whether the decoder waits here for the store."""
         self.counts = counts
+
+    @property
+    def stored(self) -> PipelineState:
+        """As the manifest has it."""
+        return self._log.stored
 
     def line(self, breaker: CircuitBreaker, *, on_receipt: Callable[[DurableReceipt], None]) -> CommitLine:
         """The way in for the connection whose work `breaker` guards."""

@@ -18,7 +18,7 @@ from sluice import faults, lsn
 from sluice.errors import ProtocolViolation, ServiceError, SourceUnavailable
 from sluice.ingest.receive.batching import Batching, RawBatch, StreamLimits
 from sluice.protocol.standby_status import ShutdownWatch, StandbyStatus
-from sluice.source.sessions import SourceOptions, ping_rejected, raise_result
+from sluice.source.sessions import SourceOptions, UnsendableRow, ping_rejected, raise_result
 from sluice.source.start_replication import Origin, Started, Streaming, start_command, start_replication
 
 __all__ = ["RawBatch", "ReplicationStream", "StandbyStatus", "StreamLimits"]
@@ -50,7 +50,9 @@ class PublicationMissing(SourceUnavailable):
 class ReplicationStream:
     """One running START_REPLICATION. Every method belongs to the event loop that opened it."""
 
-    def __init__(self, started: Started, *, options: SourceOptions, start_lsn: int, limits: StreamLimits) -> None:
+    def __init__(
+        self, started: Started, *, options: SourceOptions, command: bytes, start_lsn: int, limits: StreamLimits
+    ) -> None:
         """Use `open`."""
         self.identity = started.identity
         self.server_version = started.conn.pgconn.server_version
@@ -60,6 +62,7 @@ class ReplicationStream:
         self._by_record = started.conn.pgconn.ssl_in_use
         self._loop = asyncio.get_running_loop()
         self._options = options
+        self._command = command
         self._limits = limits
         now = self._loop.time()
         self._watch = ShutdownWatch()
@@ -111,7 +114,8 @@ class ReplicationStream:
         interval = min(limits.status_interval_s, limits.read_deadline_s / 4)
         if started.wal_sender_timeout_s:
             interval = min(interval, started.wal_sender_timeout_s / 3)
-        return cls(started, options=options, start_lsn=start_lsn, limits=replace(limits, status_interval_s=interval))
+        limits = replace(limits, status_interval_s=interval)
+        return cls(started, options=options, command=command, start_lsn=start_lsn, limits=limits)
 
     @property
     def received_lsn(self) -> int:
@@ -402,6 +406,9 @@ class ReplicationStream:
             raise self._fail(self._object_missing(said.decode("utf-8", "replace")))
         try:
             raise_result(result, doing="the replication stream", slot=self._options.slot, phase="stream")
+        except UnsendableRow as error:
+            error.command = self._command
+            raise self._fail(error) from None
         except ServiceError as error:
             raise self._fail(error) from None
 

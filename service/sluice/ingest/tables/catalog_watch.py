@@ -9,20 +9,23 @@ for a table is decided by `FollowedTables.look`. Runs in a thread, on a session 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Progress
 from sluice.contract.reasons import unpublished
 from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
+from sluice.ingest.tables.ddl_signals import DdlSignals, Due, doubts
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.forgetting import Forgetting
 from sluice.ingest.tables.register import differs
 from sluice.ingest.tables.requests import Requests
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.values import TableState
+from sluice.source import ddl_signal
 from sluice.source.catalog import Catalog
 from sluice.source.lazy_session import LazySession
 from sluice.source.published_tables import PublishedTables
@@ -78,6 +81,7 @@ class CatalogWatch:
         self._log = log
         self._is_quiet = is_quiet
         self._mark = _Mark(0, 0.0)
+        self.signals = DdlSignals(examined=log.examined, examined_lsn=lambda: log.examined_lsn)
 
     def run_once(self) -> None:
         """One look. Raises SourceUnavailable when the connection is lost; the next call opens
@@ -86,14 +90,18 @@ class CatalogWatch:
         self._session.ask(self._look)
 
     def is_due(self) -> bool:
-        """Whether a look would examine what was published since the last one, or a request waits for one."""
+        """Whether a look would examine what was published since the last one, or a request, a DDL signal or another
+        selection of tables waits for one.
+        """
         if self._mark.lsn <= self._log.examined_lsn:
             self._mark = _Mark(self._log.stored.through_lsn, time.monotonic())
-        return bool(self.requests.waiting) or (self._mark.lsn > self._log.examined_lsn and self._mark.settled)
+        waits = self.requests.waiting or self.signals.waiting or self._tables.configured != self._configured
+        return bool(waits) or (self._mark.lsn > self._log.examined_lsn and self._mark.settled)
 
     def state_examined(self) -> None:
         """Sees to it that the manifest says through where it was examined, if no entry of the stream will."""
-        if self._log.stored.examined_lsn < self._log.examined_lsn and self._is_quiet():
+        state = self._log.stored
+        if state.examined_lsn < min(self._log.examined_lsn, state.through_lsn) and self._is_quiet():
             self._log.append(Progress()).result()
 
     def conclude(self) -> None:
@@ -115,8 +123,11 @@ class CatalogWatch:
         if mark.settled:  # a younger one stays, or looks at a faster rhythm would never examine anything
             examined_lsn = mark.lsn
             self._mark = _Mark(self._log.stored.through_lsn, time.monotonic())
+        due = self.signals.due(partial(ddl_signal.unseen_among, connection))
+        seen_signal = ddl_signal.look(connection, with_open=self.signals.settling)
         states = self._tables.states()  # from before the look: what changes meanwhile is judged by the next one
         before_lsn = Catalog(connection).wal_end()
+        self.signals.probed(seen_signal, before_lsn)
         published = self._published.look(connection)
         wal_end = Catalog(connection).wal_end()
         for table in states.values():
@@ -129,7 +140,11 @@ class CatalogWatch:
             is_settled = before is not None and before[0] is facts and before[1] is known
             if is_settled or self._tables.look(facts, states, wal_end=wal_end):
                 seen[str(oid)] = known.generation if known is not None else 0
+        self._doubt(connection, due, published)
+        examined_lsn = self.signals.bounded(due, examined_lsn)
         self._tables.looked(before_lsn=before_lsn, examined_lsn=examined_lsn, seen=seen)
+        self._tables.wait_stored()
+        self.signals.judged(due, examined_lsn=self._log.examined_lsn)
         self._settled = {
             oid: (facts, state)
             for oid, facts in published.items()
@@ -142,3 +157,14 @@ class CatalogWatch:
         self.requests.take(waiting, published)
         self._forgetting.turn(Catalog(connection))
         self._tables.wait_stored()
+
+    def _doubt(self, connection: Connection, due: Due, published: Mapping[int, TableFacts]) -> None:
+        """Names the tables that were otherwise for a while, as DDL signals say and two looks do not show."""
+        carried = [one for one in self._tables.states().values() if one.state.is_followed]
+        found = (published.get(int(one.table_id)) for one in carried)
+        self.signals.looked(facts for facts in found if facts is not None)
+        entries = cache(partial(ddl_signal.entries_of, connection, self._publication))
+        at = self._log.stored.through_lsn
+        for one, unseen in doubts(due.signals, published, carried, self._tables.policy, entries=entries):
+            oid, generation = int(one.table_id), one.generation
+            self._tables.mark_stale(oid, unseen.reason, lsn=at, cause=unseen.cause, generation=generation)

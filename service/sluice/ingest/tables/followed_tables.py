@@ -30,7 +30,7 @@ from sluice.ingest.tables.catalog_answers import Answers, CatalogAnswers, Lookup
 from sluice.ingest.tables.catalog_diff import Unseen, compare
 from sluice.ingest.tables.generations import Generations
 from sluice.ingest.tables.looks import Looks
-from sluice.ingest.tables.policies import Policies
+from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.ingest.tables.shapes import Shapes
 from sluice.manifest.ordered_log import OrderedLog
@@ -264,6 +264,10 @@ class FollowedTables:
             live = (table for table in tables if table.state in (State.LIVE, State.GAP))
             if all(seen.get(one.table_id) == one.generation or one.table_id == messagetable.TABLE_ID for one in live):
                 self._log.examined(examined_lsn)
+
+    def policy(self, state: TableState) -> TablePolicy:
+        """What is configured for the table."""
+        return self._generations.policy(state)
 
     def request_snapshot(self, facts: TableFacts) -> bool:
         """Begins the table's next generation, because an operator asks for it. False when its snapshot

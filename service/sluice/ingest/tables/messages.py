@@ -20,6 +20,7 @@ from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
 from sluice.ingest.tables.schemas import relation_sent_as
 from sluice.manifest.ordered_log import OrderedLog
+from sluice.protocol.messages import DDL_SIGNAL
 
 TABLE_ID = "0"
 """No relation has this oid."""
@@ -85,9 +86,9 @@ def _table(state: State, generation: int, log: OrderedLog, *, why: Reason | None
     )
 
 
-def prefix_filter(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a message's prefix matches one of `patterns` (`*`, `?` and `[...]` as in file names,
-    case kept); no patterns want every message.
+def prefix_filter(patterns: Sequence[str], *, kept: bool = True) -> Callable[[str], bool]:
+    """Whether messages are `kept`, and a message's prefix matches one of `patterns` (`*`, `?` and `[...]` as in file
+    names, case kept); no patterns want every message but DDL signals.
     """
     wanted = re.compile("|".join(map(translate, patterns)))
-    return lambda prefix: not patterns or wanted.match(prefix) is not None
+    return lambda prefix: kept and (wanted.match(prefix) is not None if patterns else prefix != DDL_SIGNAL)

@@ -90,8 +90,7 @@ class Requests:
             if not keys.is_control(key):
                 self._leave_alone(key, "it is not the name of a request")
             elif key in self._carried_out:
-                if key not in self._left_alone:
-                    self._remove(key)
+                self._remove(key)
             elif key not in self._left_alone and key not in self._refused and (request := self._request(key)):
                 if request.action == REPAIR:
                     repairs.append(key)
@@ -106,7 +105,9 @@ class Requests:
         facts, by oid. Raises SourceError and StoreUnavailable, after which the request is still there.
         """
         for key, request in waiting.items():
-            self._carry_out(key, request, published)
+            # It may have been found once more while it was carried out.
+            if key not in self._carried_out and self._read(key) is not None:
+                self._carry_out(key, request, published)
             self.waiting.pop(key, None)
         for key in self._refused:
             self._forget_old(key, published)
@@ -159,16 +160,16 @@ class Requests:
             return None
 
     def _remove(self, key: str) -> None:
-        """Tried again with the next look below `control/`, where the store does not answer now."""
+        """Tried again with the next look below `control/` until the store does it: the next start would carry out
+        what stays once more, long after another request has taken it back.
+        """
         again = key in self._carried_out
         self._carried_out.add(key)
         try:
             self._store.delete(key)
-        except StoreUnavailable as error:
+        except (StoreRefused, StoreUnavailable) as error:
             if not again:
                 self._logger.warning("a request stays below control/ for now", key=ascii(key[:200]), error=str(error))
-        except StoreRefused as error:
-            self._leave_alone(key, str(error))
 
     def _request(self, key: str) -> Request | None:
         """None for one that is gone, and for one of unknown form, which is refused."""

@@ -40,7 +40,7 @@ _IDENTITY = "identity"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ShapeStep:
     """`schema` is the shape as the next version, `kinds` are those of the differences (none for the
     first shape). `lost` is why it cannot be followed.
     """
@@ -61,7 +61,7 @@ def step(
     policy: TablePolicy | None = None,
     *,
     matched: Matched | None = None,
-) -> Step:
+) -> ShapeStep:
     """From the newest shape of `state` to that of `relation`; `facts` is None when the table is gone.
     `matched` are the columns of `relation`, None when it is that of `facts`. Without a `policy` nothing
     but what the lake can follow is asked.
@@ -83,23 +83,23 @@ def _step(
     facts: TableFacts | None,
     matched: Matched | None,
     policy: TablePolicy | None,
-) -> Step:
+) -> ShapeStep:
     latest = latest_schema(state)
     # Its name is what the catalog says, and no part of its shape.
     relation = replace(relation, schema=state.schema_name, name=state.table_name)
     schema = build_schema(relation, facts, latest, latest.version + 1 if latest else 1, matched=matched)
     if latest is None:
-        return Step(schema)
+        return ShapeStep(schema)
     schema = contracted(schema, latest, policy)
     if back := _wanted_again(latest, schema):
-        return Step(schema, ("other",), Unseen(Cause.SCHEMA, back))
+        return ShapeStep(schema, ("other",), Unseen(Cause.SCHEMA, back))
     if lost := _unplaced_key(latest, schema, facts) or _lost_old_rows(latest, schema, policy):
-        return Step(schema, ("other",), Unseen(Cause.KEY, lost))
+        return ShapeStep(schema, ("other",), Unseen(Cause.KEY, lost))
     try:
         found = steps(latest.asked_for, schema.asked_for)
     except UnsupportedChange as error:
         alike = keys_of(latest) == keys_of(schema)
-        return Step(schema, ("other",), Unseen(Cause.SCHEMA if alike else Cause.KEY, str(error)))
+        return ShapeStep(schema, ("other",), Unseen(Cause.SCHEMA if alike else Cause.KEY, str(error)))
     kinds = tuple(KINDS[type(one)] for one in found)
     if latest.ignored_columns != schema.ignored_columns:
         kinds = (*kinds, IGNORED)
@@ -107,11 +107,13 @@ def _step(
     whole = [one.replica_identity == "f" for one in (latest, schema, facts) if one is not None]
     if casts_only and schema.key_columns and whole == [False, True, False]:
         # A key that was made anew for a wider type does not say that it was gone meanwhile.
-        return Step(schema, kinds, Unseen(Cause.KEY, "old rows were sent whole for a while, perhaps without a key"))
+        return ShapeStep(
+            schema, kinds, Unseen(Cause.KEY, "old rows were sent whole for a while, perhaps without a key")
+        )
     lost = unsent(found, facts, old_relfilenode=state.relfilenode, casts_only=casts_only)
     if not lost and (refused := refusal_of(schema)) is not None:
         lost = refused.what
-    return Step(schema, kinds, Unseen(Cause.SCHEMA, lost) if lost else None)
+    return ShapeStep(schema, kinds, Unseen(Cause.SCHEMA, lost) if lost else None)
 
 
 def _unplaced_key(latest: TableSchema, schema: TableSchema, facts: TableFacts | None) -> str:

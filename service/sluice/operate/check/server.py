@@ -14,6 +14,7 @@ from sluice.errors import SourceError
 from sluice.findings import Finding, Severity
 from sluice.printable import counted
 from sluice.quoting import quote_identifier, quote_literal
+from sluice.source import ddl_signal
 from sluice.source.facts import ServerFacts, SlotFacts
 from sluice.source.sessions import Connection, SourceOptions, translated
 from sluice.source.slot_facts import server_facts, slot_facts
@@ -94,6 +95,10 @@ def examine_server(look: Look) -> Iterator[Finding]:
     yield from examine_version(look.version, allow_untested=look.options.allow_untested)
     for part in (_log, _encoding, _standby, _clock, _synchronous, _free_slots, _rights, _keep_size, _timeouts, _waits):
         yield from part(look)
+    if not look.server.in_recovery and (lacks := ddl_signal.look(look.conn).lacks):
+        seen = f"{lacks}: what DDL changes is found by looks at the catalog, and what was undone in between may not be"
+        fix = "sluice setup --ddl-signal prints its SQL, for a superuser"
+        yield Finding("info", "source.ddl_signal", look.server.database, seen, fix_setting=fix)
 
 
 def examine_version(version: int, *, allow_untested: bool = False) -> Iterator[Finding]:

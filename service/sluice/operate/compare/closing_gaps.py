@@ -21,7 +21,7 @@ from sluice.contract.verified import NOT_COMPARED
 from sluice.errors import SourceError, VerificationFailed
 from sluice.ingest.snapshot.repair_rows import Key, read_again
 from sluice.manifest.values import TableState
-from sluice.operate.compare.comparing import Comparing, Verdict
+from sluice.operate.compare.comparing import Comparing, Comparison
 from sluice.operate.compare.repairing import await_done, keys_wanted
 from sluice.source.sessions import KnownSource
 from sluice.source.snapshot_export import SnapshotHolder
@@ -33,7 +33,7 @@ MOST_ROWS = 2_000_000
 
 def close_gap(
     options: KnownSource, store: ObjectStore, comparing: Comparing, state: TableState, *, seconds: float
-) -> Verdict:
+) -> Comparison:
     """Has the gap of `state` closed; the verdict is about the rows in front of it, of which those that differed
     were read again. One that is not compared says why, and nothing was done.
 
@@ -100,7 +100,7 @@ def _stored(
     return file.segment(key, schema)
 
 
-def _ask(store: ObjectStore, verdict: Verdict, repair: Repair, *, token: str, seconds: float) -> None:
+def _ask(store: ObjectStore, verdict: Comparison, repair: Repair, *, token: str, seconds: float) -> None:
     at = datetime.now(UTC).isoformat(timespec="seconds")
     key = keys.control_request(token)
     store.create(key, Request(REPAIR, verdict.schema_name, verdict.table_name, at, repair=repair).encode())

@@ -44,7 +44,7 @@ Ask = Callable[[LakeQuestion], Callable[[], LakeAnswer]]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Comparison:
     """What came out for one table, of which `lsn` is the position of both sides. `rows` are those of
     the source. `reason` says why it was not compared, and `passing` that it can be later.
 
@@ -86,7 +86,7 @@ class Comparing:
         self._wait_seconds = wait_seconds
         self._logger = structlog.get_logger("verify")
 
-    def compare(self, states: Sequence[TableState], stale: Mapping[str, str] | None = None) -> Iterator[Verdict]:
+    def compare(self, states: Sequence[TableState], stale: Mapping[str, str] | None = None) -> Iterator[Comparison]:
         """One verdict for each. Tables in `stale`, by id with the reason, are not compared. Raises
         ServiceError when nothing can be compared any more.
         """
@@ -145,7 +145,7 @@ class Comparing:
             )
         return holder
 
-    def gap(self, state: TableState) -> Iterator[tuple[Verdict, TableFacts | None, SnapshotHolder]]:
+    def gap(self, state: TableState) -> Iterator[tuple[Comparison, TableFacts | None, SnapshotHolder]]:
         """How the rows in front of the table's gap differ from the source as of the verdict's LSN: once,
         with the snapshot of it, which ends with the iteration. Raises as `compare` does.
         """
@@ -162,7 +162,7 @@ class Comparing:
                 yield replace(verdict, lsn=holder.consistent_lsn), facts, holder
                 return
 
-    def _one(self, state: TableState, facts: TableFacts | None, holder: SnapshotHolder, form: Form) -> Verdict:
+    def _one(self, state: TableState, facts: TableFacts | None, holder: SnapshotHolder, form: Form) -> Comparison:
         reason = _why_not_now(state, facts)
         if reason or facts is None:
             return not_compared(state, reason, passing=True)
@@ -197,7 +197,7 @@ class Comparing:
 
     def _compared(
         self, state: TableState, schema: TableSchema, table: SourceTable, question: LakeQuestion, began: float
-    ) -> Verdict:
+    ) -> Comparison:
         answer_of = self._ask(question)
         source = table.sums()
         answer = _require(answer_of())
@@ -215,7 +215,7 @@ class Comparing:
             difference = difference.plus(differing(here, there))
         if ranges and not len(difference):
             raise _Passing("the sums of its ranges differ and its rows do not")
-        return Verdict(
+        return Comparison(
             state.table_id,
             state.schema_name,
             state.table_name,
@@ -257,9 +257,9 @@ def _name(state: TableState) -> str:
     return f"{state.schema_name}.{state.table_name}"
 
 
-def not_compared(state: TableState, reason: str, *, passing: bool) -> Verdict:
+def not_compared(state: TableState, reason: str, *, passing: bool) -> Comparison:
     """A table that was not compared for `reason`, which is `passing` when it can be later."""
-    return Verdict(state.table_id, state.schema_name, state.table_name, NOT_COMPARED, reason, passing)
+    return Comparison(state.table_id, state.schema_name, state.table_name, NOT_COMPARED, reason, passing)
 
 
 def _require(answer: LakeAnswer) -> LakeAnswer:

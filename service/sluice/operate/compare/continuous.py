@@ -17,7 +17,7 @@ from sluice.contract.verified import Verified
 from sluice.errors import ServiceError
 from sluice.lsn import show
 from sluice.manifest.values import TableState
-from sluice.operate.compare.comparing import Verdict, not_compared
+from sluice.operate.compare.comparing import Comparison, not_compared
 from sluice.operate.compare.recording import Clock, Record, utc_now
 
 AGAIN_SECONDS = 300.0
@@ -26,7 +26,7 @@ LOOK_SECONDS = 15.0
 """Between two looks for tables that are due."""
 RETRY_SECONDS = doubling(5.0, 300.0)
 
-Compare = Callable[[TableState], Verdict]
+Compare = Callable[[TableState], Comparison]
 
 
 def due(tables: Mapping[str, TableState], known: Verified, *, every_seconds: float, now: datetime) -> list[TableState]:

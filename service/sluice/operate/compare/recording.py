@@ -16,7 +16,7 @@ from sluice.contract.verified import DIFFERENT, EQUAL, NOT_COMPARED, Verified, V
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectExists, StoreRefused, StoreUnavailable
 from sluice.manifest.newest_record import newest_verified
 from sluice.manifest.values import TableState
-from sluice.operate.compare.comparing import Verdict
+from sluice.operate.compare.comparing import Comparison
 from sluice.store.base import ObjectStore
 
 KEPT = 20
@@ -43,7 +43,7 @@ class Record:
         """What is recorded. Raises StoreError, ManifestCorrupt and FormatTooNew."""
         return newest_verified(self._store).read() or Verified()
 
-    def note(self, state: TableState, verdict: Verdict) -> None:
+    def note(self, state: TableState, verdict: Comparison) -> None:
         """Keeps `verdict` about the table of `state`. A comparison that ends needs no right to keep it: it says
         so. Raises StoreError; ManifestCorrupt and FormatTooNew when what is recorded cannot be read.
         """
@@ -99,7 +99,7 @@ class Record:
         return self._clock().isoformat(timespec="seconds")
 
 
-def _noted(found: Verified, state: TableState, verdict: Verdict, *, now: str) -> Verified:
+def _noted(found: Verified, state: TableState, verdict: Comparison, *, now: str) -> Verified:
     before = found.tables.get(state.table_id)
     if before is None or before.generation != state.generation:
         before = VerifiedTable(state.generation, NOT_COMPARED, now)

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from sluice.contract import keys
 from sluice.contract.control import MOST_KEYS, REPAIR, Refusal, Request
 from sluice.errors import ApplyError, ObjectMissing, UsageError, VerificationFailed
-from sluice.operate.compare.comparing import Verdict
+from sluice.operate.compare.comparing import Comparison
 from sluice.store.base import ObjectStore
 
 POLL_SECONDS = 1.0
 
 
-def repair(store: ObjectStore, verdict: Verdict, *, seconds: float) -> int:
+def repair(store: ObjectStore, verdict: Comparison, *, seconds: float) -> int:
     """Has all rows of `verdict` that differ read again; returns how many requests that took, when their
     rows are in the manifest. Raises VerificationFailed when ingest refuses, ApplyError when it does not
     take them within `seconds`, UsageError for a table without a key.
@@ -39,7 +39,7 @@ def repair(store: ObjectStore, verdict: Verdict, *, seconds: float) -> int:
     return len(asked)
 
 
-def keys_wanted(verdict: Verdict, width: int) -> list[tuple[str, ...]]:
+def keys_wanted(verdict: Comparison, width: int) -> list[tuple[str, ...]]:
     """The keys, of `width` columns, of all rows that differ. Raises UsageError where one has none."""
     rows = (*verdict.difference.changed, *verdict.difference.missing, *verdict.difference.extra)
     wanted = sorted({tuple(text for text in row.key if text is not None) for row in rows})
@@ -50,7 +50,7 @@ def keys_wanted(verdict: Verdict, width: int) -> list[tuple[str, ...]]:
     return wanted
 
 
-def await_done(store: ObjectStore, asked: Sequence[str], verdict: Verdict, *, seconds: float) -> None:
+def await_done(store: ObjectStore, asked: Sequence[str], verdict: Comparison, *, seconds: float) -> None:
     """Returns when ingest has carried out all that was `asked`. Raises VerificationFailed when it refuses,
     ApplyError when it does not take them within `seconds`.
     """

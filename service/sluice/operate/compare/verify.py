@@ -14,7 +14,7 @@ from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import load_state
 from sluice.manifest.values import TableState
 from sluice.operate.compare.closing_gaps import close_gap
-from sluice.operate.compare.comparing import Ask, Comparing, Verdict
+from sluice.operate.compare.comparing import Ask, Comparing, Comparison
 from sluice.operate.compare.continuous import Continuous
 from sluice.operate.compare.recording import Record
 from sluice.operate.compare.repairing import repair
@@ -23,10 +23,10 @@ from sluice.source.sessions import KnownSource, SourceOptions
 from sluice.store.base import ObjectStore
 
 _OF_ONE_TABLE = (ApplyError, UsageError, VerificationFailed)
-Say = Callable[[Verdict], None]
+Say = Callable[[Comparison], None]
 
 
-def _silent(_: Verdict) -> None: ...
+def _silent(_: Comparison) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,16 @@ class Run:
     def for_ever(self, *, rest: Callable[[], None], repair_wanted: bool) -> NoReturn:
         """Until the process is stopped, which is safe at any moment; `rest` is called when nothing is due."""
 
-        def one(state: TableState) -> Verdict:
+        def one(state: TableState) -> Comparison:
             return (self.repaired if repair_wanted else self.compared)([state])[0]
 
         self.record.begin()
         Continuous(lambda: load_state(self.store).tables, one, self.record, rest).run()
         raise AssertionError("it ended")
 
-    def compared(self, states: Sequence[TableState], say: Say = _silent) -> list[Verdict]:
+    def compared(self, states: Sequence[TableState], say: Say = _silent) -> list[Comparison]:
         """Of each table. Raises as `Comparing.compare` does, StoreUnavailable."""
-        verdicts: list[Verdict] = []
+        verdicts: list[Comparison] = []
         for verdict in self._comparing(self._known()).compare(states, self.stale(states)):
             self.record.note(states[len(verdicts)], verdict)
             verdicts.append(verdict)
@@ -90,7 +90,7 @@ class Run:
                 found[state.table_id] = row.reason
         return found
 
-    def repaired(self, states: Sequence[TableState], say: Say = _silent) -> list[Verdict]:
+    def repaired(self, states: Sequence[TableState], say: Say = _silent) -> list[Comparison]:
         """Gaps are closed first; what differs afterwards is repaired and compared once more. A table of which that
         is refused, or takes too long, holds up no other one. Raises what `compared` raises.
         """

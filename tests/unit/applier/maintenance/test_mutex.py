@@ -6,7 +6,6 @@ from sluice.contract.applied import AppliedLog, Maintenance, MaintenanceRun
 from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.examined_version import ExaminedVersion
-from sluice_spark.lake.opening import lake_path
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.intake import Intake
 from sluice_spark.progress.ledger import Ledger
@@ -35,7 +34,7 @@ def _ledger(store: MemoryStore, **options: object) -> tuple[Ledger, Manifest, In
 def test_a_table_in_maintenance_gets_no_window_and_the_applier_may_still_be_idle() -> None:
     store = MemoryStore("mutex", prefix="shop/")
     ledger, _, intake = _ledger(store)
-    path = lake_path(ledger.state.tables[ID])
+    path = ledger.state.tables[ID].path
     assert ledger.maintainable() == [ID]
     ledger.maintain(path)
     assert ledger.idle()

@@ -24,9 +24,9 @@ from sluice_spark.maintenance.planner import (
     VERSIONS,
     FileCounts,
     Join,
-    Planner,
     TableFacts,
     Turn,
+    Turns,
     worth_doing,
 )
 
@@ -50,9 +50,9 @@ def untidy(times: float = 1, name: str = "t") -> TableFacts:
     return replace(QUIET, table_id=name, version=10 + int(times * VERSIONS))
 
 
-def rested(share: float = 1.0) -> tuple[Planner, float]:
+def rested(share: float = 1.0) -> tuple[Turns, float]:
     """One that may begin at once, and the time."""
-    planner = Planner(share)
+    planner = Turns(share)
     assert planner.choose([], waiting={}, now=0.0) is None
     return planner, 2 * START_DEBT_SECONDS / share
 
@@ -67,7 +67,7 @@ def rested(share: float = 1.0) -> tuple[Planner, float]:
 def test_the_time_spent_never_exceeds_the_share_by_more_than_one_task(
     share: float, steps: list[tuple[float, float, str]]
 ) -> None:
-    planner, now, spent = Planner(share), 0.0, 0.0
+    planner, now, spent = Turns(share), 0.0, 0.0
     for pause, cost, outcome in steps:
         now += pause
         if planner.choose([untidy()], waiting={}, now=now) is None:
@@ -120,7 +120,7 @@ def test_a_window_that_is_due_comes_first_unless_the_table_needs_its_turn_badly(
 
 
 def test_a_share_of_nothing_switches_maintenance_off_and_time_saves_up_only_so_much() -> None:
-    planner = Planner(0.0)
+    planner = Turns(0.0)
     assert all(planner.choose([untidy(9)], waiting={}, now=now) is None for now in (0.0, 1e9))
     planner, _ = rested()
     planner.choose([], waiting={}, now=1e9)
@@ -128,7 +128,7 @@ def test_a_share_of_nothing_switches_maintenance_off_and_time_saves_up_only_so_m
 
 
 def test_a_process_that_is_restarted_again_and_again_maintains_nothing() -> None:
-    assert Planner(0.05).choose([untidy(9)], waiting={}, now=1e6) is None
+    assert Turns(0.05).choose([untidy(9)], waiting={}, now=1e6) is None
 
 
 def test_a_turn_that_fails_comes_again_after_pauses_that_grow_to_a_bound() -> None:

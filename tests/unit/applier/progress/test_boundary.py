@@ -14,7 +14,6 @@ from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
-from sluice_spark.lake.opening import lake_path
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries, Boundary
 from sluice_spark.progress.ledger import Ledger
@@ -130,7 +129,7 @@ class Lake:
         work = self.running.pop(place % len(self.running))
         last_seq = work.window.last_seq
         self.contents[work.table_id].append(last_seq)
-        self.ledger.busy.discard(lake_path(work.state))
+        self.ledger.busy.discard(work.state.path)
         self.ledger.trim()
         self.ledger.applied(
             work, Applied(ExaminedVersion(work.progress.place.version + 1, last_seq, seen=True), last_seq, 1, 1)

@@ -18,7 +18,6 @@ from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
-from sluice_spark.lake.opening import lake_path
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
 from sluice_spark.progress.boundary import Boundaries
@@ -80,7 +79,7 @@ class World:
         return work
 
     def end(self, work: Work) -> None:
-        self.ledger.busy.discard(lake_path(work.state))
+        self.ledger.busy.discard(work.state.path)
         self.ledger.applied(work, Applied(ExaminedVersion(1, work.window.last_seq, seen=True), work.window.last_seq, 1))
 
     def serve(self, *, now: float) -> list[Work]:

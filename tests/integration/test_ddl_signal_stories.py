@@ -1,0 +1,320 @@
+"""With the DDL signal completeness follows without looks at the catalog, waits for the one that a command needs,
+and what two looks do not show is named.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from sluice import lsn
+from sluice.contract.entries import Changes
+from sluice.source import ddl_signal
+from tests.integration.test_catalog_unseen_changes import LIMITS, MOOD, PARTED, PLAIN
+from tests.integration.test_wider_types_limits import FOLLOW
+from tests.integration.test_wider_types_limits import STORIES as WIDER
+from tests.support.catalog_stories import RESYNC, assert_equal, set_up, verdicts
+from tests.support.extent import cases
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
+from tests.support.source_setup import since
+from tests.support.sources import fresh_database
+from tools.local.postgres import temporary_server
+
+STAY = ("regclass_renamed",)
+"""Limits that the signal does not lift."""
+FOUND = {name: story for name, story in LIMITS.items() if name not in STAY} | {
+    "unlogged_for_a_moment_without_large_columns": (
+        ("CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE PUBLICATION {p} FOR ALL TABLES"),
+        ("ALTER TABLE t SET UNLOGGED", "INSERT INTO t VALUES (3, 3)", "ALTER TABLE t SET LOGGED"),
+    ),
+    "entry_came_and_went_uncounted": (
+        (
+            "CREATE SCHEMA s",
+            "CREATE TABLE s.t (id int PRIMARY KEY)",
+            "CREATE PUBLICATION {p} FOR TABLE s.t WHERE (id > 100)",
+        ),
+        (
+            "SET track_counts = off",
+            "ALTER PUBLICATION {p} ADD TABLES IN SCHEMA s",
+            "INSERT INTO s.t VALUES (1)",
+            "ALTER PUBLICATION {p} DROP TABLES IN SCHEMA s",
+        ),
+    ),
+    "identity_of_a_leaf_toggled_beside_its_settings": (
+        (
+            *PARTED[:3],
+            "ALTER TABLE r REPLICA IDENTITY FULL",
+            "ALTER TABLE r1 REPLICA IDENTITY FULL",
+            "ALTER TABLE r DROP CONSTRAINT r_pkey",
+            "ALTER TABLE r1 ADD PRIMARY KEY (id)",
+            PARTED[3],
+        ),
+        (
+            "ALTER TABLE r1 REPLICA IDENTITY DEFAULT",
+            "DELETE FROM r WHERE id = 3",
+            "ALTER TABLE r1 REPLICA IDENTITY FULL",
+            "GRANT SELECT ON r1 TO PUBLIC",
+        ),
+    ),
+}
+
+
+def story(pipeline: IngestPipeline, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if name == "entry_came_and_went_uncounted":
+        since(pipeline.database, 15, "publications of a schema")
+    return FOUND[name]
+
+
+def with_signal(pipeline: IngestPipeline, *statements: str) -> None:
+    set_up(pipeline, statements)
+    pipeline.database.execute(*ddl_signal.statements())
+
+
+def until_alone(pipeline: IngestPipeline, running: Running) -> None:
+    """Until completeness needs no look any more."""
+
+    def is_alone() -> bool:
+        pipeline.database.execute("SELECT pg_logical_emit_message(true, 'test', '')")
+        if running.ingest is not None:
+            running.ask(running.ingest.refresh)
+        return running.ingest is not None and not running.ingest.status.ddl_signal_lacks
+
+    running.wait_until(is_alone)
+
+
+@pytest.mark.parametrize(
+    "name", cases(FOUND, quick=["label_added_and_renamed", "attached_for_a_moment_and_dropped", *list(FOUND)[-2:]])
+)
+def test_what_two_looks_do_not_show_is_named_when_it_was_signalled(
+    pipeline: IngestPipeline, tmp_path: Path, name: str
+) -> None:
+    before, after = story(pipeline, name)
+    with_signal(pipeline, *before)
+    pipeline.run(tables=())
+    set_up(pipeline, after)
+    for _ in range(2):
+        pipeline.run(tables=())
+    assert not [verdict for verdict in verdicts(pipeline, tmp_path) if verdict.is_silent_difference]
+    assert "stale" in [table.state for table in pipeline.state().tables.values()]
+
+
+@pytest.mark.parametrize("name", cases(FOUND, quick=["label_added_and_renamed"]))
+def test_it_is_named_while_ingest_runs_and_read_again(pipeline: IngestPipeline, tmp_path: Path, name: str) -> None:
+    before, after = story(pipeline, name)
+    with_signal(pipeline, *before)
+    with pipeline.running(**RESYNC) as running:
+        running.wait_until(lambda: {one.state for one in pipeline.state().tables.values()} == {"live"})
+        set_up(pipeline, after)  # and it is stopped at once: what was not looked at comes again
+    for _ in range(2):
+        pipeline.run(**RESYNC)
+    assert {(verdict.state, verdict.differences) for verdict in verdicts(pipeline, tmp_path)} == {("live", ())}
+    assert max(one.generation for one in pipeline.state().tables.values()) > 1
+
+
+@pytest.mark.parametrize("name", cases(WIDER, quick=["numeric"]))
+def test_two_rewrites_of_a_column_are_named_under_on_widen_follow(
+    pipeline: IngestPipeline, tmp_path: Path, name: str
+) -> None:
+    kind, value, changes = WIDER[name]
+    with_signal(
+        pipeline,
+        f"CREATE TABLE t (id int PRIMARY KEY, x {kind})",
+        f"INSERT INTO t VALUES (1, '{value}')",
+        "CREATE PUBLICATION {p} FOR TABLE t",
+    )
+    pipeline.run(**FOLLOW)
+    set_up(pipeline, tuple(f"ALTER TABLE t ALTER x {change}" for change in changes))
+    for _ in range(2):
+        pipeline.run(**FOLLOW)
+    assert_equal(pipeline, tmp_path, {"rewrite": 1})
+
+
+ORDINARY = (
+    "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (100) TO (200)",
+    "CREATE TABLE r3 PARTITION OF r FOR VALUES FROM (200) TO (300) PARTITION BY RANGE (id)",
+    "CREATE TABLE r31 PARTITION OF r3 FOR VALUES FROM (200) TO (250)",
+    "INSERT INTO r SELECT i, i FROM generate_series(100, 109) i",
+    "CREATE INDEX ON r (v)",
+    "ALTER TABLE r1 SET (fillfactor = 90)",
+    "ALTER TABLE r ALTER v SET NOT NULL",
+    "CREATE TABLE other (id int) PARTITION BY RANGE (id)",
+    "CREATE TABLE other1 PARTITION OF other DEFAULT",
+    "DROP TABLE other",
+    "ALTER TYPE mood ADD VALUE 'a'",
+    "ALTER TYPE mood ADD VALUE 'b' BEFORE 'sad'",
+    "ALTER TYPE mood ADD VALUE IF NOT EXISTS 'a'",
+    "INSERT INTO t VALUES (3, 'a')",
+    "ALTER TABLE t ADD w int",
+    "ALTER TABLE t RENAME w TO x",
+    "ALTER TABLE t ALTER x TYPE bigint",
+    "ALTER TABLE t DROP x",
+    "CREATE UNLOGGED TABLE apart (id int)",
+    "ALTER TABLE apart SET LOGGED",
+    "CREATE PUBLICATION another FOR TABLE t",
+    "DROP PUBLICATION another",
+    "GRANT SELECT ON t, r TO PUBLIC",
+    "ANALYZE",
+)
+
+
+def test_commands_that_undo_nothing_put_no_table_in_doubt(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    with_signal(pipeline, *PARTED[:-1], *MOOD[:-1], PARTED[-1].replace("TABLE r", "TABLE r, t"))
+    pipeline.run(tables=())
+    set_up(pipeline, ORDINARY)
+    for _ in range(2):
+        pipeline.run(tables=())
+    assert {(verdict.state, verdict.differences) for verdict in verdicts(pipeline, tmp_path)} == {("live", ())}
+
+
+def test_completeness_follows_rows_without_a_look(pipeline: IngestPipeline) -> None:
+    with_signal(pipeline, *PLAIN)
+    with pipeline.running(tables=(), watch_interval_s=0.2) as running:
+        until_alone(pipeline, running)
+        before = pipeline.state().seq
+        for number in range(10, 20):
+            pipeline.database.execute(f"INSERT INTO t VALUES ({number}, 'x')")
+            running.wait_until(lambda: len(pipeline.rows("public.t")) == number - 9)  # noqa: B023
+        entries = [entry for entry in pipeline.entries() if entry.seq > before and isinstance(entry.body, Changes)]
+    assert len(entries) >= 10
+    assert [entry.seq for entry in entries if entry.examined_lsn != entry.through_lsn] == []
+
+
+@contextmanager
+def invisible(pipeline: IngestPipeline, command: str) -> Iterator[None]:
+    """`command` has committed, and nobody sees it until the block ends: it waits for a standby."""
+    database = pipeline.database
+    database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+    tick = threading.Event()
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        while connection.execute("SHOW synchronous_standby_names").fetchone() != ("nobody",):
+            tick.wait(0.05)
+        thread = threading.Thread(target=connection.execute, args=(command.encode(),))
+        thread.start()
+        try:
+            with database.connect() as other:
+                while not other.execute("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'").rowcount:
+                    tick.wait(0.05)
+            yield
+        finally:
+            with psycopg.connect(database.dsn, autocommit=True) as admin:
+                admin.execute("SET synchronous_commit = local")
+                admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                admin.execute("SELECT pg_reload_conf()")
+            thread.join()
+
+
+def test_completeness_waits_until_a_command_that_was_signalled_can_be_seen(pipeline: IngestPipeline) -> None:
+    with temporary_server(settings={"wal_level": "logical"}) as server, fresh_database(server) as database:
+        pipeline.database, pipeline.dsn = database, ""
+        quietly: dict[str, Any] = {"tables": (), "watch_interval_s": 0.2}
+        with_signal(pipeline, *MOOD)
+        with pipeline.running(**quietly) as running:
+            until_alone(pipeline, running)
+            before = lsn.parse(pipeline.wal_end())
+            with invisible(pipeline, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"):
+                with database.connect() as connection:
+                    connection.execute("SET synchronous_commit = local")
+                    for number in range(10, 40):
+                        connection.execute("INSERT INTO t VALUES (%s, 'ok')", (number,))
+                        running.wait_until(lambda: len(pipeline.rows("public.t")) == number - 9)  # noqa: B023
+                state = pipeline.state()
+                ends = pipeline.commits()
+                assert pipeline.table("public.t").state == "live"
+                assert before <= state.examined_lsn < ends[-30] <= state.through_lsn
+            running.wait_until(lambda: pipeline.table("public.t").state == "stale")
+            running.wait_until(lambda: pipeline.state().examined_lsn >= ends[-1])
+
+
+def test_a_signal_that_comes_late_is_relied_upon_from_the_next_connection_on(pipeline: IngestPipeline) -> None:
+    set_up(pipeline, PLAIN)
+    with pipeline.running(tables=()) as running:
+        running.wait_until(lambda: {one.state for one in pipeline.state().tables.values()} == {"live"})
+        pipeline.database.execute(*ddl_signal.statements())
+
+        def lacks(what: str) -> bool:
+            assert running.ingest is not None
+            running.ask(running.ingest.refresh)
+            pipeline.database.execute("SELECT pg_logical_emit_message(true, 'test', '')")
+            return what in running.ingest.status.ddl_signal_lacks
+
+        running.wait_until(lambda: lacks("began without its messages"))
+        with pipeline.database.connect() as connection:
+            connection.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+        until_alone(pipeline, running)
+
+
+def test_a_transaction_older_than_the_signal_is_waited_for(pipeline: IngestPipeline) -> None:
+    """It may have changed the catalog, and says nothing."""
+    set_up(pipeline, MOOD)
+    pipeline.run(tables=())
+    with pipeline.database.connect() as older:
+        older.execute("BEGIN")
+        older.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+        pipeline.database.execute(*ddl_signal.statements())
+        with pipeline.running(tables=(), watch_interval_s=0.2) as running:
+            for number in range(10, 20):
+                pipeline.database.execute(f"INSERT INTO t VALUES ({number}, 'ok')")
+                running.wait_until(lambda: len(pipeline.rows("public.t")) == number - 9)  # noqa: B023
+            assert running.ingest is not None
+            running.wait_until(lambda: pipeline.state().examined_lsn == pipeline.state().through_lsn)
+            running.call(running.ingest.refresh)
+            assert "older than it are open" in running.ingest.status.ddl_signal_lacks
+            older.execute("COMMIT")
+            running.wait_until(lambda: pipeline.table("public.t").state == "stale")
+            until_alone(pipeline, running)
+
+
+def test_signals_go_to_the_messages_table_only_where_their_prefix_is_asked_for(pipeline: IngestPipeline) -> None:
+    with_signal(pipeline, *PLAIN)
+    prefixes = []
+    for options in ({}, {"message_prefixes": ("sluice.*",)}, {"message_prefixes": ("test",)}):
+        pipeline.run(messages=True, tables=(), **options)
+        pipeline.database.execute("CREATE TABLE x (id int)", "DROP TABLE x")
+        pipeline.run(messages=True, tables=(), **options)
+        prefixes.append({row["prefix"] for row in pipeline.rows("_sluice.messages")} - {"test"})
+    pipeline.run(tables=())
+    before = pipeline.state().seq
+    pipeline.database.execute("SELECT pg_logical_emit_message(true, 'mine', '')", "CREATE TABLE x (id int)")
+    pipeline.run(tables=())
+    assert prefixes == [set(), {"sluice.ddl"}, {"sluice.ddl"}]
+    assert not [entry for entry in pipeline.entries() if entry.seq > before and isinstance(entry.body, Changes)]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"left": 5}', '{"left": [[]]}', '{"left": [["label", "x"], 7]}'])
+def test_a_forged_signal_costs_a_look_and_no_more(pipeline: IngestPipeline, content: str) -> None:
+    with_signal(pipeline, *MOOD)
+    pipeline.run(tables=())
+    with pipeline.database.connect() as connection:
+        connection.execute("SELECT pg_logical_emit_message(true, 'sluice.ddl', %s)", (content,))
+    pipeline.run(tables=())
+    assert pipeline.table("public.t").state == "live"
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["streamed", "prepared"])
+def test_a_signal_counts_where_its_transaction_ends_and_only_if_it_commits(
+    pipeline: IngestPipeline, tmp_path: Path, *, prepared: bool
+) -> None:
+    since(pipeline.database, 16, "streaming at once")
+    pipeline.dsn = pipeline.database.dsn if prepared else pipeline.database.dsn + IMMEDIATELY
+    options: dict[str, Any] = {"tables": (), "two_phase": True, "streaming": "on"}
+    with_signal(pipeline, *MOOD)
+    pipeline.run(**options)
+    with pipeline.database.connect() as connection:
+        ends = ("PREPARE TRANSACTION 'story'", "ROLLBACK PREPARED 'story'") if prepared else ("ROLLBACK",)
+        for statement in ("BEGIN", "ALTER TYPE mood RENAME VALUE 'sad' TO 'x'", *ends):
+            connection.execute(statement.encode())
+        pipeline.run(**options)
+        assert pipeline.table("public.t").state == "live"
+        connection.execute("ALTER TYPE mood ADD VALUE 'new'")
+        connection.execute("INSERT INTO t VALUES (3, 'new')")
+        ends = ("PREPARE TRANSACTION 'story'", "COMMIT PREPARED 'story'") if prepared else ("COMMIT",)
+        for statement in ("BEGIN", "ALTER TYPE mood RENAME VALUE 'new' TO 'newer'", *ends):
+            connection.execute(statement.encode())
+    for _ in range(2):
+        pipeline.run(**options)
+    assert pipeline.table("public.t").state == "stale"
+    assert not [verdict for verdict in verdicts(pipeline, tmp_path) if verdict.is_silent_difference]

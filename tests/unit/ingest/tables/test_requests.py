@@ -1,0 +1,54 @@
+"""Requests are found by one thread and carried out by another one."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sluice.contract import keys
+from sluice.contract.control import RESYNC, Request
+from sluice.contract.table_state import State
+from sluice.ingest.tables.catalog_diff import fingerprint
+from sluice.ingest.tables.followed_tables import FollowedTables
+from sluice.ingest.tables.requests import Requests
+from sluice.manifest.ordered_log import OrderedLog
+from sluice.manifest.reader import load_state
+from sluice.manifest.writer import ManifestLog
+from sluice.store.memory import MemoryStore
+from tests.support import source_facts
+from tests.support.manifests import opened, snapshot, table
+
+
+class Slow(MemoryStore):
+    """A store in which something happens while a request is read."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def get(self, key: str) -> bytes:
+        data = super().get(key)
+        if key.startswith(keys.CONTROL) and self.meanwhile is not None:
+            happens, self.meanwhile = self.meanwhile, None
+            happens()
+        return data
+
+
+def test_a_request_that_is_carried_out_while_another_look_reads_it_is_not_carried_out_twice() -> None:
+    store = Slow(uuid.uuid4().hex)
+    log = ManifestLog.open(store, opened(), load_state(store))
+    key = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
+    facts = source_facts.table(key, oid=7, name="t7")
+    log.append(table("7", state="live", version=1, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
+    tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: facts, (), wal_end=lambda: 10)
+    requests = Requests(store, tables, "p")
+    wanted = Request(RESYNC, "public", "t7", datetime.now(UTC).isoformat(timespec="seconds"))
+    store.create(keys.control_request("1"), wanted.encode())
+
+    requests.take_at_once()
+    found = dict(requests.waiting)
+    store.meanwhile = lambda: requests.take(found, {7: facts})
+    requests.take_at_once()
+    assert list(store.list(keys.CONTROL)) == []
+    now = tables.states()["7"]
+    assert tables.publish_snapshot(snapshot("7", generation=2, version=now.schema_version))
+    requests.take(dict(requests.waiting), {7: facts})
+    assert (tables.states()["7"].state, tables.states()["7"].generation) == (State.LIVE, 2)
