@@ -13,7 +13,6 @@ from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state
 from sluice.manifest.values import PipelineState
 from tests.simulation.applier import Finding, Kept, LakeTable
-from tests.simulation.encoding import Values
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -92,7 +91,7 @@ class Oracle:
         followed = {int(one.table_id): one.state for one in state.tables.values()}
         return all(
             followed.get(oid) == State.LIVE for oid, table in world.server.tables.items() if table.membership
-        ) and all(row.state == State.LIVE or row.state == State.DETACHED for row in applier.ledger.report().values())
+        ) and all(row.state in (State.LIVE, State.DETACHED) for row in applier.ledger.report().values())
 
     def final(self) -> None:
         """Raises Finding."""
@@ -126,6 +125,3 @@ def _difference(found: dict[str, dict[str, str | None]], expected: dict[str, dic
         if found.get(key) != expected.get(key):
             return f"row {key} is {found.get(key)} in the lake and {expected.get(key)} at the server"
     return "nothing differs"
-
-
-__all__ = ["Oracle", "Values"]

@@ -8,7 +8,7 @@ and catalog alike; the log has its records where they were made, and what became
 `walsender`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -154,7 +154,9 @@ class Server:
     def change_row(self, one: Transaction, table: Table, random: Random) -> str:
         """An insert, an update or a delete of a row that nobody else has locked; says what was done."""
         rows = self._rows_of(one, table.oid)
-        locked = {key for other in self.open.values() if other is not one for oid, key in other.keys if oid == table.oid}
+        locked = {
+            key for other in self.open.values() if other is not one for oid, key in other.keys if oid == table.oid
+        }
         there = [key for key in rows if key not in locked]
         choice = random.random()
         if not there or choice < 0.45:
@@ -303,7 +305,7 @@ class Server:
         columns = tuple(column if each.attnum == column.attnum else each for each in table.columns)
         return replace(table, columns=columns, facts_seen={})
 
-    def _rewritten(self, one: Transaction, table: Table, values: dict[int, Compute]) -> Table:
+    def _rewritten(self, one: Transaction, table: Table, values: Mapping[int, Compute]) -> Table:
         """The table in another storage: every row has its values itself. `values` computes some anew."""
         self._oid += 2
         rows: Rows = {}

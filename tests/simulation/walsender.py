@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from sluice.protocol.messages import DDL_SIGNAL
 from tests.simulation.catalog import KEY, Row, Table, value_of
-from tests.simulation.server import COMMIT_BYTES, Record, Server, is_large
+from tests.simulation.server import Record, Server, is_large
 from tests.support import pgoutput_bytes as b
 from tests.support import wire
 
@@ -97,7 +97,8 @@ class Walsender:
     def _commit(self, record: Record, one: _Decoded) -> None:
         del self._open[record.xid]
         if record.lsn < self._start_lsn:
-            return self._invalidate(one)
+            self._invalidate(one)
+            return
         if record.kind == "commit_prepared" and self._two_phase:
             self._frames.append(wire.commit_prepared(record.lsn, record.end_lsn, record.xid, record.gid))
         elif one.streamed:
@@ -140,9 +141,7 @@ class Walsender:
             else:
                 self._frames.append(wire.begin_prepare(record.lsn, record.end_lsn, record.xid, record.gid))
                 self._changes(one, 0)
-            self._frames.append(
-                wire.prepare(record.lsn, record.end_lsn, record.xid, record.gid, streamed=one.streamed)
-            )
+            self._frames.append(wire.prepare(record.lsn, record.end_lsn, record.xid, record.gid, streamed=one.streamed))
             self.sent_lsn = record.end_lsn
         one.changes.clear()
         self._invalidate(one)
@@ -186,9 +185,7 @@ class Walsender:
         known = self._announced.setdefault(table.oid, _Announced())
         if block_xid in known.blocks if block_xid else known.plain:
             return
-        columns = [
-            (column.name, column.type_oid, column.typmod, table.identifies(column)) for column in table.columns
-        ]
+        columns = [(column.name, column.type_oid, column.typmod, table.identifies(column)) for column in table.columns]
         self._frames.append(wire.relation(table.oid, table.name, columns, identity=table.identity, xid=xid))
         if block_xid:
             known.blocks.add(block_xid)
@@ -200,7 +197,9 @@ class Walsender:
 
     def _invalidate(self, one: _Decoded) -> None:
         """What the transaction did to the catalog is known from here on, whatever became of it."""
-        for oid in one.reshaped | {change.table.oid for change in one.changes if change.kind == "shape" and change.table}:
+        for oid in one.reshaped | {
+            change.table.oid for change in one.changes if change.kind == "shape" and change.table
+        }:
             self._forget(oid)
 
     def _settle(self, xid: int, *, committed: bool) -> None:
@@ -254,7 +253,7 @@ def _values(table: Table, old: Row | None, new: Row) -> list[tuple[str | None, b
     return found
 
 
-def _sent(value: str | None, unchanged: bool) -> b.Field:  # noqa: FBT001 - a pair of `_values`
+def _sent(value: str | None, unchanged: bool) -> b.Field:
     return b.UNCHANGED if unchanged else None if value is None else value.encode()
 
 
@@ -263,6 +262,3 @@ def _old(table: Table, row: Row) -> tuple[bytes, list[b.Field]]:
     whole = table.identity == "f"
     values = [value_of(row, column) if whole or column.attnum == KEY else None for column in table.columns]
     return (b"O" if whole else b"K"), [None if value is None else value.encode() for value in values]
-
-
-__all__ = ["COMMIT_BYTES", "Walsender", "time_of"]
