@@ -63,14 +63,21 @@ class Oracle:
             raise Finding(f"{row.table_name} is complete through {lsn:#x}, before its snapshot")
         if lsn <= kept.to_lsn:
             self.checked += 1
-            self.compare(row, lsn, kept)
+            self.compare(row, lsn, kept, whole=kept is lake.kept[-1])
 
-    def compare(self, row: AppliedTable, lsn: int, kept: Kept) -> None:
-        """Raises Finding unless the rows are those of the server as of `lsn`."""
+    def compare(self, row: AppliedTable, lsn: int, kept: Kept, *, whole: bool = True) -> None:
+        """Raises Finding unless the rows are those of the server as of `lsn`. Of a version that the lake table was in
+        before, when it was not called complete through there yet, not the `whole` of them: without columns that came
+        or went.
+        """
         table, rows = self._world.server.at(int(row.table_id), lsn)
-        expected = {} if table is None else {key: table.read(one) for key, one in rows.items()}
+        columns = {column.attnum: column.name for column in table.columns} if table is not None else {}
+        ours = {column.attnum: column.name for column in kept.schema.columns}
+        left_out = set() if whole else {name for attnum, name in ours.items() if columns.get(attnum) != name}
+        left_out |= set() if whole else {name for attnum, name in columns.items() if ours.get(attnum) != name}
+        expected = {} if table is None else {key: _without(table.read(one), left_out) for key, one in rows.items()}
         found = {
-            str(one[1]): {column.name: one.get(column.attnum) for column in kept.schema.columns}
+            str(one[1]): _without({name: one.get(attnum) for attnum, name in ours.items()}, left_out)
             for one in kept.rows.values()
         }
         if found != expected:
@@ -118,6 +125,10 @@ class Oracle:
                     f"the manifest through {world.process.log.stored.through_lsn:#x}: {row.reason}"
                 )
             self.compare(row, row.complete_through_lsn, world.lake.tables[str(oid)].kept[-1])
+
+
+def _without(row: dict[str, str | None], names: set[str]) -> dict[str, str | None]:
+    return {name: value for name, value in row.items() if name not in names}
 
 
 def _difference(found: dict[str, dict[str, str | None]], expected: dict[str, dict[str, str | None]]) -> str:
