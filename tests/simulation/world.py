@@ -309,6 +309,8 @@ class World:
                 session.walsender.step(stream=random.random() < 0.3)
         if random.random() < 0.3:
             session.walsender.keepalive()
+        if random.random() < 0.05:
+            session.walsender.forget()
         return f"the server has sent through {session.walsender.sent_lsn:#x}"
 
     def _keepalive(self, _random: Random) -> str:
