@@ -335,8 +335,8 @@ class FollowedTables:
     def set_paused(self, table_id: str, *, paused: bool) -> None:
         """Begins or ends a pause: what is spooled of the table is not applied while it lasts."""
         with self._apart(int(table_id)):
-            state = self.states()[table_id]
-            if (state.paused is not None) != paused:
+            state = self.states().get(table_id)  # none: see Generations.detach
+            if state is not None and (state.paused is not None) != paused:
                 self._logger.info(
                     "table paused" if paused else "table resumed", table=f"{state.schema_name}.{state.table_name}"
                 )

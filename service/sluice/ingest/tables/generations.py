@@ -193,7 +193,9 @@ class Generations:
 
     def detach(self, oid: int, why: Reason | None) -> None:
         """See FollowedTables."""
-        state = self._register.states()[str(oid)]
+        state = self._register.state(oid)
+        if state is None:  # rows said that there is one, and their connection ended before they were stored
+            return
         if state.state == State.DETACHED:
             is_gone = state.why is not None and state.why.code == ReasonCode.DROPPED
             if state.why != why and not (state.is_forgotten or (why is not None and is_gone)):

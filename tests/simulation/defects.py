@@ -1,0 +1,263 @@
+"""Defects that this project had, or that a guard keeps away, put back one by one: what the simulator must find.
+
+Each is a patch of the product's own code, and names the row of docs/reliability.md that it stands for.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from sluice.contract.entries import Changes, Progress
+from sluice.contract.receipt import DurableReceipt
+from sluice.contract.table_state import State
+from sluice.ingest.assemble.assembler import Assembler
+from sluice.ingest.assemble.shape_cuts import ShapeCuts
+from sluice.ingest.circuit_breaker import CircuitBreaker
+from sluice.ingest.commit.committer import CommitLine
+from sluice.ingest.encode.builder import Builder
+from sluice.ingest.tables.catalog_watch import CatalogWatch
+from sluice.ingest.tables.followed_tables import FollowedTables
+from sluice.ingest.tables.shape_history import ShapeHistory
+from sluice.manifest.values import TableState
+from sluice.manifest.writer import ManifestLog
+from sluice_spark.progress import restart
+from sluice_spark.read.window import PendingChanges
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """`row` says what was wrong, `put_back` does it inside a block."""
+
+    row: str
+    put_back: Callable[[], AbstractContextManager[Any]]
+
+
+def _replaced(owner: Any, name: str, function: Any) -> Callable[[], AbstractContextManager[Any]]:
+    return lambda: patch.object(owner, name, function)
+
+
+# the applier
+
+_keep = PendingChanges.keep
+
+
+def _keep_without_versions(self: PendingChanges, count: int) -> None:
+    coming = list(self.coming)
+    _keep(self, count)
+    self.coming = coming
+
+
+def _complete_without_examination(self: PendingChanges, newest_lsn: int, *, held_lsn: int | None = None) -> int:
+    if not self.has_snapshot:
+        return 0
+    following = self.changes[0].end_lsn - 1 if self.changes else newest_lsn
+    return max(self.snapshot_lsn, following)
+
+
+_restore = restart.restore
+
+
+def _restore_without_versions(*arguments: Any, **options: Any) -> Any:
+    found = _restore(*arguments, **options)
+    found.pending.coming = []
+    return found
+
+
+def _after_nothing(self: TableState, seq: int) -> int:
+    return 0
+
+
+# the followed tables
+
+_publish_snapshot = FollowedTables.publish_snapshot
+
+
+def _publish_unexamined(self: FollowedTables, entry: Any) -> bool:
+    self._examined.clear()
+    return _publish_snapshot(self, entry)
+
+
+def _publish_any_generation(self: FollowedTables, entry: Any) -> bool:
+    state = self._register.state(int(entry.table_id))
+    if state is not None and state.state == State.SNAPSHOT and entry.generation < state.generation:
+        entry = replace(entry, generation=state.generation, schema_version=state.schema_version)
+        entry = replace(
+            entry, segments=tuple(replace(one, schema_version=state.schema_version) for one in entry.segments)
+        )
+    return _publish_snapshot(self, entry)
+
+
+def _looked_at_all(self: FollowedTables, *, before_lsn: int, examined_lsn: int, seen: Any) -> None:
+    with self._lock:
+        self._history.confirm(before_lsn)
+        self._register.examined(examined_lsn)
+
+
+_look = FollowedTables.look
+
+
+def _look_with_old_facts(self: FollowedTables, facts: Any, before: Any, *, wal_end: int) -> bool:
+    return _look(self, facts, self.states(), wal_end=wal_end)
+
+
+_follow_catalog = FollowedTables._follow_catalog
+
+
+def _follow_catalog_at_once(self: FollowedTables, facts: Any, state: TableState, wal_end: int) -> None:
+    _follow_catalog(self, facts, state, 0)
+    now = self.states()[state.table_id]
+    if now.state == State.PENDING:
+        _follow_catalog(self, facts, now, 0)
+
+
+def _no_new_version_at_an_old_position(self: ShapeHistory, *arguments: Any, **options: Any) -> Any:
+    state, relation = arguments[:2]
+    return [schema for schema in state.schemas.values() if schema.version == state.schema_version]
+
+
+def _mark_of_now(self: CatalogWatch, connection: Any) -> None:
+    """The look says that it examined what was stored when it ended."""
+    _look_of_watch(self, connection)
+    self._log.examined(self._log.state.through_lsn)
+
+
+_look_of_watch = CatalogWatch._look
+
+
+# from the stream to the manifest
+
+
+@contextmanager
+def _failures_are_passed_over() -> Iterator[None]:
+    def publish(self: ManifestLog, body: Any, *, from_lsn: int, through_lsn: int) -> DurableReceipt:
+        return self._append(body, epoch=self._state.epoch, through_lsn=through_lsn, extra={})
+
+    def guarded(self: CircuitBreaker, work: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            try:
+                return work()
+            except BaseException as error:
+                self.fail(error)
+                raise
+
+        return run
+
+    with (
+        patch.object(ManifestLog, "publish", publish),
+        patch.object(CircuitBreaker, "check", lambda self: None),
+        patch.object(CircuitBreaker, "guarded", guarded),
+    ):
+        yield
+
+
+_submit = CommitLine.submit
+
+
+def _receipt_before_the_entry(self: CommitLine, unit: Any) -> Any:
+    self._on_receipt(DurableReceipt(seq=self._committer._log.state.seq + 1, through_lsn=unit.through_lsn))
+    return self._committer.submit(self._breaker.guarded(lambda: self._committer.commit(unit)))
+
+
+def _subtransactions_never_roll_back(self: Assembler, message: Any) -> None:
+    if message.xid == message.subxid:
+        _stream_abort(self, message)
+
+
+_stream_abort = Assembler._stream_abort
+
+
+def _truncate_of_the_transaction(self: Assembler, message: Any) -> None:
+    _truncate(self, replace(message, stream_xid=None))
+
+
+_truncate = Assembler._truncate
+
+
+def _prepared_is_not_recorded(self: Builder) -> Any:
+    for one in self._prepared.values():
+        one.recorded = True
+    return []
+
+
+def _units_of_two_shapes(self: ShapeCuts, table: Any) -> Any:
+    return [table]
+
+
+DEFECTS = {
+    "forgotten version": Defect(
+        "A version that was forgotten with its entry, of a table that was paused, was not followed when it went on",
+        _replaced(PendingChanges, "keep", _keep_without_versions),
+    ),
+    "complete without a look": Defect(
+        "a table was called complete through positions that no look at the catalog had examined",
+        _replaced(PendingChanges, "complete_through", _complete_without_examination),
+    ),
+    "restart without versions": Defect(
+        "a restart of the applier forgot versions that were still to come",
+        _replaced(restart, "restore", _restore_without_versions),
+    ),
+    "changes that the snapshot has": Defect(
+        "changes that are in the snapshot were applied again", _replaced(TableState, "after_lsn", _after_nothing)
+    ),
+    "snapshot in spite of a look": Defect(
+        "the last entry of a snapshot made a table live although a look had examined what its rows lack",
+        _replaced(FollowedTables, "publish_snapshot", _publish_unexamined),
+    ),
+    "rows of another generation": Defect(
+        "rows that were read for one generation were published in the next",
+        _replaced(FollowedTables, "publish_snapshot", _publish_any_generation),
+    ),
+    "examined ahead of what was seen": Defect(
+        "a look said that it had examined tables which became live while it was under way",
+        _replaced(FollowedTables, "looked", _looked_at_all),
+    ),
+    "facts older than the state": Defect(
+        "facts that were read before a table began again were compared with the new generation",
+        _replaced(FollowedTables, "look", _look_with_old_facts),
+    ),
+    "examined what came later": Defect(
+        "a look said that it had examined what was stored while it was under way",
+        _replaced(CatalogWatch, "_look", _mark_of_now),
+    ),
+    "catalog ahead of the stream": Defect(
+        "a shape that the catalog shows was followed before the stream had come to it",
+        _replaced(FollowedTables, "_follow_catalog", _follow_catalog_at_once),
+    ),
+    "a version that looks alike": Defect(
+        "a column that was dropped and added again under its name was taken for the one before",
+        _replaced(ShapeHistory, "is_doubtful", lambda self, oid: False),
+    ),
+    "a guess for open transactions": Defect(
+        "rows of an open transaction were written in the newest version, whatever the transaction had altered",
+        _replaced(ShapeHistory, "possible", _no_new_version_at_an_old_position),
+    ),
+    "a failure that is passed over": Defect(
+        "a unit whose upload or append failed was left out, and the next unit was published and acknowledged",
+        _failures_are_passed_over,
+    ),
+    "acknowledged too early": Defect(
+        "the server was told to forget what was not in the manifest",
+        _replaced(CommitLine, "submit", _receipt_before_the_entry),
+    ),
+    "rolled-back savepoints": Defect(
+        "rows of a savepoint that was rolled back were published with their streamed transaction",
+        _replaced(Assembler, "_stream_abort", _subtransactions_never_roll_back),
+    ),
+    "a truncate of a savepoint": Defect(
+        "a TRUNCATE in a streamed transaction was published although its savepoint rolled back afterwards",
+        _replaced(Assembler, "_truncate", _truncate_of_the_transaction),
+    ),
+    "prepared and not recorded": Defect(
+        "the rows of a prepared transaction were not durable when its PREPARE was acknowledged",
+        _replaced(Builder, "_record_prepared", _prepared_is_not_recorded),
+    ),
+    "one unit of two keys": Defect(
+        "a unit had rows from before and from behind a change of what identifies them",
+        _replaced(ShapeCuts, "parts", _units_of_two_shapes),
+    ),
+}
+"""By a short name."""
+
+__all__ = ["DEFECTS", "Changes", "Defect", "Progress"]

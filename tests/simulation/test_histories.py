@@ -1,0 +1,73 @@
+"""Histories of the simulator, each decided by its seed, find nothing; and the model of the server announces what real
+servers announced.
+"""
+
+import argparse
+from itertools import pairwise
+
+import pytest
+
+from tests.simulation import story
+from tests.simulation.__main__ import STEPS, hunt, silence
+from tests.simulation.encoding import fast
+from tests.simulation.world import World
+
+HISTORIES = 1000
+"""What takes about a minute."""
+_PLAIN = 25
+
+
+@pytest.fixture(autouse=True)
+def _silent() -> None:
+    silence()
+
+
+def test_no_order_of_events_loses_doubles_or_leaves_a_live_table_unequal() -> None:
+    chosen = argparse.Namespace(steps=STEPS, defect="", processes=1)
+    assert hunt(range(1, HISTORIES + 1), chosen) == []
+
+
+def test_histories_with_the_encoders_of_the_product_find_nothing_either() -> None:
+    assert [seed for seed in range(1, _PLAIN + 1) if story.run(seed, STEPS)[1] is not None] == []
+
+
+def test_a_seed_tells_the_same_history_each_time() -> None:
+    with fast():
+        for seed in range(1, 40):
+            stories = []
+            for _ in range(2):
+                world, error = story.run(seed, STEPS)
+                stories.append(list(story.told(world, world.events, error)))
+            assert stories[0] == stories[1]
+
+
+def test_a_history_can_be_run_again_from_its_events() -> None:
+    with fast():
+        for seed in range(1, 40):
+            world, _ = story.run(seed, STEPS)
+            events = list(story.told(world, world.events, None))
+            repeated, error = story.again(seed, world.events)
+            assert error is None
+            assert list(story.told(repeated, world.events, None)) == events
+
+
+def test_histories_reach_what_they_are_about() -> None:
+    """A schedule that never lets anything happen would find nothing."""
+    seen: dict[str, int] = {}
+    with fast():
+        for seed in range(1, 200):
+            world, _ = story.run(seed, STEPS)
+            seen["claims"] = seen.get("claims", 0) + world.oracle.checked
+            for event in world.events:
+                for one in (event, *(inner for _, inner in event.inner)):
+                    seen[one.name] = seen.get(one.name, 0) + 1
+    assert seen.keys() >= World(1).names
+    assert min(seen.values()) > 20
+    assert seen["claims"] > 800
+
+
+def test_positions_of_the_log_only_rise() -> None:
+    with fast():
+        for seed in range(1, 20):
+            log = story.run(seed, STEPS)[0].server.log
+            assert all(one.end_lsn == other.lsn for one, other in pairwise(log))
