@@ -152,7 +152,9 @@ class Server:
     def change_row(self, one: Transaction, table: Table, random: Random) -> str:
         """An insert, an update or a delete of a row that nobody else has locked; says what was done."""
         rows = self._rows_of(one, table.oid)
-        locked = {key for other in self.open.values() if other is not one for oid, key in other.keys if oid == table.oid}
+        locked = {
+            key for other in self.open.values() if other is not one for oid, key in other.keys if oid == table.oid
+        }
         there = [key for key in rows if key not in locked]
         choice = random.random()
         if not there or choice < 0.45:

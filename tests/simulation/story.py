@@ -67,7 +67,9 @@ def _without_inner(kept: list[Event], fails: Callable[[Sequence[Event]], bool]) 
     for place, event in enumerate(kept):
         for one in list(event.inner):
             candidate = list(kept)
-            candidate[place] = Event(event.name, event.number, [each for each in candidate[place].inner if each is not one])
+            candidate[place] = Event(
+                event.name, event.number, [each for each in candidate[place].inner if each is not one]
+            )
             if fails(candidate):
                 kept = candidate
     return kept

@@ -137,9 +137,7 @@ class Walsender:
             else:
                 self._frames.append(wire.begin_prepare(record.lsn, record.end_lsn, record.xid, record.gid))
                 self._changes(one, 0)
-            self._frames.append(
-                wire.prepare(record.lsn, record.end_lsn, record.xid, record.gid, streamed=one.streamed)
-            )
+            self._frames.append(wire.prepare(record.lsn, record.end_lsn, record.xid, record.gid, streamed=one.streamed))
             self.sent_lsn = record.end_lsn
         one.changes.clear()
         self._invalidate(one)
@@ -175,9 +173,7 @@ class Walsender:
         known = self._announced.setdefault(table.oid, _Announced())
         if block_xid in known.blocks if block_xid else known.plain:
             return
-        columns = [
-            (column.name, column.type_oid, column.typmod, table.identifies(column)) for column in table.columns
-        ]
+        columns = [(column.name, column.type_oid, column.typmod, table.identifies(column)) for column in table.columns]
         self._frames.append(wire.relation(table.oid, table.name, columns, identity=table.identity, xid=xid))
         if block_xid:
             known.blocks.add(block_xid)
@@ -189,7 +185,9 @@ class Walsender:
 
     def _invalidate(self, one: _Decoded) -> None:
         """What the transaction did to the catalog is known from here on, whatever became of it."""
-        for oid in one.reshaped | {change.table.oid for change in one.changes if change.kind == "shape" and change.table}:
+        for oid in one.reshaped | {
+            change.table.oid for change in one.changes if change.kind == "shape" and change.table
+        }:
             self._forget(oid)
 
     def _settle(self, xid: int, *, committed: bool) -> None:

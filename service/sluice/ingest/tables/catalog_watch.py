@@ -124,7 +124,7 @@ class CatalogWatch:
             examined_lsn = mark.lsn
             self._mark = _Mark(self._log.stored.through_lsn, time.monotonic())
         due = self.signals.due(partial(ddl_signal.unseen_among, connection))
-        seen_signal = ddl_signal.look(connection, with_open=self.signals.settling)
+        seen_signal = ddl_signal.probe(connection, with_open=self.signals.settling)
         states = self._tables.states()  # from before the look: what changes meanwhile is judged by the next one
         before_lsn = Catalog(connection).wal_end()
         self.signals.probed(seen_signal, before_lsn)
