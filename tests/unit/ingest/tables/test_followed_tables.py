@@ -119,7 +119,7 @@ def test_a_change_that_cannot_be_written_is_a_loss_while_it_is_open_where_it_com
     assert tables.states()["7"].state is State.STALE
 
 
-def test_who_asks_again_does_not_wait_while_rows_of_a_large_transaction_say_something_of_a_table() -> None:
+def test_nobody_who_asks_again_waits_for_what_rows_of_a_large_transaction_said() -> None:
     """The rest of the transaction may take as long as it takes, and other tables must not wait for it."""
     log = ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState())
     key = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
