@@ -8,7 +8,8 @@ this entry or an earlier one. So no entry can follow one that was left out: neit
 hash nor its position would fit.
 `examined_lsn` says that a look at the catalog began when everything up to there was stored, or that the source
 would have signalled DDL since, and that what was found is in earlier entries: no table is complete beyond it,
-wherever its rows are. An unknown `format_version` or `kind` stops the reader (FormatTooNew); an unknown field is kept in `extra`.
+wherever its rows are. An unknown `format_version` or `kind` stops the reader (FormatTooNew); an unknown
+field is kept in `extra`.
 """
 
 import hashlib
