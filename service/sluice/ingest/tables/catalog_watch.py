@@ -3,9 +3,10 @@ renamed labels.
 
 Invariant: the manifest says that the catalog was examined through a position only after a look that
 began SETTLED_SECONDS after everything up to there was stored, and that found nothing which the manifest
-lacks. A change that the catalog shows and the stream does not turns the table stale by name;
-one that changes nothing in the rows (VACUUM FULL, ANALYZE, an index) does not. What a look means
-for a table is decided by `FollowedTables.look`. Runs in a thread, on a session of its own.
+lacks; or because the source has the DDL signal, and said nothing since (see ddl_signals). A change that
+the catalog shows and the stream does not turns the table stale by name; one that changes nothing in the
+rows (VACUUM FULL, ANALYZE, an index) does not. What a look means for a table is
+decided by `FollowedTables.look`. Runs in a thread, on a session of its own.
 """
 
 import time

@@ -306,7 +306,7 @@ def doubts(
     for state in carried:
         facts = published.get(int(state.table_id))
         left = frozenset[tuple[str | int, ...]]().union(*(one.left for one in signals if one.end_lsn > state.lsn))
-        if facts is None:
+        if facts is None or not left:
             continue
         found = _FLOODED if left >= _ANYTHING else doubt(left, facts, policy(state), entries=entries)
         if found is not None:
