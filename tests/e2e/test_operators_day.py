@@ -154,7 +154,9 @@ def _given(day: Day, when: str) -> None:
     wrong: list[str] = []
     for case in CASES:
         if case.when == when and (FULL or not case.slow):
+            began = time.monotonic()
             wrong += _one(day, case)
+            print(f"{time.monotonic() - began:6.1f} s  {case.id}", flush=True)
     assert not wrong, "\n".join(wrong)
 
 
