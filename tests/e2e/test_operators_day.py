@@ -161,9 +161,11 @@ def _given(day: Day, when: str) -> None:
 
 
 def _one(day: Day, case: Case) -> list[str]:
-    """Questions are asked in all their forms side by side: a command that changes something has one."""
+    """Questions are asked in all their forms side by side: a command that changes something has one. No form depends
+    on where the lake is.
+    """
     words, says = day.line(case), case.says.format(slot=day.database.slot)
-    forms = _FORMS if FULL else _FORMS[:1]
+    forms = _FORMS if FULL and not day.options else _FORMS[:1]
     asked = forms if case.forms and cases.can_answer_in_json(words) else ()
     with ThreadPoolExecutor(2) as pool:
         shown = pool.submit(day.installed.piped, *words)
