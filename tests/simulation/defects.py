@@ -19,6 +19,7 @@ from sluice.ingest.commit.committer import CommitLine
 from sluice.ingest.encode.builder import Builder
 from sluice.ingest.tables.catalog_watch import CatalogWatch
 from sluice.ingest.tables.followed_tables import FollowedTables
+from sluice.ingest.tables.looks import Looks
 from sluice.ingest.tables.shape_history import ShapeHistory
 from sluice.manifest.values import TableState
 from sluice.manifest.writer import ManifestLog
@@ -91,8 +92,8 @@ def _publish_any_generation(self: FollowedTables, entry: Any) -> bool:
 
 def _looked_at_all(self: FollowedTables, *, before_lsn: int, examined_lsn: int, seen: Any) -> None:
     with self._lock:
-        self._history.confirm(before_lsn)
-        self._register.examined(examined_lsn)
+        self._shapes.history.confirm(before_lsn)
+        self._log.examined(examined_lsn)
 
 
 _look = FollowedTables.look
@@ -102,12 +103,12 @@ def _look_with_old_facts(self: FollowedTables, facts: Any, before: Any, *, wal_e
     return _look(self, facts, self.states(), wal_end=wal_end)
 
 
-_follow_catalog = FollowedTables._follow_catalog
+_follow_catalog = Looks._follow_catalog
 
 
-def _follow_catalog_at_once(self: FollowedTables, facts: Any, state: TableState, wal_end: int) -> None:
+def _follow_catalog_at_once(self: Looks, facts: Any, state: TableState, wal_end: int) -> None:
     _follow_catalog(self, facts, state, 0)
-    now = self.states()[state.table_id]
+    now = self._register.states()[state.table_id]
     if now.state == State.PENDING:
         _follow_catalog(self, facts, now, 0)
 
@@ -223,7 +224,7 @@ DEFECTS = {
     ),
     "catalog ahead of the stream": Defect(
         "a shape that the catalog shows was followed before the stream had come to it",
-        _replaced(FollowedTables, "_follow_catalog", _follow_catalog_at_once),
+        _replaced(Looks, "_follow_catalog", _follow_catalog_at_once),
     ),
     "a version that looks alike": Defect(
         "a column that was dropped and added again under its name was taken for the one before",

@@ -6,7 +6,8 @@ piece when the schedule says so. A process ends by `Crash`, or by an error that 
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
 from unittest.mock import patch
@@ -20,12 +21,15 @@ from sluice.ingest.commit.committer import Committer
 from sluice.ingest.commit.watermark import Watermark
 from sluice.ingest.encode.builder import Builder, BuilderLimits
 from sluice.ingest.status import CommitCounts
-from sluice.ingest.tables import catalog_watch
+from sluice.ingest.tables import catalog_watch, ddl_signals
 from sluice.ingest.tables.catalog_watch import CatalogWatch
+from sluice.ingest.tables.ddl_signals import SignalReader
 from sluice.ingest.tables.followed_tables import FollowedTables
+from sluice.ingest.tables.messages import prefix_filter
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
 from sluice.protocol import frames
+from sluice.source.ddl_signal import Seen
 from tests.simulation.catalog import PUBLICATION
 from tests.simulation.server import Server
 from tests.simulation.steps import Breaker, Clock, Moment, Permits, Steps, Stop, Store
@@ -42,6 +46,7 @@ class World(Protocol):
     clock: Clock
     streaming: bool
     two_phase: bool
+    signals: bool
     limits: BuilderLimits
     catalog_away: int
     acknowledged_lsn: int
@@ -77,6 +82,13 @@ class SourceCatalog:
         published = [table for table in self._world.server.tables.values() if table.membership]
         return {table.oid: table.facts for table in sorted(published, key=lambda table: table.name)}
 
+    def signal(self, _connection: object, *, with_open: bool = False) -> Seen:
+        """What the server says of the DDL signal."""
+        self.ask()
+        if not self._world.signals:
+            return Seen("", "it is not installed")
+        return Seen("1", "", frozenset(map(str, self._world.server.open)) if with_open else None)
+
     def existing(self, oids: list[int]) -> set[int]:
         return self._world.server.tables.keys() & set(oids)
 
@@ -86,6 +98,26 @@ class SourceCatalog:
             self._world.catalog_away -= 1
             raise SourceUnavailable("the session was lost")
         self._world.between()
+
+
+@contextmanager
+def simulated(world: World) -> Iterator[None]:
+    """Inside the block looks at the catalog see that of the model, and their time is the model's."""
+
+    def catalog(_connection: object) -> SourceCatalog:
+        return SourceCatalog(world)
+
+    def signal(connection: object, *, with_open: bool = False) -> Seen:
+        return SourceCatalog(world).signal(connection, with_open=with_open)
+
+    answers = SimpleNamespace(look=signal, unseen_among=lambda _connection, _xids: set(), entries_of=lambda *_: (1, set()))
+    with (
+        patch.object(catalog_watch, "Catalog", catalog),
+        patch.object(catalog_watch, "ddl_signal", answers),
+        patch.object(catalog_watch, "time", world.clock),
+        patch.object(ddl_signals, "time", world.clock),
+    ):
+        yield
 
 
 class _PreemptedTables:
@@ -113,7 +145,11 @@ class Session:
         self.receipts: list[DurableReceipt] = []
         self._line = process.committer.line(self.breaker, on_receipt=self.receipts.append)
         prepared = tuple(log.stored.prepared.values())
-        self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared)
+        self._signals, self._signal_reader = process.watch.signals, SignalReader()
+        self._signals.begin(start_lsn, sent=world.signals)
+        self._tables = process.tables
+        keeps = prefix_filter((), kept=False)
+        self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared, keeps_message=keeps)
         self.builder = Builder(
             tables=cast(FollowedTables, _PreemptedTables(process.tables, world.between)),
             upload=self._line.upload,
@@ -144,7 +180,9 @@ class Session:
 
     @property
     def can_flush(self) -> bool:
-        return self.builder.pending or self.builder.through_lsn > self._recorded_lsn
+        waits = self._signals.holding and not self._tables.has_decided(self.builder.through_lsn)
+        anything = self.builder.pending or self.builder.through_lsn > self._recorded_lsn
+        return bool(anything and (self.builder.full or not waits))
 
     def acknowledge(self) -> None:
         """On the event loop: what a receipt proves."""
@@ -168,7 +206,9 @@ class Session:
                 self._publish()
             if number == 0 or len(part):
                 self._world.between()
-                self.builder.add(self._assembler.feed(part))
+                assembly = self._assembler.feed(part)
+                self.builder.add(assembly)
+                self._signals.decoded(assembly.through_lsn, self._signal_reader.take(assembly))
         self.builder.relieve()
         if self.builder.full:
             self._publish()
@@ -237,15 +277,7 @@ class Process:
 
     def look(self) -> None:
         """One look at the catalog. Raises ServiceError."""
-        with (
-            patch.object(catalog_watch, "Catalog", lambda _connection: self.catalog),
-            patch.object(catalog_watch, "time", self._world.clock),
-        ):
-            self.watch.run_once()
-
-    def is_look_due(self) -> bool:
-        with patch.object(catalog_watch, "time", self._world.clock):
-            return self.watch.is_due()
+        self.watch.run_once()
 
     def _end_session(self) -> None:
         """Nothing of the connection is under way any more, and what its rows said is forgotten with them."""

@@ -90,6 +90,8 @@ class Server:
         self.rows: dict[int, Rows] = {}
         self.history: dict[int, list[tuple[int, Table | None, Rows]]] = {}
         self.open: dict[int, Transaction] = {}
+        self.signals = False
+        """Whether each command that alters a table says so in the log."""
         self._xid = 700
         self._oid = _FIRST_OID
         self._number = 0
@@ -215,7 +217,10 @@ class Server:
         after = []
         for table in tables:
             self._oid += 1
-            after.append(self._reshape(one, replace(table, relfilenode=self._oid, facts_seen={})))
+            # No event trigger hears of it.
+            one.reshaped.add(table.oid)
+            truncated = replace(table, relfilenode=self._oid, facts_seen={})
+            after.append(self._alter(one, truncated, is_heard=False))
             one.rows[table.oid] = {}
             one.whole.add(table.oid)
         self._write(one, "truncate", tables=tuple(after))
@@ -320,9 +325,11 @@ class Server:
         one.reshaped.add(after.oid)
         return self._alter(one, after)
 
-    def _alter(self, one: Transaction, after: Table) -> Table:
+    def _alter(self, one: Transaction, after: Table, *, is_heard: bool = True) -> Table:
         one.catalog[after.oid] = after
         self._write(one, "shape", table=after)
+        if is_heard and self.signals:
+            self._write(one, "message", table=after)
         return after
 
     # what is there

@@ -86,7 +86,7 @@ def _kind(error: BaseException | None) -> tuple[str, str] | None:
 def told(world: World, events: Sequence[Event], error: BaseException | None) -> Iterator[str]:
     """The history, line by line."""
     yield (
-        f"seed {world.seed}: streaming {world.streaming}, two-phase {world.two_phase}, "
+        f"seed {world.seed}: streaming {world.streaming}, two-phase {world.two_phase}, DDL signal {world.signals}, "
         f"{world.limits.max_rows} rows a unit, {world.limits.body_bytes} bytes of an open transaction in memory, "
         f"{world.chunk_blocks} blocks a chunk, windows of {world.window_bytes} bytes"
     )

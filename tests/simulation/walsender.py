@@ -9,8 +9,10 @@ transaction of that command. What was announced in a block counts for its own tr
 ReorderBufferProcessTXN.)
 """
 
+import json
 from dataclasses import dataclass, field
 
+from sluice.protocol.messages import DDL_SIGNAL
 from tests.simulation.catalog import KEY, Row, Table, value_of
 from tests.simulation.server import COMMIT_BYTES, Record, Server, is_large
 from tests.support import pgoutput_bytes as b
@@ -76,12 +78,13 @@ class Walsender:
         self._read_lsn = record.end_lsn
         one = self._open.setdefault(record.xid, _Decoded())
         match record.kind:
-            case "row" | "truncate" | "shape":
+            case "row" | "truncate" | "shape" | "message":
                 one.changes.append(record)
                 if stream and self._streaming and record.lsn >= self._start_lsn and record.kind != "shape":
                     self._block(record.xid, one)
             case "subabort":
                 gone = set(record.xids)
+                # A message of a savepoint is no change of a row, and goes with it all the same.
                 one.changes = [change for change in one.changes if change.subxid not in gone or change.kind == "shape"]
                 self._abort_in_block(record, one, gone)
             case "prepare":
@@ -158,6 +161,14 @@ class Walsender:
                 self._forget(change.table.oid)
                 continue
             xid = change.subxid if block_xid else None
+            if change.kind == "message":
+                assert change.table is not None
+                left = [["table", change.table.oid, "p", change.table.identity]]
+                self._frames.append(
+                    wire.message(DDL_SIGNAL, json.dumps({"left": left}).encode(), lsn=change.lsn, transactional=True,
+                                 xid=block_xid or None)
+                )  # fmt: skip
+                continue
             if change.kind == "truncate":
                 sent = [table for table in change.tables if table.membership]
                 for table in sent:

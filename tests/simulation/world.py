@@ -6,6 +6,7 @@ it can be run again, without some of them as well: an event that is not possible
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -20,7 +21,7 @@ from sluice.store import memory
 from tests.simulation.applier import Applier, Finding, Lake
 from tests.simulation.catalog import Table
 from tests.simulation.clients import Clients
-from tests.simulation.ingest import Process
+from tests.simulation.ingest import Process, simulated
 from tests.simulation.oracle import Oracle
 from tests.simulation.server import Server
 from tests.simulation.snapshots import Snapshots
@@ -68,6 +69,8 @@ class World:
         self.lake = Lake()
         self.streaming = random.random() < 0.6
         self.two_phase = random.random() < 0.4
+        self.signals = random.random() < 0.3
+        """Whether the server puts a message for each command into the stream."""
         self.limits = BuilderLimits(
             max_rows=random.choice((3, 10, 1000)), body_bytes=random.choice((150, 400, 100_000))
         )
@@ -76,9 +79,12 @@ class World:
         self.begins_live = random.random() < 0.6
         """Whether all tables are in the lake before the first event."""
         self.catalog_away = 0
+        self.server.signals = self.signals
         self.clients = Clients(self.server, two_phase=self.two_phase)
         self.clients.set_up(random)
         self.acknowledged_lsn = self.server.now
+        self._patches = ExitStack()
+        self._patches.enter_context(simulated(self))
         self.process: Process | None = None
         self.snapshots: Snapshots | None = None
         self.applier: Applier | None = None
@@ -99,6 +105,7 @@ class World:
 
     def close(self) -> None:
         """Its objects are gone."""
+        self._patches.close()
         memory._named.pop(self._store_name, None)
 
     # the schedule
@@ -333,7 +340,7 @@ class World:
     def _look(self, random: Random) -> str:
         if random.random() < 0.7:
             self.clock.pass_seconds(1)
-            self._its.is_look_due()
+            self._its.watch.is_due()
             self.clock.pass_seconds(1)
         self._its.look()
         return f"examined through {self._its.log.examined_lsn:#x}"

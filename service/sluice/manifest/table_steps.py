@@ -19,7 +19,7 @@ def stated(state: PipelineState, entry: Entry, new: Table, *, old: TableState | 
     """The table after `new`, of `entry`; `old` is the table before, None for one that joins. Raises ManifestCorrupt."""
     seq = entry.seq
     if new.state is None:
-        return _as_it_was(entry, new, old=old)
+        return _as_it_was(state, entry, new, old=old)
     if new.state == State.PAUSED:
         raise corrupt(seq, f"gives table {new.table_id} the state paused, which is none of its own")
     if old is not None and new.generation < old.generation:
@@ -43,6 +43,7 @@ def stated(state: PipelineState, entry: Entry, new: Table, *, old: TableState | 
         generation_seq=known.generation_seq if known else seq,
         schemas=schemas,
         schema_lsns=_schema_lsns(known, new, newest=max(schemas, default=0), reshaped=reshaped),
+        known_lsns={**known.known_lsns, max(schemas): held_lsn(state, old)} if known and reshaped else {},
         relfilenode=new.relfilenode or (old.relfilenode if old else 0),
         fingerprint=new.fingerprint or (old.fingerprint if old else ""),
         snapshot=known.snapshot if known else None,
@@ -61,7 +62,7 @@ def stated(state: PipelineState, entry: Entry, new: Table, *, old: TableState | 
     )
 
 
-def _as_it_was(entry: Entry, new: Table, *, old: TableState | None) -> TableState:
+def _as_it_was(state: PipelineState, entry: Entry, new: Table, *, old: TableState | None) -> TableState:
     """In the state that it is in, with what else `new` says."""
     seq = entry.seq
     if old is None or old.generation != new.generation:
@@ -73,6 +74,7 @@ def _as_it_was(entry: Entry, new: Table, *, old: TableState | None) -> TableStat
         table_name=new.table_name,
         schemas=schemas,
         schema_lsns={**old.schema_lsns, max(schemas): new.lsn} if new.schema is not None else old.schema_lsns,
+        known_lsns={**old.known_lsns, max(schemas): held_lsn(state, old)} if new.schema is not None else old.known_lsns,
         relfilenode=new.relfilenode or old.relfilenode,
         fingerprint=new.fingerprint or old.fingerprint,
         first_name=old.first_name if old.state != State.DETACHED else (new.schema_name, new.table_name),
@@ -125,6 +127,7 @@ def _forgotten(known: TableState, said: Table, *, seq: int) -> TableState:
         lsn=0,
         schemas={},
         schema_lsns={known.next_version - 1: 0},
+        known_lsns={},
         relfilenode=0,
         fingerprint="",
         snapshot=None,

@@ -33,7 +33,8 @@ class TableState:
 
     A change of shape leaves `lsn` alone: what committed at or before it is in the snapshot.
     `schema_lsns` has by version where each shape of this generation came into force, 0 for the one
-    that it began in. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are
+    that it began in, and `known_lsns` through where the catalog had been examined when the table was last known to
+    have the shape before it. `schemas` holds every version ever introduced. `relfilenode` and `fingerprint` are
     the last known ones. `since` is when `state` began, as the entry says that put the table into it
     (ISO 8601 UTC). `stated_seq` is the number of the newest
     Table entry, or of the `opened` that put the table into its state. `paused` is beside the state:
@@ -60,6 +61,7 @@ class TableState:
     generation_seq: int
     schemas: dict[int, TableSchema]
     schema_lsns: dict[int, int] = field(default_factory=dict)
+    known_lsns: dict[int, int] = field(default_factory=dict)
     relfilenode: int = 0
     fingerprint: str = ""
     snapshot: SnapshotState | None = None

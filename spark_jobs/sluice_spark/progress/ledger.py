@@ -116,7 +116,7 @@ class Ledger:
             self.tables[table_id].pending.take_in(
                 entry,
                 table_id,
-                through_lsn=self.read_lsn,
+                through_lsn=self._through(table_id, entry, self.read_lsn),
                 origins=origins,
                 since=since,
                 gap=self._gap(table_id, entry),
@@ -131,6 +131,14 @@ class Ledger:
         if not isinstance(entry.body, Opened):
             return None
         return next((gap for gap in self.state.tables[table_id].gaps if gap.seq == entry.seq), None)
+
+    def _through(self, table_id: str, entry: Entry, lsn: int) -> int:
+        """Through where the table is complete without `entry`, in front of which the manifest is at `lsn`: a shape that
+        begins in it may be older, as a look had found.
+        """
+        known = self.state.tables[table_id].known_lsns
+        begun = (table.schema.version for table in entry.tables if table.table_id == table_id and table.schema)
+        return min([lsn, *(known[version] for version in begun if version in known)])
 
     def halted(self, table_id: str) -> bool:
         """Whether the table has everything in front of a gap that is open: it waits for its repair."""
@@ -164,6 +172,7 @@ class Ledger:
         self.tables[table_id].pending.take_again(
             entry,
             table_id,
+            through_lsn=self._through(table_id, entry, entry.from_lsn),
             newest_seq=self.read_seq,
             origins=origins,
             gap=self._gap(table_id, entry),

@@ -255,6 +255,7 @@ class PendingChanges:
         entry: Entry,
         table_id: str,
         *,
+        through_lsn: int | None = None,
         newest_seq: int,
         origins: Mapping[int, tuple[str, int]] = NO_ORIGINS,
         gap: Gap | None = None,
@@ -266,7 +267,8 @@ class PendingChanges:
         assert self.skipped is not None
         assert self.skipped[0] == entry.seq
         self.skipped = None
-        self.take_in(entry, table_id, through_lsn=entry.from_lsn, origins=origins, gap=gap, schemas=schemas)
+        through_lsn = entry.from_lsn if through_lsn is None else through_lsn
+        self.take_in(entry, table_id, through_lsn=through_lsn, origins=origins, gap=gap, schemas=schemas)
         if entry.seq < newest_seq and self.skipped is None:
             self.skipped = entry.seq + 1, min(entry.through_lsn, entry.examined_lsn)
 
