@@ -12,6 +12,7 @@ PYTEST_ARGS ?=
 ONLY        ?=
 FUZZ        ?=
 SEEDS       ?= 20
+FIRST       ?= 1
 MINUTES     ?= 0
 GIGABYTES   ?= 20
 WAYS_SEEDS  ?= 2
@@ -28,7 +29,7 @@ SPOKEN      := $(addprefix tests/integration/test_,$(addsuffix .py,source_sessio
   snapshot_reader snapshot_chunks check check_findings check_server bytes_without_utf8 ingest_failures ingest_publication ingest_conditions \
   lost_while_waiting commands_under_locks least_rights protocol_traps))
 # From slow to fast, so that the workers end at about the same time: three, because tests also wait.
-TESTS       := tests/spark tests/e2e tests/chaos tests/drills tests/upgrade tests/ops tests/integration tests/conformance tests/unit
+TESTS       := tests/spark tests/e2e tests/chaos tests/drills tests/upgrade tests/ops tests/integration tests/simulation tests/conformance tests/unit
 # What make chaos runs of the other folders: the files that ask how much is to run.
 CHAOTIC     := $(shell grep -rl tests.support.extent tests --include='test_*.py' | grep -v ^tests/chaos/)
 # The validators of the Prometheus operator's objects; tests that need them say so and skip where there is no npm.
@@ -45,7 +46,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup prerequisites jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds clouds test-ops images test test-matrix test-languages test-drills fuzz bench docs lock wheel baseline clean distclean
+.PHONY: help simulate setup prerequisites jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds clouds test-ops images test test-matrix test-languages test-drills fuzz bench docs lock wheel baseline clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,6 +151,9 @@ chaos: jars ## Test with processes killed and stages that fail, then tell SEEDS=
 
 chaos-seeds: jars ## Only the stories; SEED=123 repeats one
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
+
+simulate: setup ## Run SEEDS=20 histories of the simulator, in two processes; FIRST=1 is the first seed
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
 
 e2e: jars ## Test the whole path, from SQL to Delta
 	$(BIN)/python -m pytest tests/e2e $(PYTEST_ARGS)

@@ -3,23 +3,15 @@ See docs/architecture.md.
 """
 
 import argparse
-import gc
-import multiprocessing
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-import structlog
-
 from tests.simulation import story
 from tests.simulation.defects import DEFECTS
 from tests.simulation.encoding import fast
-
-STEPS = 50
-_AT_ONCE = 50
-_SILENT = 50
-"""A level above every event of the product's log."""
+from tests.simulation.hunting import STEPS, hunt, silence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,45 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.seed:
         return _tell(chosen.seed, chosen.steps, chosen.defect)
     began = time.monotonic()
-    found = hunt(range(chosen.first, chosen.first + chosen.seeds), chosen)
+    seeds = range(chosen.first, chosen.first + chosen.seeds)
+    found = hunt(seeds, steps=chosen.steps, defect=chosen.defect, processes=chosen.processes)
     seconds = time.monotonic() - began
     print(f"{chosen.seeds} histories in {seconds:.0f} s, {len(found)} of them found something", flush=True)
     for seed in found[:3]:
         _tell(seed, chosen.steps, chosen.defect)
     return 1 if found else 0
-
-
-def silence() -> None:
-    """The product's log is not shown."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_SILENT))
-
-
-def hunt(seeds: range, chosen: argparse.Namespace) -> list[int]:
-    """The seeds that find something."""
-    parts = [
-        (range(first, min(first + _AT_ONCE, seeds.stop)), chosen.steps, chosen.defect)
-        for first in range(seeds.start, seeds.stop, _AT_ONCE)
-    ]
-    if chosen.processes == 1:
-        return [seed for part in parts for seed in _found(part)]
-    found: list[int] = []
-    with multiprocessing.get_context("spawn").Pool(chosen.processes, initializer=silence) as pool:
-        for some in pool.imap_unordered(_found, parts):
-            found += some
-            for seed in some:
-                print(f"seed {seed} found something", flush=True)
-    return sorted(found)
-
-
-def _found(part: tuple[range, int, str]) -> list[int]:
-    seeds, steps, defect = part
-    gc.disable()
-    try:
-        with fast(), DEFECTS[defect].put_back() if defect else nullcontext():
-            return [seed for seed in seeds if story.run(seed, steps)[1] is not None]
-    finally:
-        gc.enable()
-        gc.collect()
 
 
 def _tell(seed: int, steps: int, defect: str) -> int:

@@ -215,7 +215,8 @@ class Applier:
             _fold(rows, _projected(change, version, lake.schema), lake.schema, strict=True,
                   where=lake.schema.qualified_name)  # fmt: skip
         lake.rows, lake.marker, lake.version = rows, window.last_seq, lake.version + 1
-        lake.kept.append(Kept(changes[-1][0][1], FAR, lake.schema, rows))
+        from_lsn = max(changes[-1][0][1], state.schema_lsns.get(newest, 0) + 1)
+        lake.kept.append(Kept(from_lsn, FAR, lake.schema, rows))
         return Applied(_place(lake), window.last_seq, len(changes), newest)
 
     def _of(self, segment: Segment, state: TableState) -> list[Change]:

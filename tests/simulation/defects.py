@@ -3,13 +3,13 @@
 Each is a patch of the product's own code, and names the row of docs/reliability.md that it stands for.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from sluice.contract.entries import Changes, Progress
 from sluice.contract.receipt import DurableReceipt
 from sluice.contract.table_state import State
 from sluice.ingest.assemble.assembler import Assembler
@@ -23,7 +23,7 @@ from sluice.ingest.tables.looks import Looks
 from sluice.ingest.tables.shape_history import ShapeHistory
 from sluice.manifest.values import TableState
 from sluice.manifest.writer import ManifestLog
-from sluice_spark.progress import restart
+from sluice_spark.progress.ledger import Ledger
 from sluice_spark.read.window import PendingChanges
 
 
@@ -44,26 +44,31 @@ def _replaced(owner: Any, name: str, function: Any) -> Callable[[], AbstractCont
 _keep = PendingChanges.keep
 
 
-def _keep_without_versions(self: PendingChanges, count: int) -> None:
-    coming = list(self.coming)
+def _keep_and_go_on_behind(self: PendingChanges, count: int) -> None:
+    """What is forgotten is not read again from its first entry on."""
+    before = self.skipped
     _keep(self, count)
-    self.coming = coming
+    if self.skipped is not None and self.skipped != before:
+        self.skipped = self.skipped[0] + 1, self.skipped[1]
 
 
-def _complete_without_examination(self: PendingChanges, newest_lsn: int, *, held_lsn: int | None = None) -> int:
-    if not self.has_snapshot:
-        return 0
-    following = self.changes[0].end_lsn - 1 if self.changes else newest_lsn
-    return max(self.snapshot_lsn, following)
+_take_in = Ledger.take_in
 
 
-_restore = restart.restore
+def _take_in_as_examined(self: Ledger, entry: Any, sha256: str, **options: Any) -> None:
+    _take_in(self, replace(entry, examined_lsn=entry.through_lsn), sha256, **options)
 
 
-def _restore_without_versions(*arguments: Any, **options: Any) -> Any:
-    found = _restore(*arguments, **options)
-    found.pending.coming = []
-    return found
+def _through_the_entry_before(self: Ledger, table_id: str, entry: Any, lsn: int) -> int:
+    return lsn
+
+
+_following = PendingChanges.next_window
+
+
+def _windows_of_any_identity(self: PendingChanges, **options: Any) -> Any:
+    self.changes = deque(item._replace(identity=0) for item in self.changes)
+    return _following(self, **options)
 
 
 def _after_nothing(self: TableState, seq: int) -> int:
@@ -114,7 +119,7 @@ def _follow_catalog_at_once(self: Looks, facts: Any, state: TableState, wal_end:
 
 
 def _no_new_version_at_an_old_position(self: ShapeHistory, *arguments: Any, **options: Any) -> Any:
-    state, relation = arguments[:2]
+    state = arguments[0]
     return [schema for schema in state.schemas.values() if schema.version == state.schema_version]
 
 
@@ -153,12 +158,13 @@ def _failures_are_passed_over() -> Iterator[None]:
         yield
 
 
-_submit = CommitLine.submit
-
-
 def _receipt_before_the_entry(self: CommitLine, unit: Any) -> Any:
     self._on_receipt(DurableReceipt(seq=self._committer._log.state.seq + 1, through_lsn=unit.through_lsn))
-    return self._committer.submit(self._breaker.guarded(lambda: self._committer.commit(unit)))
+
+    def commit() -> None:
+        self._committer.commit(unit)
+
+    return self._committer.submit(self._breaker.guarded(commit))
 
 
 def _subtransactions_never_roll_back(self: Assembler, message: Any) -> None:
@@ -187,17 +193,21 @@ def _units_of_two_shapes(self: ShapeCuts, table: Any) -> Any:
 
 
 DEFECTS = {
-    "forgotten version": Defect(
-        "A version that was forgotten with its entry, of a table that was paused, was not followed when it went on",
-        _replaced(PendingChanges, "keep", _keep_without_versions),
+    "forgotten entries": Defect(
+        "changes that were forgotten while a table was paused did not come again when it went on",
+        _replaced(PendingChanges, "keep", _keep_and_go_on_behind),
     ),
     "complete without a look": Defect(
         "a table was called complete through positions that no look at the catalog had examined",
-        _replaced(PendingChanges, "complete_through", _complete_without_examination),
+        _replaced(Ledger, "take_in", _take_in_as_examined),
     ),
-    "restart without versions": Defect(
-        "a restart of the applier forgot versions that were still to come",
-        _replaced(restart, "restore", _restore_without_versions),
+    "complete in front of a shape": Defect(
+        "a table was called complete in front of the entry with a shape that a look had found before",
+        _replaced(Ledger, "_through", _through_the_entry_before),
+    ),
+    "windows of two keys": Defect(
+        "a window had rows from before and from behind a change of what identifies them",
+        _replaced(PendingChanges, "next_window", _windows_of_any_identity),
     ),
     "changes that the snapshot has": Defect(
         "changes that are in the snapshot were applied again", _replaced(TableState, "after_lsn", _after_nothing)
@@ -260,5 +270,3 @@ DEFECTS = {
     ),
 }
 """By a short name."""
-
-__all__ = ["DEFECTS", "Changes", "Defect", "Progress"]

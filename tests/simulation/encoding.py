@@ -79,13 +79,13 @@ class FastSent(SentRows):
 
 
 def _rows(schema: TableSchema, changes: list[Change]) -> FastRows:
-    found = FastRows(schema, None, _stats(schema, changes), _ROW_BYTES * len(changes))  # type: ignore[arg-type]
+    found = FastRows(schema, None, _stats(schema, changes), _ROW_BYTES * len(changes))
     object.__setattr__(found, "changes", changes)
     return found
 
 
 def _sent(frames: list[tuple[bytes | None, int, int, bool]]) -> FastSent:
-    found = FastSent(None)  # type: ignore[arg-type]
+    found = FastSent(None)
     object.__setattr__(found, "frames", frames)
     return found
 
@@ -106,7 +106,7 @@ def _stats(schema: TableSchema, changes: list[Change]) -> SegmentStats:
                         max(lsns, default=0))  # fmt: skip
 
 
-def _read(frame: bytes, schema: TableSchema, lsn: int, ordinal: int, xid: int, streamed: bool) -> Change:  # noqa: FBT001
+def _read(frame: bytes, schema: TableSchema, lsn: int, ordinal: int, xid: int, streamed: bool) -> Change:
     """A row message, of which the server and the product agree about the columns."""
     op = chr(frame[_HEADER])
     at = _HEADER + (9 if streamed else 5)
@@ -184,7 +184,7 @@ def _write_sent_file(parts: Iterable[FastSent]) -> SegmentFile:
 
 
 def _read_sent_file(data: bytes) -> Iterator[FastSent]:
-    yield from map(_sent, marshal.loads(data))  # noqa: S302 - written a moment ago
+    yield from map(_sent, marshal.loads(data))
 
 
 class _Writer:
@@ -264,7 +264,7 @@ def changes_of(store: ObjectStore, segment: Segment, schema: TableSchema) -> lis
     data = store.get(segment.key)
     if len(data) != segment.bytes or hashlib.sha256(data).hexdigest() != segment.sha256:
         raise AssertionError(f"{segment.key} is not what the manifest says")
-    changes = _from_parquet(data, schema) if data[:4] == b"PAR1" else marshal.loads(data)  # noqa: S302
+    changes = _from_parquet(data, schema) if data[:4] == b"PAR1" else marshal.loads(data)
     body = segment.body
     if body is None:
         return changes

@@ -110,7 +110,9 @@ def simulated(world: World) -> Iterator[None]:
     def signal(connection: object, *, with_open: bool = False) -> Seen:
         return SourceCatalog(world).signal(connection, with_open=with_open)
 
-    answers = SimpleNamespace(look=signal, unseen_among=lambda _connection, _xids: set(), entries_of=lambda *_: (1, set()))
+    answers = SimpleNamespace(
+        look=signal, unseen_among=lambda _connection, _xids: set(), entries_of=lambda *_: (1, set())
+    )
     with (
         patch.object(catalog_watch, "Catalog", catalog),
         patch.object(catalog_watch, "ddl_signal", answers),
@@ -151,7 +153,7 @@ class Session:
         keeps = prefix_filter((), kept=False)
         self._assembler = Assembler(start_lsn=start_lsn, prepared=prepared, keeps_message=keeps)
         self.builder = Builder(
-            tables=cast(FollowedTables, _PreemptedTables(process.tables, world.between)),
+            tables=cast("FollowedTables", _PreemptedTables(process.tables, world.between)),
             upload=self._line.upload,
             fetch=self._line.fetch,
             epoch=log.stored.epoch,
@@ -252,7 +254,7 @@ class Process:
         self.numbers = itertools.count(1)
         self.session: Session | None = None
         self.watch = CatalogWatch(
-            cast(Any, SimpleNamespace(publication=PUBLICATION)), self.tables, world.store, log=self.log
+            cast("Any", SimpleNamespace(publication=PUBLICATION)), self.tables, world.store, log=self.log
         )
         inner: Any = self.watch
         inner._session = SimpleNamespace(ask=lambda look: look(None), close=lambda: None)

@@ -8,7 +8,7 @@ and catalog alike; the log has its records where they were made, and what became
 `walsender`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -305,7 +305,7 @@ class Server:
         columns = tuple(column if each.attnum == column.attnum else each for each in table.columns)
         return replace(table, columns=columns, facts_seen={})
 
-    def _rewritten(self, one: Transaction, table: Table, values: dict[int, Compute]) -> Table:
+    def _rewritten(self, one: Transaction, table: Table, values: Mapping[int, Compute]) -> Table:
         """The table in another storage: every row has its values itself. `values` computes some anew."""
         self._oid += 2
         rows: Rows = {}

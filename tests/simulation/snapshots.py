@@ -5,20 +5,18 @@ only when every transaction that was open has ended; then for each chunk the loc
 and the rows; then the entry, and for the last one a look whether anything happened since the facts.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.chunks import ENDLESS, BlockRange, remaining
+from sluice.contract.chunks import BlockRange, remaining
 from sluice.contract.entries import Snapshot
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
-from sluice.errors import UnsupportedChange
-from sluice.ingest.snapshot.reader import SnapshotRaced, _raced
-from sluice.ingest.snapshot.snapshotter import FAR, _cannot_go_on, _reshaped
+from sluice.ingest.snapshot.reader import _raced
+from sluice.ingest.snapshot.snapshotter import _cannot_go_on, _reshaped
 from sluice.ingest.tables.catalog_diff import Unseen, compare, fingerprint
 from sluice.manifest.snapshot_state import SnapshotState
 from tests.simulation.catalog import BLOCK, Row
@@ -26,8 +24,6 @@ from tests.simulation.encoding import Change, Values, file_of
 from tests.simulation.ingest import Process, World
 
 BLOCKS = 4
-
-assert FAR > 0
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +41,6 @@ class _Job:
 class _Chunk:
     job: _Job
     ranges: tuple[BlockRange | None, ...]
-    segments: list[Any] = field(default_factory=list)
 
 
 class Snapshots:
@@ -157,7 +152,7 @@ class Snapshots:
         job.to_come = len(chunks)
         return chunks
 
-    def _read(self, chunk: _Chunk, lsn: int) -> Iterator[Any]:
+    def _read(self, chunk: _Chunk, lsn: int) -> Generator[bool, None, Snapshot | None]:
         """The entry of a chunk whose files are stored, None when something is wrong with the table."""
         job, server = chunk.job, self._world.server
         if server.is_locked(job.facts.oid):
@@ -232,6 +227,3 @@ class Snapshots:
             yield True
             self._tables.publish_snapshot(entry)
         job.ended = True
-
-
-__all__ = ["ENDLESS", "SnapshotRaced", "Snapshots", "UnsupportedChange"]

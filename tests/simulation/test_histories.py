@@ -2,14 +2,13 @@
 servers announced.
 """
 
-import argparse
 from itertools import pairwise
 
 import pytest
 
 from tests.simulation import story
-from tests.simulation.__main__ import STEPS, hunt, silence
 from tests.simulation.encoding import fast
+from tests.simulation.hunting import STEPS, hunt, silence
 from tests.simulation.world import World
 
 HISTORIES = 1000
@@ -23,8 +22,7 @@ def _silent() -> None:
 
 
 def test_no_order_of_events_loses_doubles_or_leaves_a_live_table_unequal() -> None:
-    chosen = argparse.Namespace(steps=STEPS, defect="", processes=1)
-    assert hunt(range(1, HISTORIES + 1), chosen) == []
+    assert hunt(range(1, HISTORIES + 1)) == []
 
 
 def test_histories_with_the_encoders_of_the_product_find_nothing_either() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from sluice.protocol.messages import DDL_SIGNAL
 from tests.simulation.catalog import KEY, Row, Table, value_of
-from tests.simulation.server import COMMIT_BYTES, Record, Server, is_large
+from tests.simulation.server import Record, Server, is_large
 from tests.support import pgoutput_bytes as b
 from tests.support import wire
 
@@ -97,7 +97,8 @@ class Walsender:
     def _commit(self, record: Record, one: _Decoded) -> None:
         del self._open[record.xid]
         if record.lsn < self._start_lsn:
-            return self._invalidate(one)
+            self._invalidate(one)
+            return
         if record.kind == "commit_prepared" and self._two_phase:
             self._frames.append(wire.commit_prepared(record.lsn, record.end_lsn, record.xid, record.gid))
         elif one.streamed:
@@ -252,7 +253,7 @@ def _values(table: Table, old: Row | None, new: Row) -> list[tuple[str | None, b
     return found
 
 
-def _sent(value: str | None, unchanged: bool) -> b.Field:  # noqa: FBT001 - a pair of `_values`
+def _sent(value: str | None, unchanged: bool) -> b.Field:
     return b.UNCHANGED if unchanged else None if value is None else value.encode()
 
 
@@ -261,6 +262,3 @@ def _old(table: Table, row: Row) -> tuple[bytes, list[b.Field]]:
     whole = table.identity == "f"
     values = [value_of(row, column) if whole or column.attnum == KEY else None for column in table.columns]
     return (b"O" if whole else b"K"), [None if value is None else value.encode() for value in values]
-
-
-__all__ = ["COMMIT_BYTES", "Walsender", "time_of"]

@@ -10,16 +10,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
-from typing import Any
 
 from sluice.contract import keys
 from sluice.contract.control import Request
-from sluice.contract.table_state import State
-from sluice.errors import ServiceError, SourceUnavailable, may_pass
+from sluice.errors import ServiceError, may_pass
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.store import memory
 from tests.simulation.applier import Applier, Finding, Lake
-from tests.simulation.catalog import Table
 from tests.simulation.clients import Clients
 from tests.simulation.ingest import Process, simulated
 from tests.simulation.oracle import Oracle
@@ -193,9 +190,9 @@ class World:
         finally:
             self._busy.pop()
         session = self.process.session if self.process is not None else None
-        if session is not None and session.breaker.error is not None and not may_pass(session.breaker.error):
-            error = session.breaker.error
-            raise Finding(f"{event.name}: ingest ended with {type(error).__name__}: {error}") from error
+        failed = session.breaker.error if session is not None else None
+        if failed is not None and not may_pass(failed):
+            raise Finding(f"{event.name}: ingest ended with {type(failed).__name__}: {failed}") from failed
 
     def acknowledge(self, lsn: int) -> None:
         """What the server may forget from now on."""
@@ -226,7 +223,8 @@ class World:
                             self._commit),
             "acknowledge": _Kind(8, "loop", self._can_acknowledge, self._acknowledge),
             "look": _Kind(8, "watch", lambda: self.process is not None, self._look, waits=True),
-            "requests": _Kind(10, "requests", lambda: self.process is not None and self._asked, self._requests, waits=True),
+            "requests": _Kind(10, "requests", lambda: self.process is not None and self._asked, self._requests,
+                              waits=True),
             "snapshot": _Kind(25, "snapshot", lambda: self.snapshots is not None and self.snapshots.can_step,
                               self._snapshot, waits=True),
             "start": _Kind(50, "process", lambda: self.process is None, self._start, inner=False),
@@ -471,18 +469,18 @@ class World:
         process.watch.state_examined()
         for name in ("applier starts", "applier reads"):
             self._heal_by(name, random)
+        self._apply_all()
+        self.oracle.check()
+
+    def _apply_all(self) -> None:
         assert self.applier is not None
         self.applier.ledger.trim()
         while self.applier.running or self.applier.begin():
             while self.applier.running:
                 self.applier.end(0)
         self.applier.read()
-        self.oracle.check()
 
     def _heal_by(self, name: str, random: Random) -> None:
         kind = self._kinds[name]
         if kind.can():
             self._take(kind, Event(name, random.getrandbits(32)))
-
-
-__all__ = ["Any", "Event", "SourceUnavailable", "State", "Table", "World"]

@@ -4,6 +4,7 @@ Invariant: a table changes its generation upwards only, and no version and no ge
 of an id that was forgotten and came back. An entry that says no state leaves it as it is.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sluice.contract import keys
@@ -43,7 +44,7 @@ def stated(state: PipelineState, entry: Entry, new: Table, *, old: TableState | 
         generation_seq=known.generation_seq if known else seq,
         schemas=schemas,
         schema_lsns=_schema_lsns(known, new, newest=max(schemas, default=0), reshaped=reshaped),
-        known_lsns={**known.known_lsns, max(schemas): held_lsn(state, old)} if known and reshaped else {},
+        known_lsns=_known_lsns(state, known, schemas if reshaped else {}),
         relfilenode=new.relfilenode or (old.relfilenode if old else 0),
         fingerprint=new.fingerprint or (old.fingerprint if old else ""),
         snapshot=known.snapshot if known else None,
@@ -74,7 +75,7 @@ def _as_it_was(state: PipelineState, entry: Entry, new: Table, *, old: TableStat
         table_name=new.table_name,
         schemas=schemas,
         schema_lsns={**old.schema_lsns, max(schemas): new.lsn} if new.schema is not None else old.schema_lsns,
-        known_lsns={**old.known_lsns, max(schemas): held_lsn(state, old)} if new.schema is not None else old.known_lsns,
+        known_lsns=_known_lsns(state, old, schemas if new.schema is not None else {}),
         relfilenode=new.relfilenode or old.relfilenode,
         fingerprint=new.fingerprint or old.fingerprint,
         first_name=old.first_name if old.state != State.DETACHED else (new.schema_name, new.table_name),
@@ -98,6 +99,12 @@ def _schema_lsns(known: TableState | None, new: Table, *, newest: int, reshaped:
     if known is None:
         return {newest: 0}
     return {**known.schema_lsns, newest: new.lsn} if reshaped else known.schema_lsns
+
+
+def _known_lsns(state: PipelineState, known: TableState | None, begun: Mapping[int, TableSchema]) -> dict[int, int]:
+    """With the newest version of `begun`, if there are any."""
+    before = known.known_lsns if known is not None else {}
+    return {**before, max(begun): held_lsn(state, known)} if begun else before
 
 
 def _schemas(seq: int, old: TableState | None, new: Table) -> dict[int, TableSchema]:
