@@ -23,6 +23,11 @@ UV_VERSION  := 0.13.9
 TYPED       := service/sluice spark_jobs/sluice_spark deploy tools tests
 MATRIX      := tests/integration
 DRILLS      := tests/drills
+LANGUAGES   ?= de_DE fr_FR ja_JP
+# Sessions, the start of a stream, snapshots, checks and what ends a connection: whatever meets an error of the server.
+SPOKEN      := $(addprefix tests/integration/test_,$(addsuffix .py,source_sessions source_slot source_catalog receive_stream receive_shutdown \
+  snapshot_reader snapshot_chunks check check_findings check_server bytes_without_utf8 ingest_failures ingest_publication ingest_conditions \
+  lost_while_waiting commands_under_locks least_rights protocol_traps))
 # From slow to fast, so that the workers end at about the same time: three, because tests also wait.
 TESTS       := tests/spark tests/e2e tests/chaos tests/drills tests/upgrade tests/ops tests/integration tests/simulation tests/conformance tests/unit
 # What make chaos runs of the other folders: the files that ask how much is to run.
@@ -41,7 +46,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help simulate setup prerequisites jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds clouds test-ops images test test-matrix test-drills fuzz bench docs lock wheel baseline clean distclean
+.PHONY: help simulate setup prerequisites jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds clouds test-ops images test test-matrix test-languages test-drills fuzz bench docs lock wheel baseline clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -178,6 +183,9 @@ fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for
 
 test-matrix: setup ## Test against every major of PostgreSQL, or those in MAJORS
 	$(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(MATRIX) $(PYTEST_ARGS)
+
+test-languages: setup ## Test what decides by errors of the server against servers that speak LANGUAGES
+	$(BIN)/python -m tests.matrix --languages "$(LANGUAGES)" $(SPOKEN) $(PYTEST_ARGS)
 
 test-drills: setup ## Fail over between real servers of every major of PostgreSQL, or those in MAJORS
 	CHAOS=full $(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(DRILLS) $(PYTEST_ARGS)

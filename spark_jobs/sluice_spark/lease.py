@@ -186,15 +186,20 @@ class Lease:
             raise WriterFenced("another applier has taken this pipeline over")
 
     def _alive(self, holder: Holder) -> bool:
-        age = self._wall() - holder.renewed_at
-        if age >= holder.seconds or self._process.saw_end_of(holder.process):
+        if not holder.renewed_at or self._process.saw_end_of(holder.process):
             return False
-        return age >= 0 or self._is_renewed(holder)
+        # The clocks of two machines may differ by more than a lease, in either direction.
+        age = self._wall() - holder.renewed_at
+        if age >= holder.seconds:
+            return self._is_renewed(holder, within=holder.seconds / 2)
+        return age >= 0 or self._is_renewed(holder, within=holder.seconds)
 
-    def _is_renewed(self, holder: Holder) -> bool:
-        """Watches the record for as long as it holds. Likewise True when this process is to stop."""
+    def _is_renewed(self, holder: Holder, *, within: float) -> bool:
+        """Watches the record for some seconds of our own clock; a living holder renews it three times in its lease.
+        True also when this process is to stop.
+        """
         began = self._monotonic()
-        while self._monotonic() - began <= holder.seconds:
+        while self._monotonic() - began <= within:
             if self._wait(_LOOK_SECONDS) or self._holder() != holder:
                 return True
         return False

@@ -97,5 +97,5 @@ class Ahead:
         count, rows = Count(), HeldRows()
         plan = planner.at_once(count.over(changes.onto(target.schema).projected(taken)), rows)
         if plan is not None:
-            target.lake.look_ahead(plan, rows)
+            target.lake.search_ahead(plan, rows)
         return Planned(planner.basis, plan, rows, count)

@@ -166,7 +166,7 @@ def _protocols(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iter
     store = open_store(options.lake_uri, options=options.lake_options)
     paths = _paths(options)
 
-    def look(table: tuple[str, str]) -> Finding | None:
+    def examine(table: tuple[str, str]) -> Finding | None:
         name = ".".join(table)
         try:
             protocol = read_protocol(store, f"{paths.get(table) or keys.lake_path(*table)}/")
@@ -194,7 +194,7 @@ def _protocols(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iter
         )
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        yield from (finding for finding in pool.map(look, tables) if finding)
+        yield from (finding for finding in pool.map(examine, tables) if finding)
 
 
 def _paths(options: ApplyOptions) -> dict[tuple[str, str], str]:

@@ -108,7 +108,7 @@ class TableApply:
         Raises WriterFenced when the lake is ahead of everything that this process has begun.
         """
         before = self._lake.place
-        place = self._lake.find(None) if window.is_snapshot and before.marker is None else self._lake.look()
+        place = self._lake.find(None) if window.is_snapshot and before.marker is None else self._lake.examine()
         marker = place.marker
         if marker is None or marker == before.marker:
             return (

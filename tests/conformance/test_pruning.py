@@ -200,8 +200,8 @@ def test_a_search_and_a_backlog_end_where_the_log_begins(store: ObjectStore, mon
     world.collect()
     assert naming(store, "data/7/nothing") is None
     record = newest_log(store).read()
-    assert Backlog(store).look(world.state, record).files == 0
-    assert Backlog(store).look(world.state, None).files >= 0, "a record that is lost stops no report"
+    assert Backlog(store).read(world.state, record).files == 0
+    assert Backlog(store).read(world.state, None).files >= 0, "a record that is lost stops no report"
 
 
 POINTS = [

@@ -123,21 +123,32 @@ ROWS = (
             INSERT INTO t SELECT i, 'old' FROM generate_series(1, 300) i
             CREATE TABLE packed (id int PRIMARY KEY, v text)
             INSERT INTO packed VALUES (1, 'old')
+            CREATE TABLE doubted (id int PRIMARY KEY, v text)
+            INSERT INTO doubted VALUES (1, 'old')
+            CREATE TABLE narrow (id int PRIMARY KEY, n int)
+            INSERT INTO narrow SELECT i, 0 FROM generate_series(1, 300) i
         """,
         after="""
             DELETE FROM t WHERE id % 3 = 0
             REPACK t
             UPDATE t SET v = 'u' WHERE id % 5 = 0
-            REPACK (CONCURRENTLY) t
             DELETE FROM t WHERE id % 7 = 0
+            UPDATE narrow SET n = 1 WHERE id % 2 = 0
+            REPACK (CONCURRENTLY) narrow
+            DELETE FROM narrow WHERE id % 3 = 0
+            UPDATE doubted SET v = 'new'
+            REPACK (CONCURRENTLY) doubted
             REPACK t USING INDEX t_pkey
             INSERT INTO t VALUES (3, 'again')
             INSERT INTO packed VALUES (3, 'three')
             ALTER TABLE packed ADD COLUMN n int DEFAULT 4
             REPACK (CONCURRENTLY) packed
         """,
-        equal=("t",),
-        stopped={"packed": ("stale", "rewritten and column n was added")},
+        equal=("t", "narrow"),
+        stopped={
+            "packed": ("stale", "rewritten and column n was added"),
+            "doubted": ("stale", "may have been unlogged for a moment"),
+        },
         since=19,
     ),
     Scenario(

@@ -30,14 +30,16 @@ SETUP = (
 )
 
 
-def looks(database: Database, table: str, *statements: str) -> tuple[TableFacts, str | None]:
+def looks(
+    database: Database, table: str, *statements: str, scope: str = "TABLE t, r, unlabelled"
+) -> tuple[TableFacts, str | None]:
     """Facts after `statements`, and what the comparison with the look before them says."""
     if any(part in statement for statement in statements for part in ("SET TABLE t WHERE", "SET TABLE t (")):
         since(database, 15, "row filters and column lists")
     options = options_of(database)
     database.execute(
         *SETUP,
-        f"CREATE PUBLICATION {options.publication} FOR TABLE t, r, unlabelled WITH (publish_via_partition_root = true)",
+        f"CREATE PUBLICATION {options.publication} FOR {scope} WITH (publish_via_partition_root = true)",
     )
 
     def look() -> TableFacts:
@@ -205,6 +207,33 @@ def test_what_the_catalog_shows_as_it_shows_a_loss_is_named_as_well(
     _, said = looks(database, "r", *statements)
     assert said is not None
     assert reason in said
+
+
+_UNLOGGED = "it may have been unlogged for a moment"
+
+
+@pytest.mark.parametrize("scope", ["ALL TABLES", "TABLES IN SCHEMA public"])
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("VACUUM FULL t", None),
+        ("CLUSTER t USING t_pkey", None),
+        ("REPACK t USING INDEX t_pkey", None),
+        ("REPACK (CONCURRENTLY) t", _UNLOGGED),
+        ("ALTER TABLE t SET UNLOGGED; ALTER TABLE t SET LOGGED", _UNLOGGED),
+    ],
+)
+def test_a_rewrite_with_new_toast_is_a_reason_where_the_publication_does_not_name_the_table(
+    database: Database, scope: str, statement: str, reason: str | None
+) -> None:
+    """REPACK (CONCURRENTLY) leaves the rows of the catalog that SET UNLOGGED and SET LOGGED leave."""
+    if statement.startswith("REPACK"):
+        since(database, 19, "REPACK")
+    if scope != "ALL TABLES":
+        since(database, 15, "publications of a schema")
+    _, said = looks(database, "t", *statement.split("; "), scope=scope)
+    assert (said is None) == (reason is None)
+    assert (reason or "") in (said or "")
 
 
 def test_a_table_that_becomes_unlogged_leaves_the_publication_or_is_named(database: Database) -> None:

@@ -30,7 +30,7 @@ PARTITIONED = (
     "CREATE TABLE p1 PARTITION OF p DEFAULT",
     "GRANT SELECT ON p, p1 TO {role}",
 )
-SIGNAL_AGAIN = tuple(ddl_signal.statements()[1:])
+SIGNAL_AGAIN = tuple(one.replace("{", "{{").replace("}", "}}") for one in ddl_signal.statements()[1:])
 ADD = "ALTER PUBLICATION {publication} ADD TABLE "
 
 

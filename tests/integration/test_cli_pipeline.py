@@ -130,6 +130,29 @@ def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Run
     assert [step["statement"] for step in json.loads(again.stdout)["steps"]] == ["", ""]
 
 
+def test_the_ddl_signal_is_printed_and_created_only_when_that_is_asked_for(sluice: Run, database: Database) -> None:
+    def triggers() -> int:
+        with database.connect() as connection:
+            return connection.execute("SELECT FROM pg_event_trigger").rowcount
+
+    printed = sluice("setup", "--ddl-signal")
+    assert (printed.returncode, triggers()) == (0, 0)
+    assert (
+        sluice("setup", "--apply").returncode == sluice("setup", "--ddl-signal", "--apply", "--dry-run").returncode == 2
+    )
+    assert (sluice("setup").returncode, triggers()) == (0, 0)
+    database.execute(printed.stdout)
+    assert triggers() == 3
+    assert sluice("setup", "--ddl-signal", "--apply").stdout == "It was there.\n"
+    removed = Path("docs/how-to/ddl-signal.md").read_text(encoding="utf-8").rsplit("```sql\n")[-1].partition("```")[0]
+    database.execute(removed)
+    assert triggers() == 0
+    created = json.loads(sluice("setup", "--ddl-signal", "--apply", "--json").stdout)
+    assert (created["created"], all(step["statement"] for step in created["steps"]), triggers()) == (True, True, 3)
+    checked = json.loads(sluice("check", "--json").stdout)
+    assert "source.ddl_signal" not in {finding["code"] for finding in checked["findings"]}
+
+
 def test_check_passes_with_warnings_fails_when_strict_and_its_sql_fixes(
     sluice: Run, database: Database, tmp_path: Path
 ) -> None:

@@ -48,7 +48,7 @@ def said(database: Database, *statements: str) -> list[dict[str, Any]]:
 
 def seen(database: Database) -> ddl_signal.Seen:
     with closing(open_query(options_of(database))) as connection:
-        return ddl_signal.look(connection, with_open=True)
+        return ddl_signal.probe(connection, with_open=True)
 
 
 def test_each_command_says_one_thing_and_no_text_of_it(signalled: Database) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from sluice import lsn
 from sluice.contract.entries import Changes
+from sluice.ingest.options import FlushPolicy
 from sluice.source import ddl_signal
 from tests.integration.test_catalog_unseen_changes import LIMITS, MOOD, PARTED, PLAIN
 from tests.integration.test_wider_types_limits import FOLLOW
@@ -24,6 +25,7 @@ from tests.support.source_setup import since
 from tests.support.sources import fresh_database
 from tools.local.postgres import temporary_server
 
+SWIFT: dict[str, Any] = {"tables": (), "watch_interval_s": 0.2, "flush": FlushPolicy(0.05, 0.2)}
 STAY = ("regclass_renamed",)
 """Limits that the signal does not lift."""
 FOUND = {name: story for name, story in LIMITS.items() if name not in STAY} | {
@@ -172,7 +174,7 @@ def test_commands_that_undo_nothing_put_no_table_in_doubt(pipeline: IngestPipeli
 
 def test_completeness_follows_rows_without_a_look(pipeline: IngestPipeline) -> None:
     with_signal(pipeline, *PLAIN)
-    with pipeline.running(tables=(), watch_interval_s=0.2) as running:
+    with pipeline.running(**SWIFT) as running:
         until_alone(pipeline, running)
         before = pipeline.state().seq
         for number in range(10, 20):
@@ -210,9 +212,8 @@ def invisible(pipeline: IngestPipeline, command: str) -> Iterator[None]:
 def test_completeness_waits_until_a_command_that_was_signalled_can_be_seen(pipeline: IngestPipeline) -> None:
     with temporary_server(settings={"wal_level": "logical"}) as server, fresh_database(server) as database:
         pipeline.database, pipeline.dsn = database, ""
-        quietly: dict[str, Any] = {"tables": (), "watch_interval_s": 0.2}
         with_signal(pipeline, *MOOD)
-        with pipeline.running(**quietly) as running:
+        with pipeline.running(**SWIFT) as running:
             until_alone(pipeline, running)
             before = lsn.parse(pipeline.wal_end())
             with invisible(pipeline, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"):
@@ -231,7 +232,7 @@ def test_completeness_waits_until_a_command_that_was_signalled_can_be_seen(pipel
 
 def test_a_signal_that_comes_late_is_relied_upon_from_the_next_connection_on(pipeline: IngestPipeline) -> None:
     set_up(pipeline, PLAIN)
-    with pipeline.running(tables=()) as running:
+    with pipeline.running(**SWIFT) as running:
         running.wait_until(lambda: {one.state for one in pipeline.state().tables.values()} == {"live"})
         pipeline.database.execute(*ddl_signal.statements())
 
@@ -255,7 +256,7 @@ def test_a_transaction_older_than_the_signal_is_waited_for(pipeline: IngestPipel
         older.execute("BEGIN")
         older.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
         pipeline.database.execute(*ddl_signal.statements())
-        with pipeline.running(tables=(), watch_interval_s=0.2) as running:
+        with pipeline.running(**SWIFT) as running:
             for number in range(10, 20):
                 pipeline.database.execute(f"INSERT INTO t VALUES ({number}, 'ok')")
                 running.wait_until(lambda: len(pipeline.rows("public.t")) == number - 9)  # noqa: B023

@@ -59,8 +59,8 @@ def test_a_lost_connection_is_shown_while_an_entry_waits_for_the_store(pipeline:
             shown = (-1, "", True, "", True)
             while not (shown[0] == 1 or not (shown[2] or shown[4])) and time.monotonic() < until:
                 running.call(running.ingest.refresh)
-                observer.look()
-                observer.look_at_source()
+                observer.observe()
+                observer.poll_source()
                 verdict = observer.verdict()
                 shown = (walsenders(pipeline), status.state, status.connected, verdict.state, verdict.carrying)
                 time.sleep(0.05)

@@ -105,8 +105,8 @@ class Watched:
 
     async def look(self) -> dict[str, float]:
         """Every sample after a fresh look."""
-        await asyncio.to_thread(self.process.observer.look_at_source)
-        await asyncio.to_thread(self.process.observer.look)
+        await asyncio.to_thread(self.process.observer.poll_source)
+        await asyncio.to_thread(self.process.observer.observe)
         self.process.count()
         self.metrics.render()
         return samples(self.metrics)

@@ -66,15 +66,15 @@ def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(
     ingest = Ingest(pipeline.options(), pipeline.store)
     observer = pipeline.observer(ingest, reporter=reporter, metrics=metrics, health=Health(metrics))
     assert observer.verdict().state == "unknown", "nothing was read yet"
-    observer.look()
+    observer.observe()
     assert observer.verdict().state == "stopped", "this process has not begun to stream"
     store.away = True
     database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
     deadline = time.monotonic() + 60
     while "spool.away" not in {problem.code for problem in observer.verdict().problems}:
-        observer.look()  # a look may be a second old
+        observer.observe()  # a look may be a second old
         assert time.monotonic() < deadline
-    observer.look_at_source()
+    observer.poll_source()
     verdict = observer.verdict()
     assert (verdict.state, [problem.code for problem in verdict.problems if problem.severity == "critical"][:2]) == (
         "lost",
@@ -94,13 +94,13 @@ def test_a_spool_that_vanishes_under_an_idle_ingest_is_unreadable(
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     ingest, metrics = pipeline.run(), Metrics("test")
     observer = pipeline.observer(ingest, reporter=reporter, metrics=metrics, health=Health(metrics))
-    observer.look()
+    observer.observe()
     assert "spool.unreadable" not in {problem.code for problem in observer.verdict().problems}
     for key in list(pipeline.store.list("")):
         pipeline.store.delete(key)
     deadline = time.monotonic() + 10
     while "spool.unreadable" not in {problem.code for problem in observer.verdict().problems}:
-        observer.look()  # a look may be a second old
+        observer.observe()  # a look may be a second old
         assert time.monotonic() < deadline
     assert {problem["code"] for problem in observer.status()["problems"]} >= {"spool.unreadable"}
     observer.close()

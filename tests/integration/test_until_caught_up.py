@@ -1,8 +1,14 @@
-"""`run --until-caught-up` with a table that it could not read."""
+"""`run --until-caught-up` with a table that it could not read, and with rows that are not whole."""
 
+import asyncio
 from pathlib import Path
 
+from sluice import faults, lsn
 from sluice.errors import Interrupted
+from sluice.ingest.supervisor import Ingest
+from tests.support.ingesting import IngestPipeline, Running
+from tests.support.pgproxy import Cut, PgProxy
+from tests.support.source_setup import since
 from tests.support.sources import Database
 from tests.support.surfaces import Pipe, orders
 
@@ -22,3 +28,60 @@ def test_a_batch_that_left_a_table_out_ends_with_75_and_names_it(database: Datab
         assert pipe("run", "--until-caught-up").returncode == 0
     finally:
         database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+class Bounded(Running):
+    """Ends once everything up to `target` is durable."""
+
+    target = 0
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ingest = Ingest(self._options, self.pipeline.store)
+        self.started.set()
+        await self.ingest.run(until_lsn=self.target)
+
+
+def test_it_ends_although_the_first_rows_of_a_transaction_said_something_of_their_table(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    """The target is reached, nobody reads the rest of the transaction, and what its rows said is never stored."""
+    database, gate = pipeline.database, tmp_path / "gate"
+    since(database, 15, "row filters")
+    database.execute(
+        "CREATE TABLE t (id int, sent bool, big text, PRIMARY KEY (id, sent))",
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
+        "INSERT INTO t VALUES (1, false, repeat('x', 5000))",
+        "CREATE TABLE u (id int PRIMARY KEY)",
+        f"CREATE PUBLICATION {database.publication} FOR TABLE t WHERE (sent), u",
+    )
+    try:
+        with PgProxy(database.server.port) as proxy, database.connect() as other:
+            pipeline.dsn = proxy.dsn(dbname=database.name)
+            pipeline.run()
+            database.execute(
+                "CREATE TABLE w (id int PRIMARY KEY)", f"ALTER PUBLICATION {database.publication} ADD TABLE w"
+            )
+            running = Bounded(pipeline, pipeline.options())
+            running.target = lsn.parse(pipeline.wal_end())
+            with other.transaction():
+                other.execute("LOCK TABLE w")
+                running.thread.start()
+                running.wait_until(lambda: pipeline.state().examined_lsn >= running.target)
+                faults.arm(f"decode.before=hold:{gate}")
+                begun = proxy.cut(Cut.SILENT, matches=lambda message: message.tag == "I", count=2)
+                database.execute("INSERT INTO u VALUES (1)", "UPDATE t SET sent = true")
+                assert begun.wait(60)
+                running.wait_until(lambda: faults.passages("decode.before") > 0)
+            running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "draining")
+            gate.touch()
+            running.thread.join(30)
+            assert not running.thread.is_alive(), "it waits for what nobody reads"
+            assert running.error is None
+    finally:
+        gate.touch()
+        faults.arm("")
+    assert pipeline.table("public.t").state == "live"
+    pipeline.dsn = ""
+    pipeline.run()
+    assert pipeline.table("public.t").state == "stale"

@@ -227,7 +227,7 @@ def test_J01_J02_a_version_is_never_skipped_in_silence_and_never_leaks(spark: Sp
         table.write("app", 4, frame=session.range(1), mode="append")
     table.execute("app", 6, statement=f"UPDATE {table.expression} SET id = 1")
     assert [session.conf.get(name, None) for name in (APP_ID, VERSION, USER_METADATA)] == [None] * 3
-    assert table.look() == ExaminedVersion(1, 6, seen=True)
+    assert table.examine() == ExaminedVersion(1, 6, seen=True)
 
 
 def test_a_lease_belongs_to_one_and_a_takeover_stops_the_old_owner(tmp_path: Path) -> None:

@@ -8,17 +8,21 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tools.local.binaries import supported_majors
-from tools.local.postgres import PostgresServer, temporary_server
+from tools.local.postgres import LANGUAGE_VARIABLE, PostgresServer, temporary_server
 
 LANGUAGES = ("de_DE", "fr_FR", "ja_JP")
-_LOCALES = ("../share/locale", "../../../../share/locale")
+_TRANSLATIONS = ("../share/locale", "../../../../share/locale")
 """Where a server has its translations, from the folder of its programs."""
+
+
+class MissingLocale(Exception):
+    """The C library has no source of a locale here."""
 
 
 def translated_programs() -> list[Path]:
@@ -29,13 +33,13 @@ def translated_programs() -> list[Path]:
 
 
 def _translated(programs: Path) -> bool:
-    return any(list((programs / place / "de" / "LC_MESSAGES").glob("postgres-*.mo")) for place in _LOCALES)
+    return any(list((programs / place / "de" / "LC_MESSAGES").glob("postgres-*.mo")) for place in _TRANSLATIONS)
 
 
 @contextmanager
-def translated_server(programs: Path) -> Iterator[PostgresServer]:
-    """A server that `speak` can give another language. Skips the test where a language cannot be had."""
-    with tempfile.TemporaryDirectory(prefix="sluice-locales-") as folder, pytest.MonkeyPatch.context() as environment:
+def locales() -> Iterator[str]:
+    """A folder with the locales of LANGUAGES, for LOCPATH. Raises MissingLocale where one cannot be made."""
+    with tempfile.TemporaryDirectory(prefix="sluice-locales-") as folder:
         Path(folder).chmod(0o755)
         for language in LANGUAGES:
             made = subprocess.run(
@@ -45,10 +49,22 @@ def translated_server(programs: Path) -> Iterator[PostgresServer]:
                 check=False,
             )
             if not Path(folder, f"{language}.UTF-8").exists():
-                pytest.skip(f"this machine cannot make the locale {language}: {made.stderr.strip()[:200]}")
-        environment.setenv("LOCPATH", folder)
-        with temporary_server(bin_dir=programs) as server:
-            yield server
+                raise MissingLocale(f"this machine cannot make the locale {language}: {made.stderr.strip()[:200]}")
+        yield folder
+
+
+@contextmanager
+def translated_server(programs: Path) -> Iterator[PostgresServer]:
+    """A server that `speak` can give another language. Skips the test where a language cannot be had."""
+    with ExitStack() as stack:
+        environment = stack.enter_context(pytest.MonkeyPatch.context())
+        try:
+            environment.setenv("LOCPATH", stack.enter_context(locales()))
+        except MissingLocale as missing:
+            pytest.skip(str(missing))
+        # Else the language of the run, on the command line, would win.
+        environment.delenv(LANGUAGE_VARIABLE, raising=False)
+        yield stack.enter_context(temporary_server(bin_dir=programs))
 
 
 def speak(server: PostgresServer, language: str) -> None:

@@ -100,9 +100,14 @@ def supported_majors() -> list[int]:
     return [*sorted(FETCHED), EMBEDDED_MAJOR, NAMED_MAJOR]
 
 
+def programs_variable(major: int) -> str:
+    """Names the folder of the programs of `major`."""
+    return f"SLUICE_POSTGRES_{major}_BIN"
+
+
 def why_not_here(major: int) -> str:
     """Why this machine cannot have `major`, with what to do; empty when it can."""
-    variable = f"SLUICE_POSTGRES_{major}_BIN"
+    variable = programs_variable(major)
     if major != NAMED_MAJOR or os.environ.get(variable):
         return ""
     return f"no registry has its binaries: set {variable} to a folder with initdb and postgres"
@@ -115,7 +120,7 @@ def bin_dir(major: int | None = None, *, copy_to: Path | None = None) -> Path:
     `copy_to` as for `usable`.
     """
     major = major or default_major()
-    named = os.environ.get(f"SLUICE_POSTGRES_{major}_BIN")
+    named = os.environ.get(programs_variable(major))
     if named:
         return usable(Path(named), copy_to=copy_to)
     if major != EMBEDDED_MAJOR:

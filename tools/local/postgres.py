@@ -44,6 +44,8 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
+LANGUAGE_VARIABLE = "TEST_PG_LANGUAGE"
+"""Names the language of all servers, such as de_DE, where their programs have translations."""
 NOT_DURABLE: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "on"}
 """Survives the death of the server, not of the machine. synchronous_commit stays on: with it off a
 commit is shown before its WAL is written.
@@ -69,7 +71,9 @@ class PostgresServer:
         self.data_dir = Path(data_dir).resolve()
         self.log_path = self.data_dir.with_name(self.data_dir.name + ".log")
         self.port = port or free_port()
-        self.settings = {**DEFAULT_SETTINGS, **({} if durable else NOT_DURABLE), **(settings or {})}
+        language = os.environ.get(LANGUAGE_VARIABLE)
+        spoken = {"lc_messages": f"{language}.UTF-8"} if language else {}
+        self.settings = {**DEFAULT_SETTINGS, **spoken, **({} if durable else NOT_DURABLE), **(settings or {})}
         self._bin_dir = binaries.usable(Path(bin_dir)) if bin_dir else binaries.bin_dir()
         self._account = helper_account()
         self._child = Child("PostgreSQL", last_signal=signal.SIGQUIT, log=self.log_path)

@@ -82,12 +82,12 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
     wiring.require("obstore")
     settings = invocation.settings().settings
     report = _Report()
-    _look_at_store(settings, report)
+    _examine_store(settings, report)
     if not store_alone:
-        tables = _look_at_source(settings, report)
-        _look_at_pipeline(settings, report)
-        _look_at_retention(settings, report)
-        _look_at_lake(settings, tables, report)
+        tables = _examine_source(settings, report)
+        _examine_pipeline(settings, report)
+        _examine_retention(settings, report)
+        _examine_lake(settings, tables, report)
     found = findings_view.ordered(report.found)
     if json_wanted:
         unseen = [{"what": what, "how": how} for what, how in report.not_examined]
@@ -121,7 +121,7 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
     return 0
 
 
-def _look_at_store(settings: Settings, report: _Report) -> None:
+def _examine_store(settings: Settings, report: _Report) -> None:
     from sluice.store.conformance import examine
 
     options = {name: value.get_secret_value() for name, value in settings.spool.options.items()}
@@ -131,7 +131,7 @@ def _look_at_store(settings: Settings, report: _Report) -> None:
     report.calls += [(call.name, call.outcome, call.seen) for call in seen.calls]
 
 
-def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]]:
+def _examine_source(settings: Settings, report: _Report) -> list[tuple[str, str]]:
     """The tables that the pipeline would carry, as far as they are known."""
     if find_spec("psycopg") is None:
         report.not_examined.append(
@@ -156,7 +156,7 @@ def _look_at_source(settings: Settings, report: _Report) -> list[tuple[str, str]
     return seen.tables or []
 
 
-def _look_at_pipeline(settings: Settings, report: _Report) -> None:
+def _examine_pipeline(settings: Settings, report: _Report) -> None:
     """The verdict on the pipeline, as findings. Whether the source and the store answer was looked
     at before.
     """
@@ -177,7 +177,7 @@ def _look_at_pipeline(settings: Settings, report: _Report) -> None:
             report.found.append(Finding(severity, "pipeline.problem", problem.where, seen, fix_setting=problem.remedy))
 
 
-def _look_at_retention(settings: Settings, report: _Report) -> None:
+def _examine_retention(settings: Settings, report: _Report) -> None:
     """What a retention would delete, before it is in force."""
     from sluice.manifest import pruning
 
@@ -195,7 +195,7 @@ def _look_at_retention(settings: Settings, report: _Report) -> None:
         report.found.append(Finding("info", "spool.retention", "spool.retention", seen))
 
 
-def _look_at_lake(settings: Settings, tables: Sequence[tuple[str, str]], report: _Report) -> None:
+def _examine_lake(settings: Settings, tables: Sequence[tuple[str, str]], report: _Report) -> None:
     """In a process of its own: this side never imports Spark. Starting Spark itself would take its
     many seconds and show little more.
     """

@@ -45,13 +45,13 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
 
     reporter, store = wiring.reporter(settings), wiring.open_spool(settings)
 
-    def look_at_catalog() -> CatalogSeen:
+    def read_catalog() -> CatalogSeen:
         unfollowed = [one.table for one in plan.look(settings) if one.preview.effect != "nothing"]
         return CatalogSeen(tuple(unfollowed), load_state(store).seq)
 
     done = wait(
         lambda seconds: deadline.within(min(seconds, deadline.LOOK_SECONDS), reporter.take),
-        lambda seconds: deadline.within(min(seconds, deadline.LOOK_SECONDS), look_at_catalog),
+        lambda seconds: deadline.within(min(seconds, deadline.LOOK_SECONDS), read_catalog),
         target=target,
         timeout_s=_seconds(timeout),
         said=lambda words: click.echo(one_line(words), err=True),

@@ -6,9 +6,10 @@ stored. `from_lsn` is the `through_lsn` of the previous entry, as the writer of 
 `through_lsn` is never before it and says that every transaction which ended at or before it is in
 this entry or an earlier one. So no entry can follow one that was left out: neither its number, its
 hash nor its position would fit.
-`examined_lsn` says that a look at the catalog began when everything up to there was stored, and that what it
-found is in earlier entries: no table is complete beyond it, wherever its rows are. An unknown
-`format_version` or `kind` stops the reader (FormatTooNew); an unknown field is kept in `extra`.
+`examined_lsn` says that a look at the catalog began when everything up to there was stored, or that the source
+would have signalled DDL since, and that what was found is in earlier entries: no table is complete beyond it,
+wherever its rows are. An unknown `format_version` or `kind` stops the reader (FormatTooNew); an unknown
+field is kept in `extra`.
 """
 
 import hashlib

@@ -73,7 +73,7 @@ class Backlog:
         self._read_seq = 0
         self._read_us = 0
 
-    def look(self, state: PipelineState, applied: AppliedLog | None) -> Pending:
+    def read(self, state: PipelineState, applied: AppliedLog | None) -> Pending:
         """What is pending when the manifest is at `state` and the applier has said `applied`.
         Raises StoreError, ManifestCorrupt, FormatTooNew.
         """

@@ -43,7 +43,7 @@ class Neighbours:
         self.newest = tuple(Neighbour(name, url) for name, url in sorted(addresses.items()))
         """As of the last look; from any thread."""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Asks each of them. Blocks for seconds at most per eight of them, raises nothing of theirs."""
         if self.newest:
             with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="neighbours") as pool:

@@ -77,7 +77,7 @@ class Reporter:
         complete = self._complete.read()
         state = self._known = load_state(self._store, known=self._known)
         now = self._clock()
-        pending = self._backlog.look(state, applied)
+        pending = self._backlog.read(state, applied)
         compared = self._compared = Comparisons.read(self._store, known=self._compared)
         tables, pending_entries = self._tables(state, applied, pending, compared, now=now)
         answer, lost = self._ask_server(state, within_seconds=asked_within_seconds)

@@ -307,7 +307,7 @@ class Session:
         self._count(assembly)
 
     def _is_holding(self) -> bool:
-        """Whether rows wait for a look at the catalog; not where they say something of a table, for which looks wait."""
+        """Whether rows wait for a look at the catalog. Looks wait for those that say something of a table."""
         return self._signals.holding and not self._tables.has_decided(self._builder.through_lsn)
 
     def _flush_if_due(self) -> None:

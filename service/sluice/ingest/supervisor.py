@@ -277,7 +277,7 @@ class Ingest:
             finally:
                 with suppress(Interrupted):
                     await self._stop.within(session.settle())
-                await asyncio.to_thread(epoch.tables.forget_stream)
+                epoch.tables.forget_stream()  # in no thread: all that there are may wait for it
                 self._session = None
         finally:
             self.status.connected = False
@@ -308,6 +308,7 @@ class Ingest:
         self._logger.info("draining")
         await self._stop.within(session.drain())
         if target is not None and not self._stop.asked.is_set():
+            epoch.tables.forget_stream()  # looks would wait for the rest of a transaction, which nobody reads
             await self._stop.within(asyncio.to_thread(epoch.watch.conclude))
         return reached()
 

@@ -115,9 +115,11 @@ class OrderedLog:
             return dropped
 
     def wait_for(self, table_id: str) -> None:
-        """Returns when nothing is held of a table, or nothing can be stored any more."""
+        """Returns when nothing is held of a table. Raises what keeps that from being stored."""
         with self._changed:
             self._changed.wait_for(lambda: not self._holds(table_id) or self._error is not None)
+            if self._holds(table_id):
+                self._require_whole()
 
     def _holds(self, table_id: str) -> bool:
         return any(table.table_id == table_id for _, table in self._held)
@@ -141,11 +143,12 @@ class OrderedLog:
 
     def publish(self, body: Changes | Progress, *, from_lsn: int, through_lsn: int) -> DurableReceipt:
         """See ManifestLog. In the work that `run` does."""
+        self._require_whole()
         receipt = self._log.publish(body, from_lsn=from_lsn, through_lsn=through_lsn)
         with self._changed:
             count = len(body.tables) if isinstance(body, Changes) else 0
+            self._taken = max(0, self._taken - count)  # first: `has_held` looks at both without the lock
             del self._held[:count]
-            self._taken = max(0, self._taken - count)
             self._store_moved()
         return receipt
 

@@ -43,7 +43,7 @@ class Drained:
 
 def drain(
     look: Callable[[float], Report],
-    look_at_catalog: Callable[[float], CatalogSeen],
+    read_catalog: Callable[[float], CatalogSeen],
     *,
     target: int | None,
     timeout_s: float,
@@ -73,7 +73,7 @@ def drain(
             waiting = list(awaited(report, target))
             if not waiting and followed_seq is None:
                 # Only now: the server is past the target, wherever that was when it was given.
-                seen = look_at_catalog(seconds())
+                seen = read_catalog(seconds())
                 if seen.unfollowed:
                     waiting.append(f"the catalog has what the manifest has not: {_listed(list(seen.unfollowed))}")
                 else:

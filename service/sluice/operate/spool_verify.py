@@ -59,20 +59,20 @@ def verify(store: ObjectStore, *, content: bool) -> SpoolReport:
     every object is read and its sha256 compared, else its size. Raises StoreError.
     """
     while True:
-        verdict = _look(store, content=content)
+        verdict = _examine(store, content=content)
         # What a collector pruned while we looked would be called missing.
         if not verdict.flaws or _horizon(store)[0].through_seq <= verdict.horizon.through_seq:
             return verdict
 
 
-def _look(store: ObjectStore, *, content: bool) -> SpoolReport:
+def _examine(store: ObjectStore, *, content: bool) -> SpoolReport:
     pruned, flaws = _horizon(store)
     verdict = SpoolReport(pruned, flaws=flaws)
     seen: set[str] = set()
     passed: set[str] = set()
     waiting: list[tuple[int, Segment]] = []
 
-    def look() -> None:
+    def examine() -> None:
         for flaw in together(lambda item: _flaw(store, *item, content=content), waiting, threads=THREADS):
             verdict.flaws += [flaw] if flaw else []
         verdict.objects += len(waiting)
@@ -94,10 +94,10 @@ def _look(store: ObjectStore, *, content: bool) -> SpoolReport:
             seen.update(segment.key for segment in fresh)
             waiting += [(entry.seq, segment) for segment in fresh]
             if len(waiting) >= _TOGETHER:
-                look()
+                examine()
     except (ManifestCorrupt, FormatTooNew) as error:
         verdict.flaws.append(Flaw(verdict.state.seq + 1, "", str(error)))
-    look()
+    examine()
     verdict.pruned = len(passed - seen)
     return verdict
 

@@ -196,9 +196,9 @@ class Process:
             asyncio.create_task(task)
             for task in (
                 self._tick(),
-                self._repeat(self.observer.look),
-                self._repeat(self.observer.look_at_source),
-                self._repeat(self.observer.look_around),
+                self._repeat(self.observer.observe),
+                self._repeat(self.observer.poll_source),
+                self._repeat(self.observer.poll_neighbours),
             )
         ]
         self.health.started()

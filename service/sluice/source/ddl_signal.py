@@ -121,7 +121,7 @@ def _trigger(event: str) -> tuple[str, str]:
 
 def create(connection: Connection) -> bool:
     """Creates all of it or nothing; False when it is there already, as this release has it. Raises SourceError."""
-    seen = look(connection)
+    seen = probe(connection)
     if seen.version and not seen.lacks:
         return False
     try:
@@ -174,7 +174,7 @@ FROM pg_catalog.pg_event_trigger t JOIN pg_catalog.pg_proc f ON f.oid = t.evtfoi
 """
 
 
-def look(connection: Connection, *, with_open: bool = False) -> Seen:
+def probe(connection: Connection, *, with_open: bool = False) -> Seen:
     """What the server says of the signal now; `with_open` also which transactions are under way. Raises SourceError."""
     with translated("looking for the DDL signal"):
         row = connection.execute(_SEEN.encode(), (_BODY, with_open)).fetchone()

@@ -61,12 +61,12 @@ class SlotProbe:
 
     def ask(self) -> SlotProbeFacts:
         """Raises SourceError; the next call opens another session."""
-        return self._session.ask(self._look)
+        return self._session.ask(self._read)
 
     def close(self) -> None:
         self._session.close()
 
-    def _look(self, connection: Connection) -> SlotProbeFacts:
+    def _read(self, connection: Connection) -> SlotProbeFacts:
         before = self._before[1] if self._before is not None and self._before[0] is connection else None
         server = server_facts(connection, self._options, before=before)
         self._before = connection, server

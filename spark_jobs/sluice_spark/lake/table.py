@@ -165,17 +165,17 @@ class LakeTable:
             self._based_on = self.place.marker
             return self.place
 
-    def look(self) -> ExaminedVersion:
+    def examine(self) -> ExaminedVersion:
         """Examines every version since the last look. Raises UnsupportedChange for a foreign one, or another table."""
         with translated_errors():
             return self._advance(self._log.update())
 
-    def look_ahead(self, plan: CommitPlan, held: HeldRows) -> None:
+    def search_ahead(self, plan: CommitPlan, held: HeldRows) -> None:
         """Finds for `held` what a later direct commit of `plan` need not look for again. From any
         thread, unlike all else. Raises NotDirect, UnsupportedChange, StoreError.
         """
         if self._direct is not None:
-            held.found = self._direct.look_ahead(plan, held.tables())
+            held.found = self._direct.search_ahead(plan, held.tables())
 
     def commits_since(self, version: int) -> list[Commit]:
         """Those that were examined after `version`. Raises ApplyError, UnsupportedChange."""
@@ -197,7 +197,7 @@ class LakeTable:
             self._commit_by_spark(version, plan, pieces)
 
     def _commit_by_spark(self, version: int, plan: CommitPlan, pieces: Pieces) -> None:
-        self.look()  # The statement is based on what it finds.
+        self.examine()  # The statement is based on what it finds.
         if isinstance(plan.action, str):
             self.write(self.app_id, version, frame=pieces.frame(plan.columns), mode=plan.action)
             return
@@ -246,7 +246,7 @@ class LakeTable:
                 transaction = DeltaTransaction(self.session, self.path, newest=self.place.version)
             if transaction.version != self.place.version:
                 # Our own change of the schema, or somebody else's commit: it is examined first.
-                self.look()
+                self.examine()
                 continue
             try:
                 attempt(transaction)
@@ -256,7 +256,7 @@ class LakeTable:
                     raise
                 # What came in between is examined, and the next attempt is based on it.
                 self.fresh_looks += 1
-                self.look()
+                self.examine()
         raise CommitConflict("the lake table changes faster than it can be looked at")
 
     def _prepared(self, preparation: Preparation, transaction: DeltaTransaction) -> Prepared | None:
@@ -403,7 +403,7 @@ class LakeTable:
             failure = error
         faults.point("apply.commit.after")
         if made != self.place.version + 1 or not self._advance_to_own(made, app_id, version):
-            self.look()
+            self.examine()
             landed = self.place.marker if app_id == self.app_id else self._log.marker(app_id)
             if landed != version:
                 raise failure or ApplyError(f"a commit of {app_id} at {version} did not leave its marker")

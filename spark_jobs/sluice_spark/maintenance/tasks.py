@@ -115,7 +115,7 @@ class TableTurn:
         """
         self._call.begin()
         try:
-            self._lake.look()
+            self._lake.examine()
             if turn is Turn.TIDY:
                 self._tidy()
             else:
@@ -172,7 +172,7 @@ class TableTurn:
         with _no_verdict():
             run()
         faults.point("apply.maintenance.after")
-        self._lake.look()
+        self._lake.examine()
         commits = self._lake.commits_since(before)
         self._runs[task] = _run(task, commits, seconds=time.monotonic() - began)
 

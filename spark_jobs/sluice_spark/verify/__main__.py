@@ -59,7 +59,7 @@ def signs(spark: SparkSession, answers: BinaryIO) -> Iterator[None]:
     """
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
 
-    def look() -> None:
+    def examine() -> None:
         before: set[tuple[int, int]] = set()
         with suppress(Exception):  # no Spark, no sign
             while not ended.wait(SIGN_SECONDS):
@@ -70,7 +70,7 @@ def signs(spark: SparkSession, answers: BinaryIO) -> Iterator[None]:
                     answers.flush()
                 before = now
 
-    thread = threading.Thread(target=look, name="signs", daemon=True)
+    thread = threading.Thread(target=examine, name="signs", daemon=True)
     thread.start()
     try:
         yield

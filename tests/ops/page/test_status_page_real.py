@@ -185,9 +185,9 @@ def test_documents_have_the_form_of_a_real_report(watched: Watched) -> None:
 
 
 def test_the_past_of_a_real_pipeline_is_of_its_tables_and_has_no_values(watched: Watched, database: Database) -> None:
-    watched.observer.look()
+    watched.observer.observe()
     database.execute(f"INSERT INTO orders SELECT n, '{CANARY}' FROM generate_series(601, 700) n")
-    watched.observer.look()
+    watched.observer.observe()
     url = f"http://{watched.address}/history?table=public.orders&table=public.%3Cb%3Ebold%3C%2Fb%3E&table=none"
     with urllib.request.urlopen(url, timeout=20) as answer:
         said = json.loads(answer.read())
@@ -202,7 +202,7 @@ def test_status_says_what_it_knew_and_what_the_process_knows_while_the_store_fai
     watched.held.failing.set()
     while not watched.held.entered.is_set():
         watched.status()  # an answer may be a second old
-    watched.observer.look()
+    watched.observer.observe()
     after = watched.status()
     assert after["taken_at"] == before["taken_at"], "what is old says so"
     assert {("spool.away", "the spool"), ("ingest.error", "report")} <= {
@@ -212,7 +212,7 @@ def test_status_says_what_it_knew_and_what_the_process_knows_while_the_store_fai
     watched.held.failing.clear()
     watched.held.entered.clear()
     watched.held.hanging.set()
-    look = threading.Thread(target=watched.observer.look)
+    look = threading.Thread(target=watched.observer.observe)
     look.start()
     assert watched.held.entered.wait(120)
     try:

@@ -36,7 +36,7 @@ class Clock:
 
 def lease(store: ObjectStore, clock: Clock, name: str) -> Lease:
     """An applier on a machine of its own, so that only the lease's age says whether it lives."""
-    made = Lease(store, seconds=30, wall=clock, monotonic=clock)
+    made = Lease(store, seconds=30, wall=clock, monotonic=clock, wait=clock.wait)
     made.instance = f"{name}/1/{name}"
     made._process = replace(made._process, boot=name)
     return made
@@ -161,6 +161,26 @@ def test_a_lease_of_a_clock_that_is_ahead_is_not_taken_while_it_is_renewed() -> 
         taker.acquire()
     assert clock.now < 1012
     ahead.check()
+
+
+def test_a_taker_whose_clock_is_ahead_does_not_take_the_lease_of_a_living_holder() -> None:
+    name, theirs, ours = uuid.uuid4().hex, Clock(), Clock()
+    owner = lease(MemoryStore(name), theirs, "owner")
+    owner.acquire()
+    ours.now += 40
+
+    def renewed_meanwhile(seconds: float) -> bool:
+        theirs.now += seconds
+        ours.now += seconds
+        if theirs.now % 10 < 1:
+            owner.renew()
+        return False
+
+    taker = lease(MemoryStore(name), ours, "taker")
+    taker._wait = renewed_meanwhile
+    with pytest.raises(WriterFenced, match="another applier owns"):
+        taker.acquire()
+    owner.check()
 
 
 def test_a_taker_that_is_stopped_while_it_watches_a_lease_takes_nothing() -> None:

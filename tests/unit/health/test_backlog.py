@@ -50,7 +50,7 @@ class Spool:
         )
 
     def look(self) -> Pending:
-        return self.backlog.look(self.log.state, AppliedLog(1, "a", "", self.records))
+        return self.backlog.read(self.log.state, AppliedLog(1, "a", "", self.records))
 
     def _segment(self, name: str, lsn: int) -> Segment:
         return Segment(keys.segment(name, 1, lsn), name, 1, 1, 1000, "0" * 64, lsn, lsn, {"i": 1})

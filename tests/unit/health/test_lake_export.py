@@ -19,7 +19,7 @@ def test_ways_and_files_of_tables_are_exported_where_they_are_known() -> None:
             for name, way, files in rows
         }
         pipeline.said(AppliedLog(number, "a", NOW.isoformat(), tables))
-        export.look(pipeline.report(), ingested_at=None)
+        export.export(pipeline.report(), ingested_at=None)
         return metrics.render().decode()
 
     text = look(1, ("a", "direct", 16), ("b", "merge", -1), ("c", "", -1))

@@ -42,7 +42,7 @@ def saying(answer: bytes) -> Iterator[str]:
 def states(**addresses: str) -> dict[str, str]:
     neighbours = Neighbours(addresses)
     assert {one.state for one in neighbours.newest} == {""}
-    neighbours.look()
+    neighbours.poll()
     return {one.name: one.state for one in neighbours.newest}
 
 

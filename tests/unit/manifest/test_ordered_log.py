@@ -151,3 +151,29 @@ def test_the_state_is_what_follows_from_rows_that_came_meanwhile(spool: Spool) -
     now = spool.ordered.state.tables["7"]
     assert (now.table_name, now.paused is not None and now.paused.rows) == ("renamed", body.segments[0].rows)
     put(spool.log, changes(30), through_lsn=30)
+
+
+def test_who_waits_for_a_table_hears_that_nothing_can_be_stored_any_more(spool: Spool) -> None:
+    spool.ordered.hold(stale("7"), position_lsn=15)
+    spool.leave()
+    spool.store.refuses = True
+    failed = spool.ordered.append(stale("8"))
+    spool.store.back.set()
+    with pytest.raises(StoreRefused):
+        failed.result()
+    with pytest.raises(StoreRefused):
+        spool.ordered.wait_for("7")
+
+
+def test_no_rows_are_published_behind_a_decision_that_could_not_be_stored(spool: Spool) -> None:
+    """Rows behind it were left out on its account, and the manifest would have taken the others."""
+    shape = replace(schema("8"), version=2)
+    spool.leave()
+    spool.ordered.run(lambda: spool.log.append(Table("8", "public", "t8", None, 1, schema=shape)))
+    failed = spool.ordered.append(Table("8", "public", "other", None, 1, schema=replace(shape, replica_identity="f")))
+    later, unit = spool.ordered.append(stale("7")), spool.publish(20)
+    spool.store.back.set()
+    for one in (failed, later, unit):
+        with pytest.raises(ManifestCorrupt):
+            one.result()
+    assert load_state(spool.store).through_lsn == 10

@@ -32,7 +32,7 @@ class LakeExport:
         self._named: set[tuple[str, str]] = set()
         self._problems: set[tuple[str, str, str]] = set()
 
-    def look(self, report: Report, *, ingested_at: float | None) -> None:
+    def export(self, report: Report, *, ingested_at: float | None) -> None:
         """Exports `report`. Everything committed before `ingested_at` is in the manifest (None: not
         known yet).
         """

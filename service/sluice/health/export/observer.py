@@ -35,12 +35,12 @@ _PATIENCE_SECONDS = 2.0
 with its age.
 """
 _SHARED_SECONDS = 20.0
-"""How old the server's answer may be in a regular look: `look_at_source` asks every 15 s."""
+"""How old the server's answer may be in a regular look: `poll_source` asks every 15 s."""
 
 
 class Observer:
     """Feeds `metrics` from one ingest. `status`, `verdict` and `export_verdict` may be called from
-    any thread, `look` from one, `look_at_source` and `look_around` from others, `count` from the event loop.
+    any thread, `look` from one, `poll_source` and `poll_neighbours` from others, `count` from the event loop.
     `health` knows which of this process's loops are late.
     """
 
@@ -90,14 +90,14 @@ class Observer:
         """The verdict of this moment. Asks nobody."""
         return self._live.verdict()
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Takes a report and exports it. Blocks; for a thread."""
         try:
             report = self._live.take(asked_within_seconds=_SHARED_SECONDS)
             self._process_state.applied(report.tables)
             now = time.time()
             self._history.note(report.tables, flush_seconds=self._live.positions().flush_seconds(now=now), now=now)
-            self._lake.look(report, ingested_at=self._ingested_at())
+            self._lake.export(report, ingested_at=self._ingested_at())
             # Last: whoever sees it sees all that was read with it.
             self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
         except ServiceError as error:
@@ -110,7 +110,7 @@ class Observer:
             self._logger.error("could not take a report", exc_info=error)
         self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="report")
 
-    def look_at_source(self) -> None:
+    def poll_source(self) -> None:
         """Asks the server and exports what it says. Blocks; for a thread, and not the one of
         `look`: either of the two may be away.
         """
@@ -124,9 +124,9 @@ class Observer:
             export_answer(self._metrics, facts, kept, manifest=self._status.manifest)
         self._metrics.set(catalogue.HEARTBEAT, time.time(), loop="probe")
 
-    def look_around(self) -> None:
+    def poll_neighbours(self) -> None:
         """Asks the neighbours how they are. Blocks; for a thread of its own."""
-        self._neighbours.look()
+        self._neighbours.poll()
 
     def count(self) -> None:
         """Brings the counters of this process up to date; costs microseconds."""

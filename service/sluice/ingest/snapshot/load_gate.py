@@ -143,7 +143,7 @@ class LoadGate:
             limits = self._limits
             if not limits.any and not self._above:
                 return True
-            load = self._look() if limits.any else None
+            load = self._read_load() if limits.any else None
             self._judge(list(measures(load, limits, self._lag, now=time.monotonic())) if load else [], holding=holding)
             return not self._above
 
@@ -158,7 +158,7 @@ class LoadGate:
                 return False
         return True
 
-    def _look(self) -> SourceLoad:
+    def _read_load(self) -> SourceLoad:
         try:
             return self._session.ask(lambda conn: source_load(conn, self._options))
         except SourceUnavailable:  # an idle session may have been ended; the chunks under way were not

@@ -3,9 +3,10 @@ renamed labels.
 
 Invariant: the manifest says that the catalog was examined through a position only after a look that
 began SETTLED_SECONDS after everything up to there was stored, and that found nothing which the manifest
-lacks. A change that the catalog shows and the stream does not turns the table stale by name;
-one that changes nothing in the rows (VACUUM FULL, ANALYZE, an index) does not. What a look means
-for a table is decided by `FollowedTables.look`. Runs in a thread, on a session of its own.
+lacks; or because the source has the DDL signal, and said nothing since (see ddl_signals). A change that
+the catalog shows and the stream does not turns the table stale by name; one that changes nothing in the
+rows (VACUUM FULL, ANALYZE, an index) does not. What a look means for a table is
+decided by `FollowedTables.look`. Runs in a thread, on a session of its own.
 """
 
 import time
@@ -124,7 +125,7 @@ class CatalogWatch:
             examined_lsn = mark.lsn
             self._mark = _Mark(self._log.stored.through_lsn, time.monotonic())
         due = self.signals.due(partial(ddl_signal.unseen_among, connection))
-        seen_signal = ddl_signal.look(connection, with_open=self.signals.settling)
+        seen_signal = ddl_signal.probe(connection, with_open=self.signals.settling)
         states = self._tables.states()  # from before the look: what changes meanwhile is judged by the next one
         before_lsn = Catalog(connection).wal_end()
         self.signals.probed(seen_signal, before_lsn)

@@ -142,7 +142,8 @@ class DdlSignals:
             if not sent:
                 self._sent_since = None
             elif self._sent_since is None:
-                self._sent_since = start_lsn
+                # What an earlier connection read without them comes again from here on.
+                self._sent_since = self._decoded_lsn = start_lsn
 
     def decoded(self, through_lsn: int, signals: Iterable[Signal]) -> None:
         """Every transaction that ended at or before `through_lsn` was read, and said `signals`."""
@@ -306,7 +307,7 @@ def doubts(
     for state in carried:
         facts = published.get(int(state.table_id))
         left = frozenset[tuple[str | int, ...]]().union(*(one.left for one in signals if one.end_lsn > state.lsn))
-        if facts is None:
+        if facts is None or not left:
             continue
         found = _FLOODED if left >= _ANYTHING else doubt(left, facts, policy(state), entries=entries)
         if found is not None:

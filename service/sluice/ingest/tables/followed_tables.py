@@ -118,6 +118,12 @@ class FollowedTables:
                     yield
                     return
 
+    def _is_ahead(self, oid: int) -> bool:
+        """Whether something that rows said of the table waits to be stored. What will be asked for again is left for
+        then: it may take until the rest of a large transaction has come.
+        """
+        return self._log.is_held(str(oid))
+
     @contextmanager
     def _in_stream(self, position_lsn: int) -> Iterator[None]:
         """The lock; what is decided was said by rows at that position."""
@@ -235,7 +241,6 @@ class FollowedTables:
         """
 
         def decide() -> bool:
-            self._shapes.history.doubt(facts.oid)
             known, now = before.get(str(facts.oid)), self._register.state(facts.oid)
             if now is not None and now.state == State.SNAPSHOT:
                 self._examined[facts.oid] = facts
@@ -246,6 +251,10 @@ class FollowedTables:
             now = self._register.state(facts.oid)
             return now is None or not differs(now, facts)
 
+        with self._lock:
+            self._shapes.history.doubt(facts.oid)
+        if self._is_ahead(facts.oid):
+            return False
         return self._decided(lambda: self._apart(facts.oid), decide, Answers(wal_end, {facts.oid: facts}))
 
     def looked(self, *, before_lsn: int, examined_lsn: int, seen: Mapping[str, int]) -> None:
@@ -281,6 +290,8 @@ class FollowedTables:
 
         A table that changed since it joined begins another generation.
         """
+        if self._is_ahead(facts.oid):
+            return None
         return self._decided(lambda: self._apart(facts.oid), lambda: self._generations.prepare(facts))
 
     def publish_snapshot(self, entry: Snapshot) -> bool:
@@ -311,12 +322,15 @@ class FollowedTables:
         under today's facts, later if that happens again and again.
         """
         again = partial(self._generations.begin_again, facts, unseen, generation=generation)
-        self._decided(lambda: self._apart(facts.oid), again)
+        if not self._is_ahead(facts.oid):
+            self._decided(lambda: self._apart(facts.oid), again)
 
     def note_wait(self, oid: int, what: str) -> None:
         """The snapshot of a table cannot be taken because of `what`, and is tried again. Stored, so that
         whoever looks from outside sees it.
         """
+        if self._is_ahead(oid):
+            return
         with self._apart(oid):
             state, why = self._register.state(oid), Reason(ReasonCode.SNAPSHOT_WAITS, {"what": what})
             if state is not None and state.state == State.SNAPSHOT and state.why != why:
@@ -326,14 +340,20 @@ class FollowedTables:
         """The server refused to let the table be read, as `what` says, in `generation`. It is tried
         again after a pause, or when its facts are other ones.
         """
+        if self._is_ahead(facts.oid):
+            return
         with self._apart(facts.oid):
             state = self._register.state(facts.oid)
             if state is not None and state.generation == generation and state.state.is_followed:
                 self._resyncs.refused(facts.oid)
                 self._generations.quarantine(facts, state, Reason.of(Cause.UNREADABLE, what))
 
-    def set_paused(self, table_id: str, *, paused: bool) -> None:
-        """Begins or ends a pause: what is spooled of the table is not applied while it lasts."""
+    def set_paused(self, table_id: str, *, paused: bool) -> bool:
+        """Begins or ends a pause: what is spooled of the table is not applied while it lasts. False when it cannot be
+        decided now, because something that rows said of the table waits to be stored.
+        """
+        if self._is_ahead(int(table_id)):
+            return False
         with self._apart(int(table_id)):
             state = self.states().get(table_id)  # none: see Generations.detach
             if state is not None and (state.paused is not None) != paused:
@@ -341,6 +361,7 @@ class FollowedTables:
                     "table paused" if paused else "table resumed", table=f"{state.schema_name}.{state.table_name}"
                 )
                 self._register.pause(state, paused=paused)
+        return True
 
     @property
     def awaiting(self) -> bool:
@@ -374,8 +395,9 @@ class FollowedTables:
 
     def detach(self, oid: int, why: Reason | None) -> None:
         """The source no longer publishes the table, or nobody asks for it. No reason: it is forgotten."""
-        with self._apart(oid):
-            self._generations.detach(oid, why)
+        if not self._is_ahead(oid):
+            with self._apart(oid):
+                self._generations.detach(oid, why)
 
     def drop(self, oid: int) -> None:
         """The source no longer has the table."""

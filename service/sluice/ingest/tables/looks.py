@@ -44,7 +44,7 @@ class Looks:
         elif known.state.is_followed and generations.paths.moves(known) and generations.resyncs.rested(known):
             generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
         elif known.state.is_followed:
-            self._look_at_carried(facts, known, wal_end, before)
+            self._take_carried(facts, known, wal_end, before)
         elif known.state == State.STALE:
             generations.heal(facts)
         elif known.state == State.DETACHED:
@@ -52,7 +52,7 @@ class Looks:
         elif known.state == State.QUARANTINED and generations.resyncs.may_try(facts, known):
             generations.begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
 
-    def _look_at_carried(
+    def _take_carried(
         self, facts: TableFacts, known: TableState, wal_end: int, before: Mapping[str, TableState]
     ) -> None:
         # What a snapshot was taken under, its own end compares.

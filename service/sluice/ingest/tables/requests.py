@@ -84,7 +84,7 @@ class Requests:
         listed = tuple(self._store.list(keys.CONTROL))
         self._left_alone.intersection_update(listed)
         self._carried_out.intersection_update(listed)
-        repairs, waiting = [], {}
+        repairs, waiting, later = [], {}, set[tuple[str, str]]()
         self._refused = [key for key in listed if keys.is_control(key) and key.startswith(keys.REFUSED)]
         for key in listed:
             if not keys.is_control(key):
@@ -95,7 +95,10 @@ class Requests:
                 if request.action == REPAIR:
                     repairs.append(key)
                 elif request.action in (PAUSE, RESUME):
-                    self._carry_out(key, request, {})
+                    # Those for one table are carried out in their order, now or later.
+                    table = (request.schema_name, request.table_name)
+                    if table in later or not self._carry_out(key, request, {}):
+                        later.add(table)
                 else:
                     waiting[key] = request
         self.repairs, self.waiting = tuple(repairs), waiting
@@ -183,7 +186,8 @@ class Requests:
             self._remove(key)
             return None
 
-    def _carry_out(self, key: str, request: Request, published: Mapping[int, TableFacts]) -> None:
+    def _carry_out(self, key: str, request: Request, published: Mapping[int, TableFacts]) -> bool:
+        """False when it cannot be carried out now, and is left for later."""
         name = f"{request.schema_name}.{request.table_name}"
         facts = next(
             (
@@ -195,7 +199,8 @@ class Requests:
         )
         try:
             if request.action in (PAUSE, RESUME):
-                self._pause(request, name)
+                if not self._pause(request, name):
+                    return False
             elif request.action == REMOVE:
                 self._remove_table(facts, name)
             else:
@@ -209,14 +214,15 @@ class Requests:
                     self._remove(older)
         self._tables.wait_stored()
         self._remove(key)
+        return True
 
-    def _pause(self, request: Request, name: str) -> None:
+    def _pause(self, request: Request, name: str) -> bool:
         table = self._carried(request)
         if table is None:
             raise UsageError(
                 f"no table {name} is followed", hint="`sluice tables` lists the tables and the states they are in"
             )
-        self._tables.set_paused(table.table_id, paused=request.action == PAUSE)
+        return self._tables.set_paused(table.table_id, paused=request.action == PAUSE)
 
     def _carried(self, request: Request) -> TableState | None:
         """The table of this name that the pipeline has not parted with; one of them at most."""

@@ -95,7 +95,7 @@ def examine_server(look: Look) -> Iterator[Finding]:
     yield from examine_version(look.version, allow_untested=look.options.allow_untested)
     for part in (_log, _encoding, _standby, _clock, _synchronous, _free_slots, _rights, _keep_size, _timeouts, _waits):
         yield from part(look)
-    if not look.server.in_recovery and (lacks := ddl_signal.look(look.conn).lacks):
+    if not look.server.in_recovery and (lacks := ddl_signal.probe(look.conn).lacks):
         seen = f"{lacks}: what DDL changes is found by looks at the catalog, and what was undone in between may not be"
         fix = "sluice setup --ddl-signal prints its SQL, for a superuser"
         yield Finding("info", "source.ddl_signal", look.server.database, seen, fix_setting=fix)

@@ -257,7 +257,7 @@ class DirectTable:
             rows = with_kept_values(rows, [_old(self._folder, hit) for hit in hits], plan, layout)
         return rows.filter(pa.array(~deleted)) if bool(deleted.any()) else rows
 
-    def look_ahead(self, plan: CommitPlan, portions: Iterable[pa.Table]) -> Found | None:
+    def search_ahead(self, plan: CommitPlan, portions: Iterable[pa.Table]) -> Found | None:
         """Where the keys of the first of `portions` are in the data files that are known now, for a
         window that comes next; None where nobody will ask. From any thread. Raises NotDirect,
         UnsupportedChange, StoreError.

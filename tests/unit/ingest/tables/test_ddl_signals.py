@@ -102,12 +102,12 @@ def test_another_connection_without_messages_says_nothing() -> None:
     it.signals.begin(100, sent=False)
     it.signals.decoded(200, ())
     assert it.lsn == 100
-    it.signals.begin(200, sent=True)
-    it.signals.decoded(300, ())
-    assert it.lsn == 100
-    it.look(through_lsn=250)
-    it.signals.decoded(300, ())
-    assert it.lsn == 300
+    it.signals.begin(150, sent=True)
+    it.look(through_lsn=150)
+    it.look(through_lsn=150)
+    assert (it.lsn, it.signals.why_not) == (150, "")
+    it.signals.decoded(200, [Signal(180, xid=7)])
+    assert it.lsn == 179
 
 
 def said(content: str, *, body: int | None = None) -> MessageRun:

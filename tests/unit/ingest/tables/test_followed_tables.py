@@ -117,3 +117,26 @@ def test_a_change_that_cannot_be_written_is_a_loss_while_it_is_open_where_it_com
     tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: None, (), wal_end=lambda: 0)
     tables.lose_value(7, "not sent", lsn=None)
     assert tables.states()["7"].state is State.STALE
+
+
+def test_nobody_who_asks_again_waits_for_what_rows_of_a_large_transaction_said() -> None:
+    """The rest of the transaction may take as long as it takes, and other tables must not wait for it."""
+    log = ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState())
+    key = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
+    facts = source_facts.table(key, oid=7, name="t7")
+    seen: dict[str, Any] = {"relfilenode": facts.relfilenode, "fingerprint": fingerprint(facts)}
+    log.append(table("7", state="live", version=1, **seen))
+    ordered = OrderedLog(log, threaded=False)
+    tables = FollowedTables(ordered, lambda _: facts, (), wal_end=lambda: 0)
+    tables.lose_value(7, "not sent", lsn=900)
+    assert (tables.states()["7"].state, ordered.stored.tables["7"].state) == (State.STALE, State.LIVE)
+    assert tables.take(900) == ()
+    assert not tables.look(facts, tables.states(), wal_end=40)
+    assert not tables.set_paused("7", paused=True)
+    assert tables.prepare_snapshot(facts) is None
+    tables.drop(7)
+    assert tables.states()["7"].state is State.STALE
+    tables.looked(before_lsn=900, examined_lsn=log.state.through_lsn, seen={"7": 1})
+    tables.forget_stream()
+    assert tables.states()["7"].state is State.LIVE
+    assert tables.set_paused("7", paused=True)
