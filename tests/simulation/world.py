@@ -120,7 +120,8 @@ class World:
         while len(events) < steps:
             runs = self._random.random()
             for name in _THROUGH if runs < _USUAL else _APPLY if runs < 2 * _USUAL else (None,):
-                event = self._choose(lambda kind, name=name: name is None or kind is self._kinds[name])
+                wanted = self._kinds[name] if name is not None else None
+                event = self._choose(lambda kind, wanted=wanted: wanted in (None, kind))  # type: ignore[misc]
                 if event is not None:
                     events.append(event)
                     self.do(event)
