@@ -18,7 +18,6 @@ from typing import Final, Literal, TypeVar
 
 import structlog
 
-from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import DROPPED, Reason, ReasonCode
@@ -123,14 +122,12 @@ class FollowedTables:
                     return
 
     def _ahead(self, oid: int, facts: TableFacts | None) -> list[str]:
-        return [table_id for table_id in self._log.held if table_id == str(oid) or self._concerns(table_id, facts)]
-
-    def _concerns(self, table_id: str, facts: TableFacts | None) -> bool:
-        state = self._log.state.tables.get(table_id)
-        if state is None or facts is None:
-            return False
-        path = keys.lake_path(facts.schema, facts.name)
-        return state.path == path or (state.schema_name, state.table_name) == (facts.schema, facts.name)
+        states = self._log.state.tables
+        return [
+            key
+            for key in self._log.held
+            if key == str(oid) or (facts is not None and key in states and self._paths.gives_way(states[key], facts))
+        ]
 
     def _is_ahead(self, oid: int, facts: TableFacts | None = None) -> bool:
         """Whether something waits to be stored that rows said of the table, or of those from which it takes its name.
