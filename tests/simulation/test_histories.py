@@ -31,7 +31,7 @@ def test_histories_with_the_encoders_of_the_product_find_nothing_either() -> Non
 
 def test_a_seed_tells_the_same_history_each_time() -> None:
     with fast():
-        for seed in range(1, 40):
+        for seed in range(1, 20):
             stories = []
             for _ in range(2):
                 world, error = story.run(seed, STEPS)
@@ -41,7 +41,7 @@ def test_a_seed_tells_the_same_history_each_time() -> None:
 
 def test_a_history_can_be_run_again_from_its_events() -> None:
     with fast():
-        for seed in range(1, 40):
+        for seed in range(1, 20):
             world, _ = story.run(seed, STEPS)
             events = list(story.lines(world, world.events, None))
             repeated, error = story.again(seed, world.events)
@@ -53,15 +53,15 @@ def test_histories_reach_what_they_are_about() -> None:
     """A schedule that never lets anything happen would find nothing."""
     seen: dict[str, int] = {}
     with fast():
-        for seed in range(1, 200):
+        for seed in range(1, 100):
             world, _ = story.run(seed, STEPS)
             seen["claims"] = seen.get("claims", 0) + world.oracle.checked
             for event in world.events:
                 for one in (event, *(inner for _, inner in event.inner)):
                     seen[one.name] = seen.get(one.name, 0) + 1
     assert seen.keys() >= World(1).names
-    assert min(seen.values()) > 20
-    assert seen["claims"] > 800
+    assert min(seen.values()) > 10
+    assert seen["claims"] > 300
 
 
 def test_positions_of_the_log_only_rise() -> None:

@@ -145,7 +145,7 @@ class World:
             self._take(kind, event)
         except Crash:
             self._die()
-            event.said += " - the process ended here"
+            event.said += "the process ended here"
         finally:
             self._event, self._busy = None, []
         self.oracle.check(claims=self._applier_moved)
@@ -187,6 +187,7 @@ class World:
 
     def _take(self, kind: _Kind, event: Event) -> None:
         self._busy.append(kind.actor)
+        event.said = ""
         self._applier_moved = self._applier_moved or kind.actor == "applier"
         try:
             event.said = kind.do(Random(event.number)) or ""
