@@ -111,7 +111,7 @@ def simulated(world: World) -> Iterator[None]:
         return SourceCatalog(world).signal(connection, with_open=with_open)
 
     answers = SimpleNamespace(
-        look=signal, unseen_among=lambda _connection, _xids: set(), entries_of=lambda *_: (1, set())
+        probe=signal, unseen_among=lambda _connection, _xids: set(), entries_of=lambda *_: (1, set())
     )
     with (
         patch.object(catalog_watch, "Catalog", catalog),

@@ -71,6 +71,10 @@ class Walsender:
         self.sent_lsn = max(self.sent_lsn, self._read_lsn)
         self._frames.append(wire.keepalive(self.sent_lsn))
 
+    def forget(self) -> None:
+        """Every relation is announced again: the server's cache was emptied for another reason."""
+        self._announced.clear()
+
     def step(self, *, stream: bool) -> None:
         """Reads one record; with `stream` its transaction is larger than the memory allows."""
         record = self._server.log[self._at]
@@ -131,13 +135,16 @@ class Walsender:
     def _abort_in_block(self, record: Record, one: _Decoded, gone: set[int]) -> None:
         for subxid in sorted(gone & one.streamed_subxids):
             self._frames.append(wire.stream_abort(record.xid, subxid))
+            # What was announced in the blocks of the transaction is forgotten with it.
+            self._settle(record.xid, committed=False)
 
     def _prepare(self, record: Record, one: _Decoded) -> None:
         if not self._two_phase:
             return
         if record.lsn >= self._start_lsn:
             if one.streamed:
-                self._block(record.xid, one)
+                if one.changes:
+                    self._block(record.xid, one)
             else:
                 self._frames.append(wire.begin_prepare(record.lsn, record.end_lsn, record.xid, record.gid))
                 self._changes(one, 0)

@@ -26,6 +26,10 @@ from tests.simulation.steps import Clock, Crash, Store
 
 PREEMPTED = 0.2
 """How often another thread takes a step at a place where it may."""
+_USUAL = 0.12
+"""How often events come in the order in which they do when nothing is in their way."""
+_THROUGH = ("send", "receive", "flush", "commit", "acknowledge")
+_APPLY = ("applier reads", "window begins", "window ends")
 _numbers = count(1)
 
 
@@ -113,11 +117,13 @@ class World:
         self.events = events
         if self.begins_live:
             self._turn(0)
-        for _ in range(steps):
-            event = self._choose(lambda _kind: True)
-            if event is not None:
-                events.append(event)
-                self.do(event)
+        while len(events) < steps:
+            runs = self._random.random()
+            for name in _THROUGH if runs < _USUAL else _APPLY if runs < 2 * _USUAL else (None,):
+                event = self._choose(lambda kind, name=name: name is None or kind is self._kinds[name])
+                if event is not None:
+                    events.append(event)
+                    self.do(event)
         return events
 
     def replay(self, events: list[Event]) -> None:
@@ -303,6 +309,8 @@ class World:
                 session.walsender.step(stream=random.random() < 0.3)
         if random.random() < 0.3:
             session.walsender.keepalive()
+        if random.random() < 0.05:
+            session.walsender.forget()
         return f"the server has sent through {session.walsender.sent_lsn:#x}"
 
     def _keepalive(self, _random: Random) -> str:
