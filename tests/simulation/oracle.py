@@ -1,6 +1,6 @@
 """What must hold in a history, checked after each event and at its end.
 
-* What the server was told to forget is in the manifest that is stored.
+* What the server may forget is in the manifest that is stored.
 * Each table of which the applier says through where it is complete has the rows that the server had there.
 * No two tables that are carried have one lake path.
 * In the end every published table is live and equal, and every other one is detached.

@@ -139,6 +139,7 @@ class DdlSignals:
     def begin(self, start_lsn: int, *, sent: bool) -> None:
         """A connection begins at `start_lsn`; with `sent` the server sends messages."""
         with self._lock:
+            self._decoded_lsn = start_lsn  # what an earlier connection read behind that comes again
             if not sent:
                 self._sent_since = None
             elif self._sent_since is None:
@@ -187,7 +188,7 @@ class DdlSignals:
         """Through where a look has examined the catalog that would have through `lsn`, had nobody signalled."""
         with self._lock:
             if not self._why_not():
-                return due.through_lsn
+                lsn = min(due.through_lsn, self._decoded_lsn)
             judged = {signal.end_lsn for signal in due.signals}
             return min([lsn, *(waits - 1 for waits in self._waiting if waits not in judged)])
 
