@@ -131,7 +131,7 @@ def _real(path: Path) -> list[tuple[str, ...]]:
     return _shape_of(decoded(frames.join(recorded(path))), {})
 
 
-def _streams(stem: str, *, since: int) -> Any:
+def _streams(stem: str, *, since: int) -> pytest.MarkDecorator:
     found = [path for path in STREAMS if path.stem == stem and int(path.parent.name[2:]) >= since]
     return pytest.mark.parametrize("path", found, ids=lambda path: path.parent.name)
 
