@@ -301,7 +301,7 @@ class FollowedTables:
                 self._prepared[facts.oid] = self.states()[str(facts.oid)].generation
             return schema
 
-        return self._decided(lambda: self._apart(facts.oid), decide)
+        return self._decided(lambda: self._apart(facts.oid, facts), decide)
 
     def publish_snapshot(self, entry: Snapshot) -> bool:
         """Publishes rows of a snapshot, and returns when they are durable; the final entry makes its table live.

@@ -136,6 +136,15 @@ def batch(*runs: MessageRun, endings: tuple[Ending, ...] = ()) -> Assembly:
     return Assembly(frames.join([]), [], [], [], list(endings), Commits(), 0, signals=list(runs))
 
 
+def test_a_prepared_transaction_says_on_a_later_connection_what_its_commands_left() -> None:
+    prepared = DdlSignals(examined=lambda _: None, examined_lsn=lambda: 0).prepared
+    fact = Prepared(gid="g", xid=9, end_lsn=30, prepare_time_us=0, rows=0)
+    opened = said('{"left": [["label", 5, "x"]]}', body=1)
+    assert SignalReader(prepared).take(batch(opened, endings=(PreparedBody(1, fact),))) == []
+    ends = (PreparedCommitted("g", 50, 51, 0, 9),)
+    assert SignalReader(prepared).take(batch(endings=ends)) == [Signal(51, 9, frozenset({("label", 5, "x")}))]
+
+
 def test_a_signal_counts_where_its_transaction_ends() -> None:
     reader = SignalReader()
     label = '{"left": [["label", 5, "x"]]}'
