@@ -111,20 +111,28 @@ class FollowedTables:
                 self._looks.forget()
 
     @contextmanager
-    def _apart(self, oid: int) -> Iterator[None]:
-        """The lock, while nothing that rows said of the table waits to be stored."""
+    def _apart(self, oid: int, facts: TableFacts | None = None) -> Iterator[None]:
+        """The lock, while nothing that rows said of the table waits to be stored; nor of those that have the name in
+        `facts`, which leave it, and the lake path, in front of the table.
+        """
         while True:
-            self._log.wait_for(str(oid))
+            for table_id in self._concerned(oid, facts):
+                self._log.wait_for(table_id)
             with self._lock:
-                if not self._log.is_held(str(oid)):
+                if not self._is_ahead(oid, facts):
                     yield
                     return
 
-    def _is_ahead(self, oid: int) -> bool:
-        """Whether something that rows said of the table waits to be stored. What will be asked for again is left for
-        then: it may take until the rest of a large transaction has come.
+    def _concerned(self, oid: int, facts: TableFacts | None) -> Iterator[str]:
+        yield str(oid)
+        if facts is not None:
+            yield from (one.table_id for one in self._paths.namesakes(oid, facts.schema, facts.name))
+
+    def _is_ahead(self, oid: int, facts: TableFacts | None = None) -> bool:
+        """Whether something that rows said of the table, or of those that have the name in `facts`, waits to be stored.
+        What will be asked for again is left for then: it may take until the rest of a large transaction has come.
         """
-        return self._log.is_held(str(oid))
+        return any(map(self._log.is_held, self._concerned(oid, facts)))
 
     @contextmanager
     def _in_stream(self, position_lsn: int) -> Iterator[None]:
@@ -255,9 +263,9 @@ class FollowedTables:
 
         with self._lock:
             self._shapes.history.doubt(facts.oid)
-        if self._is_ahead(facts.oid):
+        if self._is_ahead(facts.oid, facts):
             return False
-        return self._decided(lambda: self._apart(facts.oid), decide, Answers(wal_end, {facts.oid: facts}))
+        return self._decided(lambda: self._apart(facts.oid, facts), decide, Answers(wal_end, {facts.oid: facts}))
 
     def looked(self, *, before_lsn: int, examined_lsn: int, seen: Mapping[str, int]) -> None:
         """A look at every published table is complete that began when the server was at `before_lsn`.
@@ -284,7 +292,7 @@ class FollowedTables:
         """Begins the table's next generation, because an operator asks for it. False when its snapshot
         is under way already, or when it cannot be carried.
         """
-        return self._decided(lambda: self._apart(facts.oid), lambda: self._generations.request(facts))
+        return self._decided(lambda: self._apart(facts.oid, facts), lambda: self._generations.request(facts))
 
     def prepare_snapshot(self, facts: TableFacts) -> TableSchema | None:
         """The shape in which a table that waits for its rows can be read under `facts`, None when
@@ -292,7 +300,7 @@ class FollowedTables:
 
         A table that changed since it joined begins another generation.
         """
-        if self._is_ahead(facts.oid):
+        if self._is_ahead(facts.oid, facts):
             return None
 
         def decide() -> TableSchema | None:

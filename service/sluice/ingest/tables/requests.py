@@ -253,7 +253,7 @@ class Requests:
             raise UsageError(f"source.tables leaves table {name} out", hint="add it to source.tables")
         if again and self._tables.request_snapshot(facts):
             self._logger.info("table is read again from a new snapshot", table=name)
-        elif (state := self._tables.states()[str(facts.oid)]).state == State.QUARANTINED:
+        elif (state := self._tables.states().get(str(facts.oid))) is not None and state.state == State.QUARANTINED:
             raise UsageError(
                 f"table {name} cannot be carried: {state.reason}", hint="fix that; the table is then read by itself"
             )
