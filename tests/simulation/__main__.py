@@ -43,7 +43,7 @@ def _tell(seed: int, steps: int, defect: str) -> int:
         if error is not None:
             events = story.shrunk(seed, events)
             world, error = story.again(seed, events)
-        print("\n".join(story.lines_of(world, events, error)), flush=True)
+        print("\n".join(story.lines(world, events, error)), flush=True)
     return 1 if error is not None else 0
 
 

@@ -83,7 +83,7 @@ def _kind(error: BaseException | None) -> tuple[str, str] | None:
     return type(error).__name__, " ".join(words[2:8]) if isinstance(error, Finding) else ""
 
 
-def lines_of(world: World, events: Sequence[Event], error: BaseException | None) -> Iterator[str]:
+def lines(world: World, events: Sequence[Event], error: BaseException | None) -> Iterator[str]:
     """The history, line by line."""
     yield (
         f"seed {world.seed}: streaming {world.streaming}, two-phase {world.two_phase}, DDL signal {world.signals}, "

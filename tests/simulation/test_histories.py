@@ -35,7 +35,7 @@ def test_a_seed_tells_the_same_history_each_time() -> None:
             stories = []
             for _ in range(2):
                 world, error = story.run(seed, STEPS)
-                stories.append(list(story.lines_of(world, world.events, error)))
+                stories.append(list(story.lines(world, world.events, error)))
             assert stories[0] == stories[1]
 
 
@@ -43,10 +43,10 @@ def test_a_history_can_be_run_again_from_its_events() -> None:
     with fast():
         for seed in range(1, 40):
             world, _ = story.run(seed, STEPS)
-            events = list(story.lines_of(world, world.events, None))
+            events = list(story.lines(world, world.events, None))
             repeated, error = story.again(seed, world.events)
             assert error is None
-            assert list(story.lines_of(repeated, world.events, None)) == events
+            assert list(story.lines(repeated, world.events, None)) == events
 
 
 def test_histories_reach_what_they_are_about() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.chunks import BlockRange
-from sluice.contract.entries import Changes, Snapshot, Table
+from sluice.contract.entries import Changes, Progress, Snapshot, Table
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
@@ -26,6 +26,7 @@ from sluice_spark.read.window import PendingChanges, Window
 from tests.spark.changes import Change, Manifest
 from tests.spark.heap import FACTS, RANGES, Heap
 from tests.spark.model import SCHEMA
+from tests.support.manifests import changes, open_log, put, snapshot, table
 from tests.support.reasons import because
 
 
@@ -439,3 +440,31 @@ def test_a_paused_table_holds_up_no_boundary_and_is_named_in_it() -> None:
     stated: list[Complete] = []
     boundaries.publish(ledger.report(), lambda one, _: stated.append(one), now=1.0)
     assert [(one.lsn, one.left_out) for one in stated] == [(ledger.read_lsn, {"public.items": "paused"})]
+
+
+def test_a_table_is_complete_no_further_than_it_had_the_shape_before_the_one_that_waits() -> None:
+    """A look had found that its columns changed, long before a row that has them came."""
+    store = MemoryStore("ledger of a shape that a look had found", prefix="shop/")
+    log = open_log(store)
+    log.append(table("7"))
+    log.append(snapshot("7", snapshot_lsn=0))
+    put(log, Progress(), through_lsn=10)
+    log.examined(10)
+    put(log, Progress(), through_lsn=20)
+    log.append(table("7", version=None, state=State.PENDING))
+    log.examined(20)
+    begins = replace(table("7", version=2), state=None, lsn=25)
+    put(log, replace(changes(30, version=2), tables=(begins,)), through_lsn=30)
+    log.append(table("7", version=None, state=State.LIVE))
+    log.examined(30)
+    put(log, Progress(), through_lsn=40)
+    state = load_state(store)
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
+    ledger.begin({"7": restore(state.tables["7"], None, place=ExaminedVersion(0, state.tables["7"].generation_seq))})
+    _read(ledger, store)
+    row = ledger.report()["7"]
+    assert (row.state, row.complete_through_lsn) == ("live", 10)
+    window = ledger.tables["7"].pending.next_window(max_bytes=1000, until_seq=state.seq)
+    assert window is not None
+    _applied(ledger, "7", window)
+    assert ledger.report()["7"].complete_through_lsn == 30

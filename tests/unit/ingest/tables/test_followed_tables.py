@@ -205,3 +205,18 @@ def test_rows_that_were_read_before_their_generation_was_prepared_are_not_publis
     assert not tables.publish_snapshot(_read(facts, generation=2))
     assert tables.prepare_snapshot(facts)
     assert tables.publish_snapshot(_read(facts, generation=2))
+
+
+def test_a_table_does_not_join_before_what_rows_said_of_the_one_that_had_its_name_is_stored() -> None:
+    """The one before leaves its name and its lake path with its rows; the other one would share them until then."""
+    log = OrderedLog(ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState()), threaded=False)
+    log.append(table("7", state=State.LIVE))
+    gone: dict[int, Any] = {}
+    tables = FollowedTables(log, gone.get, (), wal_end=lambda: 40)
+    tables.lose_value(7, "not sent", lsn=30)
+    facts = source_facts.table(source_facts.ID, oid=9, name="t7")
+    assert not tables.look(facts, tables.states(), wal_end=40)
+    assert log.stored.tables.keys() == {"7"}
+    tables.forget_stream()
+    assert tables.look(facts, tables.states(), wal_end=40)
+    assert {key: one.state for key, one in log.stored.tables.items()} == {"7": State.DETACHED, "9": State.SNAPSHOT}
