@@ -249,7 +249,7 @@ DEFECTS = {
         _failures_are_passed_over,
     ),
     "acknowledged too early": Defect(
-        "the server may forget what was not in the manifest",
+        "the server was allowed to forget what was not in the manifest",
         _replaced(CommitLine, "submit", _receipt_before_the_entry),
     ),
     "rolled-back savepoints": Defect(

@@ -1,4 +1,4 @@
-"""The simulator can fail: each defect that is put back is found by the seed that is named here, or by one of the next.
+"""The simulator can fail: each defect that is put back is found by the seed that is named here, or by one behind it.
 
 Other seeds may be the first to find one after a change of the product's code, which decides where threads may be
 interrupted. `python -m tests.simulation --seeds 1000 --defect NAME` finds and tells them.
@@ -13,9 +13,19 @@ from tests.simulation.hunting import STEPS, silence
 
 FOUND = {
     "forgotten entries": 1,
+    "complete without a look": 31,
+    "complete in front of a shape": 84,
+    "windows of two keys": 123,
+    "changes that the snapshot has": 2,
+    "rows of another generation": 13,
+    "catalog ahead of the stream": 1,
+    "a guess for open transactions": 4,
+    "acknowledged too early": 5,
+    "prepared and not recorded": 28,
+    "one unit of two keys": 71,
 }
-"""The seed that finds each."""
-TRIES = 150
+"""The seed that finds each, when this was written."""
+TRIES = 250
 """How many seeds may pass before one finds it."""
 
 
@@ -32,11 +42,11 @@ def test_a_story_that_found_something_is_shrunk_to_a_few_events() -> None:
     name = "forgotten entries"
     with fast(), DEFECTS[name].put_back():
         seed = next(seed for seed in range(1, TRIES) if story.run(seed, STEPS)[1] is not None)
-        world, error = story.run(seed, STEPS)
+        world, _ = story.run(seed, STEPS)
         events = story.shrunk(seed, world.events)
         shorter, again = story.again(seed, events)
         assert again is not None
         assert len(events) < len(world.events) // 2
         assert str(again) in "\n".join(story.lines(shorter, events, again))
-    assert error is not None
-    assert story.again(seed, events)[1] is None or not events
+    with fast():
+        assert story.again(seed, events)[1] is None

@@ -124,6 +124,12 @@ class OrderedLog:
     def _holds(self, table_id: str) -> bool:
         return any(table.table_id == table_id for _, table in self._held)
 
+    @property
+    def held(self) -> frozenset[str]:
+        """Tables of which the stream has decided what is not stored yet."""
+        with self._changed:
+            return frozenset(table.table_id for _, table in self._held)
+
     def is_held(self, table_id: str) -> bool:
         """Whether the stream has decided about a table what is not stored yet."""
         with self._changed:

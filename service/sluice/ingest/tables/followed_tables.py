@@ -112,27 +112,30 @@ class FollowedTables:
 
     @contextmanager
     def _apart(self, oid: int, facts: TableFacts | None = None) -> Iterator[None]:
-        """The lock, while nothing that rows said of the table waits to be stored; nor of those that have the name in
-        `facts`, which leave it, and the lake path, in front of the table.
+        """The lock, while nothing that rows said of the table waits to be stored; nor of one that has the name in
+        `facts`, or the lake path of that name, and leaves it in front of the table.
         """
         while True:
-            for table_id in self._concerned(oid, facts):
+            for table_id in self._ahead(oid, facts):
                 self._log.wait_for(table_id)
             with self._lock:
                 if not self._is_ahead(oid, facts):
                     yield
                     return
 
-    def _concerned(self, oid: int, facts: TableFacts | None) -> Iterator[str]:
-        yield str(oid)
-        if facts is not None:
-            yield from (one.table_id for one in self._paths.namesakes(oid, facts.schema, facts.name))
+    def _ahead(self, oid: int, facts: TableFacts | None) -> list[str]:
+        states = self._log.state.tables
+        return [
+            key
+            for key in self._log.held
+            if key == str(oid) or (facts is not None and key in states and self._paths.gives_way(states[key], facts))
+        ]
 
     def _is_ahead(self, oid: int, facts: TableFacts | None = None) -> bool:
-        """Whether something that rows said of the table, or of those that have the name in `facts`, waits to be stored.
+        """Whether something waits to be stored that rows said of the table, or of those from which it takes its name.
         What will be asked for again is left for then: it may take until the rest of a large transaction has come.
         """
-        return any(map(self._log.is_held, self._concerned(oid, facts)))
+        return bool(self._ahead(oid, facts))
 
     @contextmanager
     def _in_stream(self, position_lsn: int) -> Iterator[None]:

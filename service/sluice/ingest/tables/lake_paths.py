@@ -55,6 +55,11 @@ class LakePaths:
         name = (known.schema_name, known.table_name)
         return known.path != self.path(int(known.table_id), *name, known)
 
+    def gives_way(self, other: TableState, facts: TableFacts) -> bool:
+        """Whether it has the name of the table that `facts` describe, or the lake path of that name."""
+        path = keys.lake_path(facts.schema, facts.name)
+        return other.path == path or (other.schema_name, other.table_name) == (facts.schema, facts.name)
+
     def namesakes(self, oid: int, schema_name: str, table_name: str) -> tuple[TableState, ...]:
         """Other tables of the source that the manifest knows by this name: they are gone, or have another one."""
         return tuple(
