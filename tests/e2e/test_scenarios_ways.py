@@ -40,7 +40,7 @@ STREAMED = (
         """,
         equal=("t",),
         until=18,
-        why="19 cannot stream it (could not map filenumber); test_columns_followed has what gets past that",
+        why="a bare 19 fails to stream it (could not map filenumber); test_columns_followed has what gets past that",
     ),
     Scenario(
         "two_at_once",

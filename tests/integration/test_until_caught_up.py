@@ -42,7 +42,7 @@ class Bounded(Running):
         await self.ingest.run(until_lsn=self.target)
 
 
-def test_it_ends_although_the_first_rows_of_a_transaction_said_something_of_their_table(
+def test_it_ends_although_rows_of_a_transaction_that_goes_on_said_something_of_their_table(
     pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
     """The target is reached, nobody reads the rest of the transaction, and what its rows said is never stored."""

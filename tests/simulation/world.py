@@ -8,6 +8,7 @@ it can be run again, without some of them as well: an event that is not possible
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -120,8 +121,7 @@ class World:
         while len(events) < steps:
             runs = self._random.random()
             for name in _THROUGH if runs < _USUAL else _APPLY if runs < 2 * _USUAL else (None,):
-                wanted = self._kinds[name] if name is not None else None
-                event = self._choose(lambda kind, wanted=wanted: wanted in (None, kind))  # type: ignore[misc]
+                event = self._choose(partial(self._is_called, name))
                 if event is not None:
                     events.append(event)
                     self.do(event)
@@ -176,6 +176,9 @@ class World:
         """What would wait for a thread that waits here is not begun."""
         waits = "decoder" in self._busy and kind.waits and self.process is not None and self.process.holds
         return kind.inner and kind.actor not in self._busy and not waits
+
+    def _is_called(self, name: str | None, kind: _Kind) -> bool:
+        return name is None or kind is self._kinds[name]
 
     def _choose(self, allowed: Callable[[_Kind], bool]) -> Event | None:
         possible = [name for name, kind in self._kinds.items() if allowed(kind) and kind.can()]

@@ -206,8 +206,6 @@ class Spark(SqlEngine):
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self._session = spark.newSession()
-        self._session.conf.set("spark.sql.codegen.wholeStage", "false")
-        self._session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         read = self._session.read.format("delta").load(str(path))
         read.withColumn("number", read["id"]).createOrReplaceTempView("lake")
 

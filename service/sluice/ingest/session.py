@@ -71,7 +71,7 @@ class Session:
         options = context.options
         context.signals.begin(start_lsn, sent=signals_ddl)
         self._tables = context.tables
-        self._signals, self._signal_reader = context.signals, SignalReader()
+        self._signals, self._signal_reader = context.signals, SignalReader(context.signals.prepared)
         self.watermark = Watermark(start_lsn=start_lsn)
         self.counts = context.status.stream
         self.backpressure = backpressure

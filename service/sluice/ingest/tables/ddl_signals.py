@@ -55,11 +55,13 @@ class Signal:
 
 
 class SignalReader:
-    """The signals of one connection, for its decoder thread: each comes with the end of its transaction."""
+    """The signals of one connection, for its decoder thread: each comes with the end of its transaction. `prepared`
+    are those that earlier connections of the process read.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, prepared: dict[str, Left | None] | None = None) -> None:
         self._open: dict[int, Left] = {}
-        self._prepared: dict[str, Left | None] = {}
+        self._prepared = prepared if prepared is not None else {}
 
     def take(self, assembly: Assembly) -> list[Signal]:
         """Those of transactions that have committed in this batch."""
@@ -83,7 +85,7 @@ class SignalReader:
                 case PreparedBody():
                     self._prepared[ending.fact.gid] = self._open.pop(ending.body, None)
                 case PreparedCommitted():
-                    # Of one that was prepared on an earlier connection nobody knows: a look is needed.
+                    # Of one that an earlier process read nobody knows: a look is needed.
                     end(ending.end_lsn, ending.xid, self._prepared.pop(ending.gid, frozenset()))
                 case PreparedRolledBack():
                     self._prepared.pop(ending.gid, None)
@@ -121,6 +123,8 @@ class DdlSignals:
     def __init__(self, *, examined: Callable[[int], None], examined_lsn: Callable[[], int]) -> None:
         self._examined = examined
         self._examined_lsn = examined_lsn
+        self.prepared: dict[str, Left | None] = {}
+        """See SignalReader."""
         self._lock = threading.Lock()
         self._waiting: dict[int, Signal] = {}
         self._unjudged: set[int] = set()
@@ -139,6 +143,7 @@ class DdlSignals:
     def begin(self, start_lsn: int, *, sent: bool) -> None:
         """A connection begins at `start_lsn`; with `sent` the server sends messages."""
         with self._lock:
+            self._decoded_lsn = start_lsn  # what an earlier connection read behind that comes again
             if not sent:
                 self._sent_since = None
             elif self._sent_since is None:
@@ -187,7 +192,7 @@ class DdlSignals:
         """Through where a look has examined the catalog that would have through `lsn`, had nobody signalled."""
         with self._lock:
             if not self._why_not():
-                return due.through_lsn
+                lsn = min(due.through_lsn, self._decoded_lsn)
             judged = {signal.end_lsn for signal in due.signals}
             return min([lsn, *(waits - 1 for waits in self._waiting if waits not in judged)])
 

@@ -78,6 +78,8 @@ class FollowedTables:
         self._looks = Looks(self._register, self._generations, self._shapes)
         self._examined: dict[int, TableFacts] = {}
         """By oid, of tables whose rows are being read: what a look has found."""
+        self._prepared: dict[int, int] = {}
+        """By oid, the newest generation whose rows may be read: what began it waits for nothing of the stream."""
         self.configured = 0  # how often `configure` was called
         self._logger = structlog.get_logger("tables")
 
@@ -105,7 +107,7 @@ class FollowedTables:
         with self._lock:
             if self._log.drop_held():
                 self._shapes.forget()
-                self._resolved, self._examined = {}, {}
+                self._resolved = {}
                 self._looks.forget()
 
     @contextmanager
@@ -303,23 +305,33 @@ class FollowedTables:
         """
         if self._is_ahead(facts.oid, facts):
             return None
-        return self._decided(lambda: self._apart(facts.oid, facts), lambda: self._generations.prepare(facts))
+
+        def decide() -> TableSchema | None:
+            schema = self._generations.prepare(facts)
+            if schema is not None:
+                self._prepared[facts.oid] = self.states()[str(facts.oid)].generation
+            return schema
+
+        return self._decided(lambda: self._apart(facts.oid, facts), decide)
 
     def publish_snapshot(self, entry: Snapshot) -> bool:
         """Publishes rows of a snapshot, and returns when they are durable; the final entry makes its table live.
-        False when the table has moved on meanwhile, or a look has examined what the rows lack: then nothing is
-        published.
+        False when the table has moved on meanwhile, even before the rows were read, or a look has examined what they
+        lack: then nothing is published.
         """
-        with self._apart(int(entry.table_id)):
-            state = self._register.state(int(entry.table_id))
+        oid = int(entry.table_id)
+        with self._apart(oid):
+            state = self._register.state(oid)
             if state is None or state.state != State.SNAPSHOT or state.generation != entry.generation:
                 return False
-            facts = self._examined.get(int(entry.table_id))
+            if state.snapshot is None and self._prepared.get(oid) != entry.generation:
+                return False
+            facts = self._examined.get(oid)
             if entry.final and facts is not None and compare(entry.relfilenode, entry.fingerprint, facts) is not None:
                 return False
             stored = self._register.publish_snapshot(entry, first=state.snapshot is None)
             if entry.final:
-                self._resyncs.taken(int(entry.table_id))
+                self._resyncs.taken(oid)
         stored.result()
         return True
 

@@ -33,6 +33,12 @@ class ShapeHistory:
         self._bounds: dict[int, int] = {}
         """By oid, up to where the newest shape was confirmed of a table that a look found otherwise."""
 
+    def begun_again(self) -> "ShapeHistory":
+        """For the next connection: of what was found out, only which tables looks have found otherwise."""
+        fresh = ShapeHistory()
+        fresh._bounds = dict.fromkeys(self._bounds, 0)
+        return fresh
+
     def announced(self, relation: RelationVersion, position_lsn: int) -> bool:
         """Notes rows of `relation`. Whether the server announced it since the last ones: the same
         announcement is the same object.

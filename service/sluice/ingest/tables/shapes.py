@@ -248,7 +248,7 @@ class Shapes:
 
     def forget(self) -> None:
         """What was found out of rows that come again."""
-        self.history = ShapeHistory()
+        self.history = self.history.begun_again()
 
     def version_of(
         self, relation: RelationVersion, state: TableState, policy: TablePolicy, *, position_lsn: int, xid: int

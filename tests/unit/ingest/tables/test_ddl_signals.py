@@ -77,6 +77,23 @@ def test_a_look_that_began_before_a_signal_does_not_answer_it() -> None:
     assert (it.lsn, it.signals.waiting) == (249, True)
 
 
+def test_what_a_connection_without_signals_has_decoded_is_not_examined_by_the_next_one() -> None:
+    """Its rows come again, now with the signals among them."""
+    it = Examined()
+    it.signals.begin(50, sent=False)
+    it.signals.probed(SEEN, 60)
+    it.signals.probed(dataclasses.replace(SEEN, open=frozenset()), 90)
+    it.signals.decoded(1000, ())
+    it.look(through_lsn=500)
+    due = it.signals.due(lambda _: set())
+    it.signals.begin(500, sent=True)
+    it.signals.decoded(520, ())
+    assert it.signals.bounded(due, 500) == 520
+    assert (it.lsn, it.signals.why_not) == (520, "")
+    it.signals.decoded(900, [Signal(700, xid=7)])
+    assert it.lsn == 699
+
+
 @pytest.mark.parametrize(
     "seen", [Seen("1", "disabled", frozenset()), Seen("2", "", frozenset())], ids=["disabled", "another one"]
 )
@@ -117,6 +134,15 @@ def said(content: str, *, body: int | None = None) -> MessageRun:
 
 def batch(*runs: MessageRun, endings: tuple[Ending, ...] = ()) -> Assembly:
     return Assembly(frames.join([]), [], [], [], list(endings), Commits(), 0, signals=list(runs))
+
+
+def test_a_prepared_transaction_says_on_a_later_connection_what_its_commands_left() -> None:
+    prepared = DdlSignals(examined=lambda _: None, examined_lsn=lambda: 0).prepared
+    fact = Prepared(gid="g", xid=9, end_lsn=30, prepare_time_us=0, rows=0)
+    opened = said('{"left": [["label", 5, "x"]]}', body=1)
+    assert SignalReader(prepared).take(batch(opened, endings=(PreparedBody(1, fact),))) == []
+    ends = (PreparedCommitted("g", 50, 51, 0, 9),)
+    assert SignalReader(prepared).take(batch(endings=ends)) == [Signal(51, 9, frozenset({("label", 5, "x")}))]
 
 
 def test_a_signal_counts_where_its_transaction_ends() -> None:

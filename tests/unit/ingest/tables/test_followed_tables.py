@@ -6,10 +6,13 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.entries import Snapshot
+from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.ingest.tables.followed_tables import NOT_YET, FollowedTables
-from sluice.ingest.tables.schemas import relation_sent_as
+from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as
 from sluice.ingest.tables.shape_history import ShapeHistory
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
@@ -18,7 +21,7 @@ from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationColumn
 from sluice.store.memory import MemoryStore
 from tests.support import source_facts
-from tests.support.manifests import changes, opened, put, schema, table
+from tests.support.manifests import changes, opened, put, schema, snapshot, table
 from tests.support.spooled import table as table_of
 
 WHOLE = table_of(("id", 23, -1), ("b", 25, -1), key=["id"])
@@ -140,6 +143,68 @@ def test_nobody_who_asks_again_waits_for_what_rows_of_a_large_transaction_said()
     tables.forget_stream()
     assert tables.states()["7"].state is State.LIVE
     assert tables.set_paused("7", paused=True)
+
+
+def _of_three() -> tuple[FollowedTables, list[int], TableFacts]:
+    """Table 7 waits for its rows and table 9 is live, both as the catalog was looked at; so is table 8, of which
+    the stream may say something.
+    """
+    log = ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState(), through_lsn=10)
+    key = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
+    facts = source_facts.table(key, oid=7, name="t7")
+    for number, state in ((7, "snapshot"), (8, "live"), (9, "live")):
+        of = replace(facts, oid=number, name=f"t{number}")
+        said: dict[str, Any] = {"relfilenode": of.relfilenode, "fingerprint": fingerprint(of)}
+        shape = build_schema(relation_of(of), of, None, 1)
+        log.append(replace(table(str(number), state=state, **said), schema=shape))
+    asked: list[int] = []
+
+    def lookup(oid: int) -> TableFacts:
+        asked.append(oid)
+        return replace(facts, oid=oid, name=f"t{oid}")
+
+    return FollowedTables(OrderedLog(log, threaded=False), lookup, (), wal_end=lambda: 100), asked, facts
+
+
+def _read(facts: TableFacts, *, generation: int = 1) -> Snapshot:
+    whole = replace(snapshot("7", snapshot_lsn=40, generation=generation), segments=())
+    return replace(whole, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
+
+
+def test_a_connection_that_ends_takes_nothing_from_what_a_look_has_examined() -> None:
+    """Otherwise a table would become live without it, and complete as far as that look had examined."""
+    tables, _, facts = _of_three()
+    now = replace(facts, relfilenode=facts.relfilenode + 1, toast=5, memberships=("entry 2",))
+    assert tables.prepare_snapshot(facts)
+    tables.look(now, tables.states(), wal_end=50)
+    tables.lose_value(8, "not sent", lsn=20)
+    tables.forget_stream()
+    assert not tables.publish_snapshot(_read(facts))
+    assert tables.states()["7"].state is State.SNAPSHOT
+
+
+def test_a_connection_that_ends_during_a_look_leaves_tables_in_doubt_that_it_found_otherwise() -> None:
+    tables, asked, facts = _of_three()
+    again = replace(facts.columns[0], attnum=2)
+    tables.look(replace(facts, oid=9, name="t9", columns=(again,), attributes=2), tables.states(), wal_end=50)
+    tables.lose_value(8, "not sent", lsn=20)
+    tables.forget_stream()
+    tables.looked(before_lsn=50, examined_lsn=0, seen={})
+    relation = relation_of(replace(facts, oid=9, name="t9"))
+    tables.resolve(relation, position_lsn=30, reaches_lsn=31, xid=200)
+    assert asked == [9]
+
+
+def test_rows_that_were_read_before_their_generation_was_prepared_are_not_published() -> None:
+    """Where the stream began it, rows behind them are in the entry that begins it, and count for no generation."""
+    tables, _, facts = _of_three()
+    assert tables.prepare_snapshot(facts)
+    tables.mark_stale(7, "lost", lsn=30, cause=Cause.SCHEMA)
+    assert tables.request_snapshot(facts)
+    assert tables.states()["7"].generation == 2
+    assert not tables.publish_snapshot(_read(facts, generation=2))
+    assert tables.prepare_snapshot(facts)
+    assert tables.publish_snapshot(_read(facts, generation=2))
 
 
 def test_a_table_does_not_join_before_what_rows_said_of_the_one_that_had_its_name_is_stored() -> None:

@@ -48,7 +48,8 @@ def test_a_request_that_is_carried_out_while_another_look_reads_it_is_not_carrie
     store.meanwhile = lambda: requests.take(found, {7: facts})
     requests.take_at_once()
     assert list(store.list(keys.CONTROL)) == []
-    now = tables.states()["7"]
-    assert tables.publish_snapshot(snapshot("7", generation=2, version=now.schema_version))
+    shape = tables.prepare_snapshot(facts)
+    assert shape is not None
+    assert tables.publish_snapshot(snapshot("7", generation=2, version=shape.version))
     requests.take(dict(requests.waiting), {7: facts})
     assert (tables.states()["7"].state, tables.states()["7"].generation) == (State.LIVE, 2)
