@@ -148,12 +148,12 @@ def _facts(entry: "Entry") -> dict[str, Any]:
     about = ""
     if isinstance(body, Table):
         about = f"{body.schema_name}.{body.table_name}{f': {body.state}' if body.state else ''}"
-    elif isinstance(body, Changes) and body.tables:
-        about = f"and what they say of {len(body.tables)} tables"
     elif isinstance(body, Snapshot | Repair):
         about = f"of {body.table_id}, generation {body.generation}"
-    elif isinstance(body, Changes) and (body.prepared or body.ended):
-        about = f"{len(body.prepared)} prepared, {len(body.ended)} prepared ended"
+    elif isinstance(body, Changes):
+        tables = f"with changes of {counted(len(body.tables), 'table')}" if body.tables else ""
+        ended = f"{len(body.prepared)} prepared, {len(body.ended)} prepared ended"
+        about = "; ".join(filter(None, (tables, ended if body.prepared or body.ended else "")))
     return {
         "seq": entry.seq,
         "epoch": entry.epoch,
