@@ -17,7 +17,6 @@ FOUND = {
     "complete in front of a shape": 84,
     "windows of two keys": 123,
     "changes that the snapshot has": 2,
-    "rows of another generation": 13,
     "catalog ahead of the stream": 1,
     "a guess for open transactions": 4,
     "acknowledged too early": 5,
