@@ -34,10 +34,6 @@ _APPLY = ("applier reads", "window begins", "window ends")
 _numbers = count(1)
 
 
-_ROUNDS = 300
-"""Steps of snapshots in one turn."""
-
-
 @dataclass(slots=True)
 class Event:
     """`inner` are those that came in between, with the place at which they did."""
@@ -476,11 +472,9 @@ class World:
             session.walsender.step(stream=False)
         session.walsender.keepalive()
         for name in ("receive", "flush", "requests", "look", "snapshot", "snapshot", "snapshot", "look"):
-            for _ in range(_ROUNDS if name == "snapshot" else 0):
-                # A table may wait for the stream, which goes on in the next turn.
-                if self.snapshots is None or not self.snapshots.can_step:
-                    break
-                self._heal_by(name, random)
+            for _ in range(300 if name == "snapshot" else 0):  # a table may wait for the stream, which goes on then
+                if self.snapshots is not None and self.snapshots.can_step:
+                    self._heal_by(name, random)
             self._heal_by(name, random)
             while process.commits.waiting:
                 self._heal_by("commit", random)
