@@ -28,6 +28,7 @@ from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.messages import prefix_filter
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
+from sluice.manifest.writer import ManifestLog
 from sluice.protocol import frames
 from sluice.source.ddl_signal import Seen
 from tests.simulation.catalog import PUBLICATION
@@ -229,7 +230,7 @@ class Process:
         self.catalog = SourceCatalog(world)
         stop: Any = Stop(world.clock)
         state = load_state(world.store)
-        self.log = OrderedLog.open(
+        log = ManifestLog.open(
             world.store,
             _opened(world),
             state,
@@ -237,6 +238,7 @@ class Process:
             stop=stop,
             clock=lambda: world.clock.now,
         )
+        self.log = OrderedLog(log)
         self.uploads, self.commits = Steps(world.between), Steps(world.between, in_order=True)
         ordered: Any = self.log
         ordered._thread.shutdown()

@@ -157,8 +157,7 @@ def _release_prepared(log: OrderedLog) -> None:
     when it commits.
     """
     released = tuple(PreparedEnd(one.gid, one.end_lsn, "released") for one in log.stored.prepared.values())
-    at = log.stored.through_lsn
-    log.run(lambda: log.publish(Changes((), Commits(), ended=released), from_lsn=at, through_lsn=at)).result()
+    log.move(Changes((), Commits(), ended=released), through_lsn=log.stored.through_lsn)
     structlog.get_logger("ingest").info(
         "prepared transactions will be sent again when they commit", transactions=len(released)
     )

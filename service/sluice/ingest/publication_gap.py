@@ -84,7 +84,7 @@ class PublicationGap:
             if (one.gid, one.xid) not in self.prepared
         )
         body = Changes((), Commits(), ended=ended) if ended else Progress()
-        log.run(lambda: log.publish(body, from_lsn=through_lsn, through_lsn=to_lsn)).result()
+        log.move(body, through_lsn=to_lsn)
         messagetable.ensure(log, wanted=options.messages, prefixes=options.message_prefixes)
         structlog.get_logger("ingest").error(
             "passing over changes of the time without publication",

@@ -14,10 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sluice.contract.entries import Changes, Entry, Opened, Progress, Repair, Snapshot, Table
 from sluice.contract.receipt import DurableReceipt
+from sluice.errors import ServiceError
 from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
@@ -43,9 +44,29 @@ class OrderedLog:
         self._error: BaseException | None = None
 
     @classmethod
-    def open(cls, store: ObjectStore, opened: Opened, state: PipelineState, **options: Any) -> "OrderedLog":
+    def open(
+        cls,
+        store: ObjectStore,
+        opened: Opened,
+        state: PipelineState,
+        *,
+        through_lsn: int,
+        stop: threading.Event,
+        on_problem: Callable[[str, ServiceError], None],
+        before_moving: Callable[[], None],
+    ) -> "OrderedLog":
         """See ManifestLog."""
-        return cls(ManifestLog.open(store, opened, state, **options))
+        return cls(
+            ManifestLog.open(
+                store,
+                opened,
+                state,
+                through_lsn=through_lsn,
+                stop=stop,
+                on_problem=on_problem,
+                before_moving=before_moving,
+            )
+        )
 
     @property
     def state(self) -> PipelineState:
@@ -93,7 +114,10 @@ class OrderedLog:
     def examined(self, lsn: int) -> None:
         """See ManifestLog; said by entries behind those that were decided before."""
         with self._changed:
-            self.run(lambda: self._log.examined(lsn))
+            if self._waiting:
+                self.run(lambda: self._log.examined(lsn))
+            else:
+                self._log.examined(lsn)
 
     def has_held(self, through_lsn: int) -> bool:
         """Whether `take` would give anything."""
@@ -130,11 +154,6 @@ class OrderedLog:
         with self._changed:
             return frozenset(table.table_id for _, table in self._held)
 
-    def is_held(self, table_id: str) -> bool:
-        """Whether the stream has decided about a table what is not stored yet."""
-        with self._changed:
-            return self._holds(table_id)
-
     def wait_stored(self) -> None:
         """Returns when all that was appended before is durable. Raises what kept it from that."""
         self.run(self._require_whole).result()
@@ -157,6 +176,12 @@ class OrderedLog:
             del self._held[:count]
             self._store_moved()
         return receipt
+
+    def move(self, body: Changes | Progress, *, through_lsn: int) -> DurableReceipt:
+        """Appends `body` behind all that was appended before, and returns when it is durable: the manifest goes on at
+        `through_lsn`. While no connection has anything under way.
+        """
+        return self.run(lambda: self.publish(body, from_lsn=self.stored.through_lsn, through_lsn=through_lsn)).result()
 
     def repair(self, body: Repair) -> DurableReceipt:
         """Appends `body` behind all that was appended before, where the manifest is then. Raises ManifestCorrupt if

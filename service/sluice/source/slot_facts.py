@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from sluice import lsn
 from sluice.errors import SourceUnavailable
+from sluice.source import ddl_signal
 from sluice.source.facts import Place, ServerFacts, SlotFacts
 from sluice.source.sessions import PLACE, Connection, KnownSource, SourceOptions, translated
 from sluice.source.timeline_history import read_history
@@ -25,7 +26,7 @@ def server_facts(
                      ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text,
                pg_catalog.current_setting('wal_level'), EXISTS (SELECT FROM pg_catalog.pg_event_trigger t
                      JOIN pg_catalog.pg_proc f ON f.oid = t.evtfoid JOIN pg_catalog.pg_namespace n
-                     ON n.oid = f.pronamespace WHERE n.nspname = 'sluice_ddl')"""
+                     ON n.oid = f.pronamespace WHERE n.nspname = '{ddl_signal.SCHEMA}')"""
     with translated("reading which server this is"):
         row = conn.execute(command.encode()).fetchone()
     assert row is not None

@@ -5,7 +5,7 @@ Invariant: a row is encoded in a schema version that the manifest holds before t
 change of shape that the lake cannot follow turns the table stale in the manifest before any later
 row of it is dropped. What rows say is stored with them (`take`), what others say behind all that was
 decided before; while a table has the former, the latter waits. Thread-safe: the decoder, the snapshotter and the
-catalog watch share it, and nobody waits for the object store in here.
+catalog watch share it, and nobody waits for the object store or the catalog under its lock.
 """
 
 import threading
@@ -281,8 +281,8 @@ class FollowedTables:
         with self._lock:
             self._shapes.history.confirm(before_lsn)
             # What rows said meanwhile is in no entry yet.
-            decided, stored = self._log.state.tables, self._log.stored.tables
-            tables = [stored.get(key, now) if self._log.is_held(key) else now for key, now in decided.items()]
+            held, decided, stored = self._log.held, self._log.state.tables, self._log.stored.tables
+            tables = [stored.get(key, now) if key in held else now for key, now in decided.items()]
             live = (table for table in tables if table.state in (State.LIVE, State.GAP))
             if all(seen.get(one.table_id) == one.generation or one.table_id == messagetable.TABLE_ID for one in live):
                 self._log.examined(examined_lsn)
@@ -373,13 +373,16 @@ class FollowedTables:
 
     def set_paused(self, table_id: str, *, paused: bool) -> bool:
         """Begins or ends a pause: what is spooled of the table is not applied while it lasts. False when it cannot be
-        decided now, because something that rows said of the table waits to be stored.
+        decided now, because something that rows said of the table waits to be stored, or was the only word of it and
+        is not stored any more.
         """
         if self._is_ahead(int(table_id)):
             return False
         with self._apart(int(table_id)):
-            state = self.states().get(table_id)  # none: see Generations.detach
-            if state is not None and (state.paused is not None) != paused:
+            state = self.states().get(table_id)
+            if state is None:
+                return False
+            if (state.paused is not None) != paused:
                 self._logger.info(
                     "table paused" if paused else "table resumed", table=f"{state.schema_name}.{state.table_name}"
                 )

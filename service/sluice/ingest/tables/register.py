@@ -168,7 +168,7 @@ class TableRegister:
         return stored
 
     def _append(self, entry: Table) -> None:
-        if self._stream_lsn is not None or self._log.is_held(entry.table_id):
+        if self._stream_lsn is not None or entry.table_id in self._log.held:
             self._log.hold(entry, position_lsn=self._stream_lsn or 0)
         else:
             self._log.append(entry)

@@ -143,6 +143,7 @@ def test_nobody_who_asks_again_waits_for_what_rows_of_a_large_transaction_said()
     tables.forget_stream()
     assert tables.states()["7"].state is State.LIVE
     assert tables.set_paused("7", paused=True)
+    assert not tables.set_paused("8", paused=True), "rows said that there is one, and are not stored"
 
 
 def _of_three() -> tuple[FollowedTables, list[int], TableFacts]:
