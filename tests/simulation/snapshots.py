@@ -12,12 +12,11 @@ from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.chunks import BlockRange, remaining
 from sluice.contract.entries import Snapshot
-from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.snapshot.reader import _raced
-from sluice.ingest.snapshot.snapshotter import _cannot_go_on, _reshaped
-from sluice.ingest.tables.catalog_diff import Unseen, compare, fingerprint
+from sluice.ingest.snapshot.snapshotter import cannot_end, cannot_go_on, end_of
+from sluice.ingest.tables.catalog_diff import compare, fingerprint
 from sluice.manifest.snapshot_state import SnapshotState
 from tests.simulation.catalog import BLOCK, Row
 from tests.simulation.encoding import Change, Values, file_of
@@ -108,7 +107,7 @@ class Snapshots:
                 continue
             state = self._tables.states()[table_id]
             before = state.snapshot
-            if before is not None and (why := _cannot_go_on(facts, state, before)):
+            if before is not None and (why := cannot_go_on(facts, state, before)):
                 self._tables.begin_again(facts, why, generation=state.generation)
             if (schema := self._tables.prepare_snapshot(facts)) is not None:
                 state = self._tables.states()[table_id]
@@ -127,17 +126,11 @@ class Snapshots:
             if facts is None:
                 self._tables.drop(int(table_id))
                 continue
-            not_joined = snapshot.not_joined(snapshot.snapshot_lsn) or _reshaped(state, snapshot)
-            why = compare(snapshot.relfilenode, snapshot.fingerprint, facts)
-            if not_joined or why is not None:
-                why = why or Unseen(Cause.INTERRUPTED, not_joined)
+            if (why := cannot_end(facts, state, snapshot)) is not None:
                 self._tables.begin_again(facts, why, generation=state.generation)
                 continue
             self._world.between()
-            end = Snapshot(
-                table_id, state.generation, snapshot.schema_version, snapshot.snapshot_lsn, (), final=True,
-                relfilenode=snapshot.relfilenode, fingerprint=snapshot.fingerprint,
-            )  # fmt: skip
+            end = end_of(state, snapshot)
             self._tables.publish_snapshot(end)
 
     def _chunks_of(self, job: _Job) -> list[_Chunk]:

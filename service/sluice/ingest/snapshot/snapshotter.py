@@ -178,7 +178,7 @@ class Snapshotter:
                 self._tables.drop(int(table_id))
                 continue
             before = state.snapshot
-            if before is not None and (why := _cannot_go_on(facts, state, before)):
+            if before is not None and (why := cannot_go_on(facts, state, before)):
                 self._tables.begin_again(facts, why, generation=state.generation)
                 before = None
             if (schema := self._tables.prepare_snapshot(facts)) is not None:
@@ -212,24 +212,11 @@ class Snapshotter:
             if facts is None:
                 self._tables.drop(int(table_id))
                 continue
-            not_joined = snapshot.not_joined(snapshot.snapshot_lsn) or _reshaped(state, snapshot)
-            why = compare(snapshot.relfilenode, snapshot.fingerprint, facts)
-            if not_joined or why is not None:
-                why = why or Unseen(Cause.INTERRUPTED, not_joined)
+            if (why := cannot_end(facts, state, snapshot)) is not None:
                 self._tables.begin_again(facts, why, generation=state.generation)
                 continue
             faults.point("snapshot.final.before")
-            end = Snapshot(
-                table_id,
-                state.generation,
-                snapshot.schema_version,
-                snapshot.snapshot_lsn,
-                (),
-                final=True,
-                relfilenode=snapshot.relfilenode,
-                fingerprint=snapshot.fingerprint,
-            )
-            if self._tables.publish_snapshot(end):
+            if self._tables.publish_snapshot(end_of(state, snapshot)):
                 faults.point("snapshot.final.after")
                 finished += 1
                 self._logger.info(
@@ -258,7 +245,28 @@ class Snapshotter:
         return holder
 
 
-def _cannot_go_on(facts: TableFacts, state: TableState, before: SnapshotState) -> Unseen | None:
+def cannot_end(facts: TableFacts, state: TableState, snapshot: SnapshotState) -> Unseen | None:
+    """Why a table of which every block was read, at several moments, is not the table as of one; None when it is."""
+    not_joined = snapshot.not_joined(snapshot.snapshot_lsn) or _reshaped(state, snapshot)
+    unseen = compare(snapshot.relfilenode, snapshot.fingerprint, facts)
+    return unseen or (Unseen(Cause.INTERRUPTED, not_joined) if not_joined else None)
+
+
+def end_of(state: TableState, snapshot: SnapshotState) -> Snapshot:
+    """The entry behind the last chunk of a table that was read at several moments."""
+    return Snapshot(
+        state.table_id,
+        state.generation,
+        snapshot.schema_version,
+        snapshot.snapshot_lsn,
+        (),
+        final=True,
+        relfilenode=snapshot.relfilenode,
+        fingerprint=snapshot.fingerprint,
+    )
+
+
+def cannot_go_on(facts: TableFacts, state: TableState, before: SnapshotState) -> Unseen | None:
     """Why what is left of a table cannot be read at another moment than what was read of it; None when
     it can.
     """
