@@ -86,6 +86,8 @@ def refused(two: Two, lead_away: Callable[[], None]) -> SlotLost:
     def follow() -> None:
         with two.pipeline.running(watch_interval_s=0.1) as run:
             run.wait_until(lambda: two.pipeline.state().tables and two.pipeline.table("public.a").state == "live")
+            # Its looks have a session of their own by then, which stays with the first server.
+            run.wait_until(lambda: two.pipeline.state().examined_lsn > 0)
             lead_away()
             run.thread.join(30)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.simulation import story
 from tests.simulation.defects import DEFECTS
 from tests.simulation.encoding import fast
-from tests.simulation.hunting import STEPS, silence
+from tests.simulation.hunting import STEPS
 
 FOUND = {
     "forgotten entries": 1,
@@ -30,14 +30,12 @@ TRIES = 250
 
 @pytest.mark.parametrize("name", FOUND)
 def test_a_defect_that_is_put_back_is_found(name: str) -> None:
-    silence()
     with fast(), DEFECTS[name].put_back():
         seeds = range(FOUND[name], FOUND[name] + TRIES)
         assert any(story.run(seed, STEPS)[1] is not None for seed in seeds)
 
 
 def test_a_story_that_found_something_is_shrunk_to_a_few_events() -> None:
-    silence()
     name = "forgotten entries"
     with fast(), DEFECTS[name].put_back():
         seed = next(seed for seed in range(1, TRIES) if story.run(seed, STEPS)[1] is not None)

@@ -4,21 +4,14 @@ servers announced.
 
 from itertools import pairwise
 
-import pytest
-
 from tests.simulation import story
 from tests.simulation.encoding import fast
-from tests.simulation.hunting import STEPS, hunt, silence
+from tests.simulation.hunting import STEPS, hunt
 from tests.simulation.world import World
 
 HISTORIES = 1000
 """What takes about a minute."""
 _PLAIN = 25
-
-
-@pytest.fixture(autouse=True)
-def _silent() -> None:
-    silence()
 
 
 def test_no_order_of_events_loses_doubles_or_leaves_a_live_table_unequal() -> None:

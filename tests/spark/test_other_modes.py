@@ -234,7 +234,12 @@ def test_a_lease_belongs_to_one_and_a_takeover_stops_the_old_owner(tmp_path: Pat
     store = open_store(f"file://{tmp_path}", prefix="p/", options={})
     now = [1000.0]
     old = Lease(store, seconds=30, wall=lambda: now[0], monotonic=lambda: now[0])
-    new = Lease(store, seconds=30, wall=lambda: now[0], monotonic=lambda: now[0])
+
+    def pass_by(seconds: float) -> bool:
+        now[0] += seconds
+        return False
+
+    new = Lease(store, seconds=30, wall=lambda: now[0], monotonic=lambda: now[0], wait=pass_by)
     old._process = replace(old._process, boot="elsewhere")
     old.acquire()
     old.check()

@@ -195,6 +195,7 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
             "received_lsn": lsn(WAL_END - 4_096),
             "applier": {"running": True, "restarts": 0},
             "configuration": {"in_force_since": started.isoformat(), "refused": None},
+            "ddl_signal": {"relied_upon": False, "reason": "the database has no DDL signal"},
             "throughput": throughput(now),
             "errors": [],
             "neighbours": [],
