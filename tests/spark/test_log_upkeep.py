@@ -259,7 +259,7 @@ def test_other_readers_read_the_checkpoints_without_the_commits_before_them(pipe
         if version < newest:
             (path / "_delta_log" / f"{version:020d}.json").unlink()
     assert _said(DeltaFolder(path).state(newest)) == _said(whole)
-    read = duckdb.sql(
+    read = duckdb.connect().execute(
         f"SELECT add.path, add.stats, add.deletionVector.cardinality "
         f"FROM read_parquet('{path}/_delta_log/{newest:020d}.checkpoint.parquet') WHERE add IS NOT NULL"
     ).fetchall()
