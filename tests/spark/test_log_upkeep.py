@@ -259,10 +259,14 @@ def test_other_readers_read_the_checkpoints_without_the_commits_before_them(pipe
         if version < newest:
             (path / "_delta_log" / f"{version:020d}.json").unlink()
     assert _said(DeltaFolder(path).state(newest)) == _said(whole)
-    read = duckdb.connect().execute(
-        f"SELECT add.path, add.stats, add.deletionVector.cardinality "
-        f"FROM read_parquet('{path}/_delta_log/{newest:020d}.checkpoint.parquet') WHERE add IS NOT NULL"
-    ).fetchall()
+    read = (
+        duckdb.connect()
+        .execute(
+            f"SELECT add.path, add.stats, add.deletionVector.cardinality "
+            f"FROM read_parquet('{path}/_delta_log/{newest:020d}.checkpoint.parquet') WHERE add IS NOT NULL"
+        )
+        .fetchall()
+    )
     assert sorted((name, json.loads(stats)["numRecords"], removed) for name, stats, removed in read) == sorted(
         (add["path"], json.loads(add["stats"])["numRecords"], (add.get("deletionVector") or {}).get("cardinality"))
         for add in whole.adds.values()
