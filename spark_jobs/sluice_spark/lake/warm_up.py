@@ -1,5 +1,6 @@
 """What a fresh JVM does slowly once, done before a window or a checkpoint needs it."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,6 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from sluice.store.base import ObjectStore
-from sluice_spark.lake.direct.actions import removal, with_vector
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.direct.vectors import VectorFile
 from sluice_spark.lake.layout import TABLE_PROPERTIES
@@ -34,9 +34,12 @@ def warm_up(
         transaction.layout()
         actions: list[dict[str, Any]] = []
         for add in transaction.files():
-            # Nobody reads it, so that its file need not be there.
-            vector = VectorFile().add(np.arange(number + 1))
-            actions += [{"remove": removal(add)}, {"add": with_vector(add, vector)}]
+            gone = {"path": add["path"], "deletionTimestamp": int(time.time() * 1000), "dataChange": True}
+            if vector := add.get("deletionVector"):
+                gone["deletionVector"] = vector
+            # Nobody reads the vector, so that its file need not be there.
+            vector = dict(VectorFile().add(np.arange(number + 1)))
+            actions += [{"remove": gone}, {"add": {**add, "deletionVector": vector, "dataChange": True}}]
         version = transaction.commit(
             actions,
             marker=("sluice/warm-up", number),

@@ -133,7 +133,9 @@ class Checkpoints:
         self._logs: dict[str, _TableLog] = {}
         self._next_check = float("-inf")
         self._running: _Running | None = None
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        # Not one of a pool: the interpreter would wait for it at its end, whatever it waits for.
+        self._thread = threading.Thread(target=self._work, name="checkpoint", daemon=True)
 
     def turn(self, *, now: float) -> bool:
         """Takes what has ended, and begins what is due. Whether a report may have something new to say. Raises
@@ -177,7 +179,8 @@ class Checkpoints:
             self._running.call.call_off()
 
     def close(self) -> None:
-        """Takes what was called off, if it ends soon."""
+        """Takes what was called off, if it ends soon. Nothing begins any more."""
+        self._jobs.put(None)
         if self._running is not None:
             wait([self._running.future], timeout=STOP_SECONDS)
             with suppress(ServiceError):
@@ -199,13 +202,12 @@ class Checkpoints:
         return self._reports.completed_within(self._retention_seconds / 2)
 
     def _begin(self, items: list[_Item], do: Callable[[_Item, LogUpkeep], _Outcome], *, now: float) -> None:
-        if self._session is None:
+        if self._session is None and do == self._kept_short:
             self._session = private(self._parent)
             for name, value in SETTINGS.items():
                 self._session.conf.set(name, value)
-            # Not one of a pool: the interpreter would wait for it at its end, whatever it waits for.
-            threading.Thread(target=self._work, name="checkpoint", daemon=True).start()
-        session, call = self._session, Call(self._session)
+        session = self._session or self._parent
+        call = Call(session)
         running = _Running(items, call, now, Future())
 
         def run() -> None:
@@ -221,10 +223,12 @@ class Checkpoints:
 
         self._running = running
         self._jobs.put(run)
+        if self._thread.ident is None:
+            self._thread.start()
 
     def _work(self) -> None:
-        while True:
-            self._jobs.get()()
+        while (job := self._jobs.get()) is not None:
+            job()
 
     @staticmethod
     def _looked(item: _Item, log: LogUpkeep) -> _Outcome:
