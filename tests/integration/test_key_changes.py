@@ -275,7 +275,12 @@ def test_what_was_rolled_back_hides_no_change_of_the_key(
     prepared transaction that was had been the first to announce the first one.
     """
     since(pipeline.database, 16, "streaming at once")
-    options = {**RESYNC, "two_phase": True, "flush": FlushPolicy(max_delay_s=60), "watch_interval_s": 60}
+    options = {
+        **RESYNC,
+        "two_phase": True,
+        "flush": FlushPolicy(max_delay_s=60, min_interval_s=60),
+        "watch_interval_s": 60,
+    }
     set_up(pipeline, KEYED)
     pipeline.run(**options)
     if "SAVEPOINT s" in undone:

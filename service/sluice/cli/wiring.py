@@ -113,7 +113,11 @@ def ingest_options(settings: Settings, *, instance: str, source: "SourceOptions 
         # The stream closes an entry when its oldest row is this old; what comes out of it in
         # smaller pieces is closed by the flush policy.
         stream=StreamLimits(max_delay_s=settings.spool.max_delay),
-        flush=FlushPolicy(max_delay_s=settings.spool.max_delay, progress_interval_s=settings.spool.progress_interval),
+        flush=FlushPolicy(
+            max_delay_s=settings.spool.max_delay,
+            min_interval_s=settings.spool.entry_interval,
+            progress_interval_s=settings.spool.progress_interval,
+        ),
         snapshot=SnapshotLimits(
             connections=settings.source.snapshot_connections,
             chunk_bytes=settings.source.snapshot_chunk,

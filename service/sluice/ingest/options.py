@@ -21,9 +21,12 @@ was not acknowledged is sent again.
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """When a unit is cut by age, and how often an idle advance may cost a manifest entry."""
+    """When a unit is cut: as soon as nothing is under way and `min_interval_s` after the one before; by age after
+    `max_delay_s`. How often an idle advance may cost a manifest entry.
+    """
 
     max_delay_s: float = 2.0
+    min_interval_s: float = 0.0
     progress_interval_s: float = 20.0
 
 

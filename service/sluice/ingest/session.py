@@ -39,6 +39,8 @@ BATCH_BYTES = 2 * StreamLimits().batch_bytes
 URGENT_TICK_SECONDS = 0.02
 TICK_SECONDS = 0.25
 """How often rows that wait for their age limit are looked at when nothing arrives."""
+ENCODE_SHARE = 0.05
+"""Of one core, for encoding entries that need not be: while changes come all the time, entries lie so far apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ class Session:
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
         self._recorded_at = time.monotonic()
+        self._gap = self._policy.min_interval_s
+        self._group_commit()
 
     @property
     def last_message_at(self) -> float:
@@ -150,7 +154,7 @@ class Session:
                     await self._take(reading.result())
                     reading = asyncio.ensure_future(self._stream.next_batch())
                 elif not done and not self._in_decoder:
-                    self._run(self._flush_if_due)
+                    self._run(partial(self._flush_if_due, idle=not self._units))
         finally:
             for task in (reading, stopping):
                 task.cancel()
@@ -229,6 +233,7 @@ class Session:
         finally:
             self.backpressure.end(self.backpressure_cause)
         task = self._run(lambda: self._decode(batch))
+        self._group_commit()
         faults.point("batch.handed")
         for _ in range(permits):
             task.add_done_callback(lambda _: self._batch_permits.release())
@@ -250,6 +255,14 @@ class Session:
     def _decoded(self, task: "asyncio.Future[None]") -> None:
         self._in_decoder.discard(task)
         task.exception()  # the breaker has it
+        self._group_commit()
+
+    def _group_commit(self) -> None:
+        """Transactions that end while an entry is under way wait for it together; where none is, they wait for
+        nothing but the interval.
+        """
+        busy = self._in_decoder or self._units
+        self._stream.flush_from(None if busy else self._recorded_at + self._gap)
 
     def limit(self, options: IngestOptions) -> None:
         """From now on the limits of `options` hold, for what is open as well. On the event loop."""
@@ -279,7 +292,7 @@ class Session:
         if self._builder.pending and self._waiting_since is None:
             self._waiting_since = time.monotonic()
         if batch.shutdown or (batch.flush and self._builder.pending and not self._is_holding()):
-            self._flush_now("asked" if batch.shutdown or self._urgent else "age")
+            self._flush_now("asked" if batch.shutdown or self._urgent else self._age_or_idle())
         else:
             self._flush_if_due()
         self.counts.decode_cpu_s += time.thread_time() - began
@@ -310,7 +323,12 @@ class Session:
         """Whether rows wait for a look at the catalog. Looks wait for those that say something of a table."""
         return self._signals.holding and not self._tables.has_decided(self._builder.through_lsn)
 
-    def _flush_if_due(self) -> None:
+    def _age_or_idle(self) -> str:
+        waited = time.monotonic() - (self._waiting_since or time.monotonic())
+        return "age" if waited >= self._policy.max_delay_s else "idle"
+
+    def _flush_if_due(self, *, idle: bool = False) -> None:
+        """`idle`: nothing is under way, and nothing comes."""
         self.counts.decoder_beat = time.time()
         now = time.monotonic()
         if self._is_holding() and not self._builder.full:
@@ -318,6 +336,8 @@ class Session:
         if self._waiting_since is not None:
             if self._builder.full or now - self._waiting_since >= self._policy.max_delay_s:
                 self._publish(self._builder.full or "age")
+            elif idle and now - self._recorded_at >= self._gap:
+                self._publish("idle")
         elif self._builder.through_lsn > self._recorded_lsn and (
             self._urgent or now - self._recorded_at >= self._policy.progress_interval_s
         ):
@@ -332,7 +352,9 @@ class Session:
         faults.point("unit.cut.before")
         unit = self._builder.cut()
         # CPU time: handing a file over may wait for the store, and that is no encoding.
-        self.counts.encode_seconds.add(time.thread_time() - cpu_began)
+        cpu_s = time.thread_time() - cpu_began
+        self.counts.encode_seconds.add(cpu_s)
+        self._gap = max(self._policy.min_interval_s, cpu_s / ENCODE_SHARE)
         self.counts.flushes[trigger] += 1
         self.unflushed.published(unit.through_lsn)
         self._waiting_since = None
@@ -345,9 +367,13 @@ class Session:
         future.add_done_callback(partial(self._published, began))
 
     def _published(self, began: float, future: "Future[None]") -> None:
-        self._units.discard(future)
         if future.exception() is None:
             self.counts.flush_seconds.add(time.monotonic() - began)
+        self._loop.call_soon_threadsafe(self._landed, future)
+
+    def _landed(self, future: "Future[None]") -> None:
+        self._units.discard(future)
+        self._group_commit()
 
     def _count(self, assembly: Assembly) -> None:
         counts = self.counts

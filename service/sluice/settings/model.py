@@ -208,7 +208,15 @@ class SpoolSettings(Section):
         2.0,
         ge=0.01,
         le=3600,
-        description="the longest a committed change waits for others before its manifest entry is written",
+        description="the longest a committed change waits, while an earlier manifest entry is under way, before its "
+        "own is written; where none is under way it does not wait",
+    )
+    min_interval: Duration | None = Field(
+        None,
+        ge=0,
+        le=3600,
+        description="the least time between two manifest entries that are not full, at most max_delay: it bounds the "
+        "requests of a paid store. Left out: 0 on a local disk, 1s on an object store, or max_delay if that is less",
     )
     max_bytes: Size = Field(
         128 * _MEBI,
@@ -233,6 +241,19 @@ class SpoolSettings(Section):
         description="how long segments and entries stay after every table has them in the lake: until_applied, a "
         "duration, or forever; the applier deletes them afterwards",
     )
+
+    @model_validator(mode="after")
+    def _an_interval_that_can_be_kept(self) -> Self:
+        if self.min_interval is not None and self.min_interval > self.max_delay:
+            raise ValueError("min_interval is more than max_delay; raise max_delay too, or lower it")
+        return self
+
+    @property
+    def entry_interval(self) -> float:
+        """Seconds of `min_interval`, or what is right for the store."""
+        if self.min_interval is not None:
+            return self.min_interval
+        return 0.0 if self.uri.startswith(("file:", "memory:")) else min(1.0, self.max_delay)
 
 
 class LimitSettings(Section):
