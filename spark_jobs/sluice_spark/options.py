@@ -31,7 +31,8 @@ class ApplyOptions:
 
     `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id,
     ...). `jars` is the directory of jars (empty: the default). The manifest is looked at every
-    `poll_seconds`, a change waits `freshness_seconds` at most for its window, and boundaries lie
+    `poll_seconds`, or up to `idle_poll_seconds` while nothing comes. Reports lie `report_seconds` apart at least while
+    windows end. A change waits `freshness_seconds` at most for its window, and boundaries lie
     `complete_seconds` apart at least. `max_window_bytes` bounds the spool
     bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at once,
     `key_cache_bytes` the key columns of data files kept in memory, `until_lsn` ends the process
@@ -66,6 +67,8 @@ class ApplyOptions:
     driver_memory: str = "2g"
     jars: str = ""
     poll_seconds: float = 0.25
+    idle_poll_seconds: float = 0.0
+    report_seconds: float = 1.0
     freshness_seconds: float = 2.0
     complete_seconds: float = 5.0
     max_window_bytes: int = 128 * 1024 * 1024

@@ -33,7 +33,8 @@ class FlushPolicy:
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
     """The command line reads them from settings. `tables` are patterns over schema.table; none
-    means the whole publication.
+    means the whole publication. The catalog is looked at every `watch_interval_s` at least, requests of operators
+    every `request_interval_s`.
     """
 
     pipeline: str
@@ -52,6 +53,7 @@ class IngestOptions:
     snapshot: SnapshotLimits = field(default_factory=SnapshotLimits)
     slot_wait_s: float | None = None
     watch_interval_s: float = 10.0
+    request_interval_s: float = 1.0
     stop_s: float = STOP_SECONDS
     instance: str = ""
 

@@ -249,11 +249,16 @@ class SpoolSettings(Section):
         return self
 
     @property
+    def is_remote(self) -> bool:
+        """Whether requests cost money."""
+        return not self.uri.startswith(("file:", "memory:"))
+
+    @property
     def entry_interval(self) -> float:
         """Seconds of `min_interval`, or what is right for the store."""
         if self.min_interval is not None:
             return self.min_interval
-        return 0.0 if self.uri.startswith(("file:", "memory:")) else min(1.0, self.max_delay)
+        return min(1.0, self.max_delay) if self.is_remote else 0.0
 
 
 class LimitSettings(Section):
@@ -343,7 +348,16 @@ class ApplySettings(Section):
     )
     driver_memory: Size = Field(2048 * _MEBI, ge=512 * _MEBI, description="heap of the Spark driver")
     workers: int = Field(2, ge=1, le=64, description="tables applied at the same time")
-    poll: Duration = Field(0.25, ge=0.05, le=3600, description="wait between looks at the manifest")
+    poll: Duration = Field(
+        0.25, ge=0.05, le=3600, description="wait between looks at the manifest after one that found an entry"
+    )
+    idle_poll: Duration | None = Field(
+        None,
+        ge=0.05,
+        le=3600,
+        description="the longest wait between looks at the manifest, which grows to it while they find nothing. Left "
+        "out: apply.poll on a local disk, 5s on an object store; never less than apply.poll",
+    )
     freshness: Duration = Field(
         2.0,
         ge=0,
@@ -508,6 +522,13 @@ class Settings(Section):
         if spool == lake or lake.startswith(f"{spool}{self.pipeline}/"):
             raise ValueError("lake.uri must not lie in the spool: tables and spool files would share names")
         return self
+
+    @property
+    def idle_poll(self) -> float:
+        """Seconds of `apply.idle_poll`, or what is right for the store."""
+        if self.apply.idle_poll is not None:
+            return self.apply.idle_poll
+        return 5.0 if self.spool.is_remote else self.apply.poll
 
     @property
     def lake_options(self) -> dict[str, SecretStr]:

@@ -333,6 +333,21 @@ def test_a_round_of_the_loop_asks_nothing_of_tables_at_rest() -> None:
     assert 0 < counted.asked / 20 < 30
 
 
+def test_pauses_between_looks_grow_while_they_find_nothing_and_begin_again_short() -> None:
+    world = World(1)
+    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=5.0)
+    now, pauses = 10.0, []
+    for _ in range(20):
+        world.intake.read(now=now)
+        pauses.append(world.intake.next_look - now)
+        now = world.intake.next_look
+    assert pauses == sorted(pauses)
+    assert 0.25 < pauses[1] < pauses[-1] == 5.0
+    world.change(0)
+    assert world.intake.read(now=now) is False
+    assert world.intake.next_look - now == 0.25
+
+
 def test_a_look_at_the_end_of_the_manifest_is_one_request_and_a_gap_is_found_soon() -> None:
     world = World(1)
     world.store.listings = 0
