@@ -22,6 +22,7 @@ from sluice.ingest.assemble.assembler import Assembler
 from sluice.ingest.assemble.assembly import Assembly
 from sluice.ingest.circuit_breaker import CircuitBreaker
 from sluice.ingest.commit.committer import Committer
+from sluice.ingest.commit.pace import Pace
 from sluice.ingest.commit.unflushed import Unflushed
 from sluice.ingest.commit.watermark import Watermark
 from sluice.ingest.encode.builder import Builder
@@ -39,8 +40,6 @@ BATCH_BYTES = 2 * StreamLimits().batch_bytes
 URGENT_TICK_SECONDS = 0.02
 TICK_SECONDS = 0.25
 """How often rows that wait for their age limit are looked at when nothing arrives."""
-ENCODE_SHARE = 0.05
-"""Of one core, for encoding entries that need not be: while changes come all the time, entries lie so far apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class Session:
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
         self._recorded_at = time.monotonic()
-        self._gap = self._policy.min_interval_s
+        self._pace = Pace(min_interval_s=self._policy.min_interval_s, now=self._recorded_at)
         self._group_commit()
 
     @property
@@ -259,10 +258,10 @@ class Session:
 
     def _group_commit(self) -> None:
         """Transactions that end while an entry is under way wait for it together; where none is, they wait for
-        nothing but the interval.
+        nothing but the pace.
         """
         busy = self._in_decoder or self._units
-        self._stream.flush_from(None if busy else self._recorded_at + self._gap)
+        self._stream.flush_from(None if busy else self._pace.earliest(time.monotonic()))
 
     def limit(self, options: IngestOptions) -> None:
         """From now on the limits of `options` hold, for what is open as well. On the event loop."""
@@ -336,7 +335,7 @@ class Session:
         if self._waiting_since is not None:
             if self._builder.full or now - self._waiting_since >= self._policy.max_delay_s:
                 self._publish(self._builder.full or "age")
-            elif idle and now - self._recorded_at >= self._gap:
+            elif idle and now >= self._pace.earliest(now):
                 self._publish("idle")
         elif self._builder.through_lsn > self._recorded_lsn and (
             self._urgent or now - self._recorded_at >= self._policy.progress_interval_s
@@ -352,14 +351,13 @@ class Session:
         faults.point("unit.cut.before")
         unit = self._builder.cut()
         # CPU time: handing a file over may wait for the store, and that is no encoding.
-        cpu_s = time.thread_time() - cpu_began
-        self.counts.encode_seconds.add(cpu_s)
-        self._gap = max(self._policy.min_interval_s, cpu_s / ENCODE_SHARE)
+        self.counts.encode_seconds.add(time.thread_time() - cpu_began)
         self.counts.flushes[trigger] += 1
         self.unflushed.published(unit.through_lsn)
         self._waiting_since = None
         self._recorded_lsn = unit.through_lsn
         self._recorded_at = time.monotonic()
+        self._pace.written(self._recorded_at)
         faults.point("unit.submit.before")
         future = self._line.submit(unit)
         faults.point("unit.submit.after")
