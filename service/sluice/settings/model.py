@@ -7,8 +7,17 @@ files or the environment, and must not import any package of the pipeline.
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
+from sluice.contract import lake_kinds
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.addresses import (
     lake_uri,
@@ -18,6 +27,7 @@ from sluice.settings.addresses import (
     spool_uri,
     web_address,
 )
+from sluice.settings.lake_mode import LakeMode
 from sluice.settings.values import Duration, Retention, Size
 
 PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
@@ -29,13 +39,6 @@ _LONGEST_FRESHNESS = 240
 
 Streaming = Literal["off", "on", "parallel", "auto"]
 Origin = Literal["any", "none"]
-Mode = Literal["mirror", "changelog", "history"]
-
-
-def _not_history(mode: Mode) -> Mode:
-    if mode == "history":
-        raise ValueError("mode history is not supported by this version; choose mirror or changelog")
-    return mode
 
 
 def _table_pattern(value: str) -> str:
@@ -52,7 +55,6 @@ def _selection_pattern(value: str) -> str:
 
 PipelineName = Annotated[str, Field(pattern=PIPELINE_NAME)]
 ApplyWay = Literal["auto", "direct", "distributed", "merge"]
-LakeMode = Annotated[Mode, AfterValidator(_not_history)]
 TablePattern = Annotated[str, AfterValidator(_table_pattern)]
 SelectionPattern = Annotated[str, AfterValidator(_selection_pattern)]
 
@@ -268,9 +270,8 @@ class LakeSettings(Section):
         (), description="names of earlier pipelines whose lake tables this one replaces; any other's are refused"
     )
     mode: LakeMode = Field(
-        "mirror",
-        description="mirror keeps current rows, changelog appends every change; history is not supported by this "
-        "version",
+        lake_kinds.DEFAULT,
+        description=", ".join(f"{kind.name} {kind.what}" for kind in lake_kinds.KINDS.values()),
     )
     on_change: OnChange = Field(
         "resync",
