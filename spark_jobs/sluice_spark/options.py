@@ -9,12 +9,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.contract import applied
+from sluice.contract import applied, lake_kinds
 from sluice.errors import UsageError
 
-MIRROR = "mirror"
-CHANGELOG = "changelog"
-MODES = (MIRROR, CHANGELOG)
 AUTO = "auto"
 WAYS = (AUTO, *applied.WAYS)
 """How windows are committed (`sluice.contract.applied`); auto chooses for each window."""
@@ -56,7 +53,7 @@ class ApplyOptions:
     spool_options: dict[str, str] = field(default_factory=dict, repr=False)
     lake_options: dict[str, str] = field(default_factory=dict, repr=False)
     replaces: tuple[str, ...] = ()
-    mode: str = MIRROR
+    mode: str = lake_kinds.DEFAULT
     metadata_columns: bool = True
     log_retention_seconds: float = 3600.0
     vacuum_seconds: float = 7 * 86400.0
@@ -94,7 +91,7 @@ class ApplyOptions:
 
     def __post_init__(self) -> None:
         for section, option, default, offered in (
-            ("lake", "mode", self.mode, MODES),
+            ("lake", "mode", self.mode, tuple(lake_kinds.KINDS)),
             ("apply", "way", self.way, WAYS),
         ):
             for name, value in [
@@ -110,9 +107,7 @@ class ApplyOptions:
             raise UsageError("workers, max_window_bytes and max_memory_bytes must be at least 1")
 
     def mode_of(self, qualified_name: str) -> str:
-        """The mode configured for a table; a table with neither key nor full identity is a
-        changelog whatever this says.
-        """
+        """The kind of lake table that is configured for a table, by name."""
         return str(self.tables.get(qualified_name, {}).get("mode", self.mode))
 
     def way_of(self, qualified_name: str) -> str:

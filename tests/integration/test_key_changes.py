@@ -197,7 +197,7 @@ def test_a_changelog_is_read_again_when_old_rows_come_with_fewer_columns(
 ) -> None:
     before = (*KEYED[:1], "ALTER TABLE t REPLICA IDENTITY FULL", *KEYED[1:])
     after = (*CHANGES, "ALTER TABLE t REPLICA IDENTITY DEFAULT", *CHANGES[:1])
-    options = {**RESYNC, "policies": Policies(TablePolicy(changelog=True))}
+    options = {**RESYNC, "policies": Policies(TablePolicy(mode="changelog"))}
     changed_while_down(pipeline, before, after, runs=2, **options)
     assert_equal(pipeline, tmp_path, {"key": 1})
 

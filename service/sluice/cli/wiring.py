@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from sluice.store.base import ObjectStore
 
 _MEBI = 1024**2
-CHANGELOG = "changelog"
-POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract"}
+POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract", "mode"}
 """Settings of a table that decide what ingest does when it changes."""
 
 
@@ -153,12 +152,10 @@ def policies(settings: Settings) -> "Policies":
 
     default = TablePolicy(
         **settings.lake.model_dump(include=POLICY_KEYS),
-        changelog=settings.lake.mode == CHANGELOG,
         accept_missing=_accepted(settings),
     )
     own = {name: table.model_dump(include=POLICY_KEYS, exclude_none=True) for name, table in settings.tables.items()}
-    modes = {name: (table.mode or settings.lake.mode) == CHANGELOG for name, table in settings.tables.items()}
-    return Policies(default, {name: replace(default, changelog=modes[name], **own[name]) for name in own})
+    return Policies(default, {name: replace(default, **own[name]) for name in own})
 
 
 def apply_options(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
+from sluice.contract import lake_kinds
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.addresses import (
     lake_uri,
@@ -17,6 +18,7 @@ from sluice.settings.addresses import (
     optional_web_address,
     web_address,
 )
+from sluice.settings.lake_mode import LakeMode
 from sluice.settings.spool import LimitSettings, Section, SpoolSettings
 from sluice.settings.values import Duration, Size
 
@@ -29,13 +31,6 @@ _LONGEST_FRESHNESS = 240
 
 Streaming = Literal["off", "on", "parallel", "auto"]
 Origin = Literal["any", "none"]
-Mode = Literal["mirror", "changelog", "history"]
-
-
-def _not_history(mode: Mode) -> Mode:
-    if mode == "history":
-        raise ValueError("mode history is not supported by this version; choose mirror or changelog")
-    return mode
 
 
 def _table_pattern(value: str) -> str:
@@ -52,7 +47,6 @@ def _selection_pattern(value: str) -> str:
 
 PipelineName = Annotated[str, Field(pattern=PIPELINE_NAME)]
 ApplyWay = Literal["auto", "direct", "distributed", "merge"]
-LakeMode = Annotated[Mode, AfterValidator(_not_history)]
 TablePattern = Annotated[str, AfterValidator(_table_pattern)]
 SelectionPattern = Annotated[str, AfterValidator(_selection_pattern)]
 
@@ -197,9 +191,8 @@ class LakeSettings(Section):
         (), description="names of earlier pipelines whose lake tables this one replaces; any other's are refused"
     )
     mode: LakeMode = Field(
-        "mirror",
-        description="mirror keeps current rows, changelog appends every change; history is not supported by this "
-        "version",
+        lake_kinds.DEFAULT,
+        description=", ".join(f"{kind.name} {kind.what}" for kind in lake_kinds.KINDS.values()),
     )
     on_change: OnChange = Field(
         "resync",

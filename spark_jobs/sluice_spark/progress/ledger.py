@@ -21,8 +21,8 @@ from sluice.manifest.gaps import Gap
 from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState, TableState
 from sluice_spark.applied_window import Applied
+from sluice_spark.kinds.registry import kind_of
 from sluice_spark.lake.examined_version import ExaminedVersion
-from sluice_spark.modes.choice import mode_of
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
 from sluice_spark.progress.table_progress import TableProgress, Work
@@ -466,7 +466,7 @@ class Ledger:
             schema_name=state.schema_name,
             table_name=state.table_name,
             path=state.path,
-            mode=mode_of(self._options, schema),
+            mode=kind_of(self._options, schema).name,
             generation=state.generation,
             state=shown,
             why=why,
