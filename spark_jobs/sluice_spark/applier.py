@@ -42,10 +42,8 @@ from sluice_spark.workers import Workers
 AWAY_SECONDS = 5.0
 """Between two attempts while the store does not answer."""
 IDLE_REPORT_SECONDS = 20.0
-BUSY_REPORT_SECONDS, REPORT_SHARE = 1.0, 0.05
-"""Between two reports while windows end, and the share of the loop's time that reports may take: one
-with a thousand tables to a distant store is not written every second.
-"""
+REPORT_SHARE = 0.05
+"""Of the loop's time, for reports: one with a thousand tables to a distant store is not written every second."""
 LONGEST_PAUSE_SECONDS, SHORTEST_PAUSE_SECONDS = 1.0, 0.01
 """Of the loop, which notices a stop and the loss of the lease in between; and which does not spin."""
 
@@ -117,7 +115,12 @@ class Applier:
                 telemetry=self._telemetry,
             )
             self._boundaries = Boundaries(self._ledger, apart_seconds=self._options.complete_seconds)
-            self._intake = Intake(self._store, self._ledger, poll_seconds=self._options.poll_seconds)
+            self._intake = Intake(
+                self._store,
+                self._ledger,
+                poll_seconds=self._options.poll_seconds,
+                idle_seconds=self._options.idle_poll_seconds,
+            )
             self._maintenance = self._maintained()
             self._upkeep = self._kept(last_log.upkeep if last_log else SpoolUpkeep())
             self._workers = Workers(self._store, self._lake, self._session, count=self._options.workers)
@@ -391,7 +394,9 @@ class Applier:
 
     def _report(self, *, force: bool = False) -> None:
         began = time.monotonic()
-        rhythm = max(BUSY_REPORT_SECONDS, self._report_cost / REPORT_SHARE) if self._changed else IDLE_REPORT_SECONDS
+        rhythm = IDLE_REPORT_SECONDS
+        if self._changed:
+            rhythm = max(self._options.report_seconds, self._report_cost / REPORT_SHARE)
         if not force and began - self._reported < rhythm:
             return
         self._lease.check()

@@ -15,9 +15,9 @@ import structlog
 
 from sluice import faults
 from sluice_spark.fold.partition import weight
+from sluice_spark.kinds.planning import Planner
 from sluice_spark.lake.plan import CommitPlan
 from sluice_spark.lake.rows_to_commit import HeldRows
-from sluice_spark.modes.planning import Planner
 from sluice_spark.read.changes import Count, Taken, WindowChanges
 from sluice_spark.read.window import Window
 
@@ -92,7 +92,7 @@ class Ahead:
     def _planned(self, changes: WindowChanges, taken: Taken, planner: Planner) -> Planned | None:
         target = planner.target
         newest = max(self.window.schema_version, *(version.version for _, version in taken))
-        if not planner.needs_changes_alone or newest > target.schema.version or self._dropped.is_set():
+        if planner.kind.reads_lake or newest > target.schema.version or self._dropped.is_set():
             return None
         count, rows = Count(), HeldRows()
         plan = planner.at_once(count.over(changes.onto(target.schema).projected(taken)), rows)

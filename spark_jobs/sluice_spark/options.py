@@ -9,12 +9,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.contract import applied
+from sluice.contract import applied, lake_kinds
 from sluice.errors import UsageError
 
-MIRROR = "mirror"
-CHANGELOG = "changelog"
-MODES = (MIRROR, CHANGELOG)
 AUTO = "auto"
 WAYS = (AUTO, *applied.WAYS)
 """How windows are committed (`sluice.contract.applied`); auto chooses for each window."""
@@ -31,7 +28,8 @@ class ApplyOptions:
 
     `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id,
     ...). `jars` is the directory of jars (empty: the default). The manifest is looked at every
-    `poll_seconds`, a change waits `freshness_seconds` at most for its window, and boundaries lie
+    `poll_seconds`, or up to `idle_poll_seconds` while nothing comes. Reports lie `report_seconds` apart at least while
+    windows end. A change waits `freshness_seconds` at most for its window, and boundaries lie
     `complete_seconds` apart at least. `max_window_bytes` bounds the spool
     bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at once,
     `key_cache_bytes` the key columns of data files kept in memory, `until_lsn` ends the process
@@ -55,7 +53,7 @@ class ApplyOptions:
     spool_options: dict[str, str] = field(default_factory=dict, repr=False)
     lake_options: dict[str, str] = field(default_factory=dict, repr=False)
     replaces: tuple[str, ...] = ()
-    mode: str = MIRROR
+    mode: str = lake_kinds.DEFAULT
     metadata_columns: bool = True
     log_retention_seconds: float = 3600.0
     vacuum_seconds: float = 7 * 86400.0
@@ -66,6 +64,8 @@ class ApplyOptions:
     driver_memory: str = "2g"
     jars: str = ""
     poll_seconds: float = 0.25
+    idle_poll_seconds: float = 0.0
+    report_seconds: float = 1.0
     freshness_seconds: float = 2.0
     complete_seconds: float = 5.0
     max_window_bytes: int = 128 * 1024 * 1024
@@ -91,7 +91,7 @@ class ApplyOptions:
 
     def __post_init__(self) -> None:
         for section, option, default, offered in (
-            ("lake", "mode", self.mode, MODES),
+            ("lake", "mode", self.mode, tuple(lake_kinds.KINDS)),
             ("apply", "way", self.way, WAYS),
         ):
             for name, value in [
@@ -107,9 +107,7 @@ class ApplyOptions:
             raise UsageError("workers, max_window_bytes and max_memory_bytes must be at least 1")
 
     def mode_of(self, qualified_name: str) -> str:
-        """The mode configured for a table; a table with neither key nor full identity is a
-        changelog whatever this says.
-        """
+        """The kind of lake table that is configured for a table, by name."""
         return str(self.tables.get(qualified_name, {}).get("mode", self.mode))
 
     def way_of(self, qualified_name: str) -> str:

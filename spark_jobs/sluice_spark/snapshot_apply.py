@@ -18,10 +18,10 @@ from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.distributed.snapshot_parts import SnapshotParts
+from sluice_spark.kinds.registry import snapshot_columns
 from sluice_spark.lake.build import BuildLost, BuildTable, Exchange
 from sluice_spark.lake.commit_way import DIRECT, NotDirect
 from sluice_spark.lake.table import LakeTable
-from sluice_spark.modes import choice
 from sluice_spark.options import AUTO, ApplyOptions
 from sluice_spark.read.changes import SnapshotRows
 from sluice_spark.read.window import Window
@@ -87,7 +87,7 @@ class SnapshotApply:
         if any(segment.schema_version != snapshot.schema_version for segment in window.segments):
             raise UnsupportedChange("the snapshot has rows of several schema versions")
         schema = self._state.schemas[snapshot.schema_version]
-        columns = choice.snapshot_columns(self._options, schema.carried)
+        columns = snapshot_columns(self._options, schema.carried)
         faults.point("apply.read.after")
         # All rows of the snapshot are new.
         distribution = Distribution.of(self._options, self._lake, self._state, removals_sent=True)

@@ -1,7 +1,7 @@
 """One window of one table, from segments to a commit.
 
 Owns the order of steps that makes a replay harmless: read and check the bytes, follow the schema,
-let the mode plan the commit, commit with the marker. Runs in a worker thread on a private session;
+let the kind of the table plan the commit, commit with the marker. Runs in a worker thread on a private session;
 the caller runs one window of a table at a time. A window that fits in `max_memory_bytes` is folded
 at once, a larger one in portions of at most that. Either way there is one commit.
 """
@@ -18,14 +18,14 @@ from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.applied_window import Applied
 from sluice_spark.distributed.distribution import Distribution
+from sluice_spark.kinds.planning import Planner
+from sluice_spark.kinds.registry import kind_of, lake_columns
 from sluice_spark.lake import evolution
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.rows_to_commit import SparkHandover
 from sluice_spark.lake.table import LakeTable
-from sluice_spark.modes import choice
-from sluice_spark.modes.planning import Planner
 from sluice_spark.next_window import Ahead, Planned
-from sluice_spark.options import CHANGELOG, ApplyOptions
+from sluice_spark.options import ApplyOptions
 from sluice_spark.read.changes import Count, Taken, WindowChanges, versions_in
 from sluice_spark.read.window import Window, visible
 from sluice_spark.snapshot_apply import SnapshotApply
@@ -279,11 +279,8 @@ class TableApply:
     def _evolve(self, number: int, *, since: int) -> int:
         known = {version: schema.carried for version, schema in self._state.schemas.items() if version >= since}
         shapes = {
-            version: evolution.Shape(schema, tuple(choice.lake_columns(self._options, schema)))
+            version: evolution.Shape(schema, tuple(lake_columns(self._options, schema)))
             for version, schema in known.items()
         }
-        is_changelog = self._mode(known[number]) == CHANGELOG
-        return evolution.evolve(self._lake, shapes, number, since=since, is_changelog=is_changelog)
-
-    def _mode(self, schema: TableSchema) -> str:
-        return choice.mode_of(self._options, schema)
+        keeps_changes = kind_of(self._options, known[number]).keeps_changes
+        return evolution.evolve(self._lake, shapes, number, since=since, keeps_changes=keeps_changes)

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from sluice.contract.entries import Opened
 from sluice.store.base import ObjectStore
 from sluice_spark.applied_window import Applied
+from sluice_spark.kinds.kind import removals_are_sent
 from sluice_spark.lake.opening import Lake
-from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.next_window import Ahead
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.table_progress import TableProgress, Work

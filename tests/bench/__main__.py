@@ -13,6 +13,7 @@ from tests.bench import (
     backlog,
     catalog,
     freshness,
+    idle,
     long_log,
     long_run,
     memory,
@@ -42,6 +43,8 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P15": long_log.p15,
     "P16": backlog.p16,
     "P17": freshness.p17,
+    "P18": idle.p18,
+    "P23": idle.p23,
 }
 RESULTS = Path("build/bench.json")
 

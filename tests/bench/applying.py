@@ -26,10 +26,10 @@ from sluice.manifest.values import TableState
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
 from sluice_spark import session as sessions
+from sluice_spark.kinds.kind import removals_are_sent
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import Lake
-from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.options import ApplyOptions
 from sluice_spark.read.window import Window
 from sluice_spark.snapshot_apply import SnapshotApply

@@ -190,7 +190,7 @@ def percentile(values: list[float], share: float) -> float:
 def _run(load: Load) -> Outcome:
     console.print(f"filling {load.tables} tables, load {os.getloadavg()[0]:.1f}")
     settings = {"shared_buffers": "256MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
-    with _two_cores(), tempfile.TemporaryDirectory() as directory, temporary_server(settings=settings) as server:
+    with two_cores(), tempfile.TemporaryDirectory() as directory, temporary_server(settings=settings) as server:
         with server.superuser() as connection:
             for number in range(load.tables):
                 connection.execute(_of(CREATE, number).encode())
@@ -211,10 +211,10 @@ def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome
     writer = Writer(server.dsn(), load)
     began = time.monotonic()
     with pipeline.start("up") as process:
-        with _following(tails):
+        with following(tails):
             patience = LIVE_SECONDS + EACH_SECONDS * load.idle
             all_tables = load.tables + load.idle
-            _until(lambda: _live(store) == all_tables, process, patience, "every table is in the lake")
+            until(lambda: live(store) == all_tables, process, patience, "every table is in the lake")
             console.print(f"every table is in the lake {time.monotonic() - began:.0f} s after the start")
             live = time.time()
             windows, changes, loaded = sum(len(tail.commits) for tail in tails), writer.changes, time.monotonic()
@@ -226,10 +226,10 @@ def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome
             # Something must be committed behind the position: a table is complete through
             # transactions, not through silence.
             writer.write(1.0, probing=False)
-            _until(lambda: _complete_through(store) > wanted, process, CAUGHT_UP_SECONDS, "the lake has all probes")
+            until(lambda: _complete_through(store) > wanted, process, CAUGHT_UP_SECONDS, "the lake has all probes")
         differing = [(path, f"t{number}") for number, path in enumerate(paths)]
-        _until(lambda: _are_equal(server, differing), process, CAUGHT_UP_SECONDS, "the lake adds up to the source")
-    entries = _entries_of(store, {probe.xid for probe in writer.probes})
+        until(lambda: _are_equal(server, differing), process, CAUGHT_UP_SECONDS, "the lake adds up to the source")
+    entries = entries_of(store, {probe.xid for probe in writer.probes})
     commits = [tails[probe.table].first_through(entries[probe.xid]) for probe in writer.probes]
     for probe, commit in list(zip(writer.probes, commits, strict=True))[-CHECKED:]:
         _check(paths[probe.table], probe, commit)
@@ -267,7 +267,7 @@ def _from_log(log: Path, *, since: float) -> tuple[str, str]:
 
 
 @contextmanager
-def _two_cores() -> Iterator[None]:
+def two_cores() -> Iterator[None]:
     """For this process and all that it starts inside the block."""
     all_cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(all_cores)[:2])
@@ -278,7 +278,7 @@ def _two_cores() -> Iterator[None]:
 
 
 @contextmanager
-def _following(tails: list[Tail]) -> Iterator[None]:
+def following(tails: list[Tail]) -> Iterator[None]:
     done = threading.Event()
 
     def follow() -> None:
@@ -297,7 +297,7 @@ def _following(tails: list[Tail]) -> Iterator[None]:
         tail.follow()
 
 
-def _until(claim: Callable[[], bool], process: SluiceProcess, seconds: float, what: str) -> None:
+def until(claim: Callable[[], bool], process: SluiceProcess, seconds: float, what: str) -> None:
     """Waits until `claim` holds. Raises RuntimeError when it does not in time, or Sluice has ended."""
     deadline = time.monotonic() + seconds
     while not claim():
@@ -312,7 +312,7 @@ def _position(server: PostgresServer) -> int:
     return int(row[0]) if row else 0
 
 
-def _live(store: ObjectStore) -> int:
+def live(store: ObjectStore) -> int:
     """How many tables the applier reports as live in the lake."""
     log = newest_log(store).read()
     return sum(table.state == "live" for table in log.tables.values()) if log else 0
@@ -337,7 +337,7 @@ def _are_equal(server: PostgresServer, differing: list[tuple[Path, str]]) -> boo
     return True
 
 
-def _entries_of(store: ObjectStore, xids: set[int]) -> dict[int, int]:
+def entries_of(store: ObjectStore, xids: set[int]) -> dict[int, int]:
     """The manifest entry of each of these transactions."""
     found = {}
     for entry, _ in read_entries(store, after_seq=0):

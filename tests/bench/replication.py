@@ -98,6 +98,14 @@ class Arena:
         self._sql(f"SELECT pg_drop_replication_slot('{slot}')")
         return outcome
 
+    def discarded(self, number: int) -> Outcome:
+        """The same messages, received by a client of our own that keeps none."""
+        slot = f"discarded_{number}"
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{slot}')")
+        result = self._run("discard_once", self.server.dsn(), slot, "bench", self.end_lsn)
+        self._sql(f"SELECT pg_drop_replication_slot('{slot}')")
+        return Outcome(result["seconds"], result["cpu_s"], result["peak_rss_mb"])
+
     def ours(self, number: int, verify: Verify) -> Outcome:
         spool = self.directory / f"spool_{number}"
         shutil.copytree(self.pristine, spool)
@@ -117,10 +125,13 @@ class Arena:
         return result["cpu_s"] / seconds, (after - before) * 60 / seconds
 
     def _ingest(self, slot: str, spool: Path, until: str) -> dict[str, float]:
-        command = [sys.executable, "-m", "tests.bench.ingest_once", self.server.dsn(), slot, "bench", str(spool), until]
+        return self._run("ingest_once", self.server.dsn(), slot, "bench", str(spool), until)
+
+    def _run(self, program: str, *arguments: str) -> dict[str, float]:
+        command = [sys.executable, "-m", f"tests.bench.{program}", *arguments]
         done = subprocess.run(command, check=False, timeout=900, capture_output=True, text=True)
         if done.returncode:
-            raise RuntimeError(f"ingest failed: {done.stderr[-2000:]}")
+            raise RuntimeError(f"{program} failed: {done.stderr[-2000:]}")
         return dict(json.loads(done.stdout)) if done.stdout else {}
 
     def _sql(self, statement: str) -> str:
@@ -204,12 +215,15 @@ def p9(_rounds: int) -> dict[str, float | None]:
 def _contest(name: str, arena: Arena, verify: Verify, rounds: int, *, rows: int) -> dict[str, float | None]:
     ours = Contestant("sluice, to typed Parquet", lambda number: arena.ours(number, verify))
     reference = Contestant("pg_recvlogical, to /dev/null", arena.reference)
-    take_turns(name, [reference, ours], rounds=rounds)
-    show(name, [reference, ours])
+    discarding = Contestant("our reader, thrown away", arena.discarded)
+    contestants = [reference, discarding, ours]
+    take_turns(name, contestants, rounds=rounds)
+    show(name, contestants)
     return {
         "ours_s": ours.median_s,
         "reference_s": reference.median_s,
         "ratio": reference.median_s / ours.median_s,
+        "of_discarding": ours.median_s / discarding.median_s,
         "ours_min_s": ours.min_s,
         "reference_min_s": reference.min_s,
         "debezium_ratio": None,

@@ -17,7 +17,7 @@ def test_sigterm_drains_and_acknowledges_though_the_source_goes_on_writing(start
     """Nothing but the stop makes it publish: an entry would wait for an hour."""
     positions: list[int] = []
     with Writer(started.workload, started.database.dsn, pause_s=0.01, large_pause_s=0.5) as writer:
-        with started.ingest(max_delay="1h") as ingest:
+        with started.ingest(interval="1h") as ingest:
             started.streaming(ingest)
             before = started.proxy.flushed
             writer.ask(lambda workload: positions.append(workload.position()))

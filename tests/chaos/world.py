@@ -77,10 +77,14 @@ class World:
         """From here on the witness sees what is committed. The publication must exist."""
         self.witness = Witness(self.database)
 
-    def ingest(self, *, faults: str = "", max_delay: str = MAX_DELAY, stop: str = "") -> SluiceProcess:
-        """`sluice run`, with fault points armed; `stop` is its time to stop in, if not the default."""
+    def ingest(self, *, faults: str = "", interval: str = "", stop: str = "") -> SluiceProcess:
+        """`sluice run`, with fault points armed; `interval` is the one between two entries and `stop` its time to
+        stop in, if not the default.
+        """
         self._connections = self.proxy.connections
-        environment = {"SLUICE_FAULTS": faults, "SLUICE_SPOOL__MAX_DELAY": max_delay}
+        environment = {"SLUICE_FAULTS": faults}
+        if interval:
+            environment |= {"SLUICE_SPOOL__MAX_DELAY": interval, "SLUICE_SPOOL__MIN_INTERVAL": interval}
         if stop:
             environment["SLUICE_STOP_TIMEOUT"] = stop
         return self.pipeline.start("run", environment=environment)

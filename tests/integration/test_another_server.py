@@ -86,8 +86,9 @@ def refused(two: Two, lead_away: Callable[[], None]) -> SlotLost:
     def follow() -> None:
         with two.pipeline.running(watch_interval_s=0.1) as run:
             run.wait_until(lambda: two.pipeline.state().tables and two.pipeline.table("public.a").state == "live")
-            # Its looks have a session of their own by then, which stays with the first server.
-            run.wait_until(lambda: two.pipeline.state().examined_lsn > 0)
+            # What finds a table is a look, whose session stays with the first server from then on.
+            two.make("found")
+            run.wait_until(lambda: "found" in {table.table_name for table in two.pipeline.state().tables.values()})
             lead_away()
             run.thread.join(30)
 

@@ -18,7 +18,7 @@ from sluice.source import ddl_signal
 from tests.integration.test_catalog_unseen_changes import LIMITS, MOOD, PARTED, PLAIN
 from tests.integration.test_wider_types_limits import FOLLOW
 from tests.integration.test_wider_types_limits import STORIES as WIDER
-from tests.support.catalog_stories import RESYNC, assert_equal, set_up, verdicts
+from tests.support.catalog_stories import RESYNC, assert_equal, read_again, set_up, verdicts
 from tests.support.extent import cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.source_setup import since
@@ -111,8 +111,7 @@ def test_it_is_named_while_ingest_runs_and_read_again(pipeline: IngestPipeline, 
     with pipeline.running(**RESYNC) as running:
         running.wait_until(lambda: {one.state for one in pipeline.state().tables.values()} == {"live"})
         set_up(pipeline, after)  # and it is stopped at once: what was not looked at comes again
-    for _ in range(2):
-        pipeline.run(**RESYNC)
+    read_again(pipeline, **RESYNC)
     assert {(verdict.state, verdict.differences) for verdict in verdicts(pipeline, tmp_path)} == {("live", ())}
     assert max(one.generation for one in pipeline.state().tables.values()) > 1
 

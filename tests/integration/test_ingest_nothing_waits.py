@@ -41,7 +41,7 @@ def test_rows_looks_and_requests_go_on_while_a_change_of_shape_cannot_be_stored(
     pipeline.run()
     store = WithoutEntries(pipeline.store)
     beside = IngestPipeline(database, cast("ObjectStore", store))
-    with beside.running(flush=FlushPolicy(max_delay_s=3600), watch_interval_s=0.2) as running:
+    with beside.running(flush=FlushPolicy(max_delay_s=3600, min_interval_s=3600), watch_interval_s=0.2) as running:
         running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "streaming")
         assert running.ingest is not None
         status, epoch = running.ingest.status, running.ingest._epoch

@@ -197,7 +197,7 @@ def test_a_changelog_is_read_again_when_old_rows_come_with_fewer_columns(
 ) -> None:
     before = (*KEYED[:1], "ALTER TABLE t REPLICA IDENTITY FULL", *KEYED[1:])
     after = (*CHANGES, "ALTER TABLE t REPLICA IDENTITY DEFAULT", *CHANGES[:1])
-    options = {**RESYNC, "policies": Policies(TablePolicy(changelog=True))}
+    options = {**RESYNC, "policies": Policies(TablePolicy(mode="changelog"))}
     changed_while_down(pipeline, before, after, runs=2, **options)
     assert_equal(pipeline, tmp_path, {"key": 1})
 
@@ -275,7 +275,12 @@ def test_what_was_rolled_back_hides_no_change_of_the_key(
     prepared transaction that was had been the first to announce the first one.
     """
     since(pipeline.database, 16, "streaming at once")
-    options = {**RESYNC, "two_phase": True, "flush": FlushPolicy(max_delay_s=60), "watch_interval_s": 60}
+    options = {
+        **RESYNC,
+        "two_phase": True,
+        "flush": FlushPolicy(max_delay_s=60, min_interval_s=60),
+        "watch_interval_s": 60,
+    }
     set_up(pipeline, KEYED)
     pipeline.run(**options)
     if "SAVEPOINT s" in undone:

@@ -4,6 +4,7 @@ says so.
 
 import asyncio
 import struct
+import threading
 from collections.abc import Generator
 from contextlib import closing
 from typing import Any, cast
@@ -178,6 +179,13 @@ def test_a_snapshot_whose_holder_is_gone_is_a_race_and_not_a_snapshot(database: 
     holder = SnapshotHolder.open(options)
     holder.close()
     assert not holder.alive()
+    # The snapshot is there until the server has ended the session.
+    others = b"SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with database.connect() as connection:
+        for _ in range(200):
+            if connection.execute(others).fetchone() is None:
+                break
+            threading.Event().wait(0.05)
     with pytest.raises(SnapshotRaced, match="snapshot is gone"):
         list(read_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
 

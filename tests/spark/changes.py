@@ -194,13 +194,13 @@ class Manifest:
         """One entry with one transaction of these changes."""
         return self.entry([(changes, schema)])
 
-    def unstored(self, *schemas: TableSchema) -> int:
-        """One entry with a change of each of these tables, whose segments are in no store: for those who
+    def unstored(self, *schemas: TableSchema, rows: int = 1) -> int:
+        """One entry with changes of each of these tables, whose segments are in no store: for those who
         look at the manifest only.
         """
         end = self.lsn + 10
         segments = tuple(
-            Segment(f"data/{schema.table_id}/{end}", schema.table_id, 1, 1, 10, "", end, end, {"i": 1})
+            Segment(f"data/{schema.table_id}/{end}", schema.table_id, 1, rows, 10, "", end, end, {"i": rows})
             for schema in schemas
         )
         return self.append(Changes(segments, Commits([end], [end], [7])), through_lsn=end)

@@ -136,7 +136,7 @@ class Edges:
         stop = threading.Event()
         work = Work(
             Applier(
-                self.pipeline.options(once=False, workers=2, tables=MODES),
+                self.pipeline.options(once=False, workers=2, tables=MODES, report_seconds=0.2),
                 self.pipeline.store,
                 self.pipeline.spark,
                 stop=stop,

@@ -64,7 +64,6 @@ def shared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sha
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Pauses as short as a test may have them."""
     monkeypatch.setattr(applier, "AWAY_SECONDS", 0.05)
-    monkeypatch.setattr(applier, "BUSY_REPORT_SECONDS", 0.2)
     yield
     faults.arm("")
 

@@ -5,10 +5,10 @@ from sluice.manifest.reader import read_entries
 from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState
 from sluice_spark.applied_window import Applied
+from sluice_spark.kinds.kind import removals_are_sent
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import LakeTable
-from sluice_spark.modes.target import removals_are_sent
 from sluice_spark.read.window import Window
 from sluice_spark.snapshot_apply import SnapshotApply
 from sluice_spark.table_apply import TableApply

@@ -51,7 +51,6 @@ class Demonstration:
         self._screen = screen
         settings: dict[str, dict[str, Any]] = {
             "source": {"tables": ["public.*"]},
-            "spool": {"max_delay": "1s"},
             "apply": {"conf": {"spark.driver.extraJavaOptions": _JAVA_OPTIONS}},
             "telemetry": {"log_format": "console"},
         }

@@ -11,6 +11,7 @@ from sluice.cli import output, table_names, wiring
 from sluice.cli.config_reload import mode_of
 from sluice.cli.invocation import Invocation, common
 from sluice.contract.control import RESYNC
+from sluice.contract.lake_kinds import KINDS
 from sluice.errors import UsageError
 from sluice.lsn import show
 from sluice.printable import one_line
@@ -115,7 +116,7 @@ def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -
     done = recreate(
         wiring.ingest_options(settings, instance="sluice slot recreate"),
         store,
-        mirrored=lambda name: mode_of(settings, name) == "mirror",
+        mirrored=lambda name: not KINDS[mode_of(settings, name)].keeps_changes,
         resync=lambda name: table_names.request(store, RESYNC, known[name]),
         upgraded=upgraded,
     )

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from sluice.store.base import ObjectStore
 
 _MEBI = 1024**2
-CHANGELOG = "changelog"
-POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract"}
+POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract", "mode"}
 """Settings of a table that decide what ingest does when it changes."""
 
 
@@ -113,7 +112,11 @@ def ingest_options(settings: Settings, *, instance: str, source: "SourceOptions 
         # The stream closes an entry when its oldest row is this old; what comes out of it in
         # smaller pieces is closed by the flush policy.
         stream=StreamLimits(max_delay_s=settings.spool.max_delay),
-        flush=FlushPolicy(max_delay_s=settings.spool.max_delay, progress_interval_s=settings.spool.progress_interval),
+        flush=FlushPolicy(
+            max_delay_s=settings.spool.max_delay,
+            min_interval_s=settings.spool.entry_interval,
+            progress_interval_s=settings.spool.progress_interval,
+        ),
         snapshot=SnapshotLimits(
             connections=settings.source.snapshot_connections,
             chunk_bytes=settings.source.snapshot_chunk,
@@ -125,6 +128,7 @@ def ingest_options(settings: Settings, *, instance: str, source: "SourceOptions 
                 hold_s=settings.source.snapshot_hold,
             ),
         ),
+        request_interval_s=10.0 if settings.spool.is_remote else 1.0,
         slot_wait_s=settings.source.slot_wait,
         stop_s=settings.stop_timeout,
         instance=instance,
@@ -148,12 +152,10 @@ def policies(settings: Settings) -> "Policies":
 
     default = TablePolicy(
         **settings.lake.model_dump(include=POLICY_KEYS),
-        changelog=settings.lake.mode == CHANGELOG,
         accept_missing=_accepted(settings),
     )
     own = {name: table.model_dump(include=POLICY_KEYS, exclude_none=True) for name, table in settings.tables.items()}
-    modes = {name: (table.mode or settings.lake.mode) == CHANGELOG for name, table in settings.tables.items()}
-    return Policies(default, {name: replace(default, changelog=modes[name], **own[name]) for name in own})
+    return Policies(default, {name: replace(default, **own[name]) for name in own})
 
 
 def apply_options(
@@ -187,6 +189,8 @@ def apply_options(
         "spark_conf": plain(settings.apply.conf),
         "driver_memory": f"{settings.apply.driver_memory // _MEBI}m",
         "poll_seconds": settings.apply.poll,
+        "idle_poll_seconds": settings.idle_poll,
+        "report_seconds": 5.0 if settings.spool.is_remote else 1.0,
         "freshness_seconds": settings.apply.freshness,
         "complete_seconds": settings.apply.complete_every,
         "max_window_bytes": settings.apply.max_window,

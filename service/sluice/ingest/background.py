@@ -15,6 +15,7 @@ import structlog
 
 from sluice.errors import ServiceError, may_pass
 from sluice.ingest.epoch import Epoch
+from sluice.ingest.options import IngestOptions
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
 from sluice.ingest.tables.requests import WAITING, said, waiting_in
@@ -35,7 +36,6 @@ time that they may take.
 """
 SILENT_SECONDS = 60.0
 """Between two looks at the catalog while the server would signal DDL, and does not."""
-REQUEST_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 
 
@@ -54,7 +54,7 @@ class Background:
         epoch: Epoch,
         store: ObjectStore,
         *,
-        watch_interval_s: float,
+        options: IngestOptions,
         status: IngestStatus,
         stop: IngestStop,
         errors: RecentErrors,
@@ -64,12 +64,14 @@ class Background:
         """With `urgent` somebody waits until everything is examined."""
         self._epoch = epoch
         self._store = store
-        self._watch_interval_s = watch_interval_s
+        self._watch_interval_s, self._request_interval_s = options.watch_interval_s, options.request_interval_s
         self._status = status
         self._stop = stop
         self._errors = errors
         self._on_error = on_error
         self._tick_s, self._least_s = (URGENT_TICK_SECONDS, 0.0) if urgent else (TICK_SECONDS, LOOK_SECONDS)
+        # An entry of the stream says for nothing what would cost one of its own.
+        self._apart_s = 0.0 if urgent else 2 * options.flush.min_interval_s
         self._logger = structlog.get_logger("ingest")
         tasks = (
             self._take_snapshots(),
@@ -105,11 +107,12 @@ class Background:
     async def _take_requests(self) -> None:
         while not self._stop.asked.is_set():
             await self._attempt(self._epoch.watch.requests.take_at_once, "spool")
-            await self._stop.sleep(REQUEST_SECONDS)
+            await self._stop.sleep(self._request_interval_s)
 
     async def _watch_catalog(self) -> None:
         watch, waits = self._epoch.watch, self._status.waits
         looked_at, rest = time.monotonic(), self._least_s
+        seq, moved_at = 0, 0.0
         while not self._stop.asked.is_set():
             self._status.catalog_beat = time.time()
             await self._stop.sleep(min(self._tick_s, self._watch_interval_s))
@@ -126,7 +129,10 @@ class Background:
                     waits.say(WAITING, f"the source, which cannot be asked now: {wanted}", retry_seconds=rest)
                 else:
                     waits.end(WAITING)
-            await self._attempt(watch.state_examined, "manifest")
+            if self._epoch.log.stored.seq != seq:
+                seq, moved_at = self._epoch.log.stored.seq, time.monotonic()
+            if time.monotonic() - moved_at >= self._apart_s:
+                await self._attempt(watch.state_examined, "manifest")
 
     def _collect_leftovers(self) -> None:
         """Once per process. Nothing waits for it, and nothing but space depends on it."""

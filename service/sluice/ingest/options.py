@@ -21,16 +21,20 @@ was not acknowledged is sent again.
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """When a unit is cut by age, and how often an idle advance may cost a manifest entry."""
+    """When a unit is cut: as soon as nothing is under way and `min_interval_s` after the one before; by age after
+    `max_delay_s`. How often an idle advance may cost a manifest entry.
+    """
 
     max_delay_s: float = 2.0
+    min_interval_s: float = 0.0
     progress_interval_s: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
     """The command line reads them from settings. `tables` are patterns over schema.table; none
-    means the whole publication.
+    means the whole publication. The catalog is looked at every `watch_interval_s` at least, requests of operators
+    every `request_interval_s`.
     """
 
     pipeline: str
@@ -49,6 +53,7 @@ class IngestOptions:
     snapshot: SnapshotLimits = field(default_factory=SnapshotLimits)
     slot_wait_s: float | None = None
     watch_interval_s: float = 10.0
+    request_interval_s: float = 1.0
     stop_s: float = STOP_SECONDS
     instance: str = ""
 

@@ -22,6 +22,7 @@ from sluice.ingest.assemble.assembler import Assembler
 from sluice.ingest.assemble.assembly import Assembly
 from sluice.ingest.circuit_breaker import CircuitBreaker
 from sluice.ingest.commit.committer import Committer
+from sluice.ingest.commit.pace import Pace
 from sluice.ingest.commit.unflushed import Unflushed
 from sluice.ingest.commit.watermark import Watermark
 from sluice.ingest.encode.builder import Builder
@@ -112,6 +113,8 @@ class Session:
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
         self._recorded_at = time.monotonic()
+        self._pace = Pace(min_interval_s=self._policy.min_interval_s, now=self._recorded_at)
+        self._group_commit()
 
     @property
     def last_message_at(self) -> float:
@@ -150,7 +153,7 @@ class Session:
                     await self._take(reading.result())
                     reading = asyncio.ensure_future(self._stream.next_batch())
                 elif not done and not self._in_decoder:
-                    self._run(self._flush_if_due)
+                    self._run(partial(self._flush_if_due, idle=not self._units))
         finally:
             for task in (reading, stopping):
                 task.cancel()
@@ -229,6 +232,7 @@ class Session:
         finally:
             self.backpressure.end(self.backpressure_cause)
         task = self._run(lambda: self._decode(batch))
+        self._group_commit()
         faults.point("batch.handed")
         for _ in range(permits):
             task.add_done_callback(lambda _: self._batch_permits.release())
@@ -250,6 +254,14 @@ class Session:
     def _decoded(self, task: "asyncio.Future[None]") -> None:
         self._in_decoder.discard(task)
         task.exception()  # the breaker has it
+        self._group_commit()
+
+    def _group_commit(self) -> None:
+        """Transactions that end while an entry is under way wait for it together; where none is, they wait for
+        nothing but the pace.
+        """
+        busy = self._in_decoder or self._units
+        self._stream.flush_from(None if busy else self._pace.earliest(time.monotonic()))
 
     def limit(self, options: IngestOptions) -> None:
         """From now on the limits of `options` hold, for what is open as well. On the event loop."""
@@ -279,7 +291,7 @@ class Session:
         if self._builder.pending and self._waiting_since is None:
             self._waiting_since = time.monotonic()
         if batch.shutdown or (batch.flush and self._builder.pending and not self._is_holding()):
-            self._flush_now("asked" if batch.shutdown or self._urgent else "age")
+            self._flush_now("asked" if batch.shutdown or self._urgent else self._age_or_idle())
         else:
             self._flush_if_due()
         self.counts.decode_cpu_s += time.thread_time() - began
@@ -310,7 +322,12 @@ class Session:
         """Whether rows wait for a look at the catalog. Looks wait for those that say something of a table."""
         return self._signals.holding and not self._tables.has_decided(self._builder.through_lsn)
 
-    def _flush_if_due(self) -> None:
+    def _age_or_idle(self) -> str:
+        waited = time.monotonic() - (self._waiting_since or time.monotonic())
+        return "age" if waited >= self._policy.max_delay_s else "idle"
+
+    def _flush_if_due(self, *, idle: bool = False) -> None:
+        """`idle`: nothing is under way, and nothing comes."""
         self.counts.decoder_beat = time.time()
         now = time.monotonic()
         if self._is_holding() and not self._builder.full:
@@ -318,6 +335,8 @@ class Session:
         if self._waiting_since is not None:
             if self._builder.full or now - self._waiting_since >= self._policy.max_delay_s:
                 self._publish(self._builder.full or "age")
+            elif idle and now >= self._pace.earliest(now):
+                self._publish("idle")
         elif self._builder.through_lsn > self._recorded_lsn and (
             self._urgent or now - self._recorded_at >= self._policy.progress_interval_s
         ):
@@ -338,6 +357,7 @@ class Session:
         self._waiting_since = None
         self._recorded_lsn = unit.through_lsn
         self._recorded_at = time.monotonic()
+        self._pace.written(self._recorded_at)
         faults.point("unit.submit.before")
         future = self._line.submit(unit)
         faults.point("unit.submit.after")
@@ -345,9 +365,13 @@ class Session:
         future.add_done_callback(partial(self._published, began))
 
     def _published(self, began: float, future: "Future[None]") -> None:
-        self._units.discard(future)
         if future.exception() is None:
             self.counts.flush_seconds.add(time.monotonic() - began)
+        self._loop.call_soon_threadsafe(self._landed, future)
+
+    def _landed(self, future: "Future[None]") -> None:
+        self._units.discard(future)
+        self._group_commit()
 
     def _count(self, assembly: Assembly) -> None:
         counts = self.counts

@@ -363,7 +363,7 @@ class Ingest:
             self._background = Background(
                 epoch,
                 self._store,
-                watch_interval_s=self._options.watch_interval_s,
+                options=self._options,
                 status=self.status,
                 stop=self._stop,
                 errors=self.errors,

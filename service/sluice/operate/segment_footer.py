@@ -1,8 +1,7 @@
 """What a segment file says of itself, for people: columns, row groups, sizes. Row values only when
 they are asked for by number of rows.
 
-Invariant: `described` shows no value of any row: neither rows nor the smallest and greatest values
-that Parquet keeps in its footer.
+Invariant: `described` shows no value of any row.
 """
 
 from collections.abc import Iterator
@@ -19,15 +18,16 @@ def described(data: bytes) -> dict[str, Any]:
     """Facts of one file. Raises ManifestCorrupt when it is not Parquet."""
     file = _opened(data)
     sizes: dict[str, int] = {}
-    nulls: dict[str, int] = {}
+    nulls = dict.fromkeys(file.schema_arrow.names, 0)
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
         for position in range(group.num_columns):
             column = group.column(position)
             name = column.path_in_schema.split(".")[0]
             sizes[name] = sizes.get(name, 0) + column.total_compressed_size
-            if column.path_in_schema == name and column.statistics is not None and column.statistics.has_null_count:
-                nulls[name] = nulls.get(name, 0) + column.statistics.null_count
+    for batch in file.iter_batches():
+        for name in batch.schema.names:
+            nulls[name] += batch.column(name).null_count
     return {
         "rows": file.metadata.num_rows,
         "row_groups": file.metadata.num_row_groups,
@@ -37,7 +37,7 @@ def described(data: bytes) -> dict[str, Any]:
                 "type": str(field.type),
                 "ours": envelope.is_reserved(field.name),
                 "compressed_bytes": sizes.get(field.name, 0),
-                "nulls": nulls.get(field.name),
+                "nulls": nulls[field.name],
             }
             for field in file.schema_arrow
         ],

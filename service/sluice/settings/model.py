@@ -7,35 +7,30 @@ files or the environment, and must not import any package of the pipeline.
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
+from sluice.contract import lake_kinds
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.addresses import (
     lake_uri,
     listen_address,
     optional_listen_address,
     optional_web_address,
-    spool_uri,
     web_address,
 )
-from sluice.settings.values import Duration, Retention, Size
+from sluice.settings.lake_mode import LakeMode
+from sluice.settings.spool import LimitSettings, Section, SpoolSettings
+from sluice.settings.values import Duration, Size
 
 PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
 """`sluice_` and this must stay a legal slot name: 63 bytes of a-z, 0-9 and _."""
 _SLOT_NAME = r"^[a-z0-9_]{1,63}$"
-_KIBI, _MEBI, _GIBI = 1024, 1024**2, 1024**3
+_KIBI, _MEBI = 1024, 1024**2
 _LONGEST_FRESHNESS = 240
 """Seconds. Below the 300 from which on status and alerts call the lake behind."""
 
 Streaming = Literal["off", "on", "parallel", "auto"]
 Origin = Literal["any", "none"]
-Mode = Literal["mirror", "changelog", "history"]
-
-
-def _not_history(mode: Mode) -> Mode:
-    if mode == "history":
-        raise ValueError("mode history is not supported by this version; choose mirror or changelog")
-    return mode
 
 
 def _table_pattern(value: str) -> str:
@@ -52,17 +47,8 @@ def _selection_pattern(value: str) -> str:
 
 PipelineName = Annotated[str, Field(pattern=PIPELINE_NAME)]
 ApplyWay = Literal["auto", "direct", "distributed", "merge"]
-LakeMode = Annotated[Mode, AfterValidator(_not_history)]
 TablePattern = Annotated[str, AfterValidator(_table_pattern)]
 SelectionPattern = Annotated[str, AfterValidator(_selection_pattern)]
-
-
-class Section(BaseModel):
-    """Base of every model: frozen, unknown keys refused, input never repeated in errors (it may be
-    a secret).
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
 
 
 class SourceSettings(Section):
@@ -193,69 +179,6 @@ class SourceSettings(Section):
         return self
 
 
-class SpoolSettings(Section):
-    """Where committed transactions become durable before PostgreSQL may forget them."""
-
-    uri: Annotated[str, AfterValidator(spool_uri)] = Field(
-        description="object store prefix; the pipeline's name is added below it"
-    )
-    options: dict[str, SecretStr] = Field(
-        default_factory=dict,
-        description="options of the object store client, such as aws_endpoint, aws_region, aws_access_key_id; "
-        "values are secrets",
-    )
-    max_delay: Duration = Field(
-        2.0,
-        ge=0.01,
-        le=3600,
-        description="the longest a committed change waits for others before its manifest entry is written",
-    )
-    max_bytes: Size = Field(
-        128 * _MEBI,
-        ge=64 * _KIBI,
-        description="received bytes after which a manifest entry is written even if max_delay has not passed",
-    )
-    max_rows: int = Field(1_000_000, ge=1, description="rows after which a manifest entry is written")
-    transaction_memory: Size = Field(
-        32 * _MEBI,
-        ge=1 * _MEBI,
-        description="received bytes of one open transaction held in memory; past it its rows go to segments early",
-    )
-    progress_interval: Duration = Field(
-        20.0,
-        ge=1,
-        le=3600,
-        description="how often a source without changes may cost a manifest entry, which lets it free its WAL",
-    )
-    retention: Retention = Field(
-        604800.0,
-        ge=0,
-        description="how long segments and entries stay after every table has them in the lake: until_applied, a "
-        "duration, or forever; the applier deletes them afterwards",
-    )
-
-
-class LimitSettings(Section):
-    """What the source may do at once before the pipeline stops, by name and with nothing lost.
-    PostgreSQL's own limits are in service/sluice/protocol/limits.py.
-    """
-
-    open_streams: int = Field(
-        4096, ge=1, le=1_000_000, description="streamed transactions that are open at the same time"
-    )
-    aborted_intervals: int = Field(
-        1_000_000,
-        ge=10_000,
-        le=100_000_000,
-        description="runs of neighbouring ids of rolled-back subtransactions, over all streamed transactions "
-        "that are open; 8 bytes each",
-    )
-    transaction: Size = Field(
-        256 * _GIBI, ge=1 * _MEBI, description="bytes in the object store of one transaction that has not ended"
-    )
-    staged: Size = Field(1024 * _GIBI, ge=1 * _MEBI, description="the same of all transactions that have not ended")
-
-
 class LakeSettings(Section):
     """Where the Delta tables are."""
 
@@ -268,9 +191,8 @@ class LakeSettings(Section):
         (), description="names of earlier pipelines whose lake tables this one replaces; any other's are refused"
     )
     mode: LakeMode = Field(
-        "mirror",
-        description="mirror keeps current rows, changelog appends every change; history is not supported by this "
-        "version",
+        lake_kinds.DEFAULT,
+        description=", ".join(f"{kind.name} {kind.what}" for kind in lake_kinds.KINDS.values()),
     )
     on_change: OnChange = Field(
         "resync",
@@ -322,7 +244,16 @@ class ApplySettings(Section):
     )
     driver_memory: Size = Field(2048 * _MEBI, ge=512 * _MEBI, description="heap of the Spark driver")
     workers: int = Field(2, ge=1, le=64, description="tables applied at the same time")
-    poll: Duration = Field(0.25, ge=0.05, le=3600, description="wait between looks at the manifest")
+    poll: Duration = Field(
+        0.25, ge=0.05, le=3600, description="wait between looks at the manifest after one that found an entry"
+    )
+    idle_poll: Duration | None = Field(
+        None,
+        ge=0.05,
+        le=3600,
+        description="the longest wait between looks at the manifest, which grows to it while they find nothing. Left "
+        "out: apply.poll on a local disk, 5s on an object store; never less than apply.poll",
+    )
     freshness: Duration = Field(
         2.0,
         ge=0,
@@ -487,6 +418,13 @@ class Settings(Section):
         if spool == lake or lake.startswith(f"{spool}{self.pipeline}/"):
             raise ValueError("lake.uri must not lie in the spool: tables and spool files would share names")
         return self
+
+    @property
+    def idle_poll(self) -> float:
+        """Seconds of `apply.idle_poll`, or what is right for the store."""
+        if self.apply.idle_poll is not None:
+            return self.apply.idle_poll
+        return 5.0 if self.spool.is_remote else self.apply.poll
 
     @property
     def lake_options(self) -> dict[str, SecretStr]:

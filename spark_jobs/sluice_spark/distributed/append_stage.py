@@ -10,9 +10,7 @@ from sluice import faults
 from sluice_spark.distributed.fold_stage import Written, write_rows
 from sluice_spark.distributed.stages import RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
-from sluice_spark.fold.fold import in_order
 from sluice_spark.fold.spill import coalesced
-from sluice_spark.modes.mirror import all_new
 from sluice_spark.read.changes import Count
 
 _OF_THE_LIMIT = 2
@@ -32,8 +30,7 @@ def append(window: WindowTask, numbers: Iterator[int]) -> Iterator[Piece]:
     for number in numbers:
         count, written = Count(), Written()
         for item in coalesced(count.over(window.changes(number)), limit=window.limit // _OF_THE_LIMIT):
-            rows = window.united([item])
-            rows = in_order(rows) if window.is_changelog else all_new(rows, window.schema)
+            rows = window.kind.added(window.united([item]), window.schema)
             written.plus(write_rows([rows], window))
         faults.point("apply.distributed.appended")
         yield Piece.of(RESULT, Appended(number, count, written))

@@ -15,11 +15,11 @@ from sluice_spark.distributed.stages import Stages, results
 from sluice_spark.distributed.task import StorePrefix, WindowTask, in_bins
 from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.distributed.window import DistributedWindow
+from sluice_spark.kinds.registry import kind_of
 from sluice_spark.lake.rows_to_commit import SCRATCH
 from sluice_spark.lake.table import LakeTable
-from sluice_spark.modes import choice
-from sluice_spark.options import CHANGELOG, ApplyOptions
-from sluice_spark.read.changes import NEWEST, only_inserts
+from sluice_spark.options import ApplyOptions
+from sluice_spark.read.changes import NEWEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,7 @@ class Distribution:
             task,
             table=self.lake.expression,
             spool_path=storage.join(self.options.spool_uri, self.options.pipeline),
-            # Where rows have no key, an inserted row is one more, whatever the lake holds.
-            appends=task.is_changelog or ((self.removals_sent or not schema.key_columns) and only_inserts(segments)),
+            appends=task.kind.only_adds(segments, schema, removals_sent=self.removals_sent),
             memory=self.options.max_memory_bytes,
         )
 
@@ -168,7 +167,7 @@ class Distribution:
         until_lsn: int = NEWEST,
         origins: Mapping[int, tuple[str, int]] | None = None,
     ) -> WindowTask:
-        options, session = self.options, self.lake.session
+        options, session, kind = self.options, self.lake.session, kind_of(self.options, schema)
         at_once = tasks_at_once(
             str(session.sparkContext.master),
             cores=session.conf.get("spark.executor.cores", "") or "",
@@ -185,10 +184,10 @@ class Distribution:
             schemas=self.state.schemas,
             schema=schema,
             limit=max(1, options.max_memory_bytes // at_once),
-            is_changelog=choice.mode_of(options, schema) == CHANGELOG,
+            kind=kind,
             removals_sent=self.removals_sent,
             metadata=options.metadata_columns,
-            lake_columns=tuple(name for name, _ in choice.lake_columns(options, schema)),
+            lake_columns=tuple(name for name, _ in kind.columns(schema, metadata=options.metadata_columns)),
             origins=origins or {},
         )
 

@@ -24,13 +24,12 @@ from sluice.errors import ApplyError
 from sluice_spark.distributed.partition_stage import ROWS, versioned
 from sluice_spark.distributed.stages import COUNT, RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
-from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded, fold
+from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded
 from sluice_spark.fold.partition import PARTS, Cutter, weight
 from sluice_spark.fold.row_identity import Claims
 from sluice_spark.fold.spill import Versioned, portions
 from sluice_spark.lake.direct.data_files import data_file, in_files, physical
 from sluice_spark.lake.plan import MergePlan
-from sluice_spark.modes.mirror import merge_plan, refuse_unplaced
 
 PORTION, ROW, GONE, WANTS = "_sluice_portion", "_sluice_row_number", "_sluice_gone", "_sluice_wants"
 PORTIONS_A_PART = 1 << 32
@@ -100,8 +99,8 @@ def fold_part(task: FoldTask, pieces: Iterator[Piece]) -> Iterator[Piece]:
     for place, portion in enumerate(_portions(_changes(pieces, window, arrived), task)):
         rows = window.united(portion)
         del portion
-        folded = fold(rows, window.schema, keyed=True, removals_sent=window.removals_sent)
-        refuse_unplaced(folded.rows, window.schema)
+        folded = window.kind.net(rows, window.schema, keyed=True, removals_sent=window.removals_sent)
+        assert isinstance(folded, Folded)
         found.append(_stored(folded, window, arrived.part * PORTIONS_A_PART + place))
         faults.point("apply.distributed.folded")
     yield from arrived.counts
@@ -146,7 +145,8 @@ def _stored(folded: Folded, window: WindowTask, number: int) -> Portion:
         return Portion(number, len(rows), write_rows([rows], window), None, replaces=True)
     if not len(rows):
         return Portion(number, 0, Written(), None, replaces=False)
-    plan = merge_plan(folded, window.schema, metadata=window.metadata)
+    metadata = window.kind.metadata(window.schema, wanted=window.metadata)
+    plan = MergePlan.of(folded, window.schema, metadata=metadata)
     wants = wanting(rows, plan)
     alive = ~rows[DELETED].to_numpy()
     ready = alive & ~wants

@@ -30,8 +30,8 @@ from sluice_spark.distributed.task import WindowTask
 from sluice_spark.distributed.window import LEVEL, parts_for
 from sluice_spark.fold.fold import fold
 from sluice_spark.fold.partition import Cutter, cutter_for
+from sluice_spark.kinds.kind import refuse_unplaced
 from sluice_spark.lake.rows_to_commit import struct
-from sluice_spark.modes.mirror import refuse_unplaced
 from sluice_spark.read.changes import read_rows
 from sluice_spark.read.projection import Projection
 
@@ -125,7 +125,8 @@ def folded_rows(task: JoinTask, pieces: Iterator[Piece]) -> Iterator[pa.RecordBa
     window = task.window
     for portion in portions_of(pieces, FoldTask(window, task.cutter)):
         rows = window.united(portion)
-        folded = fold(rows, window.schema, keyed=True, removals_sent=False, from_nothing=True).rows
+        carried = window.kind.carried
+        folded = fold(rows, window.schema, keyed=True, removals_sent=False, from_nothing=True, carried=carried).rows
         refuse_unplaced(folded, window.schema)
         # In a changelog these rows say that they were inserted.
         constants = {

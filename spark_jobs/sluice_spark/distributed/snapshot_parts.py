@@ -18,11 +18,11 @@ from sluice.errors import ServiceError, UnsupportedChange
 from sluice.manifest.values import TableState
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.distributed.touched_keys import TouchedSpan
+from sluice_spark.kinds.registry import kind_of, snapshot_columns
 from sluice_spark.lake.build import BuildTable
 from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.table import LakeTable
-from sluice_spark.modes import choice
-from sluice_spark.options import CHANGELOG, ApplyOptions
+from sluice_spark.options import ApplyOptions
 from sluice_spark.read.window import Chunk
 
 
@@ -51,10 +51,9 @@ class SnapshotParts:
         self._table = build.table
         self._schema = state.schemas[state.snapshot.schema_version]
         self._snapshot = state.snapshot
-        if choice.mode_of(options, self._schema) == CHANGELOG:
-            # What happened between the moments of two chunks is no change of a changelog.
-            raise NotDirect("the lake table is a changelog")
-        self._columns = choice.snapshot_columns(options, self._schema.carried)
+        if refused := kind_of(options, self._schema).not_in_parts:
+            raise NotDirect(refused)
+        self._columns = snapshot_columns(options, self._schema.carried)
         # A row of the source may be in the table already, whatever it is called.
         self._distribution = Distribution(options, build.table, build.path, state, removals_sent=False)
 

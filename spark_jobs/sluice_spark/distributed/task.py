@@ -6,7 +6,7 @@ every repr, and no path of the driver's machine is among them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -15,10 +15,10 @@ from sluice.contract.schema import TableSchema
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark.fold.spill import Versioned
+from sluice_spark.kinds.kind import Kind
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.layout import TableLayout
-from sluice_spark.modes import changelog
-from sluice_spark.read.changes import NEWEST, WindowChanges, unite
+from sluice_spark.read.changes import NEWEST, WindowChanges
 from sluice_spark.read.projection import Projection
 
 _LEAST_BIN, _MOST_BIN = 1024 * 1024, 32 * 1024 * 1024
@@ -51,7 +51,7 @@ def _opened(place: StorePrefix) -> ObjectStore:
 class WindowTask:
     """A window of one table: `bins` are its segments, a task's share each, of which changes up to
     `after_lsn` are in the lake already, and those after `until_lsn` do not belong to it. They become rows of
-    `schema` in a table of `layout`.
+    `schema` in a table of `layout`, which is of `kind`.
 
     A task holds about `limit` bytes of decoded changes. What it hands to a later job lies below
     `scratch` in the spool. `lake_columns` are names.
@@ -66,7 +66,7 @@ class WindowTask:
     schemas: Mapping[int, TableSchema]
     schema: TableSchema
     limit: int
-    is_changelog: bool
+    kind: Kind
     removals_sent: bool
     metadata: bool
     lake_columns: tuple[str, ...]
@@ -96,9 +96,7 @@ class WindowTask:
 
     def united(self, parts: Sequence[Versioned]) -> pa.Table:
         """`parts` as changes of the newest schema version."""
-        if self.is_changelog:
-            return changelog.with_origins(unite(parts, self.schema, defaults=False), self.origins)
-        return partial(unite, schema=self.schema, defaults=True)(parts)
+        return self.kind.united(parts, self.schema, self.origins)
 
 
 def in_bins(segments: Sequence[Segment], *, slots: int, most: int = _MOST_BIN) -> tuple[tuple[Segment, ...], ...]:

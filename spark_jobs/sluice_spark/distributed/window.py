@@ -129,8 +129,8 @@ class DistributedWindow:
         self._delete(set(prepared.written) - _paths(self._folded.written))
 
     def _require_columns(self, layout: TableLayout) -> None:
-        if not self._appends and not self._task.schema.key_columns:
-            raise NotDirect("the table has no key")
+        if not self._appends and self._task.kind.only_by_statement:
+            raise NotDirect(self._task.kind.only_by_statement)
         if {column.name for column in layout.columns} != set(self._task.lake_columns):
             raise NotDirect("the lake table has other columns than the window")
         if any(column.name.lower() == "_metadata" for column in layout.columns):

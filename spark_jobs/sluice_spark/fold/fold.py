@@ -32,10 +32,10 @@ KEEP = "_sluice_keep_"
 class Folded:
     """One row per net change.
 
-    `rows` holds the table's columns, the metadata columns LSN, TS and SPECIAL, and unless `append`
-    is true the origin key (KEY n, with KEY_SPECIAL n where the type has such values), DELETED,
-    MATCH (false: the row is new although its key is in use at the start) and one KEEP attnum per
-    column in `kept` (true: the lake's value stays). `replaces` says that nothing of the lake's rows
+    `rows` holds the table's columns, the metadata columns LSN, TS and SPECIAL, those of the envelope that were
+    asked for, and unless `append` is true the origin key (KEY n, with KEY_SPECIAL n where the type has such
+    values), DELETED, MATCH (false: the row is new although its key is in use at the start) and one KEEP attnum
+    per column in `kept` (true: the lake's value stays). `replaces` says that nothing of the lake's rows
     remains (TRUNCATE). `append` says that every row is new.
     """
 
@@ -63,7 +63,13 @@ def after_truncate(rows: pa.Table) -> tuple[pa.Table, bool]:
 
 
 def fold(
-    rows: pa.Table, schema: TableSchema, *, keyed: bool = False, removals_sent: bool = True, from_nothing: bool = False
+    rows: pa.Table,
+    schema: TableSchema,
+    *,
+    keyed: bool = False,
+    removals_sent: bool = True,
+    from_nothing: bool = False,
+    carried: Sequence[str] = (),
 ) -> Folded:
     """The net changes that `rows` make to a table with a key. Raises UnsupportedChange for an
     impossible history.
@@ -71,14 +77,15 @@ def fold(
     `keyed` asks for the form with origin keys even where all rows are new, to go with others that
     need it. Without `removals_sent` a row may have been removed without a change that
     says so: a row that takes its key then takes its place. With `from_nothing` nothing of the lake's
-    rows remains, as after a TRUNCATE.
+    rows remains, as after a TRUNCATE. `carried` are further columns of the envelope, which a row has from its last
+    change.
     """
     rows, truncated = after_truncate(in_order(rows))
     replaces = truncated or from_nothing
     operation = operations(rows)
     flags = unchanged_flags(rows, schema)
     if removals_sent and (replaces or not keyed) and not flags and bool(np.all(operation == ord("i"))):
-        return Folded(_payload(rows, schema), append=not replaces, replaces=replaces)
+        return Folded(_payload(rows, schema, carried), append=not replaces, replaces=replaces)
     keys = Keys(rows, schema, operation)
     outcome = _outcome(rows, schema, keys, flags, removals_sent=removals_sent)
     if replaces:
@@ -94,7 +101,7 @@ def fold(
             f"column {kept[0].name!r} of {schema.qualified_name}: a value was not sent and no earlier "
             "row of the table is left"
         )
-    table = _gathered(rows, schema, outcome, sources)
+    table = _gathered(rows, schema, outcome, sources, carried)
     if replaces:
         return Folded(table, replaces=True)
     for name, array in keys.origin(outcome.origin):
@@ -299,11 +306,14 @@ def old_values(rows: pa.Table, name: str) -> pa.Array:
     return whole(pc.struct_field(rows[envelope.OLD], [name]))
 
 
-def _payload(rows: pa.Table, schema: TableSchema) -> pa.Table:
-    return rows.select([*(column.name for column in schema.columns), envelope.LSN, envelope.TS, envelope.SPECIAL])
+def _payload(rows: pa.Table, schema: TableSchema, carried: Sequence[str]) -> pa.Table:
+    own = [column.name for column in schema.columns]
+    return rows.select([*own, envelope.LSN, envelope.TS, *carried, envelope.SPECIAL])
 
 
-def _gathered(rows: pa.Table, schema: TableSchema, outcome: Outcome, sources: dict[int, Numbers]) -> pa.Table:
+def _gathered(
+    rows: pa.Table, schema: TableSchema, outcome: Outcome, sources: dict[int, Numbers], carried: Sequence[str]
+) -> pa.Table:
     last = pa.array(outcome.last)
     names, arrays = [], []
     for column in schema.columns:
@@ -312,10 +322,10 @@ def _gathered(rows: pa.Table, schema: TableSchema, outcome: Outcome, sources: di
         )
         names.append(column.name)
         arrays.append(whole(rows[column.name]).take(indices))
-    names += [envelope.LSN, envelope.TS, envelope.SPECIAL]
+    changed = [envelope.LSN, envelope.TS, *carried]
+    names += [*changed, envelope.SPECIAL]
     arrays += [
-        whole(rows[envelope.LSN]).take(last),
-        whole(rows[envelope.TS]).take(last),
+        *(whole(rows[name]).take(last) for name in changed),
         special_of(rows, schema.columns, outcome.last, sources, but=outcome.deleted),
     ]
     return pa.table(arrays, names=names)

@@ -217,20 +217,20 @@ def _sql(value: Any, kind: str) -> str:
     return literal(text) if kind == "string" else f"CAST({literal(text)} AS {kind})"
 
 
-def evolve(lake: LakeTable, shapes: Mapping[int, Shape], number: int, *, since: int, is_changelog: bool) -> int:
+def evolve(lake: LakeTable, shapes: Mapping[int, Shape], number: int, *, since: int, keeps_changes: bool) -> int:
     """Brings `lake`, which began with schema version `since`, to version `number` if it is not past
     it. Where it stands then. Raises UnsupportedChange.
 
-    Rows of a mirror that are older than a column get its default. A changelog keeps changes as they
-    were sent: what a column means for older rows is no change.
+    Rows that are older than a column get its default, unless the table `keeps_changes` as they were sent: what a
+    column means for older rows is no change.
     """
     app_id = f"{lake.app_id}/schema"
     stands = max(lake.marker(app_id) or 0, since)
     target = max(stands, number)
     for stop in _stops(shapes, stands, target):
         old, new = shapes[stands], shapes[stop]
-        _require_same_rows(lake, old, new, is_changelog=is_changelog)
-        wanted = values(steps(old.schema, new.schema), old, new, with_defaults=not is_changelog)
+        _require_same_rows(lake, old, new, keeps_changes=keeps_changes)
+        wanted = values(steps(old.schema, new.schema), old, new, with_defaults=not keeps_changes)
         if wanted.types or (wanted and _any_row(lake, wanted.condition)):
             text = f"SELECT {selection(lake.columns(), wanted, old, new)} FROM {lake.expression}"
             lake.write(app_id, stop, frame=lake.session.sql(text), mode="overwrite", new_schema=True)
@@ -301,11 +301,11 @@ def _stops(shapes: Mapping[int, Shape], stands: int, target: int) -> list[int]:
     return sorted(stop for stop in stops if stop > stands)
 
 
-def _require_same_rows(lake: LakeTable, old: Shape, new: Shape, *, is_changelog: bool) -> None:
+def _require_same_rows(lake: LakeTable, old: Shape, new: Shape, *, keeps_changes: bool) -> None:
     """Raises UnsupportedChange when rows that `new` identifies by other columns cannot be followed."""
     name, since = new.schema.qualified_name, f"since schema version {new.schema.version}"
     what = ""
-    if is_changelog:
+    if keeps_changes:
         if drops_old_values(old.schema, new.schema):
             what = f"old rows of {name} are sent with fewer columns {since}, which its changelog would lose"
     else:

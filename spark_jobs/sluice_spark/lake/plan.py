@@ -1,6 +1,6 @@
 """What one commit does to a lake table, as a value.
 
-A mode decides the plan; `lake.table` executes it. A plan says which rows are added, kept or
+A kind decides the plan; `lake.table` executes it. A plan says which rows are added, kept or
 removed. It holds no session, no statement text and no rows: those are handed over beside it, with
 the columns that the plan names.
 """
@@ -10,6 +10,7 @@ from typing import Literal
 
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
+from sluice_spark.fold.fold import DELETED, MATCH, Folded
 from sluice_spark.fold.ranges import KeyRanges
 
 Columns = tuple[tuple[str, str], ...]
@@ -18,9 +19,8 @@ Columns = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Net changes by key. `metadata` names the lake table's metadata columns (a subset of LSN, TS
-    and SPECIAL), `kept` the columns of which a row may keep the lake's value. `deletes`, `upserts`
-    and `unmatched` say which kinds of rows occur; every key is in `ranges`.
+    """Net changes by key. `metadata` names the lake table's metadata columns, `kept` the columns of which a row may
+    keep the lake's value. `deletes`, `upserts` and `unmatched` say which kinds of rows occur; every key is in `ranges`.
     """
 
     schema: TableSchema
@@ -30,6 +30,20 @@ class MergePlan:
     upserts: bool
     unmatched: bool
     ranges: KeyRanges = field(default_factory=KeyRanges)
+
+    @staticmethod
+    def of(folded: Folded, schema: TableSchema, *, metadata: tuple[str, ...]) -> "MergePlan":
+        """Which clauses the folded window needs."""
+        deleted = folded.rows[DELETED].to_numpy()
+        return MergePlan(
+            schema,
+            kept=folded.kept,
+            metadata=metadata,
+            deletes=bool(deleted.any()),
+            upserts=bool((~deleted).any()),
+            unmatched=not folded.rows[MATCH].to_numpy().all(),
+            ranges=KeyRanges.of(folded.rows, schema),
+        )
 
     def plus(self, other: "MergePlan") -> "MergePlan":
         """One plan for the rows of both."""

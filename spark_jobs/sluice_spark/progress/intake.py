@@ -15,17 +15,25 @@ from sluice_spark.read.window import BEFORE
 MAX_BACKLOG = 20_000
 """Entries held in memory over all tables; reading pauses above."""
 READ_AT_ONCE = 500
-GAPS_SECONDS = 10.0
-"""Between two listings, which tell an entry that was lost from the end of the manifest."""
+GAPS_SECONDS, GAPS_LOOKS = 10.0, 12
+"""Between two listings, which tell an entry that was lost from the end of the manifest; and at least so many of the
+longest pauses, for a listing costs twelve times what a look costs.
+"""
+PAUSES_GROW = 1.5
+"""From one look that finds nothing to the next one."""
 
 
 class Intake:
-    """Fills `ledger` from the manifest in `store`, with a look every `poll_seconds`."""
+    """Fills `ledger` from the manifest in `store`, with a look every `poll_seconds`; while looks find nothing the
+    pauses grow to `idle_seconds`.
+    """
 
-    def __init__(self, store: ObjectStore, ledger: Ledger, *, poll_seconds: float) -> None:
+    def __init__(self, store: ObjectStore, ledger: Ledger, *, poll_seconds: float, idle_seconds: float = 0.0) -> None:
         self._store = store
         self._ledger = ledger
-        self._poll_seconds = poll_seconds
+        self._poll_seconds = self._pause = poll_seconds
+        self._idle_seconds = max(idle_seconds, poll_seconds)
+        self._gaps_seconds = max(GAPS_SECONDS, GAPS_LOOKS * idle_seconds)
         self._gaps_at = BEFORE
         self._since = BEFORE
         """When the first entry could be read that is not read yet, while the end is not reached."""
@@ -51,7 +59,7 @@ class Intake:
     def _look(self, now: float) -> None:
         ledger = self._ledger
         # While catching up, the next entry may be in an archive, which is looked for with gaps only.
-        gaps = self._catching_up or now - self._gaps_at >= GAPS_SECONDS
+        gaps = self._catching_up or now - self._gaps_at >= self._gaps_seconds
         if not self._catching_up:
             self._since = now
         previous_sha256 = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
@@ -68,7 +76,8 @@ class Intake:
         faults.point("apply.entries.read")
         self._catching_up = count == READ_AT_ONCE
         self._gaps_at = now if gaps else self._gaps_at
-        self.next_look = now + self._poll_seconds
+        self._pause = self._poll_seconds if count else min(self._pause * PAUSES_GROW, self._idle_seconds)
+        self.next_look = now + self._pause
 
     def _read_again(self) -> int:
         """For tables that were not given all that was read, and continue."""

@@ -21,8 +21,8 @@ from sluice.manifest.gaps import Gap
 from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState, TableState
 from sluice_spark.applied_window import Applied
+from sluice_spark.kinds.registry import kind_of
 from sluice_spark.lake.examined_version import ExaminedVersion
-from sluice_spark.modes.choice import mode_of
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
 from sluice_spark.progress.table_progress import TableProgress, Work
@@ -239,8 +239,8 @@ class Ledger:
             due = self._due_at(table_id)
             if due is not None and due <= now:
                 progress = self.tables[table_id]
-                freshness = self._freshness(table_id)
-                order = cadence.overdue(due, begun_at=progress.begun_at, freshness_seconds=freshness, now=now)
+                target = self._freshness(table_id)
+                order = cadence.overdue(due, begun_at=progress.begun_at, freshness_seconds=target, now=now)
                 turns.append((-order, progress.committed_seq, table_id))
         for _, _, table_id in sorted(turns):
             state, progress = self.state.tables[table_id], self.tables[table_id]
@@ -285,16 +285,9 @@ class Ledger:
         progress = self.tables[table_id]
         if not self.works(table_id):
             return None
-        if progress.failures:
-            return progress.not_before
-        if self._all_at_once:
+        if self._all_at_once and not progress.failures:
             return progress.pending.since
-        return cadence.due_at(
-            progress.pending,
-            begun_at=progress.begun_at,
-            freshness_seconds=self._freshness(table_id),
-            max_bytes=self._options.max_window_bytes,
-        )
+        return progress.due_at(self._freshness(table_id), max_bytes=self._options.max_window_bytes)
 
     def _freshness(self, table_id: str) -> float:
         state = self.state.tables[table_id]
@@ -370,6 +363,7 @@ class Ledger:
         progress.schema_version = max(progress.schema_version, result.schema_version)
         progress.commit_time_us = max(progress.commit_time_us, result.commit_time_us)
         if result.committed:
+            progress.window_seconds = sum(result.seconds.values()) if work.is_small else progress.window_seconds
             progress.way = result.way if result.way.name else progress.way
             progress.files = -1 if result.files is None else result.files
 
@@ -472,7 +466,7 @@ class Ledger:
             schema_name=state.schema_name,
             table_name=state.table_name,
             path=state.path,
-            mode=mode_of(self._options, schema),
+            mode=kind_of(self._options, schema).name,
             generation=state.generation,
             state=shown,
             why=why,

@@ -18,12 +18,12 @@ from sluice.errors import ApplyError, UnsupportedChange
 from sluice.manifest.reader import load_state, pruned_through
 from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
+from sluice_spark.kinds.registry import other_kind
 from sluice_spark.lake.commit_way import CommitWay
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import LakeTable
-from sluice_spark.modes.choice import other_mode
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.table_progress import ATTEMPTS, TableProgress
@@ -93,7 +93,7 @@ def find_table(
         place = lake.find(before) if state.state.is_followed else lake.recorded()
         progress = restore(state, log, place=place)
         if progress.pending.has_snapshot and progress.stale is None:
-            progress.stale = other_mode(options, state, lake.column_names())
+            progress.stale = other_kind(options, state, lake.column_names())
         return progress
     except UnsupportedChange as error:
         _log.error("table is stale", table=name, error=str(error))

@@ -40,6 +40,8 @@ class TableProgress:
     """The last entry that this process has begun a window for, whether it was applied or not."""
     begun_at: float = BEFORE
     """When its last window with work was begun, on the loop's clock."""
+    window_seconds: float = 0.0
+    """What its last small window took, 0 before the first."""
     looked_at: float | None = None
     """When the lake table was last looked at or about to be, on the loop's clock."""
     commit_time_us: int = 0
@@ -55,6 +57,18 @@ class TableProgress:
     def committed_seq(self) -> int:
         """The last entry whose changes the Delta version holds, 0 before the snapshot."""
         return self.place.marker or 0
+
+    def due_at(self, freshness_seconds: float, *, max_bytes: int) -> float | None:
+        """When the next window is due, on the loop's clock, None while nothing waits; see `cadence.due_at`."""
+        if self.failures:
+            return self.not_before
+        return cadence.due_at(
+            self.pending,
+            begun_at=self.begun_at,
+            window_seconds=self.window_seconds,
+            freshness_seconds=freshness_seconds,
+            max_bytes=max_bytes,
+        )
 
     @property
     def can_continue(self) -> bool:

@@ -84,6 +84,11 @@ class Waiting(NamedTuple):
     schema_version: int = 0
     identity: int = 0
 
+    @property
+    def rows(self) -> int:
+        """Changes in the segments."""
+        return sum(segment.rows for segment in self.segments)
+
 
 @dataclass(slots=True)
 class PendingChanges:
@@ -113,6 +118,8 @@ class PendingChanges:
     """Where the newest change ended that came before the snapshot was complete."""
     changes: deque[Waiting] = field(default_factory=deque)
     waiting_bytes: int = 0
+    """Of the segments in `changes`."""
+    waiting_rows: int = 0
     """Of the segments in `changes`."""
     origins: dict[int, Mapping[int, tuple[str, int]]] = field(default_factory=dict)
     """By seq, of entries that have any."""
@@ -184,7 +191,7 @@ class PendingChanges:
         self.halted_seq = 0
         size = sum(segment.bytes for segment in gap.segments)
         self.changes.append(empty._replace(segments=gap.segments, bytes=size, alone=True, as_of_lsn=gap.as_of_lsn))
-        self.waiting_bytes += size
+        self._weigh(size, self.changes[-1].rows)
 
     @property
     def is_halted(self) -> bool:
@@ -225,9 +232,13 @@ class PendingChanges:
                 identity=identity,
             )
         )
-        self.waiting_bytes += size
+        self._weigh(size, self.changes[-1].rows)
         if segments and origins:
             self.origins[entry.seq] = origins
+
+    def _weigh(self, size: int, rows: int) -> None:
+        self.waiting_bytes += size
+        self.waiting_rows += rows
 
     def _identity(self, version: int, schemas: Mapping[int, TableSchema]) -> int:
         if version not in self.identities and version in schemas:
@@ -240,7 +251,7 @@ class PendingChanges:
         """
         while len(self.changes) > count:
             last = self.changes.pop()
-            self.waiting_bytes -= last.bytes
+            self._weigh(-last.bytes, -last.rows)
             self.origins.pop(last.seq, None)
             self.skipped = last.seq, last.through_lsn
 
@@ -351,7 +362,7 @@ class PendingChanges:
         self.applied_seq = max(self.applied_seq, window.last_seq)
         while self.changes and self.changes[0].seq <= window.last_seq:
             item = self.changes.popleft()
-            self.waiting_bytes -= item.bytes
+            self._weigh(-item.bytes, -item.rows)
             self.snapshot_lsn = max(self.snapshot_lsn, item.as_of_lsn)
             self.origins.pop(item.seq, None)
         if self.skipped is not None and self.skipped[0] <= window.last_seq:

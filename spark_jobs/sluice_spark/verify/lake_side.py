@@ -7,7 +7,6 @@ after it, and on top the changes that it lacks. Reads only. The other side is
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from sluice.contract import envelope
@@ -15,11 +14,11 @@ from sluice.contract.row_form import PROBES, LakeAnswer, LakeQuestion
 from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.distributed.stages import Stages, results
-from sluice_spark.fold.fold import after_truncate, fold, in_order
+from sluice_spark.fold.fold import Folded
+from sluice_spark.kinds.kind import Kind, removals_are_sent
+from sluice_spark.kinds.registry import kind_of
 from sluice_spark.lake.failures import translated_errors
-from sluice_spark.modes import choice, whole_rows
-from sluice_spark.modes.target import removals_are_sent
-from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
+from sluice_spark.options import ApplyOptions
 from sluice_spark.read.changes import unite
 from sluice_spark.verify.hashing import Hashes, hash_texts
 from sluice_spark.verify.position import Position, Positions
@@ -65,31 +64,25 @@ class LakeSide:
         position: Position,
     ) -> LakeAnswer:
         schema = state.schemas[question.schema_version].carried
-        mode = choice.mode_of(self._options, schema)
-        if mode == CHANGELOG and schema.identity_columns:
-            return LakeAnswer(refused="the lake keeps a changelog of it, which is not one row for each of the source")
+        kind = kind_of(self._options, schema)
+        if refused := kind.not_comparable(schema):
+            return LakeAnswer(refused=refused)
         united = unite(position.changes, schema) if position.changes else None
         task = ScanTask(schema, (), question.seed % _SEEDS, question.bits, question.as_hex, _NONE, question.ranges)
-        if mode == MIRROR and united is not None:
-            removals = removals_are_sent(pipeline.opened, state)
-            changed = UnappliedChanges.of(fold(united, schema, keyed=True, removals_sent=removals), schema, task.keys)
-            gathered = self._scanned(state, position, task, changed=changed)
+        removals = removals_are_sent(pipeline.opened, state)
+        net = kind.net(united, schema, keyed=True, removals_sent=removals) if united is not None else None
+        if isinstance(net, Folded):
+            changed = UnappliedChanges.of(net, schema, task.keys)
+            gathered = self._scanned(state, position, task, kind, changed=changed)
             keys = _concatenated([task.keys.hashes(rows) for rows in gathered.changed])
             base = pa.concat_tables(gathered.changed) if gathered.changed else nothing(schema)
             gathered.add(changed.rows(base, keys))
             count = len(changed.folded.rows)
         else:
             count = len(united) if united is not None else 0
-            replaces = False
-            if united is not None:
-                united, replaces = after_truncate(in_order(united))
-            gathered = self._scanned(state, position, task, empty=replaces, changelog=mode == CHANGELOG)
-            if united is not None and len(united):
-                if pc.all(pc.equal(united[envelope.OP], envelope.OP_INSERT)).as_py():
-                    gathered.add(united)
-                else:
-                    counted = whole_rows.count(united, schema)
-                    gathered.add(counted.rows, times=counted.net)
+            gathered = self._scanned(state, position, task, kind, empty=net is not None and net.replaces)
+            if net is not None:
+                gathered.add(net.rows, times=net.net)
         return LakeAnswer(
             position.version.number,
             position.version.lsn,
@@ -103,15 +96,15 @@ class LakeSide:
         state: TableState,
         position: Position,
         task: ScanTask,
+        kind: Kind,
         *,
         changed: UnappliedChanges | None = None,
         empty: bool = False,
-        changelog: bool = False,
     ) -> ScanResult:
         if empty or (changed is not None and changed.replaces):
             return ScanResult(task)
         names = [*(column.name for column in task.schema.columns), envelope.SPECIAL]
-        frame = self._positions.rows(state, position.version, names, changelog=changelog)
+        frame = self._positions.rows(state, position.version, names, kind.present)
         removed = changed.removed if changed is not None else _NONE
         given = ScanTask(task.schema, tuple(names), task.seed, task.bits, task.as_hex, removed, task.ranges)
         stages = Stages(self._session)

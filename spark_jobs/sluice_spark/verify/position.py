@@ -1,6 +1,7 @@
 """Where a lake table is read for a question: the version, and the changes that it lacks."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -92,10 +93,11 @@ class Positions:
         app_id = application_id(self._options.pipeline, state, manifest=identity(self._store))
         return log.update(), log.marker(app_id)
 
-    def rows(self, state: TableState, version: Version, names: list[str], *, changelog: bool) -> DataFrame:
-        """The columns `names` of all rows of a version, under names of their own; with `changelog` those of
-        the inserts behind its last TRUNCATE. Columns of the envelope that the table lacks are left out of
-        `names`. Marked values come as JSON: see `scan.typed`.
+    def rows(
+        self, state: TableState, version: Version, names: list[str], present: Callable[[DataFrame], DataFrame]
+    ) -> DataFrame:
+        """The columns `names` of a version, under names of their own, of those of its rows that are `present`. Columns
+        of the envelope that the table lacks are left out of `names`. Marked values come as JSON: see `scan.typed`.
         """
         frame = self._session.read.format("delta").option("versionAsOf", version.number).load(self._path(state))
         held = set(frame.columns)
@@ -104,8 +106,7 @@ class Positions:
                 names.remove(name)
             elif name not in held:
                 raise ApplyError(f"version {version.number} of the lake table has no column {name!r} yet")
-        if changelog:
-            frame = _behind_truncate(frame)
+        frame = present(frame)
         texts = (f"to_json({quote(name)})" if name == envelope.SPECIAL else quote(name) for name in names)
         return frame.select(*(sql.expr(text).alias(f"c{place}") for place, text in enumerate(texts)))
 
@@ -120,18 +121,3 @@ def _require_unchanged(state: TableState, question: LakeQuestion) -> None:
         raise ApplyError(f"it is {state.state} by now")
     if (state.generation, state.schema_version) != (question.generation, question.schema_version):
         raise ApplyError("it was read again from a new snapshot, or its columns changed, meanwhile")
-
-
-def _behind_truncate(frame: DataFrame) -> DataFrame:
-    """The inserts of a changelog behind its last TRUNCATE: all that a table without identity has."""
-    op, lsn, ordinal = (quote(name) for name in (envelope.OP, envelope.LSN, envelope.ORDINAL))
-    last = (
-        frame.where(f"{op} = '{envelope.OP_TRUNCATE}'")
-        .selectExpr(f"max(struct({lsn} AS l, {ordinal} AS o)) AS last")
-        .first()
-    )
-    frame = frame.where(f"{op} = '{envelope.OP_INSERT}'")
-    if last is None or last[0] is None:
-        return frame
-    at, place = int(last[0][0]), int(last[0][1])
-    return frame.where(f"{lsn} > {at} OR ({lsn} = {at} AND {ordinal} > {place})")

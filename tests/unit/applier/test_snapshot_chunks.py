@@ -19,7 +19,7 @@ from sluice.manifest.reader import load_state, read_entries
 from sluice_spark.distributed import snapshot_chunks
 from sluice_spark.distributed.snapshot_chunks import JoinTask
 from sluice_spark.distributed.task import WindowTask, in_bins
-from sluice_spark.lake.columns import changelog_columns, mirror_columns
+from sluice_spark.kinds import changelog, mirror
 from sluice_spark.read.column_defaults import arrow_type
 from tests.spark.changes import MAP, TS, Change
 from tests.spark.heap import RANGES, Heap
@@ -47,7 +47,7 @@ def joined(heap: Heap, columns: list[tuple[str, str]], *, limit: int = 1 << 28) 
         schemas=state.schemas,
         schema=SCHEMA,
         limit=limit,
-        is_changelog=False,
+        kind=mirror.KIND,
         removals_sent=True,
         metadata=True,
         lake_columns=(),
@@ -99,7 +99,7 @@ def test_whatever_rows_do_between_their_blocks_the_chunks_and_the_changes_are_th
 ) -> None:
     heap, expected = life
     heap.finish()
-    found = joined(heap, mirror_columns(SCHEMA, metadata=True), limit=limit)
+    found = joined(heap, mirror.KIND.columns(SCHEMA, metadata=True), limit=limit)
     assert {row["id"]: {name: row[name] for name in ("id", "v", "big", "at")} for row in found} == expected
     assert len(found) == len(expected)
 
@@ -114,7 +114,7 @@ def test_the_rows_of_a_changelog_say_that_they_were_inserted() -> None:
     for place in (1, 2, 3):
         heap.read(place)
     heap.finish()
-    (row,) = joined(heap, changelog_columns(SCHEMA)[:-1])
+    (row,) = joined(heap, changelog.KIND.columns(SCHEMA, metadata=True)[:-1])
     assert (row[envelope.OP], row["v"]) == ("i", 2)
 
 
@@ -133,4 +133,4 @@ def test_a_value_that_no_part_and_no_change_has_is_named_and_never_null() -> Non
         heap.read(place)
     heap.finish()
     with pytest.raises(UnsupportedChange, match="was not sent"):
-        joined(heap, mirror_columns(SCHEMA, metadata=True))
+        joined(heap, mirror.KIND.columns(SCHEMA, metadata=True))

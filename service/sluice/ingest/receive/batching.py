@@ -37,7 +37,8 @@ _KEEPALIVE_THROTTLE_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
-    """When a batch is handed over, and how often the server hears from us.
+    """When a batch is handed over, and how often the server hears from us. `max_delay_s` is the longest that a
+    batch which ends a transaction waits for the reader to be free.
 
     `status_interval_s` is an upper bound: a third of wal_sender_timeout is used where that is less.
     `read_deadline_s` of silence in spite of pings is a dead connection; a server may decode for
@@ -57,7 +58,7 @@ class RawBatch:
     """CopyData payloads in wire order, keepalives included.
 
     `received_lsn` is the highest position that the server has sent on this connection. `flush` asks
-    to close an entry now (age, request or the server's stop); `shutdown` says that the server seems
+    to close an entry now (age, request, the server's stop, or nothing is under way); `shutdown` says that it seems
     to be stopping and waits until everything is acknowledged.
     """
 
@@ -91,6 +92,9 @@ class Batching:
         self._watch = watch
         self._batch = RawBatch()
         self._keepalives = 0
+        self.flush_from: float | None = None
+        """From when on the end of a transaction makes a batch ready at once; None while the reader is busy."""
+        self._ends_transaction = False  # anything since the last batch with `flush`
         self._oldest: float | None = None
         self._handed_at = now
         self._stop_announced = False
@@ -136,6 +140,7 @@ class Batching:
         """
         if payload[0] != c.PRIMARY_KEEPALIVE:
             if len(payload) > c.XLOGDATA_HEADER_BYTES:
+                self._ends_transaction = True
                 self.received_lsn = max(self.received_lsn, int.from_bytes(payload[c.XLOGDATA_WAL_END], "big"))
             return
         try:
@@ -151,7 +156,7 @@ class Batching:
 
     def ready(self, now: float) -> bool:
         """Whether the batch should be handed over now."""
-        if self.flush_asked or self.full or self._aged(now):
+        if self.flush_asked or self.full or self._due(now):
             return True
         if self._watch.stopping and not self._stop_announced:
             return True
@@ -160,7 +165,10 @@ class Batching:
     def wait_s(self, now: float) -> float | None:
         """How long until time alone makes the batch ready; None when it will not."""
         if self._oldest is not None:
-            return max(self._oldest + self._limits.max_delay_s - now, 0)
+            due = self._oldest + self._limits.max_delay_s
+            if self._ends_transaction and self.flush_from is not None:
+                due = min(due, self.flush_from)
+            return max(due - now, 0)
         if self._batch.frames:
             return max(self._handed_at + _KEEPALIVE_THROTTLE_S - now, 0)
         return None
@@ -170,14 +178,20 @@ class Batching:
         batch = self._batch
         batch.received_lsn = self.received_lsn
         batch.shutdown = self._stop_announced = self._watch.stopping
-        batch.flush = self._aged(now) or self.flush_asked or batch.shutdown
+        batch.flush = self._due(now) or self.flush_asked or batch.shutdown
         if batch.flush:
             self._oldest = None
+            self._ends_transaction = False
         self.flush_asked = False
         self._handed_at = now
         self._batch = RawBatch()
         self._keepalives = 0
         return batch
 
-    def _aged(self, now: float) -> bool:
-        return self._oldest is not None and now - self._oldest >= self._limits.max_delay_s
+    def _due(self, now: float) -> bool:
+        """Whether something ended a transaction and nothing is gained by waiting, or something is old."""
+        if self._oldest is None:
+            return False
+        if self._ends_transaction and self.flush_from is not None and now >= self.flush_from:
+            return True
+        return now - self._oldest >= self._limits.max_delay_s

@@ -179,6 +179,13 @@ class ReplicationStream:
         self._watch.progressed(now)
         self._schedule(self._last_sent + _ADVANCE_GAP_S - now)
 
+    def flush_from(self, when: float | None) -> None:
+        """From `when` on, on the loop's clock, what ends a transaction is handed over at once, with `flush`; None:
+        it waits for others, `max_delay_s` at most.
+        """
+        self._batching.flush_from = when
+        self._input_event.set()
+
     def ask_flush(self) -> None:
         """Makes `next_batch` return at once with `flush` set."""
         self._batching.flush_asked = True

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluice.contract import lake_kinds
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 
 
@@ -13,7 +14,7 @@ class TablePolicy:
     a wider type is taken for a cast that changed no value. `on_rename`: whether the lake table of one that was
     renamed keeps its path, or is made anew at that of the new name. `contract`: whether the lake table
     follows the columns of the source, leaves out those that are added, or stops at any change of them.
-    `changelog`: the lake table keeps every change, with its old row. `accept_missing` has a letter for each kind of
+    `mode` is the kind of its lake table. `accept_missing` has a letter for each kind of
     change that the publication may leave out.
     """
 
@@ -21,8 +22,13 @@ class TablePolicy:
     on_widen: OnWiden = "resync"
     on_rename: OnRename = "keep"
     contract: Contract = "evolve"
-    changelog: bool = False
+    mode: str = lake_kinds.DEFAULT
     accept_missing: str = ""
+
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether the lake table keeps every change, with its old row."""
+        return lake_kinds.KINDS[self.mode].keeps_changes
 
     @property
     def casts_only(self) -> bool:

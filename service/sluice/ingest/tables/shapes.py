@@ -132,7 +132,7 @@ def _unplaced_key(latest: TableSchema, schema: TableSchema, facts: TableFacts | 
 
 
 def _lost_old_rows(latest: TableSchema, schema: TableSchema, policy: TablePolicy | None) -> str:
-    if policy is None or not policy.changelog or not drops_old_values(latest, schema):
+    if policy is None or not policy.keeps_changes or not drops_old_values(latest, schema):
         return ""
     return "old rows are sent with fewer columns, which its changelog would lose"
 

@@ -36,10 +36,10 @@ FLUSH_DURATION = Histogram(
 )
 FLUSHES = Counter(
     "sluice_flush_total",
-    "Flushes by what caused them: size limits, age, an idle advance, being asked to (the server "
-    "or we stop, a bounded run), or another shape of a table.",
+    "Flushes by what caused them: nothing was under way (idle), size limits, age, an idle advance "
+    "(progress), being asked to (the server or we stop, a bounded run), or another shape of a table.",
     _SPOOL,
-    {"trigger": ("bytes", "rows", "age", "progress", "asked", "shape")},
+    {"trigger": ("idle", "bytes", "rows", "age", "progress", "asked", "shape")},
 )
 STORE_REQUESTS = Counter(
     "sluice_object_store_requests_total",

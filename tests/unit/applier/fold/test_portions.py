@@ -16,12 +16,12 @@ from hypothesis import assume, given, settings
 from sluice.contract.schema import TableSchema
 from sluice.errors import ManifestCorrupt, UnsupportedChange
 from sluice_spark.fold.condense import condensed
+from sluice_spark.fold.counted import count
 from sluice_spark.fold.fold import fold
 from sluice_spark.fold.partition import Cutter, Links, cutter_for, hash_rows, spaced, weight
 from sluice_spark.fold.ranges import KeyRanges
 from sluice_spark.fold.row_identity import Numbers, number_rows
 from sluice_spark.fold.spill import Versioned, coalesced, portions
-from sluice_spark.modes.whole_rows import count
 from sluice_spark.read.changes import unite
 from tests.spark.changes import (
     FLOAT8,

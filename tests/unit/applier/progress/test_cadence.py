@@ -54,9 +54,9 @@ class World:
         self.published: list[Complete] = []
         self.look(now=0.0)
 
-    def change(self, *numbers: int) -> int:
-        """One entry with a change of each of these tables."""
-        return self.manifest.unstored(*(self.schemas[number] for number in numbers))
+    def change(self, *numbers: int, rows: int = 1) -> int:
+        """One entry with changes of each of these tables."""
+        return self.manifest.unstored(*(self.schemas[number] for number in numbers), rows=rows)
 
     def look(self, *, now: float) -> None:
         while self.intake.read(now=now):
@@ -78,15 +78,16 @@ class World:
             self.ledger.begun(work, now=now)
         return work
 
-    def end(self, work: Work) -> None:
+    def end(self, work: Work, *, seconds: float = 0.0) -> None:
         self.ledger.busy.discard(work.state.path)
-        self.ledger.applied(work, Applied(ExaminedVersion(1, work.window.last_seq, seen=True), work.window.last_seq, 1))
+        place, through = ExaminedVersion(1, work.window.last_seq, seen=True), work.window.last_seq
+        self.ledger.applied(work, Applied(place, through, 1, seconds={"fold": seconds}))
 
-    def serve(self, *, now: float) -> list[Work]:
-        """All windows that are due, one after the other and in no time."""
+    def serve(self, *, now: float, seconds: float = 0.0) -> list[Work]:
+        """All windows that are due, one after the other and in no time, which say that they took `seconds`."""
         served = []
         while (work := self.begin(now=now)) is not None:
-            self.end(work)
+            self.end(work, seconds=seconds)
             served.append(work)
         self.boundaries.turn(now=now)
         self.publish(now=now)
@@ -182,6 +183,19 @@ def test_a_backlog_that_is_worth_a_window_does_not_wait(monkeypatch: pytest.Monk
     assert world.ready(now=2.0) == []
     monkeypatch.setattr(cadence, "SMALL_BYTES", 1)
     assert world.ready(now=2.0) == ["t0"]
+
+
+def test_changes_that_are_worth_what_a_window_takes_do_not_wait_for_the_target() -> None:
+    world = World(1, freshness_seconds=100.0)
+    world.change(0)
+    world.look(now=1.0)
+    assert len(world.serve(now=1.0, seconds=0.05)) == 1
+    for number in range(1, 6):
+        assert world.ready(now=1.5) == []
+        world.change(0, rows=int(0.01 / cadence.WORTH_SECONDS))
+        world.look(now=1.0 + number / 10)
+    assert [work.window.last_seq for work in world.serve(now=1.5)] == [world.ledger.read_seq]
+    assert world.ready(now=1.6) == []
 
 
 def test_a_table_in_a_worker_does_not_hold_up_another() -> None:
@@ -317,6 +331,21 @@ def test_a_round_of_the_loop_asks_nothing_of_tables_at_rest() -> None:
         world.ledger.pending_entries()
         world.ledger.idle()
     assert 0 < counted.asked / 20 < 30
+
+
+def test_pauses_between_looks_grow_while_they_find_nothing_and_begin_again_short() -> None:
+    world = World(1)
+    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=5.0)
+    now, pauses = 10.0, []
+    for _ in range(20):
+        world.intake.read(now=now)
+        pauses.append(world.intake.next_look - now)
+        now = world.intake.next_look
+    assert pauses == sorted(pauses)
+    assert 0.25 < pauses[1] < pauses[-1] == 5.0
+    world.change(0)
+    assert world.intake.read(now=now) is False
+    assert world.intake.next_look - now == 0.25
 
 
 def test_a_look_at_the_end_of_the_manifest_is_one_request_and_a_gap_is_found_soon() -> None:

@@ -8,7 +8,7 @@ from sluice.contract import envelope
 from sluice.contract.entries import Changes, Commits, Entry, Lost, Repair, Segment, Snapshot, Table
 from sluice.contract.schema import TableSchema
 from sluice.manifest.gaps import Gap
-from sluice_spark.modes.changelog import with_origins
+from sluice_spark.kinds.changelog import with_origins
 from sluice_spark.read.window import PendingChanges
 from tests.support.manifests import opened, schema
 

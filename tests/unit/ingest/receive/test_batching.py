@@ -71,6 +71,34 @@ def test_age_counts_from_the_first_row_since_the_last_flush_across_batches() -> 
     assert not batches.ready(9.0)
 
 
+def test_the_end_of_a_transaction_is_handed_over_at_once_when_the_reader_is_free() -> None:
+    batches, _ = batching()
+    batches.take(source([wire.begin(50, 7), row()]), now=1.0)
+    batches.flush_from = 0.5
+    assert not batches.ready(1.0), "no transaction has ended"
+    batches.take(source([wire.commit(50, 60)]), now=1.1)
+    batches.flush_from = None
+    assert not batches.ready(1.1), "the reader is busy"
+    batches.flush_from = 1.5
+    wait = batches.wait_s(1.1)
+    assert wait is not None
+    assert not batches.ready(1.4)
+    assert batches.ready(1.1 + wait)
+    assert batches.hand_over(1.5).flush
+    batches.take(source([wire.begin(70, 8), row()]), now=1.6)
+    assert not batches.ready(1.6)
+
+
+def test_what_a_full_batch_ended_is_flushed_when_the_reader_is_free_again() -> None:
+    batches, _ = batching(StreamLimits(batch_frames=3, max_delay_s=2.0))
+    batches.take(source([wire.begin(50, 7), row(), wire.commit(50, 60)]), now=1.0)
+    assert not batches.hand_over(1.0).flush
+    assert not batches.ready(1.2)
+    batches.flush_from = 1.1
+    assert batches.ready(1.2)
+    assert batches.hand_over(1.2).flush
+
+
 def test_keepalives_alone_are_handed_over_throttled_and_ask_for_no_flush() -> None:
     batches, _ = batching()
     batches.take(source([wire.keepalive(20)]), now=0.1)

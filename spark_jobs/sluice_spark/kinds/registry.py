@@ -1,41 +1,44 @@
-"""Which mode a lake table has, by configuration and by what its source table can send. Pure."""
+"""Which kind a lake table is, by configuration and by what its source table can send."""
 
 from collections.abc import Iterable
+from importlib import import_module
 
-from sluice.contract import envelope
 from sluice.contract.evolution import refuse_alike
+from sluice.contract.lake_kinds import KINDS
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice.manifest.values import TableState
-from sluice_spark.lake.columns import changelog_columns, mirror_columns
-from sluice_spark.options import CHANGELOG, MIRROR, ApplyOptions
-
-ROWS_MODE = "mirror of whole rows"
+from sluice_spark.kinds.kind import Kind
+from sluice_spark.options import ApplyOptions
 
 
-def mode_of(options: ApplyOptions, schema: TableSchema) -> str:
-    """What the lake table of `schema` holds: MIRROR, CHANGELOG or ROWS_MODE."""
-    configured = options.mode_of(schema.qualified_name)
-    return configured if configured == CHANGELOG or schema.key_columns else ROWS_MODE
+def registered(name: str) -> Kind:
+    """The kind that the configuration calls `name`."""
+    kind: Kind = import_module(KINDS[name].module).KIND
+    return kind
 
 
-def other_mode(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> Reason | None:
+def kind_of(options: ApplyOptions, schema: TableSchema) -> Kind:
+    """What the lake table of `schema` holds."""
+    return registered(options.mode_of(schema.qualified_name)).of(schema)
+
+
+def other_kind(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> Reason | None:
     """Why a lake table that has these columns is not what the configuration asks for, None when it
     is. The columns decide what the table holds, not a report about it.
     """
-    schema = state.schemas[state.schema_version]
-    held, wanted = (CHANGELOG if envelope.OP in columns else MIRROR), mode_of(options, schema)
-    if (held == CHANGELOG) == (wanted == CHANGELOG):
+    wanted, present = kind_of(options, state.schemas[state.schema_version]), set(columns)
+    kinds = sorted(map(registered, KINDS), key=lambda kind: not kind.sign)
+    held = next(kind for kind in kinds if not kind.sign or kind.sign in present)
+    if held.sign == wanted.sign:
         return None
-    return Reason(ReasonCode.OTHER_MODE, {"held": held, "wanted": wanted})
+    return Reason(ReasonCode.OTHER_MODE, {"held": held.name, "wanted": wanted.name})
 
 
 def lake_columns(options: ApplyOptions, schema: TableSchema) -> list[tuple[str, str]]:
     """The columns (name, Spark type) of the lake table of `schema`, in order."""
-    if mode_of(options, schema) == CHANGELOG:
-        return changelog_columns(schema)
-    return mirror_columns(schema, metadata=options.metadata_columns)
+    return kind_of(options, schema).columns(schema, metadata=options.metadata_columns)
 
 
 def snapshot_columns(options: ApplyOptions, schema: TableSchema) -> list[tuple[str, str]]:

@@ -1,0 +1,29 @@
+"""The kinds of lake tables that the configuration can ask for. (docs/how-to/kinds.md: how to add one.)"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LakeKind:
+    """`what` such a table does, for people, and the `module` whose KIND makes it.
+
+    With `keeps_changes` its rows are changes as they were sent: they need whole old rows for ever, and none of
+    them is a row of the source that could be compared and read again.
+    """
+
+    name: str
+    what: str
+    module: str
+    keeps_changes: bool = False
+
+
+KINDS: dict[str, LakeKind] = {
+    kind.name: kind
+    for kind in (
+        LakeKind("mirror", "keeps current rows", "sluice_spark.kinds.mirror"),
+        LakeKind("changelog", "appends every change", "sluice_spark.kinds.changelog", keeps_changes=True),
+    )
+}
+"""By name. A kind is registered by its line here; the first one is the default."""
+
+DEFAULT = next(iter(KINDS))

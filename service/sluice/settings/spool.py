@@ -1,0 +1,108 @@
+"""The sections about the spool and about what the source may do at once, and the base of every section. See `model`."""
+
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from sluice.settings.addresses import spool_uri
+from sluice.settings.values import Duration, Retention, Size
+
+_KIBI, _MEBI, _GIBI = 1024, 1024**2, 1024**3
+
+
+class Section(BaseModel):
+    """Base of every model: frozen, unknown keys refused, input never repeated in errors (it may be
+    a secret).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
+
+
+class SpoolSettings(Section):
+    """Where committed transactions become durable before PostgreSQL may forget them."""
+
+    uri: Annotated[str, AfterValidator(spool_uri)] = Field(
+        description="object store prefix; the pipeline's name is added below it"
+    )
+    options: dict[str, SecretStr] = Field(
+        default_factory=dict,
+        description="options of the object store client, such as aws_endpoint, aws_region, aws_access_key_id; "
+        "values are secrets",
+    )
+    max_delay: Duration = Field(
+        2.0,
+        ge=0.01,
+        le=3600,
+        description="the longest a committed change waits, while an earlier manifest entry is under way, before its "
+        "own is written; where none is under way it does not wait",
+    )
+    min_interval: Duration | None = Field(
+        None,
+        ge=0,
+        le=3600,
+        description="the least time between two manifest entries that are not full, at most max_delay: it bounds the "
+        "requests of a paid store. Left out: 0 on a local disk, 1s on an object store, or max_delay if that is less. "
+        "After a burst of 30 entries they lie 1s apart anyway",
+    )
+    max_bytes: Size = Field(
+        128 * _MEBI,
+        ge=64 * _KIBI,
+        description="received bytes after which a manifest entry is written even if max_delay has not passed",
+    )
+    max_rows: int = Field(1_000_000, ge=1, description="rows after which a manifest entry is written")
+    transaction_memory: Size = Field(
+        32 * _MEBI,
+        ge=1 * _MEBI,
+        description="received bytes of one open transaction held in memory; past it its rows go to segments early",
+    )
+    progress_interval: Duration = Field(
+        20.0,
+        ge=1,
+        le=3600,
+        description="how often a source without changes may cost a manifest entry, which lets it free its WAL",
+    )
+    retention: Retention = Field(
+        604800.0,
+        ge=0,
+        description="how long segments and entries stay after every table has them in the lake: until_applied, a "
+        "duration, or forever; the applier deletes them afterwards",
+    )
+
+    @model_validator(mode="after")
+    def _an_interval_that_can_be_kept(self) -> Self:
+        if self.min_interval is not None and self.min_interval > self.max_delay:
+            raise ValueError("min_interval is more than max_delay; raise max_delay too, or lower it")
+        return self
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether requests cost money."""
+        return not self.uri.startswith(("file:", "memory:"))
+
+    @property
+    def entry_interval(self) -> float:
+        """Seconds of `min_interval`, or what is right for the store."""
+        if self.min_interval is not None:
+            return self.min_interval
+        return min(1.0, self.max_delay) if self.is_remote else 0.0
+
+
+class LimitSettings(Section):
+    """What the source may do at once before the pipeline stops, by name and with nothing lost.
+    PostgreSQL's own limits are in service/sluice/protocol/limits.py.
+    """
+
+    open_streams: int = Field(
+        4096, ge=1, le=1_000_000, description="streamed transactions that are open at the same time"
+    )
+    aborted_intervals: int = Field(
+        1_000_000,
+        ge=10_000,
+        le=100_000_000,
+        description="runs of neighbouring ids of rolled-back subtransactions, over all streamed transactions "
+        "that are open; 8 bytes each",
+    )
+    transaction: Size = Field(
+        256 * _GIBI, ge=1 * _MEBI, description="bytes in the object store of one transaction that has not ended"
+    )
+    staged: Size = Field(1024 * _GIBI, ge=1 * _MEBI, description="the same of all transactions that have not ended")

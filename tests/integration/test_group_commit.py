@@ -1,0 +1,104 @@
+"""When a manifest entry is written: at once where none is under way, else for all that ended meanwhile; and no
+sooner after another than `spool.min_interval` says.
+"""
+
+import threading
+from typing import Any, cast
+
+from sluice.contract import keys
+from sluice.contract.entries import Changes
+from sluice.ingest.options import FlushPolicy
+from sluice.ingest.receive.stream import StreamLimits
+from sluice.store.base import ObjectStore
+from tests.support.ingesting import IngestPipeline
+
+HOUR = 3600.0
+TIMELESS: dict[str, Any] = {"stream": StreamLimits(max_delay_s=HOUR), "watch_interval_s": HOUR}
+
+
+class Held:
+    """The pipeline's store, which takes entries of the manifest only while it is open."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.open = threading.Event()
+        self.open.set()
+        self.waits = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        if key.startswith(keys.MANIFEST) and not self.open.is_set():
+            self.waits.set()
+            assert self.open.wait(60)
+        self._store.create(key, data)
+
+
+def transactions(pipeline: IngestPipeline) -> list[int]:
+    """How many each entry has, of those that have any."""
+    counts = [len(entry.body.commits) for entry in pipeline.entries() if isinstance(entry.body, Changes)]
+    return [count for count in counts if count]
+
+
+def received(pipeline: IngestPipeline, position: str) -> bool:
+    """Whether ingest has reported to the server that it received everything before `position`."""
+    with pipeline.database.connect() as connection:
+        row = connection.execute(
+            "SELECT write_lsn >= %s::pg_lsn FROM pg_stat_replication WHERE application_name = %s",
+            (position, pipeline.database.slot),
+        ).fetchone()
+    return row == (True,)
+
+
+def test_a_transaction_waits_for_nothing_where_no_entry_is_under_way(pipeline: IngestPipeline) -> None:
+    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    before = len(transactions(pipeline))
+    with pipeline.running(flush=FlushPolicy(max_delay_s=HOUR), **TIMELESS) as running:
+        for number in range(1, 4):
+            pipeline.database.execute(f"INSERT INTO a VALUES ({number})")
+            running.wait_until(lambda number=number: len(transactions(pipeline)) == before + number)
+    assert transactions(pipeline)[before:] == [1, 1, 1]
+
+
+def test_transactions_that_end_while_an_entry_is_under_way_share_the_next_one(pipeline: IngestPipeline) -> None:
+    database = pipeline.database
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    before = len(transactions(pipeline))
+    store = Held(pipeline.store)
+    beside = IngestPipeline(database, cast("ObjectStore", store))
+    with beside.running(flush=FlushPolicy(max_delay_s=HOUR), **TIMELESS) as running:
+        running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "streaming")
+        assert running.ingest is not None
+        counts = running.ingest.status.stream
+        store.open.clear()
+        database.execute("INSERT INTO a VALUES (0)")
+        running.wait_until(store.waits.is_set)
+        with database.connect() as connection:
+            for number in range(1, 101):
+                connection.execute(b"INSERT INTO a VALUES (%s)", (number,))
+        assert len(transactions(pipeline)) == before
+        store.open.set()
+        running.wait_until(lambda: sum(transactions(pipeline)[before:]) >= 101)
+        assert counts.flushes["idle"] >= 2
+        assert counts.flushes["age"] == 0
+    assert transactions(pipeline)[before] == 1
+    assert transactions(pipeline)[before + 1] >= 100
+
+
+def test_no_entry_is_written_sooner_after_another_than_the_least_interval(pipeline: IngestPipeline) -> None:
+    database = pipeline.database
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run()
+    before = len(transactions(pipeline))
+    with pipeline.running(flush=FlushPolicy(max_delay_s=HOUR, min_interval_s=HOUR), **TIMELESS) as running:
+        begun = pipeline.wal_end()
+        running.wait_until(lambda: received(pipeline, begun))
+        for number in range(1, 4):
+            database.execute(f"INSERT INTO a VALUES ({number})")
+        end = pipeline.wal_end()
+        running.wait_until(lambda: received(pipeline, end))
+        assert len(transactions(pipeline)) == before
+    assert sum(transactions(pipeline)[before:]) == 3, "a stop publishes what waits"
