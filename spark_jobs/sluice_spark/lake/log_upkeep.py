@@ -32,7 +32,7 @@ from sluice_spark.lake.layout import checkpoint_interval
 from sluice_spark.lake.log import CHECKPOINT
 
 SETTINGS = {
-    # Delta takes a checkpoint that failed for none that was due, unless it is told to say so.
+    # Delta takes a checkpoint that failed for none that was due, unless it has to say so.
     "spark.databricks.delta.checkpoint.exceptionThrowing.enabled": "true",
 }
 """Of the session in which logs are kept short."""

@@ -39,7 +39,7 @@ CHECK_SECONDS = 1.0
 LOOK_VERSIONS = 50
 """New versions of a table after which its log is looked at again: somebody else may have written a checkpoint."""
 OVERDUE = 4
-"""Intervals without a checkpoint after which somebody is told: readers take longer for each version."""
+"""Intervals without a checkpoint after which that is a problem: readers take longer for each version."""
 LONGEST_SECONDS = 600.0
 """For one checkpoint; then it is called off, for others wait."""
 WAITS_SECONDS = doubling(60.0, 3600.0)
@@ -152,7 +152,7 @@ class Checkpoints:
         self._next_check = now + CHECK_SECONDS
         items = list(self._items())
         self._telemetry.checkpoint_lag(max((item.known.behind(item.version) for item in items), default=0))
-        told = [item for item in items if self._tell(item)]
+        named = [item for item in items if self._tell(item)]
         ready = [item for item in items if item.known.retry.due(now)]
         # A look is two small objects: all of them at once. Of checkpoints one comes after the other.
         looks = [item for item in ready if item.known.wants_look(item.version)]
@@ -160,7 +160,7 @@ class Checkpoints:
             self._begin(looks, self._looked, now=now)
         elif due := [item for item in ready if item.need >= 1 or (item.known.clean_at <= now and self._may_clean())]:
             self._begin([max(due, key=lambda item: item.need)], self._kept_short, now=now)
-        return ended or bool(told)
+        return ended or bool(named)
 
     def finish(self, stop: threading.Event) -> None:
         """Writes what is due now, until `stop`: a process that ends with the backlog may run for seconds only, and
