@@ -14,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -124,19 +123,14 @@ class Applier:
             )
             self._maintenance = self._maintained()
             self._upkeep = self._kept(last_log.upkeep if last_log else SpoolUpkeep())
-            self._workers = Workers(
-                self._store,
-                self._lake,
-                self._session,
-                count=self._options.workers,
-                may_clean=partial(self._reports.completed_within, self._options.log_retention_seconds / 2),
-            )
+            self._workers = Workers(self._store, self._lake, self._session, count=self._options.workers)
             with closing(self._workers):
                 try:
                     self._upkeep.start()
                     self._loop()
                     self._telemetry.stopping()
                     if not self._stop.is_set():
+                        self._maintenance.finish(self._stop)
                         self._upkeep.finish(self._stop)
                 finally:
                     self._telemetry.stopping()
@@ -251,8 +245,8 @@ class Applier:
         self._telemetry.waits(0)
 
     def _warm_up_once(self) -> None:
-        """Warms Spark up while there is nothing to do, so that the next window is fast. Windows
-        warm it up as well.
+        """Warms Spark up when there is nothing to do for the first time, so that the next window and the first
+        checkpoint are fast. Beside the loop: a window that comes meanwhile does not wait for it.
         """
         if not self._warm and not self._options.once:
             threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
@@ -331,7 +325,6 @@ class Applier:
                 name=name,
             )
         else:
-            self._warm = True
             self._compiled.add(window.is_snapshot)
             self._ledger.applied(running.work, result)
             self._telemetry.applied(result, seconds=time.monotonic() - running.began)
@@ -414,7 +407,6 @@ class Applier:
             configuration_refused=self._refused(),
             upkeep=self._upkeep.report,
         )
-        self._workers.reported = {table_id: row.delta_version for table_id, row in rows.items()}
         if not self._called_off():
             self._boundaries.publish(rows, self._reports.complete, now=began)
             if force:
@@ -441,6 +433,7 @@ class Applier:
         if late:
             self._session.sparkContext.cancelAllJobs()
         wait(work)
+        self._maintenance.close()
         if work and self._fenced is None:
             try:
                 self._collect()

@@ -24,6 +24,7 @@ _KEY_LENGTH = 16
 _PROGRAM = """
 import sys
 from pathlib import Path
+from sluice.store.opening import open_store
 from sluice_spark import session
 from sluice_spark.options import ApplyOptions
 from sluice_spark.lake.warm_up import warm_up
@@ -32,7 +33,8 @@ folder, options = Path(sys.argv[1]), sys.argv[2]
 uri = folder.as_uri()
 conf = {"spark.driver.extraJavaOptions": options}
 spark = session.start(ApplyOptions("classes", uri, uri, spark_master="local[2]", driver_memory="1g", spark_conf=conf))
-warm_up(session.private(spark), str(folder / "table"))
+store = open_store(uri, options={})
+warm_up(session.private(spark), str(folder / "table"), store=store, folder="table/", require_owner=lambda: None)
 rows = spark.read.format("delta").load(str(folder / "table"))
 rows.groupBy("id").count().collect()
 spark.stop()

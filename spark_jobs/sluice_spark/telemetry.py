@@ -156,6 +156,10 @@ class ApplyTelemetry:
                 self.metrics.add(catalogue.MAINTENANCE_FILES, max(files, 0), task=task, change=change)
                 self.metrics.add(catalogue.MAINTENANCE_BYTES, max(size, 0), task=task, change=change)
 
+    def checkpoint_lag(self, versions: int) -> None:
+        """So many versions has the table whose newest checkpoint is furthest behind it."""
+        self.metrics.set(catalogue.CHECKPOINT_LAG, versions)
+
     def succeeded(self) -> None:
         """Something was committed, or nothing is left to do."""
         self._succeeded = time.time()

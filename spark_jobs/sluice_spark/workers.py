@@ -6,18 +6,15 @@ run, and none for a table that was stopped meanwhile.
 """
 
 import queue
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import structlog
 from pyspark.sql import SparkSession
 
 from sluice.contract.entries import Opened
-from sluice.errors import ServiceError, WriterFenced
 from sluice.store.base import ObjectStore
 from sluice_spark.applied_window import Applied
 from sluice_spark.kinds.kind import removals_are_sent
-from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
 from sluice_spark.next_window import Ahead
 from sluice_spark.options import ApplyOptions
@@ -27,20 +24,13 @@ from sluice_spark.session import private
 from sluice_spark.snapshot_apply import SnapshotApply
 from sluice_spark.table_apply import TableApply
 
-_log = structlog.get_logger("sluice.apply")
-
 
 class Workers:
-    """`count` workers on `lake` and the spool in `store`. `may_clean` says whether logs of lake tables
-    may be cleaned now; `reported` is the version of each table that the last durable report names.
-    """
+    """`count` workers on `lake` and the spool in `store`."""
 
-    def __init__(
-        self, store: ObjectStore, lake: Lake, session: SparkSession, *, count: int, may_clean: Callable[[], bool]
-    ) -> None:
+    def __init__(self, store: ObjectStore, lake: Lake, session: SparkSession, *, count: int) -> None:
         self._store = store
         self._lake = lake
-        self._may_clean = may_clean
         self.pool = ThreadPoolExecutor(count, thread_name_prefix="apply")
         """For other work of the loop on lake tables as well."""
         self._others = ThreadPoolExecutor(count, thread_name_prefix="ahead")
@@ -48,7 +38,6 @@ class Workers:
         for _ in range(count):
             self._sessions.put(private(session))
         self._ahead: dict[str, tuple[TableProgress, Ahead]] = {}
-        self.reported: dict[str, int] = {}
 
     def begin(
         self, work: Work, options: ApplyOptions, *, opened: Opened | None, following: Window | None
@@ -98,28 +87,6 @@ class Workers:
                 prepared=prepared,
                 following=following,
             )
-            applied = table.apply(work.window)
-            if applied.committed:
-                self._clean(work, session, applied.place.version)
-            return applied
+            return table.apply(work.window)
         finally:
             self._sessions.put(session)
-
-    def _clean(self, work: Work, session: SparkSession, version: int) -> None:
-        """The window is in the lake, whatever becomes of its table's log. While the newest statement of
-        what is complete grows old, nothing goes away that its readers may need.
-        """
-        if not self._may_clean():
-            return
-        state, reported = work.state, self.reported.get(work.table_id, -1)
-        try:
-            self._lake.clean_log(state, session, version=version, reported=reported)
-        except (WriterFenced, SparkGone):
-            raise
-        except ServiceError as error:
-            _log.warning(
-                "the log of a lake table was not cleaned",
-                table=f"{state.schema_name}.{state.table_name}",
-                error=str(error),
-                hint=error.hint,
-            )

@@ -8,6 +8,7 @@ file. At the end another engine compares the tables with the source, and reads t
 versions before and after.
 """
 
+import json
 import os
 import random
 import re
@@ -17,7 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from deltalake import DeltaTable, QueryBuilder
@@ -37,8 +40,6 @@ from tools.local.sluice import Pipeline, SluiceProcess
 
 SECONDS = float(os.environ.get("P8_SECONDS", "600"))
 MANY_SECONDS = float(os.environ.get("P17_SECONDS", "600"))
-WARM_UP_SECONDS = 20.0
-"""Of the load, before the first probe: the JVM compiles what a window runs."""
 TRANSACTIONS_PER_SECOND = 30
 PROBE_EVERY = 13
 """Transactions. It shares no factor with the numbers of tables, so that each table has probes."""
@@ -78,13 +79,16 @@ class Probe:
 @dataclass(frozen=True)
 class Outcome:
     """`latencies` are seconds from commit to visibility of each probe, in order of the commits. `cores`
-    is what ingest and applier took of them under the load.
+    is what ingest and applier took of them under the load. `longest` says which window took the longest,
+    and what it did; `checkpoints` is how many were written beside windows, and the seconds of the longest.
     """
 
     latencies: list[float]
     changes_per_second: float
     windows_per_second: float
     cores: float
+    longest: str
+    checkpoints: str
 
 
 class Writer:
@@ -141,6 +145,7 @@ def p8(_rounds: int) -> dict[str, float | None]:
     return {
         "p50_s": percentile(few.latencies, 0.5),
         "p99_s": percentile(few.latencies, 0.99),
+        "most_s": percentile(few.latencies, 1.0),
         "many_p50_s": percentile(many.latencies, 0.5),
         "many_p99_s": percentile(many.latencies, 0.99),
     }
@@ -172,6 +177,8 @@ def _show(title: str, outcomes: dict[int, Outcome]) -> None:
         rates = [outcome.changes_per_second, outcome.windows_per_second, outcome.cores]
         table.add_row(str(tables), *(f"{figure:,.2f}" for figure in (*ages, *halves, *rates)))
     console.print(table)
+    for tables, outcome in outcomes.items():
+        console.print(f"{tables} tables: the longest window: {outcome.longest}; checkpoints: {outcome.checkpoints}")
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -209,7 +216,7 @@ def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome
             all_tables = load.tables + load.idle
             until(lambda: live(store) == all_tables, process, patience, "every table is in the lake")
             console.print(f"every table is in the lake {time.monotonic() - began:.0f} s after the start")
-            writer.write(WARM_UP_SECONDS, probing=False)
+            live = time.time()
             windows, changes, loaded = sum(len(tail.commits) for tail in tails), writer.changes, time.monotonic()
             cpu = _cpu_seconds(process.pid)
             writer.write(load.seconds, probing=True)
@@ -227,7 +234,36 @@ def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome
     for probe, commit in list(zip(writer.probes, commits, strict=True))[-CHECKED:]:
         _check(paths[probe.table], probe, commit)
     latencies = [commit.at - probe.at for probe, commit in zip(writer.probes, commits, strict=True)]
-    return Outcome(latencies, changes / seconds, windows / seconds, cpu / seconds)
+    longest, checkpoints = _from_log(process.log, since=live)
+    return Outcome(latencies, changes / seconds, windows / seconds, cpu / seconds, longest, checkpoints)
+
+
+def _from_log(log: Path, *, since: float) -> tuple[str, str]:
+    """What the applier says of its longest window, and of its checkpoints, from then on (unix seconds)."""
+    windows: list[tuple[float, float, dict[str, Any]]] = []
+    checkpoints: list[tuple[float, float]] = []
+    for line in log.read_text(errors="replace").splitlines():
+        with suppress(ValueError, KeyError, TypeError):
+            said = json.loads(line)
+            at = datetime.fromisoformat(said["time"]).timestamp()
+            if at < since:
+                continue
+            if said["event"] == "checkpoint written":
+                checkpoints.append((at - said["seconds"], at))
+            elif said["event"] == "window applied":
+                spent = sum(said["seconds"].get(phase, 0.0) for phase in ("look", "read", "schema", "merge", "join"))
+                windows.append((spent, at, said))
+    if not windows:
+        return "none", "none"
+    spent, at, said = max(windows, key=lambda window: window[0])
+    phases = ", ".join(f"{phase} {took:.2f}" for phase, took in said["seconds"].items() if took >= 0.005)
+    beside = any(began < at and at - spent < ended for began, ended in checkpoints)
+    longest = max((ended - began for began, ended in checkpoints), default=0.0)
+    what = f"{said['table']} at version {said['delta_version']}, {said.get('way', 'no way')}, {said['rows']:,} rows"
+    return (
+        f"{spent:.2f} s, {what} ({phases}){', beside a checkpoint' if beside else ''}",
+        f"{len(checkpoints)}, the longest {longest:.1f} s",
+    )
 
 
 @contextmanager

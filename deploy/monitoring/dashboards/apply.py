@@ -169,7 +169,8 @@ MAINTENANCE_ROW = Row(
         Panel(
             title="Turns of maintenance",
             description="tidy counts the files of a table and puts them in order, vacuum removes those that no version "
-            "needs. failed: the problem table.maintenance names the table; interrupted: windows came first.",
+            "needs, checkpoint writes one beside windows. failed: the problem table.maintenance names the table; "
+            "interrupted: windows came first.",
             unit="ops",
             queries=(
                 Query(
@@ -181,12 +182,20 @@ MAINTENANCE_ROW = Row(
         ),
         Panel(
             title="Share of one worker's time",
-            description="What maintenance takes; apply.maintenance_share bounds it.",
+            description="What maintenance takes; apply.maintenance_share bounds it, but for checkpoints, which take no "
+            "worker.",
             unit="percentunit",
             queries=(
                 Query(total(over("rate", shown(known.MAINTENANCE_SECONDS), RATE), "turn"), "{{pipeline}} {{turn}}"),
             ),
             stacked=True,
+        ),
+        Panel(
+            title="Versions since the newest checkpoint",
+            description="Of the lake table that has the most: readers start from a checkpoint and read each version "
+            "behind it. One is due after 50 to 99.",
+            unit="none",
+            queries=(Query(worst(shown(known.CHECKPOINT_LAG)), "{{pipeline}}"),),
         ),
         Panel(
             title="Files and bytes of maintenance",

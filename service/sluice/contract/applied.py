@@ -19,7 +19,9 @@ WAYS = DIRECT, DISTRIBUTED, MERGE = ("direct", "distributed", "merge")
 """How the changes of a window are committed: by the driver without a Spark job, by executors, or by a
 statement of Spark.
 """
-MAINTENANCE_TASKS = ("join", "purge", "checkpoint", "vacuum")
+CHECKPOINT = "checkpoint"
+"""The task that writes checkpoints and cleans logs, also where it fails."""
+MAINTENANCE_TASKS = ("join", "purge", CHECKPOINT, "vacuum")
 """What is done to a lake table besides windows. None of it changes a row."""
 _WHAT = "an object below apply/"
 

@@ -25,7 +25,7 @@ from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.foreign_commits import vector_file
-from sluice_spark.lake.layout import table_properties
+from sluice_spark.lake.layout import TABLE_PROPERTIES
 from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.sql import quote
 from sluice_spark.lake.table import LakeTable
@@ -139,7 +139,7 @@ class Exchange:
                 LiveFile.of(add)
                 prepared.actions.append({"remove": removal(add)})
                 prepared.gone.append(add["path"])
-        transaction.take_columns(built, properties=table_properties(build.table.path))
+        transaction.take_columns(built, properties=TABLE_PROPERTIES)
         prepared.files = [LiveFile.of(_below(build.name, add)) for add in adds]
         prepared.actions += [{"add": file.add} for file in prepared.files]
         counts = {

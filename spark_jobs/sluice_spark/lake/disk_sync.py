@@ -42,6 +42,30 @@ def sync_commits(table: Path, commits: Sequence[Commit]) -> None:
         _sync_new_folders(table)
 
 
+def sync_checkpoint(table: Path, version: int) -> None:
+    """Syncs the checkpoint of `version`, before anything names it or goes away because of it. Raises ApplyError
+    when it cannot: the log has all that it says.
+    """
+    log = table / "_delta_log"
+    folders = [folder for folder in (log, log / "_sidecars") if folder.is_dir()]
+    written = f"{version:020d}.checkpoint."
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            # Hadoop's check sum of a file lies beside it, under its name behind a dot.
+            names = [one.name for one in entries if one.name.removeprefix(".").startswith(written)]
+        for path in [*(folder / name for name in names), folder]:
+            try:
+                with _opened(path, os.O_RDONLY) as descriptor:
+                    os.fsync(descriptor)
+            except FileNotFoundError:
+                continue  # a temporary one of an attempt that was killed
+            except OSError as error:
+                raise ApplyError(
+                    f"a checkpoint of the lake table could not be synced to disk ({error.strerror})",
+                    hint="check the lake's disk",
+                ) from None
+
+
 def _located(table: Path, name: str) -> Path:
     parts = urlsplit(name)
     return Path(url2pathname(parts.path)) if parts.scheme == "file" else table / name

@@ -19,16 +19,21 @@ from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.sql import quote
 
 FIELD_ID = b"PARQUET:field_id"
+CHECKPOINT_VERSIONS = 50
+"""At least so many lie between two checkpoints, and fewer than twice as many."""
+IN_NO_COMMIT = 1_000_000_000
+"""As the interval of a table says that its checkpoints are written beside its commits."""
 TABLE_PROPERTIES = {
     # Any name that PostgreSQL allows works as a column name.
     "delta.columnMapping.mode": "name",
     "delta.enableDeletionVectors": "true",
     # A timestamp column may be added later, and Delta then asks for the feature to be there already.
     "delta.feature.timestampNtz": "supported",
+    # Delta would write a checkpoint in the commit of each version that this divides, and count the table's files
+    # there even if it does not write one: jobs of Spark, for which the window waits.
+    "delta.checkpointInterval": str(IN_NO_COMMIT),
 }
 """Of all tables that the applier makes."""
-CHECKPOINT_VERSIONS = 50
-"""At least so many lie between two checkpoints, and fewer than twice as many."""
 Field = Mapping[str, Any]
 """A column in Delta's own spelling."""
 _STATED = "delta.dataSkippingStatsColumns"
@@ -95,12 +100,13 @@ _ID = "delta.columnMapping.id"
 _PHYSICAL = "delta.columnMapping.physicalName"
 
 
-def table_properties(path: str) -> dict[str, str]:
-    """Those of the table that is made at `path`. A checkpoint is a Spark job: tables that begin together must
-    not all write theirs at the same time.
+def checkpoint_interval(path: str, properties: Mapping[str, str]) -> int:
+    """Versions between two checkpoints of the table at `path`. A checkpoint is a Spark job: tables that begin together
+    must not all need theirs at the same time. Raises ValueError.
     """
-    every = CHECKPOINT_VERSIONS + zlib.crc32(path.encode()) % CHECKPOINT_VERSIONS
-    return {**TABLE_PROPERTIES, "delta.checkpointInterval": str(every)}
+    stated = int(properties.get("delta.checkpointInterval", IN_NO_COMMIT))
+    own = CHECKPOINT_VERSIONS + zlib.crc32(path.encode()) % CHECKPOINT_VERSIONS
+    return own if stated >= IN_NO_COMMIT else max(1, stated)
 
 
 def is_floating(column: Field) -> bool:

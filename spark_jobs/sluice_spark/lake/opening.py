@@ -23,8 +23,8 @@ from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.examined_version import OURS, ExaminedVersion
 from sluice_spark.lake.failures import translated_errors
-from sluice_spark.lake.log_cleanup import LogHygiene
 from sluice_spark.lake.log_tail import LogTail
+from sluice_spark.lake.log_upkeep import LogUpkeep
 from sluice_spark.lake.rows_to_commit import SCRATCH, SparkHandover, forget_scratch
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.lake.warm_up import warm_up
@@ -52,7 +52,6 @@ class Lake:
         self._options = options
         self._store = store
         self._before_commit = before_commit
-        self._hygiene = LogHygiene(retention_seconds=options.log_retention_seconds, before_delete=before_commit)
         self._files = open_store(options.lake_uri, options=options.lake_options)
         self.keys = KeyCache(options.key_cache_bytes)
         self._direct: OrderedDict[str, DirectTable] = OrderedDict()
@@ -69,10 +68,10 @@ class Lake:
         """From now on `options` hold, which lie at the same places."""
         self._options = options
 
-    def clean_log(self, state: TableState, session: SparkSession, *, version: int, reported: int) -> None:
-        """Removes what the log of `state` does not need, when it is time: see `LogHygiene.clean`."""
+    def log_upkeep(self, state: TableState, session: SparkSession) -> LogUpkeep:
+        """The log of the Delta table of `state`, to be kept short in the thread of `session`."""
         path = storage.join(self._options.lake_uri, state.path)
-        self._hygiene.clean(session, path, version=version, reported=reported)
+        return LogUpkeep(session, path, store=self._files, folder=f"{state.path}/", require_owner=self._before_commit)
 
     def table(self, state: TableState, session: SparkSession, *, place: ExaminedVersion | None = None) -> LakeTable:
         """The Delta table of `state` for `session`. `place` is where it last stood, if it was
@@ -161,11 +160,11 @@ class Lake:
         """Runs what windows will run, in a table of its own below the scratch of the spool, which
         executors see wherever they are. Raises ApplyError, StoreError.
         """
-        folder = f"{SCRATCH}warm-up"
+        folder = f"{SCRATCH}warm-up/{uuid.uuid4().hex}"
         path = storage.join(self._options.spool_uri, f"{self._options.pipeline}/{folder}")
         try:
             with translated_errors():
-                warm_up(session, f"{path}/{uuid.uuid4().hex}")
+                warm_up(session, path, store=self._store, folder=f"{folder}/", require_owner=self._before_commit)
         finally:
             for key in list(self._store.list(f"{folder}/")):
                 self._store.delete(key)

@@ -32,7 +32,7 @@ from sluice_spark.lake.disk_sync import sync_commits
 from sluice_spark.lake.examined_version import ExaminedVersion, belongs_to_others, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, refuse_late, tag
-from sluice_spark.lake.layout import NEITHER, Field, is_floating, statistics_properties, table_properties
+from sluice_spark.lake.layout import NEITHER, TABLE_PROPERTIES, Field, is_floating, statistics_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
@@ -323,7 +323,7 @@ class LakeTable:
                 Path(self.path).mkdir(parents=True, exist_ok=True)
         with translated_errors():
             schema = struct(columns).json()
-        make = partial(direct.prepare_table, schema=schema, rows=rows, properties=table_properties(self.path))
+        make = partial(direct.prepare_table, schema=schema, rows=rows, properties=TABLE_PROPERTIES)
         self.commit_prepared(version, DirectCommit(direct, make))
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
@@ -346,7 +346,7 @@ class LakeTable:
         columns = frame.schema.jsonValue()["fields"]
         options = {"txnAppId": app_id, "txnVersion": str(version)}
         if new_schema:
-            options |= {"overwriteSchema": "true", **table_properties(self.path), **statistics_properties(columns)}
+            options |= {"overwriteSchema": "true", **TABLE_PROPERTIES, **statistics_properties(columns)}
             self._state(columns)
         writer = frame.write.format("delta").mode(mode).options(**options)
         anew = new_schema and any(map(is_floating, columns))

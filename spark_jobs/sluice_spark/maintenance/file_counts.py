@@ -18,8 +18,6 @@ def count_files(session: SparkSession, path: str) -> FileCounts:
     none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
     snapshot = log.update(*(False, none, none))
-    checkpoint = log.readLastCheckpointFile()
-    at = int(checkpoint.get().version()) if checkpoint.isDefined() else 0
     below = [f"count_if(size < {limit})" for limit in TIERS]
     counted = DataFrame(snapshot.allFiles().toDF(), session).selectExpr(
         "count(*)",
@@ -31,4 +29,4 @@ def count_files(session: SparkSession, path: str) -> FileCounts:
     )
     files, *rest = (int(value) for value in counted.collect()[0])
     *small, sparse, size, rows, removed = rest
-    return FileCounts(files, tuple(small), sparse, size, rows, removed, int(snapshot.version()) - at)
+    return FileCounts(files, tuple(small), sparse, size, rows, removed)

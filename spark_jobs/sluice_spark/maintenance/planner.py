@@ -43,8 +43,6 @@ PURGED, PURGED_BYTES = 0.1, 4 << 30
 """A table with a larger share of removed rows is written anew where it has any, if it has at most so many
 bytes. Of a larger one only sparse files are.
 """
-LATE_CHECKPOINT = 100
-"""Versions after the last checkpoint: twice the distance at which Delta writes one by itself."""
 
 
 class Turn(StrEnum):
@@ -176,7 +174,7 @@ class Turns:
 @dataclass(frozen=True, slots=True)
 class FileCounts:
     """What the files of a table look like. `below` counts files smaller than each of TIERS; `sparse` those
-    that are SPARSE; `rows` include the `removed` ones. `since_checkpoint` counts versions.
+    that are SPARSE; `rows` include the `removed` ones.
     """
 
     files: int
@@ -185,7 +183,6 @@ class FileCounts:
     bytes: int
     rows: int
     removed: int
-    since_checkpoint: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +198,6 @@ class Tidying:
 
     join: Join | None
     purge: bool
-    checkpoint: bool
 
 
 def worth_doing(counts: FileCounts) -> Tidying:
@@ -210,4 +206,4 @@ def worth_doing(counts: FileCounts) -> Tidying:
     purge = counts.removed > PURGED * counts.rows and counts.bytes <= PURGED_BYTES
     # One sparse file alone is not written anew by a join.
     join = Join(full) if full or (counts.sparse > 1 and not purge) else None
-    return Tidying(join, purge, counts.since_checkpoint > LATE_CHECKPOINT)
+    return Tidying(join, purge)

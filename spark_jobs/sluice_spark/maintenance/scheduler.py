@@ -5,6 +5,7 @@ flight. Changes that have waited too long for it call it off, and so does a stop
 maintenance of that table alone: it is named, and tried again later. For the applier's loop: one thread.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -21,6 +22,7 @@ from sluice_spark import storage
 from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.failures import CommitConflict, SparkGone
 from sluice_spark.lake.opening import Lake
+from sluice_spark.maintenance.checkpoints import Checkpoints
 from sluice_spark.maintenance.planner import Key, TableFacts, Turn, Turns
 from sluice_spark.maintenance.tasks import SETTINGS, Call, Interrupted, Outcome, TableTurn
 from sluice_spark.options import ApplyOptions
@@ -79,6 +81,9 @@ class Maintenance:
         self._planner = Turns(options.maintenance_share)
         self._next_check = float("-inf")
         self._running: _Running | None = None
+        self._checkpoints = Checkpoints(
+            options, ledger, lake=lake, reports=reports, session=session, telemetry=telemetry
+        )
 
     def reconfigure(self, options: ApplyOptions) -> None:
         """From now on `options` hold. A turn that is under way keeps those that it was begun with."""
@@ -91,10 +96,11 @@ class Maintenance:
 
     def turn(self, pool: Executor, *, now: float, free: bool, caught_up: bool) -> bool:
         """Begins the next turn in `pool` when it is time, and calls off the one under way when windows have
-        waited long enough. `free`: a worker is; `caught_up`: all that the manifest has was read. Whether one
-        ended. Raises WriterFenced, SparkGone.
+        waited long enough. `free`: a worker is; `caught_up`: all that the manifest has was read. Logs are kept
+        short meanwhile. Whether one ended. Raises WriterFenced, SparkGone.
         """
-        ended = self.collect(now=now)
+        ended = self._checkpoints.turn(now=now)
+        ended = self.collect(now=now) or ended
         running, options = self._running, self._options
         if running is not None:
             waiting = self._ledger.waiting(now=now)
@@ -122,11 +128,20 @@ class Maintenance:
             if isinstance(error, WriterFenced):
                 raise
 
+    def finish(self, stop: threading.Event) -> None:
+        """Keeps logs short without pauses, until `stop`. Raises WriterFenced, SparkGone."""
+        self._checkpoints.finish(stop)
+
     def stop(self) -> None:
         """Calls off the turn under way: it ends soon, and `collect` takes it."""
-        if self._running is not None:
-            with suppress(ServiceError):
+        with suppress(ServiceError):
+            if self._running is not None:
                 self._running.call.call_off()
+            self._checkpoints.stop()
+
+    def close(self) -> None:
+        """Waits a little for the checkpoint that `stop` called off."""
+        self._checkpoints.close()
 
     def collect(self, *, now: float) -> bool:
         """Takes what the turn under way has come to, when it has ended. Whether it has. Raises WriterFenced,

@@ -141,8 +141,6 @@ class TableTurn:
         if plan.join is not None:
             session.conf.set(SMALLEST_FILE, str(plan.join.below))
             self._statement("join", f"OPTIMIZE {self._lake.expression}")
-        if plan.checkpoint:
-            self._timed("checkpoint", self._checkpoint)
 
     def _count_files(self) -> FileCounts:
         with _no_verdict():
@@ -175,9 +173,6 @@ class TableTurn:
         self._lake.examine()
         commits = self._lake.commits_since(before)
         self._runs[task] = _run(task, commits, seconds=time.monotonic() - began)
-
-    def _checkpoint(self) -> None:
-        self._delta_log().checkpoint()
 
     def _delta_log(self) -> Any:
         jvm: Any = self._lake.session._jvm

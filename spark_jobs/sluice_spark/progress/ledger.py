@@ -13,7 +13,7 @@ thread.
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from sluice.contract.applied import AppliedTable, Maintenance
+from sluice.contract.applied import CHECKPOINT, AppliedTable, Maintenance
 from sluice.contract.entries import Changes, Entry, Opened, Repair, Snapshot
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
@@ -487,7 +487,8 @@ class Ledger:
         )
 
     def _maintenance(self, state: TableState, progress: TableProgress) -> Maintenance:
-        """What fails and is not tried again is no problem any more."""
+        """What fails and is not tried again is no problem any more. Checkpoints are written for every table."""
         if self._options.maintains(f"{state.schema_name}.{state.table_name}"):
             return progress.maintenance
-        return replace(progress.maintenance, failing={})
+        failing = {turn: why for turn, why in progress.maintenance.failing.items() if turn == CHECKPOINT}
+        return replace(progress.maintenance, failing=failing)

@@ -38,6 +38,8 @@ class Reports:
         self._complete_number = newest_complete(store).number()
         self._last_complete: Complete | None = None
         self._completed_at = float("-inf")
+        self.versions: dict[str, int] = {}
+        """Of each table by id, the Delta version that the last log names: an earlier one need not be examined again."""
 
     def last_log(self) -> AppliedLog | None:
         """The newest log, if there is one."""
@@ -71,6 +73,7 @@ class Reports:
             upkeep,
         )
         self._store.create(keys.apply_log(self._log_number), log.encode())
+        self.versions = {table_id: table.delta_version for table_id, table in tables.items()}
         faults.point("apply.log.after")
         self._forget(keys.apply_log(self._log_number - KEPT), self._log_number)
 

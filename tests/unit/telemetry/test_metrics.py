@@ -17,7 +17,7 @@ from sluice.telemetry.metrics import Metrics, identify
 
 UNITS = ("_seconds", "_bytes", "_info", "_transactions", "_ratio")
 DIMENSIONLESS_GAUGES = re.compile(
-    r"_(state|health|problems?|connected|active|unbounded|status|running|tables|rows|sequence|pending|dropped|estimated_rows|hash|files|entries|workers|held|waiting|until_lost)$"
+    r"_(state|health|problems?|connected|active|unbounded|status|running|tables|rows|sequence|pending|dropped|estimated_rows|hash|files|entries|workers|held|waiting|until_lost|versions)$"
 )
 
 

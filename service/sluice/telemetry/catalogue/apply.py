@@ -1,6 +1,6 @@
 """The applier: what its records say to ingest, and what it serves itself."""
 
-from sluice.contract.applied import MAINTENANCE_TASKS, WAYS
+from sluice.contract.applied import CHECKPOINT, MAINTENANCE_TASKS, WAYS
 from sluice.contract.envelope import OP_NAMES
 from sluice.telemetry.catalogue.metric import APPLY, BOTH, Counter, Gauge, Histogram
 
@@ -117,11 +117,12 @@ APPLY_CONFLICTS = Counter(
     {"kind": ("fresh_look", "concurrent", "fenced")},
     APPLY,
 )
-_TURNS = ("tidy", "vacuum")
+_TURNS = ("tidy", "vacuum", CHECKPOINT)
 MAINTENANCE_TURNS = Counter(
     "sluice_apply_maintenance_turns_total",
     "Turns in which a lake table was maintained (tidy: its files were counted and, where it was worth it, put in "
-    "order; vacuum: files that no version needs were removed), by outcome: done, failed (named in the table's row, "
+    "order; vacuum: files that no version needs were removed; checkpoint: one was written beside its windows, and its "
+    "log cleaned), by outcome: done, failed (named in the table's row, "
     "tried again later), interrupted (put off for windows, a stop or another writer).",
     _APPLY,
     {"turn": _TURNS, "outcome": ("done", "failed", "interrupted")},
@@ -129,9 +130,18 @@ MAINTENANCE_TURNS = Counter(
 )
 MAINTENANCE_SECONDS = Counter(
     "sluice_apply_maintenance_seconds_total",
-    "Time of one worker that turns of maintenance took; apply.maintenance_share bounds it.",
+    "Time that turns of maintenance took: of one worker, which apply.maintenance_share bounds; checkpoints have a "
+    "thread of their own.",
     _APPLY,
     {"turn": _TURNS},
+    APPLY,
+)
+CHECKPOINT_LAG = Gauge(
+    "sluice_apply_checkpoint_lag_versions",
+    "Versions since the newest checkpoint of the lake table that has the most of them. A checkpoint is due after 50 to "
+    "99, or as the table's delta.checkpointInterval says.",
+    _APPLY,
+    {},
     APPLY,
 )
 MAINTENANCE_RUNS = Counter(

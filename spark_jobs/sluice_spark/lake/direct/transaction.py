@@ -1,7 +1,8 @@
 """Delta's optimistic transaction, driven from Python.
 
-Conflict detection, check sums, checkpoints and the log store stay Delta's own. Must not look at rows,
-and must not make Delta rebuild a table's state where the version's checksum says the same. JVM errors
+Conflict detection, check sums and the log store stay Delta's own. A commit writes no checkpoint, which is a
+job of Spark: `sluice_spark.lake.log_upkeep` writes it, beside the commits that follow. Must not look at
+rows, and must not make Delta rebuild a table's state where the version's checksum says the same. JVM errors
 pass: the caller translates them. (Delta protocol: Optimistic Concurrency Control, Transaction
 Identifiers.)
 """
@@ -19,6 +20,10 @@ from sluice_spark.lake.layout import Field, TableLayout, read_layout, statistics
 
 _FEATURES_NAMED = 7
 _WRITE_ARGUMENTS = 9
+_LOOK_AFTER = 50
+"""Commits behind the checkpoint that Delta knows of, at each multiple of which the log is listed: it does not
+hear of a checkpoint that is written beside it, and would carry every commit since its own for ever.
+"""
 
 
 class _Names:
@@ -39,6 +44,7 @@ class _Names:
         self.operations = delta.DeltaOperations
         self.marker = delta.actions.SetTransaction
         self.action = _module(delta.actions, "Action").fromJson
+        self.checkpoint_hook = _module(delta.hooks, "CheckpointHook")
         self.append, self.overwrite = sql.SaveMode.Append, sql.SaveMode.Overwrite
         self.sessions = _module(sql, "SparkSession")
         self.data_type = _module(sql.types, "DataType").fromJson
@@ -77,8 +83,11 @@ class DeltaTransaction:
         log = self._names.log.forTable(self._java, path)
         kept = log.unsafeVolatileSnapshot()
         known = newest >= 0 and int(kept.version()) == newest
+        if known and (behind := int(kept.logSegment().deltas().size())):
+            known = behind % _LOOK_AFTER > 0
         based = self._names.some(kept) if known else self._names.none
         self._transaction = log.startTransaction(self._names.none, based)
+        self._transaction.postCommitHooks().subtractOne(self._names.checkpoint_hook)
         self._snapshot = self._transaction.snapshot()
         self.version = int(self._snapshot.version())
         self.table_id = str(self._snapshot.metadata().id())

@@ -12,7 +12,6 @@ from sluice_spark.maintenance.planner import (
     DIRECT_VERSIONS,
     FILES_OF_A_TIER,
     FIRST_WAIT_SECONDS,
-    LATE_CHECKPOINT,
     LONGEST_PATIENCE_SECONDS,
     LONGEST_WAIT_SECONDS,
     PATIENCE_SECONDS,
@@ -41,7 +40,7 @@ QUIET = TableFacts(
     vacuumed_seconds=0.0,
     settled=False,
 )
-CLEAN = FileCounts(files=1, below=(1, 1, 1), sparse=0, bytes=1000, rows=100, removed=0, since_checkpoint=3)
+CLEAN = FileCounts(files=1, below=(1, 1, 1), sparse=0, bytes=1000, rows=100, removed=0)
 TIDY = ("t", Turn.TIDY)
 
 
@@ -181,22 +180,19 @@ def test_a_table_at_rest_is_vacuumed_once_more_when_all_it_left_has_expired() ->
 
 
 @pytest.mark.parametrize(
-    ("counts", "join", "purge", "checkpoint"),
+    ("counts", "join", "purge"),
     [
-        (CLEAN, None, False, False),
-        (replace(CLEAN, below=(FILES_OF_A_TIER - 1,) * 3), None, False, False),
-        (replace(CLEAN, below=(FILES_OF_A_TIER,) * 3), Join(TIERS[0]), False, False),
-        (replace(CLEAN, below=(1, 2, FILES_OF_A_TIER)), Join(TIERS[2]), False, False),
-        (replace(CLEAN, sparse=2, removed=9), Join(0), False, False),
-        (replace(CLEAN, sparse=1, removed=9), None, False, False),
-        (replace(CLEAN, sparse=3, removed=11), None, True, False),
-        (replace(CLEAN, sparse=3, removed=11, bytes=PURGED_BYTES + 1), Join(0), False, False),
-        (replace(CLEAN, rows=0, removed=0), None, False, False),
-        (replace(CLEAN, since_checkpoint=LATE_CHECKPOINT + 1), None, False, True),
+        (CLEAN, None, False),
+        (replace(CLEAN, below=(FILES_OF_A_TIER - 1,) * 3), None, False),
+        (replace(CLEAN, below=(FILES_OF_A_TIER,) * 3), Join(TIERS[0]), False),
+        (replace(CLEAN, below=(1, 2, FILES_OF_A_TIER)), Join(TIERS[2]), False),
+        (replace(CLEAN, sparse=2, removed=9), Join(0), False),
+        (replace(CLEAN, sparse=1, removed=9), None, False),
+        (replace(CLEAN, sparse=3, removed=11), None, True),
+        (replace(CLEAN, sparse=3, removed=11, bytes=PURGED_BYTES + 1), Join(0), False),
+        (replace(CLEAN, rows=0, removed=0), None, False),
     ],
 )
-def test_files_are_rewritten_only_where_it_is_worth_it(
-    counts: FileCounts, join: Join | None, *, purge: bool, checkpoint: bool
-) -> None:
+def test_files_are_rewritten_only_where_it_is_worth_it(counts: FileCounts, join: Join | None, *, purge: bool) -> None:
     done = worth_doing(counts)
-    assert (done.join, done.purge, done.checkpoint) == (join, purge, checkpoint)
+    assert (done.join, done.purge) == (join, purge)

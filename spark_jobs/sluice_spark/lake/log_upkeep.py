@@ -1,0 +1,175 @@
+"""Keeps the log of one lake table short: writes its checkpoints and removes the entries that nobody needs any
+more. Every look at a table lists its log, so what it costs must not grow with the table's age.
+
+Both happen beside the table's windows, in another thread. Delta keeps one object for each table, whose lock a
+window would wait for, and one for each of its versions, which computes one thing at a time. So this has objects of
+its own, and shares nothing with windows but the files. A checkpoint follows from the log up to its version, and
+never changes it: whoever writes it, and whatever is committed meanwhile, it is right.
+
+Owns: `_last_checkpoint` names a checkpoint only when it is whole, and on a local disk durable. No commit goes away
+before it was examined and reported: Delta removes only what a checkpoint has made unnecessary, and is asked only
+when that checkpoint is no newer than the last version that a durable report of ours names. Within that, what was the
+newest version at any moment of the retention can still be read. (Delta protocol: Checkpoints, Last Checkpoint File,
+Metadata Cleanup.)
+"""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sluice.errors import ApplyError, ObjectMissing
+from sluice.store.base import ObjectStore
+from sluice_spark.lake.disk_sync import sync_checkpoint
+from sluice_spark.lake.failures import translated_errors
+from sluice_spark.lake.foreign_commits import commit_name
+from sluice_spark.lake.layout import checkpoint_interval
+from sluice_spark.lake.log import CHECKPOINT
+
+SETTINGS = {
+    # Delta takes a checkpoint that failed for none that was due, unless it is told to say so.
+    "spark.databricks.delta.checkpoint.exceptionThrowing.enabled": "true",
+}
+"""Of the session in which logs are kept short."""
+LAST = "_last_checkpoint"
+_OWN_OBJECTS = {"fs.sluice.beside": "true"}
+"""Delta has an object for each path and set of such options."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """The newest version of which a table's log has a checkpoint (0: none), and after how many versions the
+    next one is due.
+    """
+
+    checkpoint: int
+    interval: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A checkpoint of `version`, as Delta's objects have it."""
+
+    version: int
+    log: Any
+    made: Any
+
+
+class LogUpkeep:
+    """The log of the table at `path`, whose folder (with its slash) is `folder` in `store`, for the session of the
+    one thread that does this, which has SETTINGS. `require_owner` raises when this process may not write.
+    """
+
+    def __init__(
+        self, session: SparkSession, path: str, *, store: ObjectStore, folder: str, require_owner: Callable[[], None]
+    ) -> None:
+        self._session = session
+        self._path = path
+        self._store = store
+        self._log = f"{folder}_delta_log/"
+        self._require_owner = require_owner
+
+    def look(self, version: int) -> LogState:
+        """What the log says at `version`. Asks for two small objects and for nothing of Spark. Raises StoreError."""
+        checkpoint, interval = 0, checkpoint_interval(self._path, {})
+        # A hint that is missing or damaged is written anew, and a checksum is an extra.
+        with suppress(ObjectMissing, ValueError, KeyError, TypeError):
+            checkpoint = int(json.loads(self._store.get(f"{self._log}{LAST}"))["version"])
+        with suppress(ObjectMissing, ValueError, KeyError, TypeError):
+            properties = json.loads(self._store.get(f"{self._log}{version:020d}.crc"))["metadata"]["configuration"]
+            interval = checkpoint_interval(self._path, properties)
+        return LogState(checkpoint, interval)
+
+    def write(self, version: int) -> Written:
+        """Writes the checkpoint of `version`, which has been reported. Readers find the one before until it has its
+        `name`. Raises ApplyError, UnsupportedChange when Delta cannot, and whatever `require_owner` raises.
+        """
+        none = self._none
+        with translated_errors():
+            log = self._newest()
+            snapshot = log.unsafeVolatileSnapshot()
+            if int(snapshot.version()) != version:
+                snapshot = log.getSnapshotAt(*(version, none, none, False))
+            self._require_owner()
+            try:
+                made = _module(self._delta, "Checkpoints").writeCheckpoint(self._java, log, snapshot, none)
+            finally:
+                snapshot.uncache()
+        return Written(version, log, made)
+
+    def name(self, written: Written) -> None:
+        """Tells readers of a checkpoint. Raises ApplyError, StoreError, and whatever `require_owner` raises."""
+        self._require_there(written.version)
+        if self._path.startswith("/"):
+            sync_checkpoint(Path(self._path), written.version)
+        self._require_owner()
+        with translated_errors():
+            summed = _module(self._delta, "LastCheckpointInfo").checksumEnabled(self._java)
+            written.log.writeLastCheckpointFile(written.log, written.made, summed)
+
+    def clean(self, *, retention_seconds: float, reported: int) -> bool:
+        """Removes what no version of the last `retention_seconds` needs. `reported` is the version that the last
+        durable report names. Whether it could. Raises ApplyError, and whatever `require_owner` raises.
+        """
+        with translated_errors():
+            log = self._newest()
+            checkpoint = log.readLastCheckpointFile()
+            if not checkpoint.isDefined() or int(checkpoint.get().version()) > reported:
+                return False
+            self._require_owner()
+            minute = _module(self._delta, "TruncationGranularity").MINUTE()
+            # An Option of Java's Long: py4j makes an Integer of a number that is small enough for it.
+            retention = self._jvm.scala.jdk.javaapi.OptionConverters.toScala(
+                self._jvm.java.util.OptionalLong.of(int(retention_seconds * 1000))
+            )
+            log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), self._none, retention, minute)
+        return True
+
+    def _newest(self) -> Any:
+        """Delta's object, with the newest version."""
+        _module(self._jvm.org.apache.spark.sql, "SparkSession").setActiveSession(self._java)
+        options = self._jvm.java.util.HashMap()
+        for name, value in _OWN_OBJECTS.items():
+            options.put(name, value)
+        path = self._jvm.org.apache.hadoop.fs.Path(self._path)
+        to_scala = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap
+        log = self._delta.DeltaLog.forTable(self._java, path, to_scala(options))
+        log.update(*(False, self._none, self._none))
+        return log
+
+    def _require_there(self, version: int) -> None:
+        """Who removes the table's folder meanwhile must not find a checkpoint in the table that comes next. Raises
+        ApplyError.
+        """
+        if self._store.size(self._log + commit_name(version)) is not None:
+            return
+        ours = f"{self._log}{version:020d}{CHECKPOINT}"
+        for key in [key for key in self._store.list(self._log) if key.startswith(ours)]:
+            self._store.delete(key)
+        raise ApplyError("the lake table's log is gone, or another one")
+
+    # Each of these is a call to the JVM, which a look must not make.
+    @cached_property
+    def _java(self) -> Any:
+        return self._session._jsparkSession
+
+    @cached_property
+    def _jvm(self) -> Any:
+        return self._session._jvm
+
+    @cached_property
+    def _delta(self) -> Any:
+        return self._jvm.org.apache.spark.sql.delta
+
+    @cached_property
+    def _none(self) -> Any:
+        return _module(self._jvm.scala, "None")
+
+
+def _module(package: Any, name: str) -> Any:
+    return getattr(package, f"{name}$").__getattr__("MODULE$")
