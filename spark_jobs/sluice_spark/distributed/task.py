@@ -55,7 +55,7 @@ class WindowTask:
     `schema` in a table of `layout`, which is of `kind`.
 
     A task holds about `limit` bytes of decoded changes. What it hands to a later job lies below
-    `scratch` in the spool. `lake_columns` are names.
+    `scratch` in the spool.
     """
 
     spool: StorePrefix
@@ -70,7 +70,6 @@ class WindowTask:
     kind: Kind
     removals_sent: bool
     metadata: bool
-    lake_columns: tuple[str, ...]
     origins: Mapping[int, tuple[str, int]]
     until_lsn: int = NEWEST
     layout: TableLayout = UNKNOWN
@@ -79,6 +78,11 @@ class WindowTask:
     def folder(self) -> TableFolder:
         """The lake table's files."""
         return TableFolder(self.lake.open(), self.table_folder)
+
+    @property
+    def columns(self) -> list[str]:
+        """The lake table's, by name."""
+        return [name for name, _ in self.kind.columns(self.schema, metadata=self.metadata)]
 
     def written(self, tables: Iterable[pa.Table]) -> Written:
         """New data files of `tables`, which have the lake's columns among others."""

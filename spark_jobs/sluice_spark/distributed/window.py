@@ -125,7 +125,7 @@ class DistributedWindow:
     def _require_columns(self, layout: TableLayout) -> None:
         if not self._appends and self._task.kind.only_by_statement:
             raise NotDirect(self._task.kind.only_by_statement)
-        if {column.name for column in layout.columns} != set(self._task.lake_columns):
+        if {column.name for column in layout.columns} != set(self._task.columns):
             raise NotDirect("the lake table has other columns than the window")
         if any(column.name.lower() == "_metadata" for column in layout.columns):
             raise NotDirect("a column has the name of Spark's metadata")
