@@ -117,7 +117,7 @@ class SnapshotApply:
             if self._build is None or not self._parts().has(window.chunks):
                 return False
             try:
-                self._lake.commit_prepared(window.last_seq, Exchange(self._build))
+                self._lake.commit_newest(window.last_seq, Exchange(self._build))
             except NotDirect as reason:
                 _log.info("the rows of a snapshot are copied", table=self._name, reason=str(reason))
                 self._lake.replace(window.last_seq, frame=self._build.rows(tuple(columns)))

@@ -273,7 +273,7 @@ class TableApply:
                     limit=self._options.max_memory_bytes,
                 )
             if plan is not None:
-                self._lake.commit(window.last_seq, plan=plan, pieces=pieces)
+                self._lake.commit_plan(window.last_seq, plan=plan, pieces=pieces)
         return count
 
     def _evolve(self, number: int, *, since: int) -> int:

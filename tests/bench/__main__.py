@@ -30,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P2": replication.p2,
     "P3": memory.p3,
     "P4": snapshots.p4,
+    "P4B": snapshots.p4b,
     "P5": applying.p5,
     "P6": applying.p6,
     "P7": applying.p7,

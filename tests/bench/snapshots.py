@@ -1,4 +1,6 @@
-"""P4: the snapshot of a large table beside COPY that throws its rows away, and many small tables."""
+"""P4: the snapshot of a large table beside COPY that throws its rows away, and many small tables. P4B: the same
+rows in many tables, and in one with many partitions.
+"""
 
 import itertools
 import json
@@ -8,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -22,6 +26,8 @@ from tools.local.postgres import PostgresServer, temporary_server
 
 ROWS = int(os.environ.get("BENCH_P4_ROWS", "5000000"))
 SMALL_TABLES = int(os.environ.get("BENCH_P4_TABLES", "1000"))
+MANY, MANY_ROWS = int(os.environ.get("BENCH_P4B_TABLES", "64")), 100_000
+LEAVES = 32
 
 
 def p4(rounds: int) -> dict[str, float | None]:
@@ -55,6 +61,60 @@ def p4(rounds: int) -> dict[str, float | None]:
         }
 
 
+def p4b(rounds: int) -> dict[str, float | None]:
+    """The snapshot of 64 tables of 100,000 W1 rows, and of one table with 32 partitions, beside one table of as many
+    rows: time per row.
+    """
+    with temporary_server(settings=SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
+        console.print("P4B: writing the tables")
+        with server.superuser() as connection:
+            for statement in _many():
+                connection.execute(statement.encode())
+        folder = Path(directory)
+        contestants = [
+            Contestant(name, partial(_published, server, folder, published))
+            for name, published in (
+                ("one table", "TABLE w1"),
+                (f"{MANY} tables", f"TABLE {', '.join(f'many_{number}' for number in range(MANY))}"),
+                (f"{LEAVES} partitions", "TABLE parted WITH (publish_via_partition_root)"),
+            )
+        ]
+        take_turns("P4B", contestants, rounds=rounds)
+        show("P4B", contestants)
+        one, many, parted = (contestant.median_s for contestant in contestants)
+        return {"P4B tables": many / one, "P4B partitions": parted / one}
+
+
+def _many() -> Iterator[str]:
+    insert = W1_STATEMENTS[0].replace("1, 1000000", f"1, {MANY * MANY_ROWS}")
+    yield W1_TABLE
+    yield insert
+    for number in range(MANY):
+        yield f"CREATE TABLE many_{number} (LIKE w1 INCLUDING ALL)"
+        low, high = number * MANY_ROWS + 1, (number + 1) * MANY_ROWS
+        yield f"INSERT INTO many_{number} SELECT * FROM w1 WHERE id BETWEEN {low} AND {high}"
+    yield "CREATE TABLE parted (LIKE w1 INCLUDING ALL) PARTITION BY HASH (id)"
+    for number in range(LEAVES):
+        bounds = f"FOR VALUES WITH (MODULUS {LEAVES}, REMAINDER {number})"
+        yield f"CREATE TABLE parted_{number} PARTITION OF parted {bounds}"
+    yield "INSERT INTO parted SELECT * FROM w1"
+    yield "VACUUM (ANALYZE, FREEZE)"
+
+
+def _published(server: PostgresServer, folder: Path, published: str, number: int) -> Outcome:
+    spool = folder / f"p{number}"
+    with server.superuser() as connection:
+        connection.execute(b"DROP PUBLICATION IF EXISTS bench")
+        connection.execute(f"CREATE PUBLICATION bench FOR {published}".encode())
+    outcome = _snapshot(server, spool, 2)
+    found = _rows_and_sum(spool)
+    rows = MANY * MANY_ROWS
+    if found != (rows, rows * (rows + 1) // 2):
+        raise RuntimeError(f"P4B: the spool has {found[0]} rows, not those of the tables")
+    shutil.rmtree(spool)
+    return outcome
+
+
 def _copy(server: PostgresServer, connections: int) -> Outcome:
     """Text to psql, which writes it to /dev/null; each connection reads its share of the blocks."""
     with server.superuser() as connection:
@@ -79,6 +139,15 @@ def _copy(server: PostgresServer, connections: int) -> Outcome:
 
 def _ours(server: PostgresServer, spool: Path, connections: int) -> Outcome:
     outcome = _snapshot(server, spool, connections)
+    found = _rows_and_sum(spool)
+    if found != (ROWS, ROWS * (ROWS + 1) // 2):
+        raise RuntimeError(f"P4: the spool has {found[0]} rows, not those of the table")
+    shutil.rmtree(spool)
+    return outcome
+
+
+def _rows_and_sum(spool: Path) -> tuple[int, int]:
+    """How many rows the snapshots in a spool have, and the sum of their ids."""
     rows = total = 0
     store = open_store(spool.as_uri(), prefix="bench/", options={})
     for entry, _ in read_entries(store, after_seq=0):
@@ -86,10 +155,7 @@ def _ours(server: PostgresServer, spool: Path, connections: int) -> Outcome:
             for segment in entry.body.segments:
                 ids = pq.read_table(spool / "bench" / segment.key, columns=["id"])["id"]
                 rows, total = rows + len(ids), total + pc.sum(ids).as_py()
-    if (rows, total) != (ROWS, ROWS * (ROWS + 1) // 2):
-        raise RuntimeError(f"P4: the spool has {rows} rows, not those of the table")
-    shutil.rmtree(spool)
-    return outcome
+    return rows, total
 
 
 def _snapshot(server: PostgresServer, spool: Path, connections: int) -> Outcome:

@@ -18,6 +18,7 @@ from tests.spark.conftest import Pipeline
 from tests.spark.heap import RANGES
 from tests.spark.model import SCHEMA
 from tests.spark.test_snapshot_parts import heap_of
+from tests.support.extent import FULL
 
 WAYS = (DIRECT, DISTRIBUTED, MERGE)
 
@@ -82,8 +83,7 @@ def _apply(pipeline: Pipeline, way: str, mode: str, **options: object) -> None:
     assert row.way in ("", way)
 
 
-@pytest.mark.parametrize("metadata", [True, False])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "metadata"), [(DIRECT, True), (DISTRIBUTED, True), (MERGE, True), (MERGE, False)])
 def test_a_mirror_with_a_column_more_holds_the_source_in_every_way(
     pipeline: Pipeline, way: str, metadata: bool
 ) -> None:
@@ -113,7 +113,7 @@ def test_a_kind_that_keeps_what_arrived_is_appended_to_in_every_way(pipeline: Pi
     assert found == [first, second, third, fourth, sorted([*fourth, (1, True)])]
 
 
-@pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED])
+@pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED] if FULL else [DISTRIBUTED])
 def test_a_window_in_portions_and_a_snapshot_in_parts_are_of_the_kind_too(pipeline: Pipeline, way: str) -> None:
     heap = heap_of(pipeline, rows=24)
     for place in range(RANGES):

@@ -12,8 +12,9 @@ from sluice.contract.entries import Changes, Commits
 from sluice.contract.schema import TableSchema
 from sluice.errors import StoreUnavailable, UsageError, WriterFenced
 from sluice.store.opening import open_store
+from sluice_spark.lake.commits import APP_ID, VERSION
 from sluice_spark.lake.examined_version import ExaminedVersion
-from sluice_spark.lake.table import APP_ID, USER_METADATA, VERSION, LakeTable
+from sluice_spark.lake.table import USER_METADATA, LakeTable
 from sluice_spark.lease import Lease
 from sluice_spark.options import ApplyOptions
 from tests.spark import lake, predicates

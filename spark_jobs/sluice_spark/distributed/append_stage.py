@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluice import faults
-from sluice_spark.distributed.fold_stage import Written, write_rows
 from sluice_spark.distributed.stages import RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.spill import coalesced
+from sluice_spark.lake.direct.data_files import Written
 from sluice_spark.read.changes import Count
 
 _OF_THE_LIMIT = 2
@@ -31,6 +31,6 @@ def append(window: WindowTask, numbers: Iterator[int]) -> Iterator[Piece]:
         count, written = Count(), Written()
         for item in coalesced(count.over(window.changes(number)), limit=window.limit // _OF_THE_LIMIT):
             rows = window.kind.added(window.united([item]), window.schema)
-            written.plus(write_rows([rows], window))
+            written.plus(window.written([rows]))
         faults.point("apply.distributed.appended")
         yield Piece.of(RESULT, Appended(number, count, written))

@@ -167,7 +167,7 @@ class Distribution:
         until_lsn: int = NEWEST,
         origins: Mapping[int, tuple[str, int]] | None = None,
     ) -> WindowTask:
-        options, session, kind = self.options, self.lake.session, kind_of(self.options, schema)
+        options, session = self.options, self.lake.session
         at_once = tasks_at_once(
             str(session.sparkContext.master),
             cores=session.conf.get("spark.executor.cores", "") or "",
@@ -184,10 +184,9 @@ class Distribution:
             schemas=self.state.schemas,
             schema=schema,
             limit=max(1, options.max_memory_bytes // at_once),
-            kind=kind,
+            kind=kind_of(options, schema),
             removals_sent=self.removals_sent,
             metadata=options.metadata_columns,
-            lake_columns=tuple(name for name, _ in kind.columns(schema, metadata=options.metadata_columns)),
             origins=origins or {},
         )
 

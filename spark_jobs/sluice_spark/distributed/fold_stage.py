@@ -9,10 +9,9 @@ are orphans.
 
 import io
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,7 @@ from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folde
 from sluice_spark.fold.partition import PARTS, Cutter, weight
 from sluice_spark.fold.row_identity import Claims
 from sluice_spark.fold.spill import Versioned, portions
-from sluice_spark.lake.direct.data_files import data_file, in_files, physical
+from sluice_spark.lake.direct.data_files import Written
 from sluice_spark.lake.plan import MergePlan
 
 PORTION, ROW, GONE, WANTS = "_sluice_portion", "_sluice_row_number", "_sluice_gone", "_sluice_wants"
@@ -41,20 +40,6 @@ class FoldTask:
 
     window: WindowTask
     cutter: Cutter
-
-
-@dataclass(slots=True)
-class Written:
-    """New data files: the actions that add them, their rows and bytes."""
-
-    adds: list[dict[str, Any]] = field(default_factory=list)
-    rows: int = 0
-    bytes: int = 0
-
-    def plus(self, other: "Written") -> None:
-        self.adds += other.adds
-        self.rows += other.rows
-        self.bytes += other.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +127,7 @@ def _portions(changes: Iterator[Versioned], task: FoldTask) -> Iterator[list[Ver
 def _stored(folded: Folded, window: WindowTask, number: int) -> Portion:
     rows = folded.rows
     if folded.replaces:
-        return Portion(number, len(rows), write_rows([rows], window), None, replaces=True)
+        return Portion(number, len(rows), window.written([rows]), None, replaces=True)
     if not len(rows):
         return Portion(number, 0, Written(), None, replaces=False)
     metadata = window.kind.metadata(window.schema, wanted=window.metadata)
@@ -150,7 +135,7 @@ def _stored(folded: Folded, window: WindowTask, number: int) -> Portion:
     wants = wanting(rows, plan)
     alive = ~rows[DELETED].to_numpy()
     ready = alive & ~wants
-    written = write_rows([rows if ready.all() else rows.filter(pa.array(ready))], window)
+    written = window.written([rows if ready.all() else rows.filter(pa.array(ready))])
     match = rows[MATCH].to_numpy()
     return Portion(
         number,
@@ -169,19 +154,6 @@ def wanting(rows: pa.Table, plan: MergePlan) -> Claims:
     """Which of `rows` keep a value of the lake."""
     flags = [rows[f"{KEEP}{column.attnum}"].to_numpy() for column in plan.kept]
     return np.logical_or.reduce(flags) if flags else np.zeros(len(rows), dtype=bool)
-
-
-def write_rows(tables: Iterable[pa.Table], window: WindowTask) -> Written:
-    """Writes data files of `tables`, which have the lake's columns among others."""
-    written = Written()
-    for table in tables:
-        if not len(table):
-            continue
-        for part in in_files(physical(table, window.layout)):
-            path, content, add = data_file(part, window.layout, keys=window.keys, changes=True)
-            window.folder.put(path, content)
-            written.plus(Written([add], len(part), len(content)))
-    return written
 
 
 def key_columns(schema: TableSchema) -> list[tuple[str, str]]:

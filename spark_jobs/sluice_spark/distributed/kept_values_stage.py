@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from sluice import faults
-from sluice_spark.distributed.fold_stage import PORTION, ROW, Portion, Written, waiting_rows, write_rows
+from sluice_spark.distributed.fold_stage import PORTION, ROW, Portion, waiting_rows
 from sluice_spark.distributed.key_search_stage import HITS, VALUES
 from sluice_spark.distributed.stages import RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.row_identity import Numbers
+from sluice_spark.lake.direct.data_files import Written
 from sluice_spark.lake.direct.kept_values import with_kept_values
 from sluice_spark.lake.failures import no_row_to_keep_from, two_rows_of_one_key
 
@@ -100,7 +101,7 @@ class _Filling:
 
     def _write(self) -> None:
         if self._held:
-            self._written.plus(write_rows([pa.concat_tables(self._held)], self._window))
+            self._written.plus(self._window.written([pa.concat_tables(self._held)]))
             self._held = []
 
 

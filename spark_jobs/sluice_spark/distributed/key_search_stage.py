@@ -24,7 +24,7 @@ from sluice_spark.distributed.stages import RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.row_identity import Claims, Numbers
 from sluice_spark.lake.direct.kept_values import old_rows
-from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
+from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector, removed_rows
 from sluice_spark.lake.merge import key_conditions
 from sluice_spark.lake.plan import MergePlan
 from sluice_spark.lake.rows_to_commit import struct
@@ -165,11 +165,9 @@ def _marked(file: KnownFile, hits: _Hits, window: WindowTask, vectors: VectorFil
     if len(new) != len(positions):
         raise UnsupportedChange("a window has two net changes of one key")
     before = read_vector(file.vector, window.folder.read) if file.vector else np.empty(0, dtype=np.int64)
-    removed = np.union1d(before, new)
-    if len(removed) != len(before) + len(new):
+    if np.isin(new, before).any():
         raise ApplyError("Delta's reader gave rows that the table does not have")
-    if len(removed) > file.rows or int(removed[-1]) >= file.rows:
-        raise UnsupportedChange("a data file of the lake table has more rows than its log says")
+    removed = removed_rows(before, new, rows=file.rows)
     descriptor = vectors.add(removed) if len(removed) < file.rows else None
     return MarkedFile(file.path, descriptor, len(new), hits.gone)
 

@@ -148,4 +148,4 @@ class SnapshotParts:
         with self._distribution.window(
             segments, self._schema.carried, after_lsn=after_lsn, until_lsn=until_lsn
         ) as window:
-            self._table.commit_prepared(marker, window)
+            self._table.commit_newest(marker, window)

@@ -4,7 +4,7 @@ Pickled to the executors, so it holds values only. The stores' options are secre
 every repr, and no path of the driver's machine is among them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -16,6 +16,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark.fold.spill import Versioned
 from sluice_spark.kinds.kind import Kind
+from sluice_spark.lake.direct.data_files import FileWriter, Written
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.layout import TableLayout
 from sluice_spark.read.changes import NEWEST, WindowChanges
@@ -54,7 +55,7 @@ class WindowTask:
     `schema` in a table of `layout`, which is of `kind`.
 
     A task holds about `limit` bytes of decoded changes. What it hands to a later job lies below
-    `scratch` in the spool. `lake_columns` are names.
+    `scratch` in the spool.
     """
 
     spool: StorePrefix
@@ -69,7 +70,6 @@ class WindowTask:
     kind: Kind
     removals_sent: bool
     metadata: bool
-    lake_columns: tuple[str, ...]
     origins: Mapping[int, tuple[str, int]]
     until_lsn: int = NEWEST
     layout: TableLayout = UNKNOWN
@@ -80,9 +80,17 @@ class WindowTask:
         return TableFolder(self.lake.open(), self.table_folder)
 
     @property
-    def keys(self) -> frozenset[str]:
-        """Physical names of the key columns, of which every data file has statistics."""
-        return frozenset(self.layout.field(column.name).name for column in self.schema.key_columns)
+    def columns(self) -> list[str]:
+        """The lake table's, by name."""
+        return [name for name, _ in self.kind.columns(self.schema, metadata=self.metadata)]
+
+    def written(self, tables: Iterable[pa.Table]) -> Written:
+        """New data files of `tables`, which have the lake's columns among others."""
+        keys = frozenset(self.layout.field(column.name).name for column in self.schema.key_columns)
+        writer, written = FileWriter(self.folder, self.layout, keys), Written()
+        for table in tables:
+            writer.write(table, written)
+        return written
 
     def changes(self, number: int) -> WindowChanges:
         """The changes of bin `number`."""

@@ -21,7 +21,7 @@ from sluice.contract import envelope
 from sluice.errors import ServiceError, StoreError
 from sluice_spark.distributed import append_stage, fold_stage, kept_values_stage, key_search_stage, partition_stage
 from sluice_spark.distributed.append_stage import Appended
-from sluice_spark.distributed.fold_stage import FoldTask, Part, Portion, Written
+from sluice_spark.distributed.fold_stage import FoldTask, Part, Portion
 from sluice_spark.distributed.kept_values_stage import Finished, FinishTask
 from sluice_spark.distributed.key_search_stage import JOIN_SETTINGS, KnownFile, Marked, MarkedFile, MarkTask
 from sluice_spark.distributed.partition_stage import BinCount, CutTask
@@ -30,9 +30,11 @@ from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.partition import Links, cutter_for
 from sluice_spark.fold.ranges import KeyRanges
 from sluice_spark.lake.commit_way import DISTRIBUTED, NotDirect
-from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
+from sluice_spark.lake.direct.data_files import Written
+from sluice_spark.lake.direct.edit import Edit, with_vector
 from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.direct.transaction import DeltaTransaction
+from sluice_spark.lake.failures import CommitConflict
 from sluice_spark.lake.layout import TableLayout
 from sluice_spark.lake.plan import MergePlan
 from sluice_spark.read.changes import Count, require_few
@@ -95,8 +97,8 @@ class DistributedWindow:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if not self._in_doubt:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not self._in_doubt or isinstance(error, CommitConflict):
             self._discard()
         self._stages.close()
         spool = self._task.spool.open()
@@ -104,34 +106,26 @@ class DistributedWindow:
             for key in list(spool.list(self._task.scratch)):
                 spool.delete(key)
 
-    def prepare(self, transaction: DeltaTransaction) -> Prepared | None:
-        """What to commit on top of the version that `transaction` read. Raises NotDirect before
-        anything is written, UnsupportedChange, ManifestCorrupt, ApplyError, StoreError.
+    def edit(self, base: DeltaTransaction) -> Edit | None:
+        """See Maker. Raises NotDirect before anything is written, UnsupportedChange, ManifestCorrupt, ApplyError,
+        StoreError. What does not depend on the version stays for the next attempt.
         """
-        layout = transaction.layout()
+        self._in_doubt = False
+        layout = base.layout()
         self._require_columns(layout)
         if self._folded is None or layout != self._task.layout:
             self._discard()
             self._task = replace(self._task, layout=layout)
             self._folded = self._append() if self._appends else self._fold()
             self.count = self._folded.count
-        prepared = self._prepared(self._folded, transaction)
-        self._in_doubt = prepared is not None
-        return prepared
-
-    def landed(self, prepared: Prepared, version: int) -> None:
-        """`prepared` was committed."""
-
-    def abandon(self, prepared: Prepared) -> None:
-        """`prepared` was refused. What does not depend on the version stays for the next attempt."""
-        assert self._folded is not None
-        self._in_doubt = False
-        self._delete(set(prepared.written) - _paths(self._folded.written))
+        edit = self._edit(self._folded, base)
+        self._in_doubt = edit is not None
+        return edit
 
     def _require_columns(self, layout: TableLayout) -> None:
         if not self._appends and self._task.kind.only_by_statement:
             raise NotDirect(self._task.kind.only_by_statement)
-        if {column.name for column in layout.columns} != set(self._task.lake_columns):
+        if {column.name for column in layout.columns} != set(self._task.columns):
             raise NotDirect("the lake table has other columns than the window")
         if any(column.name.lower() == "_metadata" for column in layout.columns):
             raise NotDirect("a column has the name of Spark's metadata")
@@ -141,9 +135,9 @@ class DistributedWindow:
     def _append(self) -> Folded:
         pieces = self._stages.collected(self._stages.first(append_stage.append, self._task, tasks=len(self._task.bins)))
         found: list[Appended] = [piece.value for piece in pieces if piece.kind == RESULT]
-        self._raise(pieces, {path for one in found for path in _paths(one.written)})
+        self._raise(pieces, {path for one in found for path in one.written.paths})
         self._require_bins([one.number for one in found])
-        return Folded(_total(one.count for one in found), _together(one.written for one in found))
+        return Folded(_total(one.count for one in found), Written.together(one.written for one in found))
 
     def _fold(self) -> Folded:
         task, stages = self._task, self._stages
@@ -154,7 +148,7 @@ class DistributedWindow:
         pieces = stages.collected(stages.then(cut, fold_stage.fold_part, FoldTask(task, cutter), tasks=parts))
         found: list[Part] = [piece.value for piece in pieces if piece.kind == RESULT]
         portions = [portion for part in found for portion in part.portions]
-        self._raise(pieces, {path for portion in portions for path in _paths(portion.written)})
+        self._raise(pieces, {path for portion in portions for path in portion.written.paths})
         counts: list[BinCount] = [piece.value for piece in pieces if piece.kind == COUNT]
         self._require_bins([one.number for one in counts])
         require(holds=len({part.number for part in found}) == len(found), what="a part was folded twice")
@@ -162,7 +156,9 @@ class DistributedWindow:
             holds=sum(one.pieces for one in counts) == sum(part.pieces for part in found),
             what="pieces of a window were lost",
         )
-        return Folded(_total(one.count for one in counts), _together(portion.written for portion in portions), portions)
+        return Folded(
+            _total(one.count for one in counts), Written.together(portion.written for portion in portions), portions
+        )
 
     def _groups(self, task: CutTask) -> Any:
         segments = [segment for share in self._task.bins for segment in share]
@@ -179,59 +175,48 @@ class DistributedWindow:
 
     # For one version of the lake table.
 
-    def _prepared(self, folded: Folded, transaction: DeltaTransaction) -> Prepared | None:
+    def _edit(self, folded: Folded, base: DeltaTransaction) -> Edit | None:
         if self._appends:
-            return self._adding(folded, "append") if folded.count.rows else None
+            return self._adding(folded, "append", base) if folded.count.rows else None
         if folded.replaces:
-            prepared = self._adding(folded, "overwrite")
-            for add in transaction.files():
-                prepared.actions.append({"remove": removal(add)})
-                prepared.gone.append(add["path"])
-            prepared.metrics = metrics(prepared, _counts(folded), vectors=0)
-            return prepared
+            edit = self._adding(folded, "overwrite", base)
+            edit.removes += base.files()
+            return edit
         plan = folded.plan
-        return self._merging(folded, plan, transaction) if plan is not None else None
+        return self._merging(folded, plan, base) if plan is not None else None
 
-    def _adding(self, folded: Folded, operation: str) -> Prepared:
-        prepared = Prepared(operation, reads=operation != "append")
-        _add(prepared, folded.written)
-        prepared.metrics = metrics(prepared, _counts(folded), vectors=0)
-        return prepared
+    def _adding(self, folded: Folded, operation: str, base: DeltaTransaction) -> Edit:
+        edit = Edit(base, operation, reads=operation != "append", layout=self._task.layout)
+        edit.source = sum(portion.source for portion in folded.portions)
+        edit.written.plus(folded.written)
+        return edit
 
-    def _merging(self, folded: Folded, plan: MergePlan, transaction: DeltaTransaction) -> Prepared:
-        prepared = self._adding(folded, "merge")
-        files = {file.path: file for file in map(LiveFile.of, transaction.files())}
+    def _merging(self, folded: Folded, plan: MergePlan, base: DeltaTransaction) -> Edit:
+        edit = self._adding(folded, "merge", base)
+        files = {file.path: file for file in map(LiveFile.of, base.files())}
         portions = [portion for portion in folded.portions if portion.keys]
-        found = self._look(portions, plan, transaction.version, files) if portions and files else []
+        found = self._look(portions, plan, base.version, files) if portions and files else []
         try:
-            self._replace(prepared, folded, files, found)
+            self._replace(edit, folded, files, found)
         except (ServiceError, NotDirect):
-            self._delete(_written(found))
+            self._task.folder.discard(_written(found))
             raise
-        return prepared
+        return edit
 
-    def _replace(self, prepared: Prepared, folded: Folded, files: Mapping[str, LiveFile], found: Sequence[Any]) -> None:
+    def _replace(self, edit: Edit, folded: Folded, files: Mapping[str, LiveFile], found: Sequence[Any]) -> None:
         marked = [item for one in found if isinstance(one, Marked) for item in one.files]
         finished = [one for one in found if isinstance(one, Finished)]
         self._require_marked(folded, marked, finished)
-        counts = _counts(folded)
         for one in marked:
             add = files[one.path].add
-            prepared.actions.append({"remove": removal(add)})
-            if one.vector is None:
-                prepared.gone.append(one.path)
-            else:
-                again = with_vector(add, one.vector)
-                prepared.actions.append({"add": again})
-                prepared.files.append(LiveFile.of(again))
-            counts["matched"] += one.matched
-            counts["deleted"] += one.gone
+            edit.removes.append(add)
+            if one.vector is not None:
+                edit.marked.append(LiveFile.of(with_vector(add, one.vector)))
+            edit.matched += one.matched
+            edit.deleted += one.gone
         for portion in finished:
-            _add(prepared, portion.written)
-            counts["rows"] += portion.written.rows
-            counts["bytes"] += portion.written.bytes
-        prepared.written = sorted({*prepared.written, *_written(found)})
-        prepared.metrics = metrics(prepared, counts, vectors=sum(one.vector is not None for one in marked))
+            edit.written.plus(portion.written)
+        edit.orphans += sorted(_written(found))
 
     def _look(
         self, portions: Sequence[Portion], plan: MergePlan, version: int, files: Mapping[str, LiveFile]
@@ -278,18 +263,13 @@ class DistributedWindow:
         for piece in pieces:
             if piece.kind == ERROR:
                 error: ServiceError = piece.value
-                self._delete(written)
+                self._task.folder.discard(written)
                 raise error
 
     def _discard(self) -> None:
         if self._folded is not None:
-            self._delete(_paths(self._folded.written))
+            self._task.folder.discard(self._folded.written.paths)
             self._folded = None
-
-    def _delete(self, paths: set[str]) -> None:
-        for path in paths:
-            with suppress(StoreError):
-                self._task.folder.delete(path)
 
 
 def parts_for(task: WindowTask, *, slots: int) -> int:
@@ -309,30 +289,12 @@ def _known(files: Mapping[str, LiveFile]) -> dict[str, KnownFile]:
     return known
 
 
-def _add(prepared: Prepared, written: Written) -> None:
-    for add in written.adds:
-        prepared.actions.append({"add": add})
-        prepared.files.append(LiveFile.of(add))
-        prepared.written.append(add["path"])
-
-
-def _paths(written: Written) -> set[str]:
-    return {add["path"] for add in written.adds}
-
-
 def _written(found: Iterable[Any]) -> set[str]:
     """Paths of the files that came of looking for keys."""
     written: set[str] = set()
     for one in found:
-        written |= {one.vector_path} - {""} if isinstance(one, Marked) else _paths(one.written)
+        written |= {one.vector_path} - {""} if isinstance(one, Marked) else set(one.written.paths)
     return written
-
-
-def _together(parts: Any) -> Written:
-    total = Written()
-    for part in parts:
-        total.plus(part)
-    return total
 
 
 def _total(counts: Any) -> Count:
@@ -342,8 +304,3 @@ def _total(counts: Any) -> Count:
         total.commit_time_us = max(total.commit_time_us, count.commit_time_us)
         total.ops.update(count.ops)
     return total
-
-
-def _counts(folded: Folded) -> dict[str, int]:
-    source = sum(portion.source for portion in folded.portions)
-    return {"source": source, "matched": 0, "deleted": 0, "rows": folded.written.rows, "bytes": folded.written.bytes}

@@ -17,8 +17,7 @@ from sluice.contract.schema import TableSchema
 from sluice_spark.fold.counted import Counted, count
 from sluice_spark.fold.fold import in_order
 from sluice_spark.fold.spill import Versioned
-from sluice_spark.kinds.kind import Kind, Origins, Target
-from sluice_spark.lake.columns import METADATA_TYPES
+from sluice_spark.kinds.kind import METADATA_TYPES, Kind, Origins, Target
 from sluice_spark.lake.plan import CommitPlan
 from sluice_spark.lake.rows_to_commit import HeldRows
 from sluice_spark.lake.sql import quote
@@ -45,11 +44,10 @@ class Changelog(Kind):
     not_in_parts = "what happened between the moments of two chunks is no change of a changelog"
 
     def metadata(self, schema: TableSchema, *, wanted: bool) -> tuple[str, ...]:
-        """See Kind."""
         return (*_ALWAYS, envelope.UNCHANGED, envelope.OLD_SPECIAL) if schema.identity_columns else _ALWAYS
 
     def columns(self, schema: TableSchema, *, metadata: bool) -> list[tuple[str, str]]:
-        """See Kind. The type of old rows follows the identity columns."""
+        # The type of old rows follows the identity columns.
         columns = super().columns(schema, metadata=metadata)
         if schema.identity_columns:
             fields = ", ".join(f"{quote(column.name)}: {column.lake.sql}" for column in schema.identity_columns)
@@ -57,33 +55,29 @@ class Changelog(Kind):
         return columns
 
     def united(self, parts: Iterable[Versioned], schema: TableSchema, origins: Origins) -> pa.Table:
-        """See Kind. Changes stay as they were sent: what a column means for older rows is no change."""
+        # Changes stay as they were sent: what a column means for older rows is no change.
         return with_origins(unite(parts, schema, defaults=False), origins)
 
     def only_adds(self, segments: Iterable[Segment], schema: TableSchema, *, removals_sent: bool) -> bool:
-        """See Kind."""
         return True
 
     def added(self, rows: pa.Table, schema: TableSchema) -> pa.Table:
-        """See Kind."""
         return in_order(rows)
 
     def net(self, rows: pa.Table, schema: TableSchema, *, keyed: bool = False, removals_sent: bool = True) -> Counted:
-        """See Kind. Of a table without identity, from which rows are inserted and all are truncated."""
+        # Of a table without identity: rows are inserted, and all are truncated.
         return count(rows, schema)
 
     def plan(self, target: Target, portions: Iterable[pa.Table], pieces: HeldRows, *, keyed: bool) -> CommitPlan | None:
-        """See Kind."""
         return self.appended(portions, pieces, self.columns(target.schema, metadata=target.metadata))
 
     def not_comparable(self, schema: TableSchema) -> str:
-        """See Kind."""
         if schema.identity_columns:
             return "the lake keeps a changelog of it, which is not one row for each of the source"
         return ""
 
     def present(self, frame: DataFrame) -> DataFrame:
-        """See Kind. The inserts behind the last TRUNCATE: all that a table without identity has."""
+        # The inserts behind the last TRUNCATE: all that a table without identity has.
         op, lsn, ordinal = (quote(name) for name in (envelope.OP, envelope.LSN, envelope.ORDINAL))
         last = (
             frame.where(f"{op} = '{envelope.OP_TRUNCATE}'")

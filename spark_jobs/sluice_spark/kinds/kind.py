@@ -21,7 +21,6 @@ from sluice.manifest.values import TableState
 from sluice_spark.fold.counted import Counted
 from sluice_spark.fold.fold import Folded, in_order, unchanged_flags
 from sluice_spark.fold.spill import Versioned
-from sluice_spark.lake.columns import METADATA_TYPES
 from sluice_spark.lake.plan import CommitPlan
 from sluice_spark.lake.rows_to_commit import HeldRows, SparkHandover
 from sluice_spark.lake.table import LakeTable
@@ -29,6 +28,19 @@ from sluice_spark.read.changes import unite
 
 Origins = Mapping[int, tuple[str, int]]
 """Where transactions came from, by commit end LSN."""
+METADATA_TYPES = {
+    envelope.OP: "string",
+    envelope.LSN: "bigint",
+    envelope.TS: "timestamp",
+    envelope.ORDINAL: "bigint",
+    envelope.XID: "bigint",
+    envelope.UNCHANGED: "array<smallint>",
+    envelope.SPECIAL: "map<string,string>",
+    envelope.OLD_SPECIAL: "map<string,string>",
+    envelope.ORIGIN: "string",
+    envelope.ORIGIN_LSN: "decimal(20,0)",
+}
+"""Spark types of the columns that are not the source's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +85,13 @@ class Kind(ABC):
 
     # Columns.
 
-    @abstractmethod
     def metadata(self, schema: TableSchema, *, wanted: bool) -> tuple[str, ...]:
-        """The columns after the source's own; `wanted` is `lake.metadata_columns`."""
+        """The columns after the source's own. LSN and commit time are there if they are `wanted`, by
+        `lake.metadata_columns`; marked values where a column can have any.
+        """
+        order = (envelope.LSN, envelope.TS) if wanted else ()
+        special = (envelope.SPECIAL,) if any(column.lake.special for column in schema.columns) else ()
+        return (*self.carried, *order, *special)
 
     def columns(self, schema: TableSchema, *, metadata: bool) -> list[tuple[str, str]]:
         """All columns of a lake table (name, Spark type), in order."""
@@ -94,9 +110,16 @@ class Kind(ABC):
         the lake holds: then nothing is folded.
         """
 
-    @abstractmethod
     def added(self, rows: pa.Table, schema: TableSchema) -> pa.Table:
-        """The rows to append for united changes that `only_adds`. Raises ManifestCorrupt, UnsupportedChange."""
+        """The rows to append for united changes that `only_adds`: where the manifest calls all of them inserted,
+        these. Raises ManifestCorrupt, UnsupportedChange.
+        """
+        if not pc.all(pc.equal(rows[envelope.OP], envelope.OP_INSERT)).as_py() or unchanged_flags(rows, schema):
+            raise ManifestCorrupt(
+                f"{schema.qualified_name}: a segment that should hold inserted rows only holds other changes"
+            )
+        refuse_unplaced(rows, schema)
+        return rows
 
     @abstractmethod
     def net(
@@ -130,16 +153,6 @@ class Kind(ABC):
     def present(self, frame: DataFrame) -> DataFrame:
         """Of all rows of a lake table those that stand for one of the source."""
         return frame
-
-
-def all_inserted(rows: pa.Table, schema: TableSchema) -> pa.Table:
-    """`rows`, all of which the manifest calls inserted. Raises ManifestCorrupt, UnsupportedChange."""
-    if not pc.all(pc.equal(rows[envelope.OP], envelope.OP_INSERT)).as_py() or unchanged_flags(rows, schema):
-        raise ManifestCorrupt(
-            f"{schema.qualified_name}: a segment that should hold inserted rows only holds other changes"
-        )
-    refuse_unplaced(rows, schema)
-    return rows
 
 
 def refuse_unplaced(rows: pa.Table, schema: TableSchema) -> None:

@@ -11,9 +11,8 @@ import pyarrow as pa
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded, fold
-from sluice_spark.kinds.kind import Kind, Target, all_inserted, refuse_unplaced
+from sluice_spark.kinds.kind import Kind, Target, refuse_unplaced
 from sluice_spark.kinds.rows import ROWS
-from sluice_spark.lake.columns import mirror_metadata
 from sluice_spark.lake.plan import CommitPlan, MergePlan
 from sluice_spark.lake.rows_to_commit import HeldRows
 from sluice_spark.read.changes import only_inserts
@@ -28,29 +27,18 @@ class Mirror(Kind):
     keyless: ClassVar[Kind] = ROWS
 
     def of(self, schema: TableSchema) -> Kind:
-        """See Kind."""
         return self if schema.key_columns else self.keyless
 
-    def metadata(self, schema: TableSchema, *, wanted: bool) -> tuple[str, ...]:
-        """See Kind."""
-        return (*self.carried, *mirror_metadata(schema, wanted=wanted))
-
     def only_adds(self, segments: Iterable[Segment], schema: TableSchema, *, removals_sent: bool) -> bool:
-        """See Kind. The key of an inserted row is free in the lake if every removal is sent."""
+        # The key of an inserted row is free in the lake if every removal is sent.
         return removals_sent and only_inserts(segments)
 
-    def added(self, rows: pa.Table, schema: TableSchema) -> pa.Table:
-        """See Kind."""
-        return all_inserted(rows, schema)
-
     def net(self, rows: pa.Table, schema: TableSchema, *, keyed: bool = False, removals_sent: bool = True) -> Folded:
-        """See Kind."""
         folded = fold(rows, schema, keyed=keyed, removals_sent=removals_sent, carried=self.carried)
         refuse_unplaced(folded.rows, schema)
         return folded
 
     def plan(self, target: Target, portions: Iterable[pa.Table], pieces: HeldRows, *, keyed: bool) -> CommitPlan | None:
-        """See Kind."""
         schema, columns = target.schema, self.columns(target.schema, metadata=target.metadata)
         metadata = self.metadata(schema, wanted=target.metadata)
         action: Literal["append", "overwrite"] | None = None

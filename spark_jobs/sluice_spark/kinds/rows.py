@@ -18,8 +18,7 @@ from sluice.errors import UnsupportedChange
 from sluice_spark.fold.counted import Counted, count
 from sluice_spark.fold.fold import MATCH
 from sluice_spark.fold.row_identity import Numbers, special_rows, special_texts
-from sluice_spark.kinds.kind import Kind, Target, all_inserted, refuse_unplaced
-from sluice_spark.lake.columns import mirror_metadata
+from sluice_spark.kinds.kind import Kind, Target, refuse_unplaced
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.merge import equal_rows, special_text_column
 from sluice_spark.lake.plan import CommitPlan, RowsMergePlan
@@ -38,26 +37,16 @@ class Rows(Kind):
     reads_lake = True
     only_by_statement = "the table has no key"
 
-    def metadata(self, schema: TableSchema, *, wanted: bool) -> tuple[str, ...]:
-        """See Kind."""
-        return mirror_metadata(schema, wanted=wanted)
-
     def only_adds(self, segments: Iterable[Segment], schema: TableSchema, *, removals_sent: bool) -> bool:
-        """See Kind. An inserted row is one more, whatever the lake holds."""
+        # An inserted row is one more, whatever the lake holds.
         return only_inserts(segments)
 
-    def added(self, rows: pa.Table, schema: TableSchema) -> pa.Table:
-        """See Kind."""
-        return all_inserted(rows, schema)
-
     def net(self, rows: pa.Table, schema: TableSchema, *, keyed: bool = False, removals_sent: bool = True) -> Counted:
-        """See Kind."""
         counted = count(rows, schema)
         refuse_unplaced(counted.rows, schema)
         return counted
 
     def plan(self, target: Target, portions: Iterable[pa.Table], pieces: HeldRows, *, keyed: bool) -> CommitPlan | None:
-        """See Kind."""
         schema, columns = target.schema, self.columns(target.schema, metadata=target.metadata)
         action: Literal["append", "overwrite"] | None = None
         removed = 0

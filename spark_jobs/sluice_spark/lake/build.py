@@ -20,7 +20,8 @@ from pyspark.sql import DataFrame
 
 from sluice import faults
 from sluice_spark.lake.commit_way import NotDirect
-from sluice_spark.lake.direct.actions import Prepared, metrics, removal
+from sluice_spark.lake.direct.data_files import Written
+from sluice_spark.lake.direct.edit import Edit
 from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
@@ -117,44 +118,33 @@ class BuildTable:
 
 
 class Exchange:
-    """A commit that makes the lake table of the files of `build`, as they are in the version where it stands."""
+    """An edit that makes the lake table of the files of `build`, as they are in the version where it stands. They stay
+    those of the build when it is refused.
+    """
 
     way: ClassVar[str] = ""
 
     def __init__(self, build: BuildTable) -> None:
         self._build = build
 
-    def prepare(self, transaction: DeltaTransaction) -> Prepared:
-        """Raises NotDirect when the lake table cannot have these files, BuildLost when they are not there,
+    def edit(self, base: DeltaTransaction) -> Edit:
+        """See Maker. Raises NotDirect when the lake table cannot have these files, BuildLost when they are not there,
         StoreError.
         """
-        build, is_table = self._build, transaction.version >= 0
+        build, is_table = self._build, base.version >= 0
         built = DeltaTransaction(build.table.session, build.table.path, newest=build.table.place.version)
         adds = build.require_files()
-        prepared = Prepared("overwrite", reads=is_table)
+        edit = Edit(base, "overwrite", reads=is_table)
         if is_table:
-            transaction.layout()
-            self._require_young(adds, seconds=min(transaction.retention_seconds(), build.vacuum_seconds) / 2)
-            for add in transaction.files():
-                LiveFile.of(add)
-                prepared.actions.append({"remove": removal(add)})
-                prepared.gone.append(add["path"])
-        transaction.take_columns(built, properties=TABLE_PROPERTIES)
-        prepared.files = [LiveFile.of(_below(build.name, add)) for add in adds]
-        prepared.actions += [{"add": file.add} for file in prepared.files]
-        counts = {
-            "rows": sum(file.rows - file.removed_rows for file in prepared.files),
-            "bytes": sum(int(file.add["size"]) for file in prepared.files),
-        }
-        prepared.metrics = metrics(prepared, counts, vectors=0)
+            base.layout()
+            self._require_young(adds, seconds=min(base.retention_seconds(), build.vacuum_seconds) / 2)
+            edit.removes += [LiveFile.of(add).add for add in base.files()]
+        base.take_columns(built, properties=TABLE_PROPERTIES)
+        files = [LiveFile.of(_below(build.name, add)) for add in adds]
+        rows = sum(file.rows - file.removed_rows for file in files)
+        edit.written = Written(files, rows, sum(int(file.add["size"]) for file in files))
         faults.point("apply.exchange.prepared")
-        return prepared
-
-    def landed(self, prepared: Prepared, version: int) -> None:
-        """`prepared` was committed."""
-
-    def abandon(self, prepared: Prepared) -> None:
-        """`prepared` was refused. Its files stay those of the build."""
+        return edit
 
     @staticmethod
     def _require_young(adds: Sequence[Mapping[str, Any]], *, seconds: float) -> None:

@@ -86,6 +86,7 @@ class Lake:
             before_commit=self._before_commit,
             place=place,
             direct=self._direct_table(state),
+            folder=TableFolder(self._files, f"{state.path}/"),
             log=self._log(
                 state,
                 session,
@@ -107,6 +108,7 @@ class Lake:
             app_id=f"{app_id}/snapshot",
             before_commit=self._before_commit,
             log=LogTail(session, path, store=self._files, folder=f"{folder}{name}/", since=-1),
+            folder=TableFolder(self._files, f"{folder}{name}/"),
         )
         vacuum_seconds = self._options.vacuum_after(f"{state.schema_name}.{state.table_name}")
         files = TableFolder(self._files, folder)

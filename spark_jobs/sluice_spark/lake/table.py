@@ -14,7 +14,6 @@ before a window and after its commit.
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,10 @@ from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.fold.ranges import KeyRanges
 from sluice_spark.lake.commit_way import MERGE, CommitWay, NotDirect
-from sluice_spark.lake.direct.actions import Preparation, Prepared
-from sluice_spark.lake.direct.commit import DirectCommit, DirectTable
+from sluice_spark.lake.commits import Change, ColumnChange, Marker, NewColumns, StatedColumns, Statement, Write
+from sluice_spark.lake.direct.commit import DirectTable, DirectWindow, FirstRows
+from sluice_spark.lake.direct.edit import Edit, Maker
+from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.disk_sync import sync_commits
 from sluice_spark.lake.examined_version import ExaminedVersion, belongs_to_others, contradiction, gone, shown
@@ -40,8 +41,6 @@ from sluice_spark.lake.rows_to_commit import HeldRows, Pieces, struct
 from sluice_spark.lake.sql import quote
 from sluice_spark.phases import Phases
 
-APP_ID = "spark.databricks.delta.write.txnAppId"
-VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 VIEW = "sluice_window"
 """What a MERGE statement calls the rows of its window."""
@@ -69,9 +68,12 @@ class LakeTable:
         place: ExaminedVersion | None = None,
         direct: DirectTable | None = None,
         log: LakeLog | None = None,
+        folder: TableFolder | None = None,
         replaces: Sequence[str] = (),
     ) -> None:
-        """`log` is how the table's log is read, None: through Delta. `replaces`: see `belongs_to_others`."""
+        """`log` is how the table's log is read, None: through Delta. In `folder` are its files. `replaces`: see
+        `belongs_to_others`.
+        """
         self.session = session
         self.path = path
         self.app_id = app_id
@@ -84,6 +86,7 @@ class LakeTable:
         self.seconds = Phases()
         self._before_commit = before_commit
         self._direct = direct
+        self._folder = folder
         self._log = log or LakeLog(session, path)
 
     @property
@@ -182,17 +185,12 @@ class LakeTable:
         with translated_errors():
             return [self._log.commit(number) for number in range(version + 1, self.place.version + 1)]
 
-    def commit(self, version: int, *, plan: CommitPlan, pieces: Pieces) -> None:
-        """Commits `plan` with the rows of `pieces` and with the marker `version`."""
-        direct = self._direct
-        if direct is not None:
-            window = DirectCommit(
-                direct, lambda transaction: direct.prepare(transaction, plan, pieces.tables(), found=pieces.found)
-            )
-            if self.commit_window(version, window):
-                return
-        elif not self.way.reason:
-            self.way = CommitWay(MERGE, CHOSEN)
+    def commit_plan(self, version: int, *, plan: CommitPlan, pieces: Pieces) -> None:
+        """Commits `plan` with the rows of `pieces` and the marker `version`, directly where the table allows it."""
+        if self._direct is None:
+            self.way = self.way if self.way.reason else CommitWay(MERGE, CHOSEN)
+        elif self.commit_window(version, DirectWindow(self._direct, plan, pieces)):
+            return
         with self.seconds.phase("commit"):
             self._commit_by_spark(version, plan, pieces)
 
@@ -211,45 +209,38 @@ class LakeTable:
             made = next(commit for commit in self.commits_since(before) if commit.markers.get(self.app_id) == version)
             plan.action.require_removed(made.metrics.get("numTargetRowsDeleted"))
 
-    def commit_window(self, version: int, window: Preparation) -> bool:
-        """Commits `window` in its way, with the marker `version`. Whether the table allows that: otherwise
+    def commit_window(self, version: int, maker: Maker) -> bool:
+        """Commits the window of `maker` in its way, with the marker `version`. Whether the table allows that: otherwise
         nothing is committed, and only Spark can write to it.
         """
         try:
-            self.commit_prepared(version, window)
+            self.commit_newest(version, maker)
         except NotDirect as reason:
             self.way = CommitWay(MERGE, str(reason))
             return False
-        self.way = CommitWay(window.way)
+        self.way = CommitWay(maker.way)
         return True
 
-    def commit_prepared(self, version: int, preparation: Preparation) -> None:
-        """Commits what `preparation` prepares, with the marker `version`: nothing when it prepares
-        nothing. Raises NotDirect before anything is committed.
+    def commit_newest(self, version: int, maker: Maker | NewColumns | StatedColumns, *, app_id: str = "") -> None:
+        """Commits what `maker` makes of the newest version of the table, with the marker: nothing if it makes nothing.
+        When another commit came in between, that one is examined, and an edit is made anew. Raises NotDirect before
+        anything is committed.
         """
-
-        def attempt(transaction: DeltaTransaction) -> None:
-            prepared = self._prepared(preparation, transaction)
-            if prepared is None:
-                return
-            self.seconds.add(prepared.seconds)
-            with self.seconds.phase("commit"):
-                self._commit_attempt(self.app_id, version, preparation, prepared, transaction)
-
-        self._on_newest(self.app_id, version, attempt)
-
-    def _on_newest(self, app_id: str, version: int, attempt: Callable[[DeltaTransaction], None]) -> None:
-        """A commit that is worked out anew when another one came in between."""
+        marker = app_id or self.app_id, version
         for last in (False,) * FRESH_LOOKS + (True,):
-            self._require_turn(app_id, version)
+            self._require_turn(*marker)
             with translated_errors():
-                transaction = DeltaTransaction(self.session, self.path, newest=self.place.version)
-            if transaction.version != self.place.version:
+                base = DeltaTransaction(self.session, self.path, newest=self.place.version)
+            if base.version != self.place.version:
                 # Our own change of the schema, or somebody else's commit: it is examined first.
                 self.examine()
                 continue
+            with translated_errors():
+                edit = maker.edit(base)
+            if edit is None:
+                return
             try:
-                attempt(transaction)
+                self._commit_made(edit, marker)
                 return
             except CommitConflict:
                 if last:
@@ -259,37 +250,14 @@ class LakeTable:
                 self.examine()
         raise CommitConflict("the lake table changes faster than it can be looked at")
 
-    def _prepared(self, preparation: Preparation, transaction: DeltaTransaction) -> Prepared | None:
-        with translated_errors():
-            return preparation.prepare(transaction)
-
-    def _commit_attempt(
-        self,
-        app_id: str,
-        version: int,
-        preparation: Preparation,
-        prepared: Prepared,
-        transaction: DeltaTransaction,
-    ) -> None:
-        """Raises CommitConflict only when the marker says that the commit did not land: what was
-        written for it is then deleted.
-        """
-        landed: list[int] = []
-
-        def run() -> int:
-            marker, operation = (app_id, version), prepared.operation
-            counts, reads = prepared.metrics, prepared.reads
-            landed.append(
-                transaction.commit(prepared.actions, marker=marker, operation=operation, metrics=counts, reads=reads)
-            )
-            return landed[0]
-
-        try:
-            self._commit(app_id, version, run, settings={})
-        except CommitConflict:
-            preparation.abandon(prepared)
-            raise
-        preparation.landed(prepared, landed[0] if landed else -1)
+    def _commit_made(self, edit: Edit | ColumnChange, marker: Marker) -> None:
+        if isinstance(edit, ColumnChange):
+            self.commit(edit)
+            return
+        edit.marker = marker
+        self.seconds.add(edit.seconds)
+        with self.seconds.phase("commit"):
+            self.commit(edit)
 
     def join_small_files(self) -> None:
         """Writes small data files anew as one when there are many, in a commit that changes no row. A
@@ -301,21 +269,21 @@ class LakeTable:
         if self._direct is None or not self._direct.has_small_files(self.place.version):
             return
         with translated_errors():
-            transaction = DeltaTransaction(self.session, self.path, newest=self.place.version)
-        if transaction.version != self.place.version:
+            base = DeltaTransaction(self.session, self.path, newest=self.place.version)
+        if base.version != self.place.version:
             return
-        join = DirectCommit(self._direct, self._direct.prepare_compaction)
         with suppress(NotDirect, CommitConflict):
-            prepared = self._prepared(join, transaction)
-            if prepared is not None:
-                self._commit_attempt(f"{self.app_id}/files", transaction.version + 1, join, prepared, transaction)
+            with translated_errors():
+                edit = self._direct.compaction(base)
+            if edit is not None:
+                edit.marker = f"{self.app_id}/files", base.version + 1
+                self.commit(edit)
 
     def create(self, version: int, *, columns: Columns, rows: pa.Table) -> None:
         """Makes the table with `columns` and `rows` (a column that they lack is NULL) without a Spark job, with the
         marker `version`. Raises NotDirect before anything is committed.
         """
-        direct = self._direct
-        if direct is None or self.place.version >= 0:
+        if self._direct is None or self.place.version >= 0:
             raise NotDirect("the table is there, or direct commits are off")
         if self._is_local:
             # Somebody may have removed a folder that the store has made once. The write says what is wrong.
@@ -323,8 +291,7 @@ class LakeTable:
                 Path(self.path).mkdir(parents=True, exist_ok=True)
         with translated_errors():
             schema = struct(columns).json()
-        make = partial(direct.prepare_table, schema=schema, rows=rows, properties=TABLE_PROPERTIES)
-        self.commit_prepared(version, DirectCommit(direct, make))
+        self.commit_newest(version, FirstRows(self._direct, schema, rows, TABLE_PROPERTIES))
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
         """Commits the rows and columns of `frame` as the table, there or not, with the marker `version`."""
@@ -339,57 +306,53 @@ class LakeTable:
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:
         """Commits one MERGE or UPDATE that carries the marker."""
-        self._commit(app_id, version, lambda: self._run(statement), settings={APP_ID: app_id, VERSION: str(version)})
+        self.commit(Statement(statement, (app_id, version)))
 
     def write(self, app_id: str, version: int, *, frame: DataFrame, mode: str, new_schema: bool = False) -> None:
         """Commits one append or overwrite that carries the marker; creates the table when there is none."""
+        if not new_schema:
+            self.commit(Write((app_id, version), frame, self.path, mode))
+            return
         columns = frame.schema.jsonValue()["fields"]
-        options = {"txnAppId": app_id, "txnVersion": str(version)}
-        if new_schema:
-            options |= {"overwriteSchema": "true", **TABLE_PROPERTIES, **statistics_properties(columns)}
-            self._state(columns)
-        writer = frame.write.format("delta").mode(mode).options(**options)
-        anew = new_schema and any(map(is_floating, columns))
-        self._commit(app_id, version, partial(writer.save, self.path), settings=NEITHER if anew else {})
-        if new_schema:
-            self._state(columns)
+        options = {"overwriteSchema": "true", **TABLE_PROPERTIES, **statistics_properties(columns)}
+        self._state(columns)
+        settings = NEITHER if any(map(is_floating, columns)) else {}
+        self.commit(Write((app_id, version), frame, self.path, mode, options, settings))
+        self._state(columns)
 
     def _state(self, columns: Sequence[Field]) -> None:
         """Before and after Spark writes the table anew with `columns`: an overwrite goes by the properties that there
         are, and leaves them. They have to fit the columns of both.
         """
-        app_id, version = f"{self.app_id}/statistics", self.place.version + 1
-
-        def attempt(transaction: DeltaTransaction) -> None:
-            fields = transaction.fields()
-            types = {column["name"]: column["type"] for column in columns}
-            both: list[Field] = [field for field in fields if types.get(field["name"]) == field["type"]]
-            both += [column for column in columns if is_floating(column)]
-            if not transaction.states(both):
-                change = partial(transaction.change_columns, fields, markers={app_id: version}, stated=both)
-                self._commit(app_id, version, change, settings={})
-
         if self.place.version >= 0:
-            self._on_newest(app_id, version, attempt)
+            app_id, version = f"{self.app_id}/statistics", self.place.version + 1
+            self.commit_newest(version, StatedColumns({app_id: version}, columns), app_id=app_id)
 
     def change_columns(self, markers: Mapping[str, int], change: Callable[[list[Any]], Sequence[Any]]) -> None:
         """Commits what `change` makes of the table's columns, in Delta's own spelling, with a version
         for each application id. No row is read or written.
         """
         app_id, version = next(iter(markers.items()))
+        self.commit_newest(version, NewColumns(markers, change), app_id=app_id)
 
-        def attempt(transaction: DeltaTransaction) -> None:
-            fields = change(transaction.fields())
-            change_now = partial(transaction.change_columns, fields, markers=markers)
-            self._commit(app_id, version, change_now, settings={})
+    def commit(self, change: Change) -> None:
+        """Commits `change` once: the only place where anything is committed. It counts only when its marker was read
+        back, whatever Spark and Delta say of it.
 
-        self._on_newest(app_id, version, attempt)
+        Raises CommitConflict only when the commit did not land: what was written for it is then deleted.
+        """
+        try:
+            made = self._landed(change)
+        except CommitConflict:
+            if isinstance(change, Edit) and change.orphans and self._folder is not None:
+                self._folder.discard(change.orphans)
+            raise
+        if isinstance(change, Edit) and self._direct is not None:
+            self._direct.landed(change, made)
 
-    def _run(self, statement: str) -> None:
-        self.session.sql(statement)
-
-    def _commit(self, app_id: str, version: int, run: Callable[[], int | None], *, settings: dict[str, str]) -> None:
-        """`run` commits; it returns the Delta version that it made if it knows it."""
+    def _landed(self, change: Change) -> int:
+        """Runs `change`, which is then in the table. Returns the Delta version that it made, -1 if it is not known."""
+        app_id, version = change.marker
         self._require_turn(app_id, version)
         self._before_commit()
         faults.point("apply.commit.before")
@@ -397,7 +360,7 @@ class LakeTable:
         made: int | None = None
         try:
             with translated_errors():
-                made = self._tagged(run, settings=settings)
+                made = self._run(change)
         except ServiceError as error:
             # The commit may have landed all the same; the marker decides.
             failure = error
@@ -409,6 +372,7 @@ class LakeTable:
                 raise failure or ApplyError(f"a commit of {app_id} at {version} did not leave its marker")
         if app_id == self.app_id:
             self._based_on = version
+        return -1 if made is None else made
 
     def _require_turn(self, app_id: str, version: int) -> None:
         """Raises WriterFenced when `version` of `app_id` is there already, and CommitConflict when the
@@ -439,15 +403,15 @@ class LakeTable:
         self.place = ExaminedVersion(made, commit.markers.get(self.app_id, self.place.marker), seen=True)
         return True
 
-    def _tagged(self, run: Callable[[], int | None], *, settings: dict[str, str]) -> int | None:
+    def _run(self, change: Change) -> int | None:
         conf = self.session.conf
-        settings = {**settings, USER_METADATA: tag(self.app_id, after=self.place.version)}
+        settings = {**change.settings, USER_METADATA: tag(self.app_id, after=self.place.version)}
         try:
             if self.place.version < 0:
                 self._log.clear()
             for name, value in settings.items():
                 conf.set(name, value)
-            return run()
+            return change.run(self.session)
         finally:
             for name in settings:
                 conf.unset(name)

@@ -50,7 +50,6 @@ def joined(heap: Heap, columns: list[tuple[str, str]], *, limit: int = 1 << 28) 
         kind=mirror.KIND,
         removals_sent=True,
         metadata=True,
-        lake_columns=(),
         origins={},
     )
     kinds = {"map<string,string>": MAP, "timestamp": TS, "decimal(20,0)": pa.decimal128(20, 0)}

@@ -73,7 +73,7 @@ def test_exactly_the_rows_whose_key_was_touched_are_left_out(
         manifest.transaction([_change(*change)], SCHEMA)
     segments = [segment for entry, _ in read_entries(place.open(), after_seq=2) for segment in entry.body.segments]  # type: ignore[union-attr]
     state = load_state(place.open()).tables["16385"]
-    task = WindowTask(place, place, "", "scratch/", in_bins(segments, slots=2), 0, state.schemas, SCHEMA, 1 << 28, mirror.KIND, False, True, (), {})  # fmt: skip  # noqa: E501
+    task = WindowTask(place, place, "", "scratch/", in_bins(segments, slots=2), 0, state.schemas, SCHEMA, 1 << 28, mirror.KIND, False, True, {})  # fmt: skip  # noqa: E501
     found: list[Touched] = [piece.value for piece in touched(task, iter(range(len(task.bins))))]
     untouched = Untouched(place, tuple(one.object for one in found if one.object))
     rows = [Change("i", values, special=special) for values, special in map(_row, chunk)]

@@ -9,8 +9,8 @@ and Remove File, Deletion Vectors.)
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,23 +18,24 @@ import numpy as np
 import pyarrow as pa
 
 from sluice import faults
-from sluice.errors import StoreError, UnsupportedChange
+from sluice.errors import UnsupportedChange
 from sluice_spark.fold.fold import DELETED, MATCH
 from sluice_spark.fold.row_identity import Claims
 from sluice_spark.lake.commit_way import DIRECT, NotDirect
-from sluice_spark.lake.direct.actions import Prepared, metrics, removal, with_vector
 from sluice_spark.lake.direct.compaction import PACKED, ROUND_BYTES, FileSize, is_sparse, worth_joining
-from sluice_spark.lake.direct.data_files import as_stored, data_file, in_files, physical, with_all_columns
+from sluice_spark.lake.direct.data_files import FileWriter, as_stored, with_all_columns
+from sluice_spark.lake.direct.edit import Edit, with_vector
 from sluice_spark.lake.direct.kept_values import with_kept_values
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.direct.key_search import FileKeys, Found, KeyColumns, Numbers, WindowKeys
 from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
-from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector
+from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector, removed_rows
 from sluice_spark.lake.failures import two_rows_of_one_key
 from sluice_spark.lake.layout import TableLayout
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
+from sluice_spark.lake.rows_to_commit import HeldRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,62 +64,48 @@ class DirectTable:
         """How many live files it keeps."""
         return len(self._live.by_path)
 
-    def prepare(
-        self,
-        transaction: DeltaTransaction,
-        plan: CommitPlan,
-        portions: Iterable[pa.Table],
-        *,
-        found: Found | None = None,
-    ) -> Prepared:
+    def edit(
+        self, base: DeltaTransaction, plan: CommitPlan, portions: Iterable[pa.Table], *, found: Found | None = None
+    ) -> Edit:
         """Writes the files of `plan` with the rows of `portions`, no two of which have the same key.
         What was `found` for the rows of one of them is not looked for again. Raises NotDirect before
         anything is written, UnsupportedChange, StoreError; nothing is left then.
         """
-        prepared = Prepared(_operation(plan), reads=plan.action != "append")
-        with prepared.seconds.phase("find"):
-            layout = self._live.follow(transaction)
+        edit = Edit(base, plan.action if isinstance(plan.action, str) else "merge", reads=plan.action != "append")
+        with edit.seconds.phase("find"):
+            edit.layout = layout = self._live.follow(base)
             if {column.name for column in layout.columns} != set(plan.lake_columns):
                 raise NotDirect("the lake table has other columns than the window")
-            search = self._search(plan, layout)
-        try:
-            self._prepare(prepared, plan, (search, found), layout, portions)
-        except BaseException:
-            self.abandon(prepared)
-            raise
-        return prepared
+            key = self._key_of(plan, layout)
+        self._key = key or self._key
+        with self._discarded_unless_whole(edit):
+            self._fill(edit, plan, (key, found), portions)
+        return edit
 
-    def prepare_table(
-        self, transaction: DeltaTransaction, schema: str, rows: pa.Table, *, properties: Mapping[str, str]
-    ) -> Prepared:
+    def first_edit(self, base: DeltaTransaction, schema: str, rows: pa.Table, *, properties: Mapping[str, str]) -> Edit:
         """Makes the table with the columns of `schema` (a struct in Spark's JSON), the properties and `rows`; a
         column that these lack is NULL. Raises NotDirect before anything is written, StoreError; nothing is
         left then.
         """
-        if transaction.version >= 0:
+        if base.version >= 0:
             raise NotDirect("there is a table already")
-        transaction.make_table(schema, properties=properties)
-        layout = self._live.begin(transaction)
-        prepared, counts = Prepared("overwrite", reads=False), _counts()
-        try:
-            with prepared.seconds.phase("write"):
-                self._write(prepared, with_all_columns(rows, layout), layout, counts)
+        base.make_table(schema, properties=properties)
+        layout = self._live.begin(base)
+        edit = Edit(base, "overwrite", reads=False, layout=layout)
+        with self._discarded_unless_whole(edit), edit.seconds.phase("write"):
+            self._writer(layout).write(with_all_columns(rows, layout), edit.written)
             faults.point("apply.direct.data_written")
-        except BaseException:
-            self.abandon(prepared)
-            raise
-        prepared.metrics = metrics(prepared, counts, vectors=0)
-        return prepared
+        return edit
 
     def has_small_files(self, version: int) -> bool:
         """Whether `version` of the table has files that are worth writing anew, as far as is known."""
         return self._live.version == version and bool(worth_joining(map(_size, self._live)))
 
-    def prepare_compaction(self, transaction: DeltaTransaction) -> Prepared | None:
+    def compaction(self, base: DeltaTransaction) -> Edit | None:
         """Writes small files anew as one, None when it is not worth it. The rows stay the same.
         Raises NotDirect, UnsupportedChange, StoreError; nothing is left then.
         """
-        layout = self._live.follow(transaction)
+        layout = self._live.follow(base)
         chosen = [self._live.by_path[path] for path in worth_joining(map(_size, self._live))]
         if not chosen:
             return None
@@ -127,26 +114,13 @@ class DirectTable:
         chosen, parts = self._read_some(chosen, layout)
         if len(chosen) == 1 < wanted and not is_sparse(_size(chosen[0])):
             return None
-        prepared = Prepared("optimize", reads=False)
-        counts = _counts()
-        try:
+        edit = Edit(base, "optimize", reads=False, layout=layout, removes=[file.add for file in chosen])
+        with self._discarded_unless_whole(edit):
             joined = pa.concat_tables(parts)
             if len(joined):
-                self._put_file(prepared, joined, layout, counts, changes=False)
+                self._writer(layout).put(joined, edit.written, changes=False)
             faults.point("apply.join.data_written")
-        except BaseException:
-            self.abandon(prepared)
-            raise
-        for file in chosen:
-            prepared.actions.append({"remove": {**removal(file.add), "dataChange": False}})
-            prepared.gone.append(file.path)
-        prepared.metrics = {
-            "numAddedFiles": len(prepared.files),
-            "numAddedBytes": counts["bytes"],
-            "numRemovedFiles": len(chosen),
-            "numRemovedBytes": sum(int(file.add["size"]) for file in chosen),
-        }
-        return prepared
+        return edit
 
     def _read_some(self, files: list[LiveFile], layout: TableLayout) -> tuple[list[LiveFile], list[pa.Table]]:
         """The first of `files`, at least one, whose rows fit in memory together, and these rows."""
@@ -184,63 +158,56 @@ class DirectTable:
         """Data files in the table's `version`, None when that is not known without a look."""
         return len(self._live.by_path) if self._live.version == version else None
 
-    def landed(self, prepared: Prepared, version: int) -> None:
-        """`prepared` was committed as `version`."""
-        self._live.landed(version, gone=prepared.gone, files=prepared.files)
+    def landed(self, edit: Edit, version: int) -> None:
+        """`edit`, whoever made it, was committed as `version` (-1: one that is not known)."""
+        if edit.layout is None or edit.layout != self._live.layout:
+            version = -1
+        self._live.landed(version, gone=edit.gone, files=edit.adds)
         if self._key is not None:
             key = self._key
-            self._cache.forget(self._name(path, key) for path in prepared.gone)
+            self._cache.forget(self._name(path, key) for path in edit.gone)
 
-    def abandon(self, prepared: Prepared) -> None:
-        """`prepared` was refused, and no version has its files."""
-        for path in prepared.written:
-            with suppress(StoreError):
-                self._folder.delete(path)
+    @contextmanager
+    def _discarded_unless_whole(self, edit: Edit) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._folder.discard([*edit.written.paths, *edit.orphans])
+            raise
+        edit.orphans += edit.written.paths
 
-    def _search(self, plan: CommitPlan, layout: TableLayout) -> KeyColumns | None:
-        if not isinstance(plan.action, MergePlan):
-            if isinstance(plan.action, RowsMergePlan):
-                raise NotDirect("the table has no key")
-            return None
-        return KeyColumns.of(plan.action.schema, layout)
+    def _key_of(self, plan: CommitPlan, layout: TableLayout) -> KeyColumns | None:
+        if isinstance(plan.action, RowsMergePlan):
+            raise NotDirect("the table has no key")
+        return KeyColumns.of(plan.action.schema, layout) if isinstance(plan.action, MergePlan) else None
 
-    def _prepare(
+    def _fill(
         self,
-        prepared: Prepared,
+        edit: Edit,
         plan: CommitPlan,
         search: tuple[KeyColumns | None, Found | None],
-        layout: TableLayout,
         portions: Iterable[pa.Table],
     ) -> None:
+        assert edit.layout is not None
         taken: dict[str, list[Numbers]] = defaultdict(list)
-        counts = _counts()
         key, found = search
-        self._key = key or self._key
+        writer = self._writer(edit.layout)
         for portion in portions:
             rows = portion
             if key is not None and isinstance(plan.action, MergePlan):
-                with prepared.seconds.phase("find"):
-                    known = self._found(portion, plan.action, key, found)
-                    rows = self._replaced(plan.action, known, layout, taken, counts)
-            counts["source"] += len(portion)
-            with prepared.seconds.phase("write"):
-                self._write(prepared, rows, layout, counts)
+                with edit.seconds.phase("find"):
+                    rows = self._replaced(plan.action, self._found(portion, plan.action, key, found), edit, taken)
+            edit.source += len(portion)
+            with edit.seconds.phase("write"):
+                writer.write(rows, edit.written)
         faults.point("apply.direct.data_written")
-        with prepared.seconds.phase("write"):
+        with edit.seconds.phase("write"):
             if plan.action == "overwrite":
-                self._remove_all(prepared)
-            vectors = self._mark(prepared, taken)
+                edit.removes += [file.add for file in self._live]
+            self._mark(edit, taken)
         faults.point("apply.direct.vectors_written")
-        prepared.metrics = metrics(prepared, counts, vectors=vectors)
 
-    def _replaced(
-        self,
-        plan: MergePlan,
-        found: Found,
-        layout: TableLayout,
-        taken: dict[str, list[Numbers]],
-        counts: dict[str, int],
-    ) -> pa.Table:
+    def _replaced(self, plan: MergePlan, found: Found, edit: Edit, taken: dict[str, list[Numbers]]) -> pa.Table:
         """The new rows of a portion of a merge; `taken` gets the positions that they replace."""
         rows = found.rows
         hits = self._hits(found)
@@ -251,10 +218,11 @@ class DirectTable:
         if bool((matched > 1).any()):
             raise two_rows_of_one_key(plan.schema.qualified_name)
         deleted = rows[DELETED].to_numpy()
-        counts["matched"] += int(matched.sum())
-        counts["deleted"] += int((deleted & (matched > 0)).sum())
+        edit.matched += int(matched.sum())
+        edit.deleted += int((deleted & (matched > 0)).sum())
         if plan.kept:
-            rows = with_kept_values(rows, [_old(self._folder, hit) for hit in hits], plan, layout)
+            assert edit.layout is not None
+            rows = with_kept_values(rows, [_old(self._folder, hit) for hit in hits], plan, edit.layout)
         return rows.filter(pa.array(~deleted)) if bool(deleted.any()) else rows
 
     def search_ahead(self, plan: CommitPlan, portions: Iterable[pa.Table]) -> Found | None:
@@ -301,49 +269,22 @@ class DirectTable:
             file.removed = read_vector(file.add["deletionVector"], self._folder.read)
         return file.removed
 
-    def _write(self, prepared: Prepared, rows: pa.Table, layout: TableLayout, counts: dict[str, int]) -> None:
-        if len(rows):
-            for part in in_files(physical(rows, layout)):
-                self._put_file(prepared, part, layout, counts)
+    def _writer(self, layout: TableLayout) -> FileWriter:
+        return FileWriter(self._folder, layout, self._key.physical if self._key is not None else ())
 
-    def _put_file(
-        self, prepared: Prepared, table: pa.Table, layout: TableLayout, counts: dict[str, int], *, changes: bool = True
-    ) -> None:
-        keys = self._key.physical if self._key is not None else ()
-        path, content, add = data_file(table, layout, keys=keys, changes=changes)
-        prepared.written.append(path)
-        self._folder.put(path, content)
-        prepared.actions.append({"add": add})
-        prepared.files.append(LiveFile.of(add, memory=table.nbytes))
-        counts["rows"] += len(table)
-        counts["bytes"] += len(content)
-
-    def _remove_all(self, prepared: Prepared) -> None:
-        for file in self._live:
-            prepared.actions.append({"remove": removal(file.add)})
-            prepared.gone.append(file.path)
-
-    def _mark(self, prepared: Prepared, taken: Mapping[str, list[Numbers]]) -> int:
-        """Removes rows of the live files. Returns how many files got a vector."""
+    def _mark(self, edit: Edit, taken: Mapping[str, list[Numbers]]) -> None:
+        """Removes rows of the live files."""
         vectors = VectorFile()
-        marked = 0
         for path, parts in taken.items():
             file = self._live.by_path[path]
-            removed = np.sort(np.concatenate([self._removed(file), *parts]))
-            prepared.actions.append({"remove": removal(file.add)})
-            if int(removed[-1]) >= file.rows or bool((removed[1:] == removed[:-1]).any()):
-                raise UnsupportedChange("a data file of the lake table has other rows than its log says")
-            if len(removed) == file.rows:
-                prepared.gone.append(path)
-                continue
-            add = with_vector(file.add, vectors.add(removed))
-            prepared.actions.append({"add": add})
-            prepared.files.append(LiveFile.of(add, removed=removed, memory=file.memory))
-            marked += 1
+            removed = removed_rows(self._removed(file), np.concatenate(parts), rows=file.rows)
+            edit.removes.append(file.add)
+            if len(removed) < file.rows:
+                add = with_vector(file.add, vectors.add(removed))
+                edit.marked.append(LiveFile.of(add, removed=removed, memory=file.memory))
         if vectors:
-            prepared.written.append(vectors.path)
+            edit.orphans.append(vectors.path)
             self._folder.put(vectors.path, vectors.content)
-        return marked
 
     def _name(self, path: str, key: KeyColumns) -> str:
         """What the cache calls the keys of a data file: a table may get another key over the same files."""
@@ -351,24 +292,32 @@ class DirectTable:
 
 
 @dataclass(frozen=True, slots=True)
-class DirectCommit:
-    """A commit to `table` that `prepare` prepares."""
+class DirectWindow:
+    """Edits of `table` for `plan` with the rows of `pieces`."""
 
     way: ClassVar[str] = DIRECT
     table: DirectTable
-    prepare: Callable[[DeltaTransaction], Prepared | None]
+    plan: CommitPlan
+    pieces: HeldRows
 
-    def landed(self, prepared: Prepared, version: int) -> None:
-        """See DirectTable."""
-        self.table.landed(prepared, version)
-
-    def abandon(self, prepared: Prepared) -> None:
-        """See DirectTable."""
-        self.table.abandon(prepared)
+    def edit(self, base: DeltaTransaction) -> Edit:
+        """See Maker."""
+        return self.table.edit(base, self.plan, self.pieces.tables(), found=self.pieces.found)
 
 
-def _operation(plan: CommitPlan) -> str:
-    return plan.action if isinstance(plan.action, str) else "merge"
+@dataclass(frozen=True, slots=True)
+class FirstRows:
+    """Edits that make `table`, see `DirectTable.first_edit`."""
+
+    way: ClassVar[str] = DIRECT
+    table: DirectTable
+    schema: str
+    rows: pa.Table
+    properties: Mapping[str, str]
+
+    def edit(self, base: DeltaTransaction) -> Edit:
+        """See Maker."""
+        return self.table.first_edit(base, self.schema, self.rows, properties=self.properties)
 
 
 def _old(folder: TableFolder, hit: Hit) -> tuple[Any, Numbers, Numbers]:
@@ -385,10 +334,6 @@ def _among(positions: Numbers, others: Positions) -> Claims:
     places = np.minimum(np.searchsorted(others, positions), len(others) - 1)
     found: Claims = others[places] == positions
     return found
-
-
-def _counts() -> dict[str, int]:
-    return {"source": 0, "matched": 0, "deleted": 0, "rows": 0, "bytes": 0}
 
 
 def _size(file: LiveFile) -> FileSize:

@@ -8,7 +8,8 @@ dictionary. (Delta protocol: Column Mapping, Add File and Remove File.)
 import io
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +17,70 @@ import pyarrow.parquet as pq
 
 from sluice_spark.fold.row_identity import whole
 from sluice_spark.lake.commit_way import NotDirect
+from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.direct.statistics import statistics
+from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.layout import TableLayout
 
 FILE_BYTES = 128 * 1024 * 1024
 """Of rows in memory; more make another file."""
 _CALENDAR = {"org.apache.spark.version": "4.2.0"}
 """By this entry Spark knows that dates before 1582 are proleptic Gregorian, whatever its settings are."""
+
+
+@dataclass(slots=True)
+class Written:
+    """New data files, with their rows and bytes together."""
+
+    files: list[LiveFile] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    @property
+    def paths(self) -> list[str]:
+        """Below the table; the last one may not be there if it could not be stored."""
+        return [file.path for file in self.files]
+
+    def plus(self, other: "Written") -> None:
+        """Takes what `other` has."""
+        self.files += other.files
+        self.rows += other.rows
+        self.bytes += other.bytes
+
+    @staticmethod
+    def together(parts: Iterable["Written"]) -> "Written":
+        """All of `parts`."""
+        total = Written()
+        for part in parts:
+            total.plus(part)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class FileWriter:
+    """Writes new data files of a table of `layout` to `folder`. Each has statistics of the columns in `keys` (physical
+    names).
+    """
+
+    folder: TableFolder
+    layout: TableLayout
+    keys: Collection[str]
+
+    def write(self, rows: pa.Table, into: Written) -> None:
+        """Writes `rows`, which have the table's columns among others. The files are named in `into`, also when it
+        raises StoreError.
+        """
+        if len(rows):
+            for part in in_files(physical(rows, self.layout)):
+                self.put(part, into)
+
+    def put(self, table: pa.Table, into: Written, *, changes: bool = True) -> None:
+        """Writes one file of `table`, which has the columns of a data file. See `data_file` for `changes`."""
+        path, content, add = data_file(table, self.layout, keys=self.keys, changes=changes)
+        into.files.append(LiveFile.of(add, memory=table.nbytes))
+        self.folder.put(path, content)
+        into.rows += len(table)
+        into.bytes += len(content)
 
 
 def in_files(rows: pa.Table) -> Iterator[pa.Table]:

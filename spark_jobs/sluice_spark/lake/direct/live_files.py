@@ -32,7 +32,7 @@ class LiveFile:
     rows: int
     low: Mapping[str, Any]
     high: Mapping[str, Any]
-    removed: Positions | None
+    removed: Positions | None = field(compare=False)
     memory: int = 0
 
     @staticmethod

@@ -1,14 +1,15 @@
 """The files of one lake table, read and written without Spark."""
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice.errors import ApplyError, ObjectMissing
+from sluice.errors import ApplyError, ObjectMissing, StoreError
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.commit_way import NotDirect
 
@@ -37,6 +38,14 @@ class TableFolder:
     def delete(self, path: str) -> None:
         """Removes a file that no version of the table has."""
         self._store.delete(self._prefix + path)
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Removes files that no version of the table will have, as far as the store lets it: what stays is left to
+        VACUUM.
+        """
+        for path in paths:
+            with suppress(StoreError):
+                self.delete(path)
 
     def size(self, path: str) -> int | None:
         """Bytes of a file, None if there is none. Raises StoreError."""

@@ -63,6 +63,16 @@ class VectorFile:
         return descriptor
 
 
+def removed_rows(before: Positions, new: Positions, *, rows: int) -> Positions:
+    """The removed rows of a file of so many `rows` of which `before` are removed, once `new` ones are as well. Raises
+    UnsupportedChange when the file cannot have those.
+    """
+    removed = np.sort(np.concatenate([before, new]))
+    if len(removed) and (int(removed[-1]) >= rows or bool((removed[1:] == removed[:-1]).any())):
+        raise UnsupportedChange("a data file of the lake table has other rows than its log says")
+    return removed
+
+
 def read_vector(descriptor: Mapping[str, Any], read: Callable[[str, int, int], bytes]) -> Positions:
     """The positions of a vector, ascending. `read` gives bytes of a file below the table: (path, start,
     length). Raises UnsupportedChange when they are not what the descriptor says. The file lies below the

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from sluice_spark.fold.ranges import MAX_RANGES, KeyRanges
-from sluice_spark.lake.columns import mirror_metadata
+from sluice_spark.kinds import mirror
 from sluice_spark.lake.merge import merge_text
 from sluice_spark.lake.plan import MergePlan
 from sluice_spark.lake.sql import literal, quote
@@ -70,7 +70,7 @@ def test_a_row_that_must_not_match_is_kept_from_matching() -> None:
 def test_a_key_that_may_be_marked_is_compared_with_its_text() -> None:
     schema = table_schema(column("at", 1, TIMESTAMP, key=True))
     text = merge_text(
-        MergePlan(schema, (), mirror_metadata(schema, wanted=True), deletes=True, upserts=False, unmatched=False),
+        MergePlan(schema, (), mirror.KIND.metadata(schema, wanted=True), deletes=True, upserts=False, unmatched=False),
         target="t",
         source="s",
     )
