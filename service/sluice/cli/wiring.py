@@ -32,6 +32,8 @@ _MEBI = 1024**2
 CHANGELOG = "changelog"
 POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract"}
 """Settings of a table that decide what ingest does when it changes."""
+RULE_KEYS = {"columns", "new_columns"}
+"""Those that the applier never hears of: what it reads is what was made of the columns before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,10 @@ def policies(settings: Settings) -> "Policies":
     )
     own = {name: table.model_dump(include=POLICY_KEYS, exclude_none=True) for name, table in settings.tables.items()}
     modes = {name: (table.mode or settings.lake.mode) == CHANGELOG for name, table in settings.tables.items()}
-    return Policies(default, {name: replace(default, changelog=modes[name], **own[name]) for name in own})
+    rules = settings.column_rules
+    return Policies(
+        default, {name: replace(default, changelog=modes[name], rules=rules[name], **own[name]) for name in own}
+    )
 
 
 def apply_options(
@@ -173,7 +178,10 @@ def apply_options(
     secrets: for a child's environment, never for a command line. Without `reread` the applier never
     looks at the configuration again.
     """
-    tables = {name: table.model_dump(mode="python", exclude_none=True) for name, table in settings.tables.items()}
+    tables = {
+        name: table.model_dump(mode="python", exclude_none=True, exclude=RULE_KEYS)
+        for name, table in settings.tables.items()
+    }
     options: dict[str, Any] = {
         "pipeline": settings.pipeline,
         "spool_uri": settings.spool.uri,

@@ -13,7 +13,8 @@ from typing import Any, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from sluice.settings.model import Section, Settings
+from sluice.settings.model import Settings
+from sluice.settings.section import Section
 
 ENV_PREFIX = "SLUICE_"
 Path = tuple[str, ...]
