@@ -253,8 +253,10 @@ class Applier:
         self._warm = True
 
     def _warm_up(self) -> None:
+        began = time.monotonic()
         try:
             self._lake.warm_up(private(self._session))
+            _log.debug("Spark is warm", seconds=round(time.monotonic() - began, 3))
         except Exception as error:  # noqa: BLE001 - costs nothing but time, and the session may be stopping
             _log.debug("warm-up ended early", kind=type(error).__name__)
 

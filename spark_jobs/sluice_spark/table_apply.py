@@ -7,6 +7,7 @@ at once, a larger one in portions of at most that. Either way there is one commi
 """
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 
 import structlog
@@ -50,6 +51,7 @@ class TableApply:
         lake_version: int = 0,
         prepared: Ahead | None = None,
         following: Ahead | None = None,
+        beside: Executor | None = None,
     ) -> None:
         """`store` holds the spool, `snapshots` applies those of this table, and `handover` gives rows to the session of
         `lake`.
@@ -59,8 +61,10 @@ class TableApply:
         brought the lake to (0: none yet), `removals_sent` what `removals_are_sent` says.
 
         `prepared` may hold what of the window was done ahead, and `following` the window that comes
-        next, which is then prepared while this one is committed.
+        next, which is then prepared while this one is committed. Small data files are joined in `beside` (None: at
+        once).
         """
+        self._beside = beside
         self._options = options
         self._store = store
         self._lake = lake
@@ -88,13 +92,15 @@ class TableApply:
                 do = self._part if window.is_part else self._snapshot if window.is_snapshot else self._changes
                 done = do(window)
             faults.point("apply.window.after")
-            return self._tidied(done) if done.committed else done
+            # A look as well: what was joined behind the last window is not kept for the next one.
+            looks = not (window.segments or window.is_snapshot or window.schema_version)
+            return self._tidied(done) if done.committed or looks else done
 
     def _tidied(self, done: Applied) -> Applied:
         """A window that is in the lake stays there, whatever becomes of its small files."""
         try:
             with self._seconds.phase("join"):
-                self._lake.join_small_files()
+                self._lake.join_small_files(self._beside)
         except SparkGone:
             raise
         except (ApplyError, StoreError) as error:

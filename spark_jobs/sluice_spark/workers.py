@@ -86,6 +86,8 @@ class Workers:
                 lake_version=progress.schema_version,
                 prepared=prepared,
                 following=following,
+                # A process that ends with the backlog has no later window to put them in place.
+                beside=None if options.once or options.until_lsn else self._others,
             )
             return table.apply(work.window)
         finally:

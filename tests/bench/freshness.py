@@ -216,7 +216,7 @@ def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome
             all_tables = load.tables + load.idle
             until(lambda: live(store) == all_tables, process, patience, "every table is in the lake")
             console.print(f"every table is in the lake {time.monotonic() - began:.0f} s after the start")
-            live = time.time()
+            loaded_at = time.time()
             windows, changes, loaded = sum(len(tail.commits) for tail in tails), writer.changes, time.monotonic()
             cpu = _cpu_seconds(process.pid)
             writer.write(load.seconds, probing=True)
@@ -234,7 +234,7 @@ def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome
     for probe, commit in list(zip(writer.probes, commits, strict=True))[-CHECKED:]:
         _check(paths[probe.table], probe, commit)
     latencies = [commit.at - probe.at for probe, commit in zip(writer.probes, commits, strict=True)]
-    longest, checkpoints = _from_log(process.log, since=live)
+    longest, checkpoints = _from_log(process.log, since=loaded_at)
     return Outcome(latencies, changes / seconds, windows / seconds, cpu / seconds, longest, checkpoints)
 
 

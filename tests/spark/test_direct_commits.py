@@ -1,20 +1,29 @@
 """Commits without a Spark job: what is right once is right after many."""
 
 import random
+from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from sluice import faults
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.commit_way import DIRECT, CommitWay
+from sluice_spark.lake.direct.joining import Joined, Joining
 from sluice_spark.lake.direct.transaction import DeltaTransaction
+from sluice_spark.lake.layout import TableLayout
 from sluice_spark.lake.table import CHOSEN
 from tests.spark.changes import INT8, TEXT, Change, column, table_schema
-from tests.spark.conftest import Pipeline
+from tests.spark.conftest import Pipeline, running
+from tests.spark.lake import rows_in
+from tests.spark.protocol_reader import DeltaFolder
+from tests.spark.table_audit import check_checksum, check_files
 from tests.spark.windows import Windows
 from tests.support.extent import slow
+from tests.support.pipeline import wait_until
 
 ITEMS = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
 MOST_FILES = 16 + 2
@@ -140,3 +149,70 @@ def test_a_join_whose_answer_was_lost_keeps_its_files(pipeline: Pipeline, monkey
     pipeline.manifest.transaction([Change("u", {"id": 0, "s": "later"})], ITEMS)
     assert windows.apply().way == CommitWay(DIRECT)
     assert len(pipeline.rows()) == len(expected)
+
+
+def test_windows_go_on_while_files_are_joined_and_rows_that_go_meanwhile_stay_away(
+    pipeline: Pipeline,
+) -> None:
+    expected: dict[object, object] = {number: f"row {number}" for number in range(20)}
+    pipeline.begin(ITEMS, *({"id": key, "s": text} for key, text in expected.items()))
+    let_go, written = pipeline.folder / "go", "apply.join.data_written"
+    faults.arm(f"{written}=hold:{let_go}")
+
+    def window(*changes: Change) -> None:
+        seq = pipeline.manifest.transaction(list(changes), ITEMS)
+        wait_until(lambda: (row := pipeline.reported().get("16385")) is not None and row.through_seq >= seq, what="it")
+
+    def joins() -> list[dict[str, Any]]:
+        return [one for one in DeltaTable(pipeline.path()).history() if one["operation"] == "OPTIMIZE"]
+
+    try:
+        with running(pipeline, workers=1) as work:
+            while not faults.passages(written):
+                key = len(expected)
+                expected |= {key: "a", key + 1: "b"}
+                window(Change("i", {"id": key, "s": "a"}), Change("i", {"id": key + 1, "s": "b"}))
+            # Of the files that are joined: one row of the first, all of the second, and one that changes.
+            window(*(Change("d", old={"id": key}) for key in (20, 22, 23)), Change("u", {"id": 24, "s": "c"}))
+            expected = {key: text for key, text in expected.items() if key not in {20, 22, 23}} | {24: "c"}
+            assert joins() == []
+            let_go.touch()
+            while not joins():
+                key = max(int(str(key)) for key in expected) + 1
+                expected[key] = "d"
+                window(Change("i", {"id": key, "s": "d"}))
+            assert not work.ended
+    finally:
+        faults.arm("")
+    (joined,) = joins()
+    state = DeltaFolder(pipeline.path()).state(joined["version"])
+    check_files(state)
+    check_checksum(DeltaFolder(pipeline.path()), joined["version"])
+    assert {row["id"]: row["s"] for row in pipeline.rows()} == expected
+    assert {row["id"]: row["s"] for row in DeltaFolder(pipeline.path()).state().rows()} == expected
+    assert len(DeltaTable(pipeline.path()).file_uris()) < 16
+    # Somebody who reads the version before the join finds the same rows.
+    after, before = (rows_in(pipeline.path(), version=joined["version"] - less) for less in (0, 1))
+    assert sorted(map(str, after)) == sorted(map(str, before))
+
+
+@slow
+def test_what_was_joined_and_not_taken_in_is_deleted(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline.begin(ITEMS, {"id": 0, "s": "a"})
+    windows = Windows(pipeline)
+    windows.apply()
+    ready, found = Joining.ready, []
+
+    def of_other_columns(self: Joining, version: int, beside: Executor | None) -> Joined | None:
+        joined = ready(self, version, beside)
+        if joined is not None:
+            found.append(joined)
+        return replace(joined, layout=TableLayout((), {})) if joined is not None else None
+
+    monkeypatch.setattr(Joining, "ready", of_other_columns)
+    for number in range(1, 17):
+        pipeline.manifest.transaction([Change("i", {"id": number, "s": "b"})], ITEMS)
+        windows.apply()
+    assert found
+    assert not any((pipeline.path() / joined.written.paths[0]).exists() for joined in found)
+    assert len(DeltaTable(pipeline.path()).file_uris()) == len(pipeline.rows()) == 17

@@ -172,7 +172,9 @@ class Lake:
                 self._store.delete(key)
 
     def close(self) -> None:
-        """Removes what is kept on local disk. For the end of the process."""
+        """Removes what is kept on local disk, and files that no table took in. For the end of the process."""
+        for table in self._direct.values():
+            table.joining.close()
         self.keys.close()
 
     def forget_scratch(self) -> None:

@@ -13,6 +13,7 @@ before a window and after its commit.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -259,22 +260,27 @@ class LakeTable:
         with self.seconds.phase("commit"):
             self.commit(edit)
 
-    def join_small_files(self) -> None:
-        """Writes small data files anew as one when there are many, in a commit that changes no row. A
-        conflict with another commit leaves it for later.
+    def join_small_files(self, beside: Executor | None) -> None:
+        """Puts what was joined of small data files in their place, in a commit that changes no row. Where there are
+        many, they are joined in `beside` (None: at once), for a later call. A conflict with another commit leaves it
+        for later.
 
         The commit has a marker of its own. Without one, a conflict that Delta reports with a commit
         of its own, whose answer was lost, would look like another one's, and would delete rows.
         """
-        if self._direct is None or not self._direct.has_small_files(self.place.version):
+        if self._direct is None:
             return
-        with translated_errors():
-            base = DeltaTransaction(self.session, self.path, newest=self.place.version)
-        if base.version != self.place.version:
-            return
+        joining = self._direct.joining
         with suppress(NotDirect, CommitConflict):
+            joined = joining.ready(self.place.version, beside)
+            if joined is None:
+                return
             with translated_errors():
-                edit = self._direct.compaction(base)
+                base = DeltaTransaction(self.session, self.path, newest=self.place.version)
+                if base.version != self.place.version:
+                    joining.discard(joined)
+                    return
+                edit = joining.edit(base, joined)
             if edit is not None:
                 edit.marker = f"{self.app_id}/files", base.version + 1
                 self.commit(edit)

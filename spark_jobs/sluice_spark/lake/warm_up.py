@@ -8,6 +8,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from sluice.store.base import ObjectStore
+from sluice_spark.lake.direct.edit import with_vector
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.direct.vectors import VectorFile
 from sluice_spark.lake.layout import TABLE_PROPERTIES
@@ -38,8 +39,8 @@ def warm_up(
             if vector := add.get("deletionVector"):
                 gone["deletionVector"] = vector
             # Nobody reads the vector, so that its file need not be there.
-            vector = dict(VectorFile().add(np.arange(number + 1)))
-            actions += [{"remove": gone}, {"add": {**add, "deletionVector": vector, "dataChange": True}}]
+            vector = VectorFile().add(np.arange(number + 1))
+            actions += [{"remove": gone}, {"add": with_vector(add, vector)}]
         version = transaction.commit(
             actions,
             marker=("sluice/warm-up", number),

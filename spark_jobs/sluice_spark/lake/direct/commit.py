@@ -18,13 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from sluice import faults
-from sluice.errors import UnsupportedChange
 from sluice_spark.fold.fold import DELETED, MATCH
 from sluice_spark.fold.row_identity import Claims
 from sluice_spark.lake.commit_way import DIRECT, NotDirect
-from sluice_spark.lake.direct.compaction import PACKED, ROUND_BYTES, FileSize, is_sparse, worth_joining
-from sluice_spark.lake.direct.data_files import FileWriter, as_stored, with_all_columns
+from sluice_spark.lake.direct.data_files import FileWriter, with_all_columns
 from sluice_spark.lake.direct.edit import Edit, with_vector
+from sluice_spark.lake.direct.joining import Joining
 from sluice_spark.lake.direct.kept_values import with_kept_values
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.direct.key_search import FileKeys, Found, KeyColumns, Numbers, WindowKeys
@@ -58,6 +57,7 @@ class DirectTable:
         self._live = LiveFiles()
         self._key: KeyColumns | None = None
         """Of the last merge."""
+        self.joining = Joining(folder, self._live, removed=self._removed, writer=self._writer)
 
     @property
     def files(self) -> int:
@@ -96,63 +96,6 @@ class DirectTable:
             self._writer(layout).write(with_all_columns(rows, layout), edit.written)
             faults.point("apply.direct.data_written")
         return edit
-
-    def has_small_files(self, version: int) -> bool:
-        """Whether `version` of the table has files that are worth writing anew, as far as is known."""
-        return self._live.version == version and bool(worth_joining(map(_size, self._live)))
-
-    def compaction(self, base: DeltaTransaction) -> Edit | None:
-        """Writes small files anew as one, None when it is not worth it. The rows stay the same.
-        Raises NotDirect, UnsupportedChange, StoreError; nothing is left then.
-        """
-        layout = self._live.follow(base)
-        chosen = [self._live.by_path[path] for path in worth_joining(map(_size, self._live))]
-        if not chosen:
-            return None
-        wanted = len(chosen)
-        faults.point("apply.join.before")
-        chosen, parts = self._read_some(chosen, layout)
-        if len(chosen) == 1 < wanted and not is_sparse(_size(chosen[0])):
-            return None
-        edit = Edit(base, "optimize", reads=False, layout=layout, removes=[file.add for file in chosen])
-        with self._discarded_unless_whole(edit):
-            joined = pa.concat_tables(parts)
-            if len(joined):
-                self._writer(layout).put(joined, edit.written, changes=False)
-            faults.point("apply.join.data_written")
-        return edit
-
-    def _read_some(self, files: list[LiveFile], layout: TableLayout) -> tuple[list[LiveFile], list[pa.Table]]:
-        """The first of `files`, at least one, whose rows fit in memory together, and these rows."""
-        parts: list[pa.Table] = []
-        held = 0
-        for file in files:
-            rows = self._alive(file, layout)
-            file.memory = rows.nbytes * file.rows // max(len(rows), 1)
-            held += rows.nbytes
-            if parts and held > PACKED * ROUND_BYTES:
-                break
-            parts.append(rows)
-        return files[: len(parts)], parts
-
-    def _alive(self, file: LiveFile, layout: TableLayout) -> pa.Table:
-        """The rows of a data file that are not removed, in the columns of a new one."""
-        names = [column.field.name for column in layout.columns]
-        stored = self._folder.columns(file.path, int(file.add["size"]), names)
-        if len(stored) != file.rows:
-            raise UnsupportedChange("a data file of the lake table has other rows than its log says")
-        removed = self._removed(file)
-        if len(removed):
-            alive = np.ones(len(stored), dtype=bool)
-            alive[removed] = False
-            stored = stored.filter(pa.array(alive))
-        arrays = [
-            as_stored(stored[column.field.name], column.field.type)
-            if column.field.name in stored.column_names
-            else pa.nulls(len(stored), column.field.type)
-            for column in layout.columns
-        ]
-        return pa.Table.from_arrays(arrays, schema=layout.arrow)
 
     def file_count(self, version: int) -> int | None:
         """Data files in the table's `version`, None when that is not known without a look."""
@@ -334,7 +277,3 @@ def _among(positions: Numbers, others: Positions) -> Claims:
     places = np.minimum(np.searchsorted(others, positions), len(others) - 1)
     found: Claims = others[places] == positions
     return found
-
-
-def _size(file: LiveFile) -> FileSize:
-    return FileSize(file.path, int(file.add["size"]), file.rows, file.removed_rows, file.memory)
