@@ -13,6 +13,7 @@ from sluice import faults, lsn
 from sluice.contract.control import RESYNC, Request
 from sluice.contract.keys import control_request
 from sluice.health.reporter import Reporter
+from sluice.ingest.options import FlushPolicy
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState, TableState
@@ -22,7 +23,7 @@ from tests.support.ingesting import IngestPipeline, Running
 from tests.support.sources import fresh_database
 from tools.local.postgres import temporary_server
 
-LOOKS: dict[str, Any] = {"watch_interval_s": 0.2, "tables": ()}
+LOOKS: dict[str, Any] = {"watch_interval_s": 0.2, "tables": (), "flush": FlushPolicy(0.05, progress_interval_s=0.5)}
 """The catalog is looked at often enough for a test; everything that is published is carried."""
 Arm = Callable[[str], Path]
 

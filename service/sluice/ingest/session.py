@@ -337,10 +337,11 @@ class Session:
                 self._publish(self._builder.full or "age")
             elif idle and now >= self._pace.earliest(now):
                 self._publish("idle")
-        elif self._builder.through_lsn > self._recorded_lsn and (
-            self._urgent or now - self._recorded_at >= self._policy.progress_interval_s
-        ):
-            self._publish("asked" if self._urgent else "progress")
+        elif self._builder.through_lsn > self._recorded_lsn:
+            if self._urgent or self._recorded_lsn < self._committer.awaited_lsn <= self._builder.through_lsn:
+                self._publish("asked")
+            elif now - self._recorded_at >= self._policy.progress_interval_s:
+                self._publish("progress")
 
     def _flush_now(self, trigger: str = "asked") -> None:
         if self._builder.pending or self._builder.through_lsn > self._recorded_lsn:

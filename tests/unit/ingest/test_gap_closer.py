@@ -12,7 +12,9 @@ import pytest
 from sluice.contract import keys
 from sluice.contract.entries import Lost, Repair
 from sluice.errors import StoreRefused, UsageError
+from sluice.ingest.commit.committer import Committer
 from sluice.ingest.snapshot.gap_closer import GapCloser
+from sluice.ingest.status import CommitCounts
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
 from sluice.manifest.writer import ManifestLog
@@ -37,15 +39,11 @@ class Scene:
         )
         self.store.put(KEY, ROWS)
         options: Any = None
-        self.closer = GapCloser(
-            options,
-            OrderedLog(self.log, threaded=False),
-            self.store,
-            options,
-            epoch=2,
-            numbers=itertools.count(1),
-            stop=threading.Event(),
+        ordered = OrderedLog(self.log, threaded=False)
+        committer = Committer(
+            self.store, ordered, on_problem=lambda _: None, stop=threading.Event(), counts=CommitCounts()
         )
+        self.closer = GapCloser(options, ordered, self.store, committer, epoch=2, numbers=itertools.count(1))
 
     def repair(self, **wrong: Any) -> Repair:
         gap = self.log.state.tables["7"].gap

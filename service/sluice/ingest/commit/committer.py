@@ -40,6 +40,8 @@ memory has a ceiling.
 """
 UPLOADS_IN_FLIGHT = 8
 """Segment files that may wait for the store, 10 to 40 MB each at most."""
+POLL_SECONDS = 0.1
+"""Between two looks at how far the manifest is."""
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses between tries against a store that does not answer; the last one repeats."""
 
@@ -107,7 +109,17 @@ class Committer:
         self._lock = threading.Lock()
         self.blocking = False
         """Whether the decoder waits here for the store."""
+        self.awaited_lsn = 0
+        """Somebody waits until the manifest has come here, also where nothing changes."""
         self.counts = counts
+
+    def wait_through(self, lsn: int) -> bool:
+        """Returns when the manifest has come to `lsn`; False when the process is to stop. For one thread."""
+        self.awaited_lsn = lsn
+        while self.stored.through_lsn < lsn:
+            if self._stop.wait(POLL_SECONDS):
+                return False
+        return True
 
     @property
     def stored(self) -> PipelineState:

@@ -13,7 +13,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.contract.entries import Repair, Segment
 from sluice.errors import ManifestCorrupt, ObjectMissing, SourceUnavailable, StoreRefused, UsageError
-from sluice.ingest.snapshot.repairer import POLL_SECONDS, Repairer
+from sluice.ingest.snapshot.repairer import Repairer
 from sluice.lsn import show
 
 
@@ -38,9 +38,8 @@ class GapCloser(Repairer):
             return
         if state is None or state.gap is None or state.gap.seq != repair.gap_seq:
             raise UsageError(f"{name} has no such gap any more", hint="`sluice tables` says how it is")
-        while self._log.stored.through_lsn < repair.as_of_lsn:
-            if self._stop.wait(POLL_SECONDS):
-                raise SourceUnavailable("closing a gap was stopped", hint="it is done after the next start")
+        if not self._committer.wait_through(repair.as_of_lsn):
+            raise SourceUnavailable("closing a gap was stopped", hint="it is done after the next start")
         self._append_closing(repair, name)
 
     def _append_closing(self, repair: Repair, name: str) -> None:

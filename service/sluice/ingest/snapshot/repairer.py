@@ -6,7 +6,6 @@ touched their keys. What cannot be had so is read again, and refused by name whe
 again. A request is removed after its repair is in the manifest; doing one twice is harmless.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -34,7 +33,6 @@ from sluice.store.base import ObjectStore
 
 ATTEMPTS = 5
 """At keys that change while they are read."""
-POLL_SECONDS = 0.1
 APPENDS = 100
 """Attempts at the end of the manifest, where other entries may come first."""
 
@@ -51,7 +49,6 @@ class Repairer:
         *,
         epoch: int,
         numbers: Iterator[int],
-        stop: threading.Event,
     ) -> None:
         self._options = options
         self._log = log
@@ -59,7 +56,6 @@ class Repairer:
         self._committer = committer
         self._epoch = epoch
         self._numbers = numbers
-        self._stop = stop
         self._logger = structlog.get_logger("repair")
 
     def repair(self, schema_name: str, table_name: str, wanted: Sequence[Key]) -> int:
@@ -129,9 +125,8 @@ class Repairer:
         """Whether the repair is in the manifest. False when its keys have changed meanwhile, or the table is
         not what it was.
         """
-        while self._log.stored.through_lsn < as_of:
-            if self._stop.wait(POLL_SECONDS):
-                raise SourceUnavailable("a repair was stopped", hint="it is done after the next start")
+        if not self._committer.wait_through(as_of):
+            raise SourceUnavailable("a repair was stopped", hint="it is done after the next start")
         touched, seen = keys_in(self._store, files, state.schemas), after_seq
 
         def unchanged(now: PipelineState) -> bool:
