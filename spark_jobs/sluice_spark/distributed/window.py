@@ -34,7 +34,6 @@ from sluice_spark.lake.direct.data_files import Written
 from sluice_spark.lake.direct.edit import Edit, with_vector
 from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.direct.transaction import DeltaTransaction
-from sluice_spark.lake.failures import CommitConflict
 from sluice_spark.lake.layout import TableLayout
 from sluice_spark.lake.plan import MergePlan
 from sluice_spark.read.changes import Count, require_few
@@ -91,14 +90,14 @@ class DistributedWindow:
         self._appends = appends
         self._memory = memory
         self._folded: Folded | None = None
-        self._in_doubt = False
+        self._made: Edit | None = None
         self.count = Count()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if not self._in_doubt or isinstance(error, CommitConflict):
+    def __exit__(self, *_: object) -> None:
+        if self._made is None or self._made.refused:
             self._discard()
         self._stages.close()
         spool = self._task.spool.open()
@@ -110,7 +109,7 @@ class DistributedWindow:
         """See Maker. Raises NotDirect before anything is written, UnsupportedChange, ManifestCorrupt, ApplyError,
         StoreError. What does not depend on the version stays for the next attempt.
         """
-        self._in_doubt = False
+        self._made = None
         layout = base.layout()
         self._require_columns(layout)
         if self._folded is None or layout != self._task.layout:
@@ -118,9 +117,8 @@ class DistributedWindow:
             self._task = replace(self._task, layout=layout)
             self._folded = self._append() if self._appends else self._fold()
             self.count = self._folded.count
-        edit = self._edit(self._folded, base)
-        self._in_doubt = edit is not None
-        return edit
+        self._made = self._edit(self._folded, base)
+        return self._made
 
     def _require_columns(self, layout: TableLayout) -> None:
         if not self._appends and self._task.kind.only_by_statement:

@@ -350,8 +350,10 @@ class LakeTable:
         try:
             made = self._landed(change)
         except CommitConflict:
-            if isinstance(change, Edit) and change.orphans and self._folder is not None:
-                self._folder.discard(change.orphans)
+            if isinstance(change, Edit):
+                change.refused = True
+                if self._folder is not None:
+                    self._folder.discard(change.orphans)
             raise
         if isinstance(change, Edit) and self._direct is not None:
             self._direct.landed(change, made)

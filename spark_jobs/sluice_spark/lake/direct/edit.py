@@ -30,9 +30,9 @@ class Edit:
     vector, and `removes` the actions that had added those that go; a file that is marked is among both. Of `source` net
     changes `matched` found a row, and `deleted` of them had no other one for it.
 
-    `marker` is set by the table that commits it. `orphans` are the paths of files that are to be deleted if it is
-    refused, `layout` is the one of the version (None: the edit changes it). `seconds` is the time that it took: `find`
-    looked for the rows that go, `write` made and stored files.
+    `marker` is set by the table that commits it, and `refused` once it is known that no version has any of its files;
+    `orphans` are the paths of those that are deleted then. `layout` is the one of the version (None: the edit changes
+    it). `seconds` is the time that it took: `find` looked for the rows that go, `write` made and stored files.
     """
 
     base: DeltaTransaction = field(repr=False, compare=False)
@@ -47,6 +47,7 @@ class Edit:
     matched: int = 0
     deleted: int = 0
     orphans: list[str] = field(default_factory=list)
+    refused: bool = False
     seconds: Phases = field(default_factory=Phases)
     settings: ClassVar[Mapping[str, str]] = {}
 
