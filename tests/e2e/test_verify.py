@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -25,12 +26,13 @@ from tests.support.extent import slow
 
 class Verified:
     """A mirror and what compares it. Before the lake is asked ingest passes the position asked for,
-    and `between` is what happens meanwhile.
+    and `between` is what happens meanwhile. `options` are those of ingest.
     """
 
-    def __init__(self, mirror: Mirror, spark: SparkSession) -> None:
+    def __init__(self, mirror: Mirror, spark: SparkSession, **options: Any) -> None:
         self.mirror = mirror
         self.spark = spark
+        self.options = options
 
     def verdicts(self, *tables: str, between: Callable[[], None] = lambda: None) -> dict[str, Comparison]:
         options = ApplyOptions("test", self.mirror._spool_uri(FOLLOWED), self.mirror.lake_uri())
@@ -41,7 +43,7 @@ class Verified:
         def ask(question: LakeQuestion) -> LakeAnswer:
             if question.lsn not in passed:
                 passed.add(question.lsn)
-                self.mirror.pipeline.run()
+                self.mirror.pipeline.run(**self.options)
                 between()
             return LakeAnswer.decode(side.answer(LakeQuestion.decode(question.encode())).encode())
 

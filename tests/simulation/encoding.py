@@ -67,6 +67,10 @@ class FastSent(SentRows):
     def nbytes(self) -> int:
         return _ROW_BYTES * len(self.frames)
 
+    @property
+    def is_withheld(self) -> bool:
+        return False
+
     def without(self, xids: XidIntervals) -> "FastSent":
         return _sent([one for one in self.frames if one[2] not in xids])
 
@@ -242,6 +246,7 @@ def fast() -> Iterator[None]:
     """Inside the block the builder encodes by the functions above, and nothing starts a thread."""
     here = {
         "walk_rows": _walk,
+        "stored_rows": lambda rows, _: rows,
         "encode_rows": _encode_rows,
         "encode_truncate": _encode_truncate,
         "sent_rows": _sent_rows,

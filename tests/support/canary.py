@@ -5,9 +5,12 @@ They are of course in the spool, in the lake and in the configuration; what is s
 Sluice shows: logs, answers, metrics, pages, crash reports.
 """
 
+import gzip
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 SECRET = "canary-secret-2f9c71"
 ROW = "canary-row-2f9c71"
@@ -42,3 +45,27 @@ def with_password(dsn: str) -> str:
     """
     head, at, rest = dsn.partition("@")
     return f"{head}:{SECRET}{at}{rest}"
+
+
+def in_stored(directory: Path, value: str) -> list[str]:
+    """The files below `directory` that hold `value`: as they are, and as Parquet and gzip decode them."""
+    return [
+        str(path.relative_to(directory))
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and any(value.encode() in content for content in _contents(path))
+    ]
+
+
+def _contents(path: Path) -> Iterator[bytes]:
+    """What a file holds, in each form."""
+    yield path.read_bytes()
+    if path.suffix == ".gz":
+        yield gzip.decompress(path.read_bytes())
+    if path.suffix == ".parquet":
+        file = pq.ParquetFile(path)
+        yield repr(file.metadata.metadata).encode()
+        for group in range(file.metadata.num_row_groups):
+            for column in range(file.metadata.num_columns):
+                yield repr(file.metadata.row_group(group).column(column).statistics).encode()
+            for column in file.read_row_group(group).columns:
+                yield repr(column.to_pylist()).encode()

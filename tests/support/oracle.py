@@ -283,8 +283,9 @@ class Spool:
             replayed = replay(table)
         except TornRows as torn:
             return (str(torn),), 0
-        shape = table.schemas[max(table.schemas)]["columns"]
-        ours = [column["name"] for column in shape]
+        newest = table.schemas[max(table.schemas)]
+        shape, excluded = newest["columns"], [one["column"]["name"] for one in newest["excluded"]]
+        ours = [*(column["name"] for column in shape), *excluded]
         if sorted(ours) != sorted(columns):
             return (
                 (

@@ -151,6 +151,7 @@ def _examine_source(settings: Settings, report: _Report) -> list[tuple[str, str]
         load_limits=wiring.limits_to_see(settings),
         sessions=wiring.ingest_options(settings, instance="").query_sessions,
         known=known,
+        rules=settings.column_rules,
     )
     report.found += seen.findings
     return seen.tables or []

@@ -121,8 +121,9 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     Raises UsageError, SourceError, StoreError, ManifestCorrupt; SlotLost and SourceMoved when the source is
     not the manifest's.
     """
+    from sluice.contract import column_rules
     from sluice.ingest.tables import messages as messagetable
-    from sluice.ingest.tables.preview import preview_of
+    from sluice.ingest.tables.preview import Preview, preview_of
     from sluice.manifest.reader import load_state
     from sluice.operate.dry_run import rolled_back
     from sluice.source.catalog import Catalog
@@ -162,6 +163,10 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
                 bytes=size,
             )
         )
+    carried = [one.table for one in planned]
+    for finding in () if statement else column_rules.without_table(settings.column_rules, carried):
+        schema, _, table = finding.object.partition(".")
+        planned.append(Planned((schema, table), Preview("stop", f"{finding.seen}; {finding.fix_setting}")))
     return sorted(planned, key=lambda one: one.table)
 
 

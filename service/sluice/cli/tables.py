@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from sluice.cli import deadline, output, resync, status_view, tables_add_remove, tables_pause_resume, wiring
+from sluice.cli import (
+    deadline,
+    output,
+    resync,
+    status_view,
+    tables_add_remove,
+    tables_columns,
+    tables_pause_resume,
+    wiring,
+)
 from sluice.cli.invocation import NAMES, Invocation, common
 from sluice.contract.table_state import State
 from sluice.errors import UsageError
@@ -34,8 +43,15 @@ _NO_LAG = -1.0
     show_default=True,
     help="lag and rows: the greatest first.",
 )
+@click.option("--columns", "columns_wanted", is_flag=True, help="Instead of its position: the columns of each table.")
 @common
-def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], order: str) -> None:  # noqa: FBT001 - a command's parameter
+def tables(
+    invocation: Invocation,
+    json_wanted: bool,  # noqa: FBT001 - a command's parameter
+    states: tuple[str, ...],
+    order: str,
+    columns_wanted: bool,  # noqa: FBT001 - a command's parameter
+) -> None:
     """List every table: its state, through which LSN the lake is complete, and how far it is
     behind. With a command: ask for something for one table; the others go on as before.
 
@@ -43,16 +59,29 @@ def tables(invocation: Invocation, json_wanted: bool, states: tuple[str, ...], o
     is known not to equal the source; the reason is given. What is wrong with the pipeline itself is
     one line on stderr, and in `problems` with --json.
 
+    With --columns it lists each column of each table: its type at the source and in the lake, and the
+    rule by which it is left out or changed before anything is stored.
+
     \b
     Examples:
       sluice tables --sort lag
       sluice tables --state stale --json
+      sluice tables --columns
     """
     if click.get_current_context().invoked_subcommand is not None:
         _no_options_before_the_command()
         return
     wiring.require(*deadline.PACKAGES)
     settings = invocation.settings().settings
+    if columns_wanted:
+        from sluice.manifest.reader import load_state
+
+        manifest = deadline.within(deadline.LOOK_SECONDS, lambda: load_state(wiring.open_spool(settings)))
+        if json_wanted:
+            output.as_json(tables_columns.to_json(manifest, states))
+        else:
+            invocation.console().print(tables_columns.table(manifest, states))
+        return
     report = deadline.take(wiring.reporter(settings))
     chosen = _sorted([table for table in report.tables if not states or table.state in states], order)
     if json_wanted:

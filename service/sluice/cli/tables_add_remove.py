@@ -137,6 +137,7 @@ def _propose(
             publication=source.publication,
             patterns=settings.source.tables or (),
             accept_missing=source.accept_missing,
+            rules=settings.column_rules,
         )
         possible = known(membership, followed)
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _MEBI = 1024**2
 POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract", "mode"}
 """Settings of a table that decide what ingest does when it changes."""
+RULE_KEYS = {"columns", "new_columns"}
+"""Those that the applier never hears of: what it reads is what was made of the columns before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,8 @@ def policies(settings: Settings) -> "Policies":
         accept_missing=_accepted(settings),
     )
     own = {name: table.model_dump(include=POLICY_KEYS, exclude_none=True) for name, table in settings.tables.items()}
-    return Policies(default, {name: replace(default, **own[name]) for name in own})
+    rules = settings.column_rules
+    return Policies(default, {name: replace(default, rules=rules[name], **own[name]) for name in own})
 
 
 def apply_options(
@@ -170,7 +173,10 @@ def apply_options(
     secrets: for a child's environment, never for a command line. Without `reread` the applier never
     looks at the configuration again.
     """
-    tables = {name: table.model_dump(mode="python", exclude_none=True) for name, table in settings.tables.items()}
+    tables = {
+        name: table.model_dump(mode="python", exclude_none=True, exclude=RULE_KEYS)
+        for name, table in settings.tables.items()
+    }
     options: dict[str, Any] = {
         "pipeline": settings.pipeline,
         "spool_uri": settings.spool.uri,

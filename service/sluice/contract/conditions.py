@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.column_rules import NO_RULES, RulesInForce
+from sluice.contract.column_rules import findings as findings_of_rules
 from sluice.contract.envelope import OP_NAMES, folded, is_reserved
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import TableSchema
@@ -22,20 +24,22 @@ PUBLISHED = ", ".join(OP_NAMES.values())
 _IDENTITIES = {"d": "DEFAULT", "f": "FULL", "n": "NOTHING"}
 
 
-def conditions(facts: TableFacts, *, accept_missing: str = "") -> Iterator[Finding]:
+def conditions(facts: TableFacts, *, accept_missing: str = "", rules: RulesInForce = NO_RULES) -> Iterator[Finding]:
     """A critical finding for each condition that does not hold. `accept_missing` has a letter for each kind of
-    change that the publication may leave out.
+    change that the publication may leave out, and `rules` are those of its columns.
     """
-    yield from _names(facts.schema, facts.name, [column.name for column in facts.sent_columns])
+    stored = [column for column in facts.sent_columns if not rules.excludes(column.attnum)]
+    yield from _names(facts.schema, facts.name, [column.name for column in stored])
     yield from _operations(facts, accept_missing)
     yield from _identity(facts)
+    yield from findings_of_rules(facts, rules)
     yield from _partitions(facts)
-    yield from _rights(facts)
+    yield from _rights(facts, selectable=all(column.selectable for column in stored))
 
 
-def refusal(facts: TableFacts, *, accept_missing: str) -> Reason | None:
+def refusal(facts: TableFacts, *, accept_missing: str, rules: RulesInForce = NO_RULES) -> Reason | None:
     """The first condition that does not hold, with what to do about it; None when all do."""
-    return _refused(conditions(facts, accept_missing=accept_missing))
+    return _refused(conditions(facts, accept_missing=accept_missing, rules=rules))
 
 
 def refusal_of(schema: TableSchema) -> Reason | None:
@@ -148,12 +152,12 @@ def _partitions(facts: TableFacts) -> Iterator[Finding]:
             )
 
 
-def _rights(facts: TableFacts) -> Iterator[Finding]:
+def _rights(facts: TableFacts, *, selectable: bool) -> Iterator[Finding]:
     role = quote_identifier(facts.role)
     grants = []
     if not facts.schema_usable:
         grants.append(f"GRANT USAGE ON SCHEMA {quote_identifier(facts.schema)} TO {role};")
-    if not facts.selectable:
+    if not selectable:
         grants.append(f"GRANT SELECT ON {_quoted(facts)} TO {role};")
     if grants:
         seen = f"{facts.role} cannot read it, which the snapshot needs"

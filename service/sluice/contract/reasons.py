@@ -29,6 +29,7 @@ class ReasonCode(StrEnum):
     GAP = Cause.GAP.value
     CONTRACT = Cause.CONTRACT.value
     INTERRUPTED = Cause.INTERRUPTED.value
+    RULES = Cause.RULES.value
     REQUEST = Cause.REQUEST.value
     RECOVERED = Cause.RECOVERED.value
     # of ingest

@@ -29,9 +29,9 @@ class Cause(StrEnum):
     composite type. `partition`: partitions came, went or were truncated. `publication`: what is
     published changed, or the table left and came back. `rename`: the lake path follows a new name.
     `value`: a change arrived that cannot be written. `unreadable`: so does the snapshot. `gap`:
-    changes are lost to the stream. `interrupted`: chunks of a snapshot were read, and the rest cannot
-    be joined with them. `contract`: columns changed, and the table's contract is stop. `request`: an
-    operator asked. `recovered`: the table could not be carried before.
+    changes are lost to the stream. `rules`: other column rules hold. `interrupted`: chunks of a snapshot were
+    read, and the rest cannot be joined with them. `contract`: columns changed, and the table's contract is
+    stop. `request`: an operator asked. `recovered`: the table could not be carried before.
     """
 
     REWRITE = "rewrite"
@@ -46,6 +46,7 @@ class Cause(StrEnum):
     GAP = "gap"
     CONTRACT = "contract"
     INTERRUPTED = "interrupted"
+    RULES = "rules"
     REQUEST = "request"
     RECOVERED = "recovered"
 

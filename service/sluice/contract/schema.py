@@ -5,8 +5,34 @@ Immutable. Column identity is `attnum`: a rename keeps it, a drop and re-add doe
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from sluice.contract.types import LakeType
+
+
+class RuleKind(StrEnum):
+    """What a column rule does before anything is stored: `exclude` leaves the column out."""
+
+    EXCLUDE = "exclude"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRule:
+    """What happens to the values of a column. `listed_as` is the name by which the configuration asks for
+    it, empty where it is what the table's `new_columns` says of every column that is added.
+    """
+
+    kind: RuleKind
+    listed_as: str = ""
+
+    @property
+    def text(self) -> str:
+        """As people write it."""
+        return self.kind.value
+
+    def does_as(self, other: "ColumnRule | None") -> bool:
+        """Whether both make the same of every value."""
+        return other is not None and replace(self, listed_as="") == replace(other, listed_as="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +47,7 @@ class ColumnSchema:
     belongs to the table's merge key, `identity` that the server sends it in old rows. `missing` is
     the text of the constant default that rows older than the column have (attmissingval), None when
     those rows hold NULL. `binary_form` names the reader of its binary form, empty where there is none.
+    `rule` is what was done to its values before they were stored.
     """
 
     name: str
@@ -35,18 +62,31 @@ class ColumnSchema:
     binary_form: str = ""
     transient: bool = False
     ignored: bool = False
+    rule: ColumnRule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedColumn:
+    """A column that the server sends and that is stored nowhere: `place` is its number among those that are
+    sent, from 0. Of its `column` no value is kept either, such as a default.
+    """
+
+    place: int
+    column: ColumnSchema
 
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
     """A table's columns in wire order (attnum order of the published columns), and what
-    identifies its rows.
+    identifies its rows. Columns that are `excluded` are in no row that is stored.
 
     `replica_identity` is pg_class.relreplident (`d`, `n`, `f`, `i`). `key` columns are the primary
     key or the identity index; a table without any key has none, and is mirrored by whole rows: with
     any identity but full PostgreSQL only lets rows be inserted and all be truncated. `version` counts
     from 1 within a table id. A column with an attnum up to `attributes` that is not in `columns`
-    existed before this version: it was dropped, or was not published.
+    existed before this version: it was dropped, was not published or is excluded. `rules_met` are the names
+    in the configuration's rules that a column had, now or in an earlier version; `rules_of` is the name of the
+    table (schema.table) for which the rules were configured.
     """
 
     table_id: str
@@ -56,6 +96,22 @@ class TableSchema:
     replica_identity: str
     columns: tuple[ColumnSchema, ...]
     attributes: int = 0
+    excluded: tuple[ExcludedColumn, ...] = ()
+    rules_met: tuple[str, ...] = ()
+    rules_of: str = ""
+
+    @property
+    def sent(self) -> tuple[ColumnSchema, ...]:
+        """What the rows of the stream have: `columns` and those that are excluded, in wire order."""
+        sent = list(self.columns)
+        for one in self.excluded:
+            sent.insert(one.place, one.column)
+        return tuple(sent)
+
+    @property
+    def left_out(self) -> tuple[ColumnSchema, ...]:
+        """Columns that the lake lacks though no rule names them: because they were added later."""
+        return (*self.ignored_columns, *(one.column for one in self.excluded if not _is_listed(one.column)))
 
     @property
     def carried(self) -> "TableSchema":
@@ -99,3 +155,7 @@ class TableSchema:
 
     def column(self, name: str) -> ColumnSchema | None:
         return next((column for column in self.columns if column.name == name), None)
+
+
+def _is_listed(column: ColumnSchema) -> bool:
+    return column.rule is not None and bool(column.rule.listed_as)

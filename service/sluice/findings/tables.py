@@ -146,6 +146,35 @@ TABLES: tuple[Kind, ...] = (
     kind("column.reserved", "c", Step.TABLES, "the lake needs the column's name for itself", "rename it"),
     kind("column.case", "c", Step.TABLES, "two columns differ by case alone, which Delta does not allow", "rename one"),
     kind(
+        "column.rule_unknown",
+        "c",
+        Step.ELSEWHERE,
+        "a column rule names a column that its table does not have and never had: what it is meant to keep out of the "
+        "lake may have another name",
+        "the column's name as the database spells it",
+    ),
+    kind(
+        "column.rule_on_key",
+        "c",
+        Step.ELSEWHERE,
+        "a column that identifies rows has a rule under which different rows would be one",
+        "`include` for the column, or another primary key or replica identity",
+    ),
+    kind(
+        "table.rules_left",
+        "c",
+        Step.ELSEWHERE,
+        "the table was renamed, and its column rules are configured under its former name",
+        "the same rules under its new name in `tables`",
+    ),
+    kind(
+        "table.rules_unmatched",
+        "c",
+        Step.ELSEWHERE,
+        "column rules are configured for a table that is not carried",
+        "the table's name as the database spells it, or take the rules out",
+    ),
+    kind(
         "column.generated",
         "w",
         Step.PUBLICATION,

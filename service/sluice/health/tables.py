@@ -62,7 +62,7 @@ class TableReport:
     note: str = ""
     """Why the lake table is not at the path of the table's name, empty when it is."""
     ignored_columns: tuple[str, ...] = ()
-    """Columns that its contract leaves out of the lake table."""
+    """Columns that were added and are left out of the lake table: by its contract, or until `columns` lists them."""
     resync_at: str = ""
     """When a stale table is read again by itself (ISO 8601 UTC), empty when people decide."""
     maintenance: Maintenance = field(default_factory=Maintenance)
@@ -202,7 +202,7 @@ def joined(
             column.name
             for number, schema in table.schemas.items()
             if number == table.schema_version
-            for column in schema.ignored_columns
+            for column in schema.left_out
         ),
         maintenance=applied.maintenance if applied else Maintenance(),
         verified_through_lsn=verified.lsn if verified else 0,

@@ -9,12 +9,13 @@ publication would make the source refuse writes, or which could not be carried, 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from glob import escape
 
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.column_rules import ColumnRules, of_table
 from sluice.errors import UsageError
 from sluice.findings import Finding
 from sluice.operate.check.tables import examine_tables
@@ -59,11 +60,18 @@ class Membership:
     """What there is, asked once. Raises SourceError, and UsageError without a publication."""
 
     def __init__(
-        self, connection: Connection, *, publication: str, patterns: tuple[str, ...], accept_missing: str = ""
+        self,
+        connection: Connection,
+        *,
+        publication: str,
+        patterns: tuple[str, ...],
+        accept_missing: str = "",
+        rules: Mapping[str, ColumnRules] | None = None,
     ) -> None:
         self._connection, self._catalog = connection, Catalog(connection)
         self._version = connection.pgconn.server_version
         self._publication, self._patterns, self._accept_missing = publication, patterns, accept_missing
+        self._rules = rules or {}
         found = self._catalog.publication(publication)
         if found is None:
             raise UsageError(f"publication {publication} does not exist", hint="`sluice setup` creates it")
@@ -107,6 +115,7 @@ class Membership:
                     publication=self._publication,
                     server_version=self._version,
                     accept_missing=self._accept_missing,
+                    rules_of=lambda facts: of_table(self._rules, facts, None),
                 )
             ),
             tuple(

@@ -1,8 +1,7 @@
 """The settings tree: one frozen model per section, every default with its reason.
 
-Invariants: a tree that exists is valid. Secrets have a type that never prints them. Nothing here is
-read by another package. The command line reads the tree and hands each package plain values. Must not read
-files or the environment, and must not import any package of the pipeline.
+Invariants: a tree that exists is valid. Secrets have a type that never prints them. The command line reads the
+tree and hands each package plain values. Must not read files or the environment.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from sluice.contract import lake_kinds
+from sluice.contract.column_rules import ColumnRules
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.addresses import (
     lake_uri,
@@ -19,36 +19,27 @@ from sluice.settings.addresses import (
     web_address,
 )
 from sluice.settings.lake_mode import LakeMode
-from sluice.settings.spool import LimitSettings, Section, SpoolSettings
+from sluice.settings.section import (
+    LONGEST_FRESHNESS,
+    ApplyWay,
+    Section,
+    SelectionPattern,
+    TablePattern,
+)
+from sluice.settings.spool import LimitSettings, SpoolSettings
+from sluice.settings.tables import TableSettings
 from sluice.settings.values import Duration, Size
 
 PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
 """`sluice_` and this must stay a legal slot name: 63 bytes of a-z, 0-9 and _."""
 _SLOT_NAME = r"^[a-z0-9_]{1,63}$"
 _KIBI, _MEBI = 1024, 1024**2
-_LONGEST_FRESHNESS = 240
-"""Seconds. Below the 300 from which on status and alerts call the lake behind."""
 
 Streaming = Literal["off", "on", "parallel", "auto"]
 Origin = Literal["any", "none"]
 
 
-def _table_pattern(value: str) -> str:
-    schema, separator, table = value.partition(".")
-    if not schema or not separator or not table:
-        raise ValueError("a table is given as schema.table; * and ? match within a name, as in public.*")
-    return value
-
-
-def _selection_pattern(value: str) -> str:
-    _table_pattern(value.removeprefix("!"))
-    return value
-
-
 PipelineName = Annotated[str, Field(pattern=PIPELINE_NAME)]
-ApplyWay = Literal["auto", "direct", "distributed", "merge"]
-TablePattern = Annotated[str, AfterValidator(_table_pattern)]
-SelectionPattern = Annotated[str, AfterValidator(_selection_pattern)]
 
 
 class SourceSettings(Section):
@@ -257,7 +248,7 @@ class ApplySettings(Section):
     freshness: Duration = Field(
         2.0,
         ge=0,
-        le=_LONGEST_FRESHNESS,
+        le=LONGEST_FRESHNESS,
         description="how long a change in the spool waits at most until its table is taken; a table is taken at once "
         "when its last window began that long ago",
     )
@@ -361,26 +352,6 @@ class TelemetrySettings(Section):
         return self.tls_cert_path, self.tls_key_path, self.tls_client_ca_path
 
 
-class TableSettings(Section):
-    """What differs for one table."""
-
-    mode: LakeMode | None = Field(None, description="as lake.mode, for this table")
-    on_change: OnChange | None = Field(None, description="as lake.on_change, for this table")
-    on_widen: OnWiden | None = Field(None, description="as lake.on_widen, for this table")
-    on_rename: OnRename | None = Field(None, description="as lake.on_rename, for this table, by its new name")
-    contract: Contract | None = Field(None, description="as lake.contract, for this table")
-    way: ApplyWay | None = Field(None, description="as apply.way, for this table")
-    freshness: Duration | None = Field(
-        None, ge=0, le=_LONGEST_FRESHNESS, description="as apply.freshness, for this table"
-    )
-    maintenance: bool | None = Field(
-        None, description="false leaves the maintenance of this lake table (VACUUM as well) to others"
-    )
-    vacuum_after: Duration | None = Field(
-        None, ge=3600, le=10 * 365 * 86400, description="as lake.vacuum_after, for this table"
-    )
-
-
 class Settings(Section):
     """One pipeline: one slot, one publication, one database, one spool prefix, one lake prefix."""
 
@@ -418,6 +389,11 @@ class Settings(Section):
         if spool == lake or lake.startswith(f"{spool}{self.pipeline}/"):
             raise ValueError("lake.uri must not lie in the spool: tables and spool files would share names")
         return self
+
+    @property
+    def column_rules(self) -> dict[str, ColumnRules]:
+        """What happens to columns before anything is stored, by schema.table."""
+        return {name: table.rules for name, table in self.tables.items()}
 
     @property
     def idle_poll(self) -> float:

@@ -1,21 +1,14 @@
-"""The sections about the spool and about what the source may do at once, and the base of every section. See `model`."""
+"""The sections about the spool and about what the source may do at once. See `model`."""
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from sluice.settings.addresses import spool_uri
+from sluice.settings.section import Section
 from sluice.settings.values import Duration, Retention, Size
 
 _KIBI, _MEBI, _GIBI = 1024, 1024**2, 1024**3
-
-
-class Section(BaseModel):
-    """Base of every model: frozen, unknown keys refused, input never repeated in errors (it may be
-    a secret).
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
 
 
 class SpoolSettings(Section):

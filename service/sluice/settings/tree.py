@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from sluice.settings.model import Settings
-from sluice.settings.spool import Section
+from sluice.settings.section import Section
 
 ENV_PREFIX = "SLUICE_"
 Path = tuple[str, ...]

@@ -305,6 +305,8 @@ def test_names_below_a_table_are_known() -> None:
         "freshness",
         "maintenance",
         "vacuum_after",
+        "columns",
+        "new_columns",
     )
     assert allowed_below(("spool", "options")) == ()
     assert nearest("pubication", ("publication", "slot")) == "publication"

@@ -26,8 +26,8 @@ from sluice.contract.receipt import DurableReceipt
 from sluice.contract.schema import TableSchema
 from sluice.errors import StoreUnavailable
 from sluice.ingest.circuit_breaker import CircuitBreaker
-from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
+from sluice.ingest.encode.unit import Unit
 from sluice.ingest.status import CommitCounts
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.values import PipelineState

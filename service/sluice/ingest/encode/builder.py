@@ -12,11 +12,11 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from sluice.contract import keys
-from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Segment, Table
+from sluice.contract.entries import BodyCommit, Commits, Prepared, PreparedEnd, Segment
 from sluice.contract.schema import TableSchema
 from sluice.errors import LimitReached, UnsupportedChange
 from sluice.ingest.assemble.assembly import (
@@ -32,11 +32,13 @@ from sluice.ingest.assemble.assembly import (
     TruncateRun,
 )
 from sluice.ingest.encode.bodies import Body, Part, PreparedTransaction, recorded, sent_shape
+from sluice.ingest.encode.column_rules import stored_rows
 from sluice.ingest.encode.large import write_large
 from sluice.ingest.encode.messages import encode_messages, settled
 from sluice.ingest.encode.rows import EncodedRows, encode_rows, encode_truncate
 from sluice.ingest.encode.segment import SegmentFile, SegmentWriter, write_segment
 from sluice.ingest.encode.undecoded import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
+from sluice.ingest.encode.unit import Unit
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.followed_tables import NOT_YET, FollowedTables
 from sluice.protocol.messages import RelationVersion
@@ -48,6 +50,11 @@ durable.
 """
 Fetch = Callable[[str], bytes]
 """The file that was stored under a key."""
+
+_WITHHELD = (
+    "a transaction changed its columns and wrote rows in the new shape: what its column rules say of them was known "
+    "when it had committed, and until then nothing of them may be stored"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,47 +76,6 @@ class BuilderLimits:
     def memory_limit_bytes(self) -> int:
         """What all open transactions together may keep in memory."""
         return 2 * self.body_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Everything that one entry publishes: what ended after `from_lsn`, at or before `through_lsn`,
-    and nothing of that is missing.
-
-    Files become durable by themselves; the entry may be written when all have.
-    """
-
-    segments: list["Future[Segment]"]
-    bodies: list[tuple["Future[Segment]", int, BodyCommit]]
-    commits: Commits
-    prepared: list[tuple[Prepared, list[Part]]]
-    ended: list[PreparedEnd]
-    tables: tuple[Table, ...]
-    from_lsn: int
-    through_lsn: int
-
-    def changes(self) -> Changes | None:
-        """What the manifest records, None if that is nothing but an advance. Waits for each file to
-        be durable and raises what its upload raised.
-        """
-        segments = [future.result() for future in self.segments]
-        for future, schema_version, body in self.bodies:
-            segments.append(
-                replace(
-                    future.result(),
-                    schema_version=schema_version,
-                    first_lsn=body.end_lsn,
-                    last_lsn=body.end_lsn,
-                    body=body,
-                )
-            )
-        prepared = [
-            replace(fact, parts=tuple(PreparedPart(part.shape, part.file.result()) for part in parts))
-            for fact, parts in self.prepared
-        ]
-        if not (segments or self.commits or prepared or self.ended or self.tables):
-            return None
-        return Changes(tuple(segments), self.commits, tuple(prepared), tuple(self.ended), self.tables)
 
 
 class Builder:
@@ -338,7 +304,12 @@ class Builder:
         rows = walk_rows(assembly.table, run.rows, len(run.relation.columns), in_stream=run.in_stream)
         try:
             yield encode_rows(
-                rows, schema, ordinal=run.ordinal, xid=run.xid, lsn=run.lsn, commit_time_us=run.commit_time_us
+                stored_rows(rows, schema),
+                schema,
+                ordinal=run.ordinal,
+                xid=run.xid,
+                lsn=run.lsn,
+                commit_time_us=run.commit_time_us,
             )
         except UnsupportedChange as error:
             self._tables.lose_value(run.relation.oid, str(error), lsn=None if run.undecided else run.position_lsn)
@@ -395,7 +366,8 @@ class Builder:
             relation, rows = waiting.popleft()
             if isinstance(rows, SentRows):
                 # Not by what it says: one shape can come twice in a transaction.
-                sent.setdefault(id(relation), (relation, []))[1].append(rows)
+                withheld = self._tables.keeps_values_out(relation)
+                sent.setdefault(id(relation), (relation, []))[1].append(rows.withheld() if withheld else rows)
             elif rows.large:
                 self._store(body, (relation,), rows.schema, write_large(deque([rows])))
             else:
@@ -470,6 +442,9 @@ class Builder:
             return
         schema = self._tables.resolve(relation, position_lsn=position_lsn, reaches_lsn=commit.end_lsn, xid=commit.xid)
         if schema is None:
+            return
+        if sent.is_withheld:
+            self._tables.lose_value(relation.oid, _WITHHELD, lsn=position_lsn)
             return
         try:
             for encoded in sent.encoded(schema, lsn=commit.end_lsn, commit_time_us=commit.commit_time_us):

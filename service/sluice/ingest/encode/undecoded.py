@@ -15,10 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.contract.schema import TableSchema
 from sluice.contract.xids import XidIntervals
+from sluice.ingest.encode.column_rules import stored_rows
 from sluice.ingest.encode.rows import EncodedRows, Numbers, among, encode_rows, encode_truncate
 from sluice.ingest.encode.segment import ZSTD_LEVEL, SegmentFile
 from sluice.ingest.encode.stats import SegmentStats
@@ -52,6 +54,18 @@ class SentRows:
         gone = among(self.batch.column(_XID).to_numpy(), xids)
         return SentRows(self.batch.filter(pa.array(~gone))) if gone.any() else self
 
+    def withheld(self) -> "SentRows":
+        """That there were changes, without what they are: for tables of which no value may be stored before their
+        column rules are applied. A TRUNCATE has nothing to withhold.
+        """
+        nothing = pc.if_else(self.batch.column(_FRAME).is_valid(), pa.scalar(b"", pa.binary()), None)
+        return SentRows(self.batch.set_column(0, _FILE.field(_FRAME), nothing))
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether what a change is was withheld: no message is empty."""
+        return bool(pc.any(pc.equal(pc.binary_length(self.batch.column(_FRAME)), 0)).as_py())
+
     def encoded(self, schema: TableSchema, *, lsn: int, commit_time_us: int) -> Iterator[EncodedRows]:
         """The changes in `schema`, once their transaction has committed. Raises DecodeError and
         UnsupportedChange, as `encode_rows` does.
@@ -68,11 +82,18 @@ class SentRows:
             rows = walk_rows(
                 _table(frames),
                 np.arange(count),
-                len(schema.columns),
+                len(schema.sent),
                 in_stream=bool(self.batch.column(_STREAMED)[0].as_py()),
             )
             known, time = np.full(count, lsn, np.int64), np.full(count, commit_time_us, np.int64)
-            yield encode_rows(rows, schema, ordinal=ordinal[is_row], xid=xid[is_row], lsn=known, commit_time_us=time)
+            yield encode_rows(
+                stored_rows(rows, schema),
+                schema,
+                ordinal=ordinal[is_row],
+                xid=xid[is_row],
+                lsn=known,
+                commit_time_us=time,
+            )
 
 
 def sent_rows(table: FrameTable, rows: Offsets, *, ordinal: Numbers, xid: Numbers, in_stream: bool) -> SentRows:

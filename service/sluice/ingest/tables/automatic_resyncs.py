@@ -14,13 +14,12 @@ import structlog
 
 from sluice.backoff import RetryTime
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.conditions import refusal
 from sluice.contract.reasons import Reason
 from sluice.contract.resyncs import Cause, due, text
 from sluice.contract.table_state import State
 from sluice.ingest.tables.catalog_diff import Unseen
 from sluice.ingest.tables.policies import Policies
-from sluice.ingest.tables.register import TableRegister, differs
+from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.lsn import show
 from sluice.manifest.values import TableState
 
@@ -99,8 +98,8 @@ class AutomaticResyncs:
         if differs(known, facts):
             return True
         refused, policy = self._refused.get(facts.oid), self.policies.of(facts.schema, facts.name)
-        accepted = policy.accept_missing
-        return refusal(facts, accept_missing=accepted) is None and (refused is None or refused.due(time.monotonic()))
+        refusal = policy.refusal(facts, latest_schema(known))
+        return refusal is None and (refused is None or refused.due(time.monotonic()))
 
     def _is_automatic(self, state: TableState, cause: Cause) -> bool:
         return cause.heals and self.policies.of(state.schema_name, state.table_name).on_change == "resync"

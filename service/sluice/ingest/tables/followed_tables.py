@@ -228,8 +228,15 @@ class FollowedTables:
             if not state.state.is_followed:
                 return None
             latest = latest_schema(state)
+            if self._generations.outdated(state):
+                return NOT_YET
             possible = self._shapes.history.possible(state, relation, after_lsn=self._register.through_lsn)
             return latest if latest is not None and possible == [latest] else NOT_YET
+
+    def keeps_values_out(self, relation: RelationVersion) -> bool:
+        """Whether column rules concern the table of `relation`, in whatever shape it may be."""
+        with self._lock:
+            return self._generations.have_rules(relation)
 
     def still_written_in(self, relation: RelationVersion, schema: TableSchema, *, position_lsn: int, xid: int) -> bool:
         """Whether rows that were written in `schema` while their transaction was open may be

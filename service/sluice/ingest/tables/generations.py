@@ -11,21 +11,50 @@ from dataclasses import replace
 import structlog
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.conditions import refusal
+from sluice.contract.conditions import refusal_of
+from sluice.contract.entries import Table
 from sluice.contract.reasons import DROPPED, Reason, ReasonCode, sentence, unpublished
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.tables.automatic_resyncs import AutomaticResyncs, Clock, utc_now
 from sluice.ingest.tables.catalog_answers import CatalogAnswers
-from sluice.ingest.tables.catalog_diff import Unseen
+from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
+from sluice.ingest.tables.column_policy import rules_differ, under_policy
 from sluice.ingest.tables.lake_paths import LakePaths
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.ingest.tables.register import TableRegister, latest_schema
 from sluice.ingest.tables.schemas import build_schema, relation_of
-from sluice.ingest.tables.shapes import CannotFollow, contracted, first_entry, step
+from sluice.ingest.tables.shapes import CannotFollow, step
 from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
+
+
+def first_entry(
+    relation: RelationVersion, facts: TableFacts | None, policy: TablePolicy, *, lsn: int, path: str
+) -> Table:
+    """How a table joins: to be read, or with the reason why it cannot be."""
+    schema = under_policy(build_schema(relation, facts, None, 1), None, policy)
+    entry = Table(
+        str(relation.oid),
+        relation.schema,
+        relation.name,
+        state=State.SNAPSHOT,
+        generation=1,
+        lsn=lsn,
+        schema=schema,
+        path=path,
+    )
+    if facts is None:
+        return replace(entry, state=State.DETACHED, why=DROPPED)
+    refused = refusal_of(schema) or policy.refusal(facts, None)
+    return replace(
+        entry,
+        state=State.QUARANTINED if refused else State.SNAPSHOT,
+        why=refused,
+        relfilenode=facts.relfilenode,
+        fingerprint=fingerprint(facts),
+    )
 
 
 class Generations:
@@ -58,6 +87,20 @@ class Generations:
     def policy(self, state: TableState) -> TablePolicy:
         return self.resyncs.policies.of(state.schema_name, state.table_name)
 
+    def outdated(self, state: TableState) -> str:
+        """Why no more rows may be written in the newest version of the table: see `rules_differ`."""
+        latest = latest_schema(state)
+        return rules_differ(latest, self.policy(state)) if latest is not None else ""
+
+    def have_rules(self, relation: RelationVersion) -> bool:
+        """Whether there are, or were, column rules for the table of `relation`, under any of its names."""
+        state = self._register.state(relation.oid)
+        latest = latest_schema(state) if state is not None else None
+        configured = [self.resyncs.policies.of(relation.schema, relation.name)]
+        configured += [self.policy(state)] if state is not None else []
+        in_force = latest is not None and any(column.rule is not None for column in latest.sent)
+        return in_force or any(policy.rules for policy in configured)
+
     def join(self, relation: RelationVersion, facts: TableFacts | None) -> TableSchema | None:
         """The first generation of a table. None when the table cannot be carried."""
         if facts is not None:
@@ -83,7 +126,7 @@ class Generations:
             return None
         latest = latest_schema(state)
         schema = build_schema(relation_of(facts), facts, latest, state.next_version, begins=True)
-        schema = contracted(schema, latest, self.policy(state))
+        schema = under_policy(schema, latest, self.policy(state))
         if latest is not None and replace(schema, version=latest.version) == latest:
             schema = latest
         self._on_end(facts.oid)
@@ -119,7 +162,7 @@ class Generations:
             return None
         if latest is not None:
             now = build_schema(relation_of(facts), facts, latest, latest.version, begins=True)
-            if contracted(now, latest, self.policy(state)) == latest:
+            if under_policy(now, latest, self.policy(state)) == latest:
                 return latest
         return self.begin(facts, state, None)
 
@@ -179,7 +222,7 @@ class Generations:
 
     def refuses(self, facts: TableFacts, state: TableState) -> bool:
         """Whether the table cannot be carried under `facts`: it is quarantined then."""
-        why = refusal(facts, accept_missing=self.policy(state).accept_missing)
+        why = self.policy(state).refusal(facts, latest_schema(state))
         if why is not None:
             self.quarantine(facts, state, why)
         return why is not None

@@ -107,7 +107,7 @@ def match_again(
     """
     candidates = _candidates(previous, facts, xid)
     count, found = _assignments(candidates, relation.columns, _Candidate.is_called)
-    if count == 0 or (count == 1 and found == tuple(column.attnum for column in previous.columns)):
+    if count == 0 or (count == 1 and found == tuple(column.attnum for column in previous.sent)):
         return None
     if count == 1 and all(candidates[attnum].life in (_Life.KEPT, _Life.BORN) for attnum in found):
         return Matched(found)
@@ -136,7 +136,7 @@ def _candidates(previous: TableSchema, facts: TableFacts | None, xid: int) -> di
     rewritten = facts is None or facts.relkind == "p"
     rewritten = rewritten or any(now[attnum].missing is not None for attnum in now if attnum > previous.attributes)
     found = {
-        column.attnum: _known(column, now.get(column.attnum), xid, rewritten=rewritten) for column in previous.columns
+        column.attnum: _known(column, now.get(column.attnum), xid, rewritten=rewritten) for column in previous.sent
     }
     for attnum, column in now.items():
         if attnum not in found:

@@ -4,6 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.contract import lake_kinds
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.column_rules import ColumnRules, RulesInForce
+from sluice.contract.conditions import refusal
+from sluice.contract.reasons import Reason
+from sluice.contract.schema import TableSchema
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 
 
@@ -15,7 +20,7 @@ class TablePolicy:
     renamed keeps its path, or is made anew at that of the new name. `contract`: whether the lake table
     follows the columns of the source, leaves out those that are added, or stops at any change of them.
     `mode` is the kind of its lake table. `accept_missing` has a letter for each kind of
-    change that the publication may leave out.
+    change that the publication may leave out. `rules`: what happens to columns before anything is stored.
     """
 
     on_change: OnChange = "resync"
@@ -24,6 +29,7 @@ class TablePolicy:
     contract: Contract = "evolve"
     mode: str = lake_kinds.DEFAULT
     accept_missing: str = ""
+    rules: ColumnRules = field(default_factory=ColumnRules)
 
     @property
     def keeps_changes(self) -> bool:
@@ -34,6 +40,14 @@ class TablePolicy:
     def casts_only(self) -> bool:
         """Whether a column that got a wider type was cast, on somebody's word."""
         return self.on_widen == "follow"
+
+    def rules_of(self, facts: TableFacts, latest: TableSchema | None) -> RulesInForce:
+        """The column rules of a table as the catalog has it; `latest` is its newest version."""
+        return self.rules.in_force(facts.sent_columns, latest, name=facts.qualified_name)
+
+    def refusal(self, facts: TableFacts, latest: TableSchema | None) -> Reason | None:
+        """Why the table cannot be carried; None when it can."""
+        return refusal(facts, accept_missing=self.accept_missing, rules=self.rules_of(facts, latest))
 
 
 @dataclass(frozen=True, slots=True)

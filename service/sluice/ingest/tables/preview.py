@@ -10,12 +10,12 @@ from typing import Literal
 
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.conditions import refusal
 from sluice.contract.evolution import keys_of
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.tables.policies import TablePolicy
+from sluice.ingest.tables.register import latest_schema
 from sluice.ingest.tables.schemas import relation_of
 from sluice.ingest.tables.shapes import step, unseen_of
 from sluice.manifest.values import TableState
@@ -48,12 +48,12 @@ def preview_of(
     if state is None or state.state == State.DETACHED:
         if facts is None or not selected:
             return Preview("nothing")
-        refused = refusal(facts, accept_missing=policy.accept_missing)
+        refused = policy.refusal(facts, latest_schema(state) if state is not None else None)
         return Preview("stop", refused.what) if refused is not None else Preview("snapshot", "it joins")
     if facts is None or not carried:
         why = "the publication no longer carries it" if facts is None else "source.tables no longer selects it"
         return Preview("stop", f"{why}: its lake table stays as it is")
-    if (refused := refusal(facts, accept_missing=policy.accept_missing)) is not None:
+    if (refused := policy.refusal(facts, latest_schema(state))) is not None:
         return Preview("stop", refused.what)
     if not state.state.is_followed:
         return _behind(state)
@@ -87,13 +87,13 @@ def _changed(state: TableState, facts: TableFacts, policy: TablePolicy, others: 
 
 
 def _shape(state: TableState, facts: TableFacts, now: TableSchema) -> str:
-    known = state.schemas[state.schema_version].columns
+    known = state.schemas[state.schema_version].sent
     types = {column.attnum: column.type_name for column in facts.sent_columns}
     before = {column.attnum: column.name for column in known}
     after = {column.attnum: column.name for column in facts.sent_columns}
-    ignored = {column.attnum for column in now.ignored_columns}
+    left_out = {column.attnum for column in now.left_out}
     changes = [
-        f"column {name} added" + (" and left out" if attnum in ignored else "")
+        f"column {name} added" + (" and left out" if attnum in left_out else "")
         for attnum, name in after.items()
         if attnum not in before
     ]

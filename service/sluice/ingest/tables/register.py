@@ -130,6 +130,10 @@ class TableRegister:
     def follow(self, table: TableState, schema: TableSchema, *, lsn: int) -> None:
         """The table has the shape `schema` from `lsn` on."""
         self._logger.info("schema changed", table=schema.qualified_name, version=schema.version, lsn=show(lsn))
+        latest = latest_schema(table)
+        before = {column.attnum for column in latest.left_out} if latest is not None else set()
+        if added := [column.name for column in schema.left_out if column.attnum not in before]:
+            self._logger.warning("columns were added and are left out", table=schema.qualified_name, columns=added)
         self._append(replace(_as_it_is(table), schema=schema, lsn=lsn))
 
     def seen(self, table: TableState, facts: TableFacts) -> None:

@@ -24,21 +24,21 @@ def build_schema(
     matched: Matched | None = None,
     begins: bool = False,
 ) -> TableSchema:
-    """The schema of a relation version. `facts` is None when the table is gone from the catalog,
+    """The schema of a relation version, before column rules. `facts` is None when the table is gone from the catalog,
     `previous` when this is its first schema. With it the table `begins` a generation, or goes on.
 
     `matched` are its columns; None when it is `relation_of` the same facts, whose columns have their
     names, or when nothing is known of them.
     """
     named = {column.name: column.attnum for column in facts.columns} if facts else {}
-    before = {column.name: column.attnum for column in previous.columns} if previous and not facts else {}
+    before = {column.name: column.attnum for column in previous.sent} if previous and not facts else {}
     attnums = (
         matched.attnums
         if matched is not None
         else tuple(named.get(column.name, before.get(column.name, 0)) for column in relation.columns)
     )
     now = {column.attnum: column for column in facts.columns} if facts else {}
-    known = {column.attnum: column for column in previous.columns} if previous else {}
+    known = {column.attnum: column for column in previous.sent} if previous else {}
     passing = matched.passing if matched is not None else frozenset()
     columns = tuple(
         _column(column, attnum, now.get(attnum), known.get(attnum), transient=attnum in passing)
@@ -87,7 +87,7 @@ def relation_of(facts: TableFacts) -> RelationVersion:
 def relation_sent_as(schema: TableSchema) -> RelationVersion:
     """The relation version that `schema` was built from."""
     columns = tuple(
-        RelationColumn(column.name, column.type_oid, column.typmod, column.identity) for column in schema.columns
+        RelationColumn(column.name, column.type_oid, column.typmod, column.identity) for column in schema.sent
     )
     return RelationVersion(
         int(schema.table_id), schema.schema_name, schema.table_name, schema.replica_identity, columns
@@ -170,7 +170,7 @@ def same_columns(schema: TableSchema, relation: RelationVersion, facts: TableFac
     two columns of one name differ by their attnum.
     """
     attnums = [column.attnum for column in facts.sent_columns]
-    return same_shape(schema, relation) and [column.attnum for column in schema.columns] == attnums
+    return same_shape(schema, relation) and [column.attnum for column in schema.sent] == attnums
 
 
 def has_shape(facts: TableFacts, schema: TableSchema) -> bool:

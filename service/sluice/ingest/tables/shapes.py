@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.conditions import refusal, refusal_of
-from sluice.contract.entries import Table
+from sluice.contract.conditions import refusal_of
 from sluice.contract.evolution import (
     IGNORED,
     KINDS,
@@ -21,13 +20,12 @@ from sluice.contract.evolution import (
     steps,
     unsent,
 )
-from sluice.contract.reasons import DROPPED
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
-from sluice.contract.table_state import State
 from sluice.errors import UnsupportedChange
 from sluice.ingest.tables.catalog_answers import CatalogAnswers
-from sluice.ingest.tables.catalog_diff import Unseen, compare, fingerprint
+from sluice.ingest.tables.catalog_diff import Unseen, compare
+from sluice.ingest.tables.column_policy import other_rules, rules_differ, under_policy
 from sluice.ingest.tables.matching import Matched, match, match_again
 from sluice.ingest.tables.policies import TablePolicy
 from sluice.ingest.tables.register import TableRegister, latest_schema
@@ -58,16 +56,15 @@ def step(
     state: TableState,
     relation: RelationVersion,
     facts: TableFacts | None,
-    policy: TablePolicy | None = None,
+    policy: TablePolicy,
     *,
     matched: Matched | None = None,
 ) -> ShapeStep:
     """From the newest shape of `state` to that of `relation`; `facts` is None when the table is gone.
-    `matched` are the columns of `relation`, None when it is that of `facts`. Without a `policy` nothing
-    but what the lake can follow is asked.
+    `matched` are the columns of `relation`, None when it is that of `facts`.
     """
     found = _step(state, relation, facts, matched, policy)
-    if policy is None or policy.contract != "stop" or not found.changes_columns:
+    if policy.contract != "stop" or not found.changes_columns:
         return found
     what = found.lost.reason if found.lost is not None else _added(latest_schema(state), found.schema)
     return replace(found, lost=_broken(what))
@@ -82,15 +79,17 @@ def _step(
     relation: RelationVersion,
     facts: TableFacts | None,
     matched: Matched | None,
-    policy: TablePolicy | None,
+    policy: TablePolicy,
 ) -> ShapeStep:
     latest = latest_schema(state)
     # Its name is what the catalog says, and no part of its shape.
     relation = replace(relation, schema=state.schema_name, name=state.table_name)
     schema = build_schema(relation, facts, latest, latest.version + 1 if latest else 1, matched=matched)
+    schema = under_policy(schema, latest, policy)
     if latest is None:
         return ShapeStep(schema)
-    schema = contracted(schema, latest, policy)
+    if said := other_rules(latest, schema):
+        return ShapeStep(schema, ("other",), Unseen(Cause.RULES, said))
     if back := _wanted_again(latest, schema):
         return ShapeStep(schema, ("other",), Unseen(Cause.SCHEMA, back))
     if lost := _unplaced_key(latest, schema, facts) or _lost_old_rows(latest, schema, policy):
@@ -101,16 +100,15 @@ def _step(
         alike = keys_of(latest) == keys_of(schema)
         return ShapeStep(schema, ("other",), Unseen(Cause.SCHEMA if alike else Cause.KEY, str(error)))
     kinds = tuple(KINDS[type(one)] for one in found)
-    if latest.ignored_columns != schema.ignored_columns:
+    if (latest.ignored_columns, latest.excluded) != (schema.ignored_columns, schema.excluded):
         kinds = (*kinds, IGNORED)
-    casts_only = policy is not None and policy.casts_only
     whole = [one.replica_identity == "f" for one in (latest, schema, facts) if one is not None]
-    if casts_only and schema.key_columns and whole == [False, True, False]:
+    if policy.casts_only and schema.key_columns and whole == [False, True, False]:
         # A key that was made anew for a wider type does not say that it was gone meanwhile.
         return ShapeStep(
             schema, kinds, Unseen(Cause.KEY, "old rows were sent whole for a while, perhaps without a key")
         )
-    lost = unsent(found, facts, old_relfilenode=state.relfilenode, casts_only=casts_only)
+    lost = unsent(found, facts, old_relfilenode=state.relfilenode, casts_only=policy.casts_only)
     if not lost and (refused := refusal_of(schema)) is not None:
         lost = refused.what
     return ShapeStep(schema, kinds, Unseen(Cause.SCHEMA, lost) if lost else None)
@@ -131,25 +129,10 @@ def _unplaced_key(latest: TableSchema, schema: TableSchema, facts: TableFacts | 
     return ""
 
 
-def _lost_old_rows(latest: TableSchema, schema: TableSchema, policy: TablePolicy | None) -> str:
-    if policy is None or not policy.keeps_changes or not drops_old_values(latest, schema):
+def _lost_old_rows(latest: TableSchema, schema: TableSchema, policy: TablePolicy) -> str:
+    if not policy.keeps_changes or not drops_old_values(latest, schema):
         return ""
     return "old rows are sent with fewer columns, which its changelog would lose"
-
-
-def contracted(schema: TableSchema, latest: TableSchema | None, policy: TablePolicy | None) -> TableSchema:
-    """`schema`, which comes after `latest`, with the columns that the policy leaves out; none that
-    identifies rows.
-    """
-    if latest is None or policy is None or policy.contract == "stop":
-        return schema
-    known = {column.attnum: column.ignored for column in latest.columns}
-    leaves_out = policy.contract == "ignore_new"
-    ignored = {
-        column.attnum for column in schema.columns if leaves_out and not column.key and known.get(column.attnum, True)
-    }
-    columns = tuple(replace(column, ignored=column.attnum in ignored) for column in schema.columns)
-    return replace(schema, columns=columns)
 
 
 def unseen_of(
@@ -170,9 +153,14 @@ def unseen_of(
             return Unseen(Cause.SCHEMA, "its columns have changed since changes were lost")
     latest = latest_schema(state)
     known = {column.attnum: column.ignored for column in latest.columns} if latest is not None else {}
+    rules = policy.rules_of(facts, latest)
     # One that the lake has goes on being followed, whenever the catalog was looked at last.
     leaves_out = latest is not None and policy.contract == "ignore_new"
-    ignored = {column.attnum for column in facts.sent_columns if known.get(column.attnum, leaves_out)}
+    ignored = {
+        column.attnum
+        for column in facts.sent_columns
+        if rules.excludes(column.attnum) or known.get(column.attnum, leaves_out)
+    }
     key_unsent = _took_key_from_catalog(state, key_lsn)
     return compare(
         state.relfilenode, state.fingerprint, facts, policy, ignored=ignored, key_unsent=key_unsent, others=others
@@ -197,36 +185,9 @@ def _wanted_again(before: TableSchema, after: TableSchema) -> str:
 
 
 def _added(before: TableSchema | None, after: TableSchema) -> str:
-    known = {column.name for column in before.columns} if before is not None else set()
-    names = ", ".join(column.name for column in after.columns if column.name not in known)
+    known = {column.name for column in before.sent} if before is not None else set()
+    names = ", ".join(column.name for column in after.sent if column.name not in known)
     return f"added {names}" if names else "they are other ones"
-
-
-def first_entry(
-    relation: RelationVersion, facts: TableFacts | None, policy: TablePolicy, *, lsn: int, path: str
-) -> Table:
-    """How a table joins: to be read, or with the reason why it cannot be."""
-    schema = build_schema(relation, facts, None, 1)
-    entry = Table(
-        str(relation.oid),
-        relation.schema,
-        relation.name,
-        state=State.SNAPSHOT,
-        generation=1,
-        lsn=lsn,
-        schema=schema,
-        path=path,
-    )
-    if facts is None:
-        return replace(entry, state=State.DETACHED, why=DROPPED)
-    refused = refusal_of(schema) or refusal(facts, accept_missing=policy.accept_missing)
-    return replace(
-        entry,
-        state=State.QUARANTINED if refused else State.SNAPSHOT,
-        why=refused,
-        relfilenode=facts.relfilenode,
-        fingerprint=fingerprint(facts),
-    )
 
 
 class CannotFollow(Exception):
@@ -261,6 +222,8 @@ class Shapes:
             # Written before the snapshot was taken: the snapshot has it, in whatever shape it was.
             older = [schema for schema in state.schemas.values() if same_shape(schema, relation)]
             return max(older, key=lambda schema: schema.version, default=None)
+        if latest is not None and (said := rules_differ(latest, policy)):
+            raise CannotFollow(Unseen(Cause.RULES, said), self._catalog.facts(relation.oid))
         known = self.history.version_at(state, relation, position_lsn)
         if latest is None or (known is not None and not (known is latest and self.history.is_doubtful(relation.oid))):
             return known

@@ -7,13 +7,15 @@ and Security; Replication Slots; Runtime Config.)
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 import psycopg
 
+from sluice.contract import column_rules
 from sluice.contract.catalog_facts import PublicationFacts, TableFacts
+from sluice.contract.column_rules import ColumnRules, RulesInForce
 from sluice.errors import SourceError, UsageError
 from sluice.findings import Finding, Severity
 from sluice.manifest.values import TableState
@@ -53,19 +55,22 @@ def run_preflight(
     load_limits: Sequence[str] = (),
     sessions: int = 0,
     known: Iterable[TableState] = (),
+    rules: Mapping[str, ColumnRules] | None = None,
     now: Callable[[], float] = time.time,
 ) -> Examined:
     """Looks at the source. `patterns` are those of source.tables, None or none for whatever the
     publication has; `load_limits` the settings that limit what only some roles may see; `sessions`
-    how many the pipeline may have open at once; `known` the tables that it has or had. A source out of reach is a
-    finding too.
+    how many the pipeline may have open at once; `known` the tables that it has or had; `rules` those of columns, by
+    schema.table. A source out of reach is a finding too.
     """
     try:
         transport = transport_of(options)
         if transport.refused:
             return Examined([_tls(transport)], None)
         with closing(open_query(options)) as conn:
-            examination = _Examination(Look.at(options, conn, now=now), tuple(patterns or ()), transport, known)
+            examination = _Examination(
+                Look.at(options, conn, now=now), tuple(patterns or ()), transport, known, rules or {}
+            )
             return examination.examined(two_phase=two_phase, load_limits=load_limits, sessions=sessions)
     except (SourceError, UsageError) as error:
         code = "server.version" if isinstance(error, ServerTooOld) else "source.connect"
@@ -87,12 +92,18 @@ class _Examination:
     """The tables to be carried, and what is wrong with them and with the publication."""
 
     def __init__(
-        self, look: Look, patterns: tuple[str, ...], transport: Transport, known: Iterable[TableState]
+        self,
+        look: Look,
+        patterns: tuple[str, ...],
+        transport: Transport,
+        known: Iterable[TableState],
+        rules: Mapping[str, ColumnRules],
     ) -> None:
         self._look = look
         self._patterns = patterns
         self._known = {int(state.table_id): state for state in known}
         self._transport = transport
+        self._rules = rules
         self._catalog = Catalog(look.conn)
         self._publication_name = look.options.publication
 
@@ -109,13 +120,21 @@ class _Examination:
                 publication=self._publication_name,
                 server_version=self._look.version,
                 accept_missing=self._look.options.accept_missing,
+                rules_of=self._rules_of,
             )
         )
+        found += column_rules.without_table(self._rules, [facts.qualified_name for facts in tables])
         if self._look.options.binary:
             # The server sends the whole publication so, also what source.tables leaves out.
             found += examine_binary(self._catalog.published_tables(self._publication_name) or tables)
         found += self._readable(tables)
         return Examined(found, [(facts.schema, facts.name) for facts in tables])
+
+    def _rules_of(self, facts: TableFacts) -> RulesInForce:
+        """As ingest decides them, which knows what columns were called before."""
+        state = self._known.get(facts.oid)
+        before = state.schemas[max(state.schemas)] if state is not None and state.schemas else None
+        return column_rules.of_table(self._rules, facts, before)
 
     def _select(self, found: list[Finding]) -> Iterator[TableFacts]:
         """The tables to be carried; what is wrong with the publication goes to `found`."""
@@ -277,7 +296,9 @@ class _Examination:
         """The SQLSTATE of the failure, and its error; empty when it did not fail. A connection that
         breaks is raised.
         """
-        columns = ", ".join(quote_identifier(column.name) for column in facts.sent_columns)
+        rules = self._rules_of(facts)
+        stored = [column for column in facts.sent_columns if not rules.excludes(column.attnum)]
+        columns = ", ".join(quote_identifier(column.name) for column in stored)
         command = f"SELECT ROW({columns}) IS NULL FROM {quote_qualified(facts.schema, facts.name)} LIMIT 1"
         conn = self._look.conn
         try:
@@ -300,7 +321,9 @@ class _Examination:
         """Rights on the table itself, and row level security, are among the conditions of every
         table.
         """
-        if facts.schema_usable and facts.selectable and not facts.policies_apply:
+        rules = self._rules_of(facts)
+        selectable = all(one.selectable for one in facts.sent_columns if not rules.excludes(one.attnum))
+        if facts.schema_usable and selectable and not facts.policies_apply:
             seen = f"{facts.role} cannot read it, which its snapshot needs"
             words = "rights on something that the table reads, such as a function of a generated column"
             yield Finding("critical", "table.not_readable", facts.qualified_name, seen, fix_setting=words)

@@ -8,10 +8,11 @@ source refuses UPDATE and DELETE by itself; and whether two paths are one, only 
 Lists.)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.column_rules import NO_RULES, RulesInForce
 from sluice.contract.conditions import conditions, left_out
 from sluice.findings import Finding
 from sluice.quoting import quote_identifier, quote_qualified
@@ -21,11 +22,16 @@ _STORED_GENERATED = 180000
 
 
 def examine_tables(
-    tables: Sequence[TableFacts], *, publication: str, server_version: int, accept_missing: str = ""
+    tables: Sequence[TableFacts],
+    *,
+    publication: str,
+    server_version: int,
+    accept_missing: str = "",
+    rules_of: Callable[[TableFacts], RulesInForce] = lambda _: NO_RULES,
 ) -> Iterator[Finding]:
     """Findings about each table, then about tables that get into each other's way."""
     for facts in tables:
-        yield from conditions(facts, accept_missing=accept_missing)
+        yield from conditions(facts, accept_missing=accept_missing, rules=rules_of(facts))
         yield from _operations(facts, accept_missing)
         yield from _identity(facts)
         yield from _filter(facts)

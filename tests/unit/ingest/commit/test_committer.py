@@ -16,9 +16,9 @@ from sluice.contract.entries import Commits, digest
 from sluice.errors import SessionBroken, StoreRefused
 from sluice.ingest.circuit_breaker import CircuitBreaker
 from sluice.ingest.commit.committer import UPLOAD_THREADS, CommitLine, Committer
-from sluice.ingest.encode.builder import Unit
 from sluice.ingest.encode.segment import SegmentFile
 from sluice.ingest.encode.stats import SegmentStats
+from sluice.ingest.encode.unit import Unit
 from sluice.ingest.status import CommitCounts
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.values import PipelineState

@@ -77,6 +77,17 @@ def test_a_file_gives_back_its_parts_with_truncates_in_their_places() -> None:
     ]
 
 
+def test_changes_that_are_withheld_are_in_no_file_and_a_truncate_stays() -> None:
+    parts = [kept(1, 2).withheld(), sent_truncate(ordinal=3, xid=11).withheld()]
+    rows, truncate = read_sent_file(bytes(write_sent_file(parts).data))
+    assert rows.is_withheld
+    assert len(rows) == 2
+    assert rows.batch.column("frame").to_pylist() == [b"", b""]
+    assert rows_of(encoded(truncate)) == [(None, "t", 3, 11, LSN)]
+    assert not truncate.is_withheld
+    assert not kept(1).is_withheld
+
+
 @pytest.mark.parametrize(
     ("aborted", "left"),
     [

@@ -1,0 +1,49 @@
+"""A table's columns under its policy: what the column rules and the contract make of a shape. Pure.
+
+Invariant: nothing is written in a version whose rules are not those of the configuration any more.
+"""
+
+from dataclasses import replace
+
+from sluice.contract import column_rules
+from sluice.contract.schema import TableSchema
+from sluice.ingest.tables.policies import TablePolicy
+
+
+def under_policy(schema: TableSchema, latest: TableSchema | None, policy: TablePolicy) -> TableSchema:
+    """`schema`, which comes after `latest`, under the column rules, and with the columns that the contract leaves
+    out; none that identifies rows.
+    """
+    rules = policy.rules.in_force(schema.columns, latest, name=schema.qualified_name)
+    schema = column_rules.applied(schema, rules)
+    if latest is None or policy.contract == "stop":
+        return schema
+    known = {column.attnum: column.ignored for column in latest.columns}
+    leaves_out = policy.contract == "ignore_new"
+    ignored = {
+        column.attnum for column in schema.columns if leaves_out and not column.key and known.get(column.attnum, True)
+    }
+    columns = tuple(replace(column, ignored=column.attnum in ignored) for column in schema.columns)
+    return replace(schema, columns=columns)
+
+
+def other_rules(before: TableSchema, after: TableSchema) -> str:
+    """Why rows must be read again under other rules, empty when the rules are those of before."""
+    if by_key := column_rules.of_key(after):
+        return f"its key has a column rule: {by_key}"
+    said = column_rules.changed(before, after)
+    why = f"its column rules changed ({said}), and rows that are stored have what the rules made of them then"
+    return why if said else ""
+
+
+def rules_differ(latest: TableSchema, policy: TablePolicy) -> str:
+    """Why no more rows may be written in the version `latest`: the rules are other ones by now. Empty when they
+    are not.
+    """
+    if not policy.rules and all(column.rule is None for column in latest.sent):
+        return ""
+    return other_rules(latest, under_policy(_without_rules(latest), latest, policy))
+
+
+def _without_rules(schema: TableSchema) -> TableSchema:
+    return replace(schema, columns=schema.sent, excluded=())

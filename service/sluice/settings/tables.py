@@ -1,0 +1,49 @@
+"""What differs for one table: its policies, and what happens to its columns before anything is stored."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.contract.column_rules import EXCLUDED, ColumnRules, NewColumns
+from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
+from sluice.settings.lake_mode import LakeMode
+from sluice.settings.section import LONGEST_FRESHNESS, ApplyWay, Section
+from sluice.settings.values import Duration
+
+ColumnSettings = Literal["include", "exclude"]
+
+
+class TableSettings(Section):
+    """What differs for one table."""
+
+    mode: LakeMode | None = Field(None, description="as lake.mode, for this table")
+    on_change: OnChange | None = Field(None, description="as lake.on_change, for this table")
+    on_widen: OnWiden | None = Field(None, description="as lake.on_widen, for this table")
+    on_rename: OnRename | None = Field(None, description="as lake.on_rename, for this table, by its new name")
+    contract: Contract | None = Field(None, description="as lake.contract, for this table")
+    way: ApplyWay | None = Field(None, description="as apply.way, for this table")
+    freshness: Duration | None = Field(
+        None, ge=0, le=LONGEST_FRESHNESS, description="as apply.freshness, for this table"
+    )
+    maintenance: bool | None = Field(
+        None, description="false leaves the maintenance of this lake table (VACUUM as well) to others"
+    )
+    vacuum_after: Duration | None = Field(
+        None, ge=3600, le=10 * 365 * 86400, description="as lake.vacuum_after, for this table"
+    )
+    columns: dict[str, ColumnSettings] = Field(
+        default_factory=dict,
+        description="what happens to single columns before anything is stored, by name: exclude, or include",
+    )
+    new_columns: NewColumns = Field(
+        "include",
+        description="exclude leaves out columns that are added after the table joined, until columns lists them",
+    )
+
+    @property
+    def rules(self) -> ColumnRules:
+        """What happens to its columns."""
+        return ColumnRules({name: _RULES[rule] for name, rule in self.columns.items()}, new_columns=self.new_columns)
+
+
+_RULES = {"include": None, "exclude": EXCLUDED}

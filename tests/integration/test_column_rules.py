@@ -1,0 +1,261 @@
+"""Column rules and what becomes of their table: what is refused by name, what begins a new generation, what `plan`
+and `check` say before, and what is left out until it is listed.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from sluice.cli import cli
+from sluice.cli.plan import look
+from sluice.contract import resyncs
+from sluice.contract.column_rules import EXCLUDED, ColumnRules
+from sluice.operate.check.preflight import run_preflight
+from sluice.settings import Settings, load
+from tests.integration.test_plan import configured
+from tests.support.catalog_stories import set_up
+from tests.support.column_rules import HIDDEN, assert_equal, assert_hidden, shape, under, written
+from tests.support.ingesting import IngestPipeline
+
+BEFORE = written(
+    "CREATE TABLE t (id int PRIMARY KEY, card text, v text)",
+    "INSERT INTO t VALUES (1, '{hidden}', 'a')",
+    "CREATE PUBLICATION {p} FOR TABLE t",
+)
+PLAIN = under(ColumnRules())
+RULED = under(ColumnRules({"card": EXCLUDED}))
+YAML = {"public.t": {"columns": {"card": "exclude"}}}
+
+
+@pytest.fixture(autouse=True)
+def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resyncs, "REST", 0.0)
+    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
+
+
+def settings(pipeline: IngestPipeline, folder: Path, tables: Mapping[str, object]) -> Settings:
+    file = configured(pipeline, folder)
+    file.write_text(file.read_text() + yaml.safe_dump({"tables": tables}))
+    return load(str(file), environ={}).settings
+
+
+def planned(
+    pipeline: IngestPipeline, folder: Path, tables: Mapping[str, object]
+) -> dict[str, tuple[str, str | None, str]]:
+    found = look(settings(pipeline, folder, tables))
+    return {one.table: (one.preview.effect, one.preview.cause or None, one.preview.why) for one in found}
+
+
+def found_by_check(pipeline: IngestPipeline, folder: Path, tables: Mapping[str, object]) -> dict[str, tuple[str, str]]:
+    rules, known = settings(pipeline, folder, tables).column_rules, pipeline.state().tables.values()
+    findings = run_preflight(pipeline.options().source, None, rules=rules, known=known).findings
+    return {one.code: (one.object, f"{one.seen}; {one.fix_setting}") for one in findings if "rule" in one.code}
+
+
+def test_a_rule_for_a_column_that_never_was_stops_the_table_and_names_the_nearest(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    set_up(pipeline, BEFORE)
+    misspelled = {"public.t": {"columns": {"crad": "exclude"}}}
+    effect, _, why = planned(pipeline, tmp_path, misspelled)["public.t"]
+    assert (effect, "did you mean card?" in why) == ("stop", True)
+    where, said = found_by_check(pipeline, tmp_path, misspelled)["column.rule_unknown"]
+    assert (where, "did you mean card?" in said) == ("public.t.crad", True)
+    pipeline.run(**under(ColumnRules({"crad": EXCLUDED})))
+    table = pipeline.table("public.t")
+    assert table.state == "quarantined"
+    assert table.why is not None
+    assert table.why.parameters["finding"] == "column.rule_unknown"
+    assert_hidden(tmp_path)
+    pipeline.run(**RULED)
+    pipeline.run(**RULED)
+    assert_equal(pipeline, tmp_path)
+    assert_hidden(tmp_path)
+
+
+def test_rules_for_a_table_that_is_not_carried_are_found_before(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    """As with partitions that are published one by one, whose root has the rules."""
+    set_up(pipeline, BEFORE)
+    misspelled = {"public.tt": {"columns": {"card": "exclude"}}}
+    effect, _, why = planned(pipeline, tmp_path, misspelled)["public.tt"]
+    assert (effect, "did you mean public.t?" in why) == ("stop", True)
+    where, said = found_by_check(pipeline, tmp_path, misspelled)["table.rules_unmatched"]
+    assert (where, "did you mean public.t?" in said) == ("public.tt", True)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, card)",),
+        (
+            "ALTER TABLE t ALTER card SET NOT NULL, ADD CONSTRAINT u UNIQUE (card)",
+            "ALTER TABLE t REPLICA IDENTITY USING INDEX u",
+        ),
+        ("ALTER TABLE t REPLICA IDENTITY FULL", "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, card)"),
+    ],
+    ids=["primary key", "index", "full"],
+)  # fmt: skip
+def test_a_column_of_the_key_is_not_excluded_and_its_table_is_stopped_by_name(
+    pipeline: IngestPipeline, tmp_path: Path, statements: tuple[str, ...]
+) -> None:
+    set_up(pipeline, (*BEFORE, *statements))
+    assert "column.rule_on_key" in found_by_check(pipeline, tmp_path, YAML)
+    assert planned(pipeline, tmp_path, YAML)["public.t"][0] == "stop"
+    pipeline.run(**RULED)
+    table = pipeline.table("public.t")
+    assert (table.state, table.why and table.why.parameters["finding"]) == ("quarantined", "column.rule_on_key")
+    set_up(pipeline, (f"INSERT INTO t VALUES (2, '{HIDDEN} more', 'b')",))
+    pipeline.run(**RULED)
+    assert_hidden(tmp_path)
+
+
+def test_a_column_that_becomes_part_of_the_key_later_stops_the_table(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    set_up(pipeline, BEFORE)
+    pipeline.run(**RULED)
+    set_up(
+        pipeline,
+        (
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, card)",
+            f"UPDATE t SET card = '{HIDDEN} changed'",
+        ),
+    )
+    for _ in range(2):
+        pipeline.run(**RULED)
+    table = pipeline.table("public.t")
+    assert (table.state, table.why and table.why.parameters["finding"]) == ("quarantined", "column.rule_on_key")
+    assert_hidden(tmp_path)
+    set_up(pipeline, ("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id)",))
+    for _ in range(2):
+        pipeline.run(**RULED)
+    assert_equal(pipeline, tmp_path)
+    assert_hidden(tmp_path)
+
+
+@pytest.mark.parametrize("seen_by", ["a row", "a look"])
+def test_another_rule_begins_a_generation_and_no_row_more_is_stored_under_the_old_one(
+    pipeline: IngestPipeline, tmp_path: Path, seen_by: str
+) -> None:
+    set_up(pipeline, ("CREATE TABLE t (id int PRIMARY KEY, card text, v text)", *BEFORE[2:]))
+    pipeline.run(**PLAIN)
+    if seen_by == "a row":
+        set_up(pipeline, (BEFORE[1],))
+    effect, cause, why = planned(pipeline, tmp_path, YAML)["public.t"]
+    assert (effect, cause) == ("snapshot", "rules")
+    assert "card: include becomes exclude" in why
+    for _ in range(2):
+        pipeline.run(**RULED)
+    assert_equal(pipeline, tmp_path)
+    assert_hidden(tmp_path)
+    assert (pipeline.table("public.t").generation, pipeline.table("public.t").resyncs.counts) == (2, {"rules": 1})
+    assert shape(pipeline) == (["id", "v"], ["card"])
+    assert planned(pipeline, tmp_path, YAML)["public.t"][0] == "nothing"
+    effect, cause, why = planned(pipeline, tmp_path, {})["public.t"]
+    assert (effect, cause, "card: exclude becomes include" in why) == ("snapshot", "rules", True)
+    for _ in range(2):
+        pipeline.run(**PLAIN)
+    assert_equal(pipeline, tmp_path)
+    assert shape(pipeline) == (["id", "card", "v"], [])
+
+
+def test_rules_that_are_edited_hold_for_an_ingest_that_runs(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    set_up(pipeline, ("CREATE TABLE t (id int PRIMARY KEY, card text, v text)", *BEFORE[2:]))
+    with pipeline.running(**PLAIN) as running:
+        running.wait_until(lambda: pipeline.state().tables and pipeline.table("public.t").state == "live")
+        ingest = running.ingest
+        assert ingest is not None
+        running.call(lambda: ingest.reconfigure(pipeline.options(**RULED)))
+        set_up(pipeline, (BEFORE[1],))
+        running.wait_until(
+            lambda: pipeline.table("public.t").generation == 2 and pipeline.table("public.t").state == "live"
+        )
+    assert_hidden(tmp_path)
+    assert_equal(pipeline, tmp_path)
+
+
+def test_a_table_renamed_away_from_its_rules_waits_until_they_are_listed_for_it(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    set_up(pipeline, BEFORE)
+    pipeline.run(**RULED)
+    set_up(pipeline, ("ALTER TABLE t RENAME TO customers", f"INSERT INTO customers VALUES (2, '{HIDDEN} b', 'b')"))
+    assert "table.rules_left" in found_by_check(pipeline, tmp_path, YAML)
+    assert planned(pipeline, tmp_path, YAML)["public.customers"][0] == "stop"
+    for _ in range(2):
+        pipeline.run(**RULED)
+    table = pipeline.table("public.customers")
+    assert (table.state, table.why and table.why.parameters["finding"]) == ("quarantined", "table.rules_left")
+    for _ in range(2):
+        pipeline.run(**under(ColumnRules({"card": EXCLUDED}), "public.customers"))
+    assert_equal(pipeline, tmp_path)
+    assert_hidden(tmp_path)
+    for _ in range(2):
+        pipeline.run(**under(ColumnRules({"card": None}), "public.customers"))
+    assert_equal(pipeline, tmp_path)
+    assert shape(pipeline, "public.customers") == (["id", "card", "v"], [])
+
+
+def test_a_column_that_was_renamed_twice_and_dropped_keeps_its_rule_and_stops_nothing(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    set_up(pipeline, BEFORE)
+    pipeline.run(**RULED)
+    for name, before in (("number", "card"), ("pan", "number")):
+        set_up(pipeline, (f"ALTER TABLE t RENAME {before} TO {name}", f"UPDATE t SET {name} = '{HIDDEN} {name}'"))
+        pipeline.run(**RULED)
+        assert shape(pipeline) == (["id", "v"], [name])
+    listed_anew = under(ColumnRules({"pan": EXCLUDED}))
+    pipeline.run(**listed_anew)
+    set_up(pipeline, ("ALTER TABLE t RENAME pan TO plain", f"UPDATE t SET plain = '{HIDDEN} plain'"))
+    pipeline.run(**listed_anew)
+    assert shape(pipeline) == (["id", "v"], ["plain"])
+    set_up(pipeline, ("ALTER TABLE t DROP plain", "INSERT INTO t VALUES (5, 'five')"))
+    for _ in range(2):
+        pipeline.run(**listed_anew)
+    assert shape(pipeline) == (["id", "v"], [])
+    assert_equal(pipeline, tmp_path)
+    assert_hidden(tmp_path)
+    assert pipeline.table("public.t").resyncs.counts == {}
+
+
+def test_new_columns_are_left_out_and_said_until_they_are_listed(
+    pipeline: IngestPipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    denied = ColumnRules(new_columns="exclude")
+    set_up(pipeline, ("CREATE TABLE t (id int PRIMARY KEY, v text)", *BEFORE[2:]))
+    pipeline.run(**under(denied))
+    set_up(pipeline, ("ALTER TABLE t ADD ssn text, ADD w int", f"INSERT INTO t VALUES (2, 'b', '{HIDDEN}', 2)"))
+    tables = {"public.t": {"new_columns": "exclude"}}
+    assert planned(pipeline, tmp_path, tables)["public.t"] == (
+        "followed", None, "column ssn added and left out, column w added and left out",
+    )  # fmt: skip
+    capsys.readouterr()
+    pipeline.run(**under(denied))
+    assert "left out" in capsys.readouterr().out
+    assert shape(pipeline) == (["id", "v"], ["ssn", "w"])
+    set_up(pipeline, ("ALTER TABLE t ALTER v TYPE text USING v || '!'", f"UPDATE t SET ssn = '{HIDDEN} again'"))
+    for _ in range(2):
+        pipeline.run(**under(denied))
+    assert shape(pipeline) == (["id", "v"], ["ssn", "w"])
+    assert pipeline.table("public.t").generation == 2
+    some = ColumnRules({"w": None}, new_columns="exclude")
+    for _ in range(2):
+        pipeline.run(**under(some))
+    assert shape(pipeline) == (["id", "v", "w"], ["ssn"])
+    assert_equal(pipeline, tmp_path)
+    assert_hidden(tmp_path)
+    file = configured(pipeline, tmp_path)
+    answer = CliRunner().invoke(cli, ["tables", "--columns", "--json", "-c", str(file)])
+    assert answer.exit_code == 0, answer.output
+    (table,) = json.loads(answer.stdout)["tables"]
+    assert [(one["name"], one["type"], one["lake_type"], one["rule"]) for one in table["columns"]] == [
+        ("id", "integer", "int", ""),
+        ("v", "text", "string", ""),
+        ("ssn", "text", "", "exclude"),
+        ("w", "integer", "int", ""),
+    ]
+    shown = CliRunner().invoke(cli, ["tables", "--columns", "-c", str(file)])
+    assert "exclude (added later)" in shown.stdout

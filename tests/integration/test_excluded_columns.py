@@ -1,0 +1,187 @@
+"""Columns that a rule excludes are stored nowhere, whatever happens to their table and however it is sent; the
+other columns stay exact.
+"""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from sluice import lsn
+from sluice.contract import resyncs
+from sluice.contract.column_rules import EXCLUDED, ColumnRules
+from sluice.ingest.encode.builder import BuilderLimits
+from tests.support.catalog_stories import set_up
+from tests.support.column_rules import assert_equal, assert_hidden, shape, under, written
+from tests.support.extent import cases
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline
+from tests.support.source_setup import since
+
+IDENTITIES = {
+    "key": (),
+    "full": ("ALTER TABLE t REPLICA IDENTITY FULL",),
+    "without a key": ("ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t REPLICA IDENTITY FULL"),
+}
+WAYS = ("one by one", "catalog ahead", "one transaction", "streamed and stored", "prepared")
+BEFORE = (
+    "CREATE TABLE t (id int PRIMARY KEY, card text DEFAULT '{hidden} default', v text, large text)",
+    "ALTER TABLE t ALTER card SET STORAGE EXTERNAL, ALTER large SET STORAGE EXTERNAL",
+    "INSERT INTO t SELECT i, {large} || i, 'old', repeat('y', 9000) FROM generate_series(1, 9) i",
+    "CREATE PUBLICATION {p} FOR TABLE t",
+)
+CHANGES = (
+    "INSERT INTO t VALUES (10, {large}, 'ten'), (11, {large}, 'ten'), (12, '{hidden}', 'ten')",
+    "UPDATE t SET v = 'new' WHERE id = 1",
+    "UPDATE t SET card = '{hidden} again' WHERE id < 4",
+    "UPDATE t SET id = id + 20 WHERE id IN (2, 12)",
+    "DELETE FROM t WHERE id IN (3, 11)",
+    "INSERT INTO t VALUES (3, '{hidden}', 'old'), (40, '{hidden} one', 'twin'), (41, '{hidden} two', 'twin')",
+)
+SHAPES = (
+    "ALTER TABLE t ADD w int DEFAULT 7",
+    "INSERT INTO t VALUES (50, {large}, 'fifty', NULL, 50)",
+    "ALTER TABLE t RENAME card TO number",
+    "UPDATE t SET number = {large}, v = 'renamed' WHERE id = 5",
+    "ALTER TABLE t ADD card text DEFAULT '{hidden} made later'",
+    "INSERT INTO t VALUES (51, {large}, 'one', NULL, 51, '{hidden} card'), (52, {large}, 'two', NULL, 52, {large})",
+    "ALTER TABLE t DROP number",
+    "UPDATE t SET w = 8, card = {large} WHERE id IN (6, 51)",
+    "DELETE FROM t WHERE id = 52",
+)
+
+
+RULED = under(ColumnRules({"card": EXCLUDED}))
+
+
+@pytest.fixture(autouse=True)
+def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resyncs, "REST", 0.0)
+    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+@pytest.mark.parametrize(
+    "way", cases({way: way for way in WAYS}, quick=["one by one", "streamed and stored", "prepared"])
+)
+def test_an_excluded_column_is_stored_nowhere_and_the_others_are_exact(
+    pipeline: IngestPipeline, tmp_path: Path, way: str, identity: str
+) -> None:
+    options = dict(RULED)
+    if way in ("streamed and stored", "prepared"):
+        since(pipeline.database, 16, "streaming of small transactions")
+        options |= {"streaming": "on", "two_phase": True, "builder": BuilderLimits(body_bytes=1)}
+    set_up(pipeline, written(*BEFORE, *IDENTITIES[identity]))
+    pipeline.run(**options)
+    assert shape(pipeline) == (["id", "v", "large"], ["card"])
+    if way == "streamed and stored":
+        pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
+    for statements in (CHANGES, SHAPES):
+        if way in ("one by one", "catalog ahead"):
+            for statement in written(*statements):
+                set_up(pipeline, (statement,))
+                if way == "one by one":
+                    pipeline.run(**options)
+        else:
+            end = "PREPARE TRANSACTION 'both'" if way == "prepared" else "COMMIT"
+            with pipeline.database.connect() as connection:
+                for statement in ("BEGIN", *written(*statements), end):
+                    connection.execute(statement.encode())
+            if way == "prepared":
+                pipeline.run(**options)
+                assert_hidden(tmp_path)
+                pipeline.run(**options)  # what was prepared is read back from the store
+                set_up(pipeline, ("COMMIT PREPARED 'both'",))
+        pipeline.run(**options)
+        pipeline.run(**options)
+        assert_equal(pipeline, tmp_path)
+        assert_hidden(tmp_path)
+    assert shape(pipeline) == (["id", "v", "large", "w"], ["card"])
+
+
+def parked(folder: Path) -> list[Path]:
+    """The files with rows as they were sent."""
+    return [path for path in folder.rglob("stage/**/*.parquet") if "frame" in pq.read_schema(path).names]
+
+
+def test_rows_of_an_open_transaction_wait_in_the_store_without_what_they_say(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    """Which columns they have shows when it has committed: then the table is read again, and not before."""
+    since(pipeline.database, 16, "streaming of small transactions")
+    options = {**RULED, "streaming": "on", "builder": BuilderLimits(body_bytes=1)}
+    set_up(pipeline, written(*BEFORE))
+    pipeline.run(**options)
+    pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
+    for number, end in enumerate(("ROLLBACK", "COMMIT")):
+        before = len(parked(tmp_path))
+        with pipeline.database.connect() as connection, pipeline.running(**options) as running:
+            connection.execute("BEGIN")
+            for statement in written(*CHANGES, *SHAPES):
+                connection.execute(statement.encode())
+            running.wait_until(lambda before=before: len(parked(tmp_path)) > before)
+            assert_hidden(tmp_path)
+            connection.execute(end.encode())
+            row = connection.execute(f"INSERT INTO t (id) VALUES ({number + 100}) RETURNING pg_current_wal_lsn()")
+            behind = lsn.parse(row.fetchall()[0][0])
+            running.wait_until(lambda behind=behind: pipeline.state().through_lsn > behind)
+        pipeline.run(**options)
+        pipeline.run(**options)
+        assert_equal(pipeline, tmp_path)
+        assert_hidden(tmp_path)
+        assert pipeline.table("public.t").resyncs.counts == ({} if end == "ROLLBACK" else {"value": 1})
+
+
+def test_partitions_and_rows_in_a_filter_are_carried_without_it(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    since(pipeline.database, 15, "row filters")
+    set_up(
+        pipeline,
+        written(
+            "CREATE TABLE t (id int, card text, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+            "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100)",
+            # Its columns have other numbers than those of the root.
+            "CREATE TABLE high (gone int, v text, card text, id int NOT NULL)",
+            "ALTER TABLE high DROP gone",
+            "ALTER TABLE t ATTACH PARTITION high FOR VALUES FROM (100) TO (200)",
+            "INSERT INTO t VALUES (1, '{hidden}', 'a'), (101, '{hidden}', 'b')",
+            "CREATE TABLE f (id int PRIMARY KEY, card text, v text)",
+            "ALTER TABLE f REPLICA IDENTITY FULL",
+            "INSERT INTO f VALUES (1, '{hidden}', 'a'), (2, 'no', 'b')",
+            "CREATE PUBLICATION {p} FOR TABLE t, f WHERE (card LIKE 'canary%') WITH (publish_via_partition_root)",
+        ),
+    )
+    options = under(ColumnRules({"card": EXCLUDED}), "public.t", "public.f")
+    pipeline.run(**options)
+    set_up(
+        pipeline,
+        written(
+            "INSERT INTO t VALUES (2, '{hidden}', 'c'), (102, '{hidden}', 'd')",
+            "UPDATE t SET id = id + 100 WHERE id = 1 AND false",
+            "UPDATE t SET v = 'moved', id = 103 WHERE id = 2",
+            "UPDATE f SET card = '{hidden}' WHERE id = 2",
+            "UPDATE f SET card = 'no' WHERE id = 1",
+        ),
+    )
+    pipeline.run(**options)
+    assert_equal(pipeline, tmp_path)
+    assert_hidden(tmp_path)
+    assert (shape(pipeline), shape(pipeline, "public.f")) == ((["id", "v"], ["card"]), (["id", "v"], ["card"]))
+    assert {row["id"] for row in pipeline.rows("public.f") if row["_sluice_op"] == "i"} == {2}
+
+
+def test_a_role_that_may_not_read_it_carries_the_others(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    """The snapshot does not ask for it."""
+    set_up(pipeline, written(*BEFORE))
+    database = pipeline.database
+    role = f"r_{database.name}"
+    database.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION",
+        f"GRANT SELECT (id, v, large) ON t TO {role}",
+        "GRANT EXECUTE ON FUNCTION pg_control_system, pg_control_checkpoint TO PUBLIC",
+    )
+    try:
+        pipeline.dsn = database.dsn.replace("://postgres@", f"://{role}@")
+        pipeline.run(**RULED)
+        assert_equal(pipeline, tmp_path)
+        assert shape(pipeline) == (["id", "v", "large"], ["card"])
+    finally:
+        database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")

@@ -1,0 +1,40 @@
+"""Pipelines whose tables have column rules, and what must be nowhere then."""
+
+from pathlib import Path
+from typing import Any
+
+from sluice.contract.column_rules import ColumnRules
+from sluice.ingest.tables.policies import Policies, TablePolicy
+from tests.support import canary
+from tests.support.catalog_stories import verdicts
+from tests.support.ingesting import IngestPipeline
+
+HIDDEN = "canary-hidden-2f9c71"
+LARGE = f"'{HIDDEN} ' || repeat('x', 9000)"
+
+
+def under(rules: ColumnRules, *tables: str, **more: Any) -> dict[str, Any]:
+    """Options of an ingest that has these rules for the tables, by default for public.t."""
+    policies = Policies(tables={name: TablePolicy(rules=rules, **more) for name in tables or ("public.t",)})
+    return {"tables": (), "policies": policies}
+
+
+def written(*statements: str) -> tuple[str, ...]:
+    """The statements with what must not be stored in them."""
+    return tuple(one.replace("{hidden}", HIDDEN).replace("{large}", LARGE) for one in statements)
+
+
+def assert_hidden(folder: Path) -> None:
+    assert canary.in_stored(folder, HIDDEN) == []
+
+
+def assert_equal(pipeline: IngestPipeline, folder: Path) -> None:
+    """Every table is live and has what the source has under the rules."""
+    assert {(one.state, one.differences) for one in verdicts(pipeline, folder)} == {("live", ())}
+
+
+def shape(pipeline: IngestPipeline, name: str = "public.t") -> tuple[list[str], list[str]]:
+    """The columns that are stored, and those that are not."""
+    state = pipeline.table(name)
+    schema = state.schemas[state.schema_version]
+    return [one.name for one in schema.carried.columns], [one.column.name for one in schema.excluded]
