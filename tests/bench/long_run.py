@@ -19,6 +19,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from sluice_spark import session as sessions
+from sluice_spark.lake.layout import CHECKPOINT_VERSIONS
+from sluice_spark.lake.log_upkeep import SETTINGS as LOG_SETTINGS
 from sluice_spark.maintenance.planner import DIRECT_VERSIONS, VERSIONS, Turn
 from sluice_spark.maintenance.tasks import SETTINGS, Call, TableTurn
 from sluice_spark.options import ApplyOptions
@@ -95,22 +97,26 @@ def _jvm_seconds(pid: int) -> float:
 
 
 class Upkeep:
-    """Puts the files of the table in order as often as a running applier does."""
+    """Puts the files of the table in order, and writes its checkpoints, as often as a running applier does."""
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self._session = private(windows.pipeline.spark)
-        for name, value in SETTINGS.items():
+        for name, value in {**SETTINGS, **LOG_SETTINGS}.items():
             self._session.conf.set(name, value)
-        self._tidied = 0
+        self._tidied = self._checkpoint = 0
 
     def turn(self) -> float:
-        """Seconds that it took, 0 when the table does not need it."""
+        """Seconds that it took."""
         windows, began = self._windows, time.perf_counter()
         direct = windows.options.way != "merge"
-        if windows.place.version - self._tidied < (DIRECT_VERSIONS if direct else VERSIONS):
-            return 0.0
         (state,) = windows.state.tables.values()
+        if windows.place.version - self._checkpoint >= CHECKPOINT_VERSIONS:
+            log = windows.lake.log_upkeep(state, self._session)
+            log.name(log.write(windows.place.version))
+            self._checkpoint = windows.place.version
+        if windows.place.version - self._tidied < (DIRECT_VERSIONS if direct else VERSIONS):
+            return time.perf_counter() - began
         lake = windows.lake.table(state, self._session, place=windows.place)
         turn = TableTurn(lake, Call(self._session), before_commit=lambda: None, others=())
         done = turn.run(Turn.TIDY, retention_seconds=0.0)

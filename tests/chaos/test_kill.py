@@ -54,6 +54,8 @@ integration/test_forgetting.py stop there."""
 
 MAINTAINING = "apply.maintenance."
 """Points that no window passes; tests/spark/test_killed_maintenance.py stops there."""
+CHECKPOINTING = "apply.checkpoint."
+"""Points that no window passes; tests/spark/test_log_upkeep.py stops there."""
 PREPARING = "apply.ahead."
 """Points that windows behind others pass, which a story of few changes may not have; tests/spark/test_next_window.py
 stops there."""
@@ -115,7 +117,8 @@ def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_
 def test_applier_killed_at_fault_points_and_inside_merges_leaves_the_lake_equal(survivor: World, seed: int) -> None:
     choice = random.Random(seed + 1)
     found = nemesis.points("spark_jobs/sluice_spark")
-    points = [point for point in found if not point.startswith((MAINTAINING, PREPARING, EXCHANGING, ON_EXECUTORS))]
+    elsewhere = (MAINTAINING, CHECKPOINTING, PREPARING, EXCHANGING, ON_EXECUTORS)
+    points = [point for point in found if not point.startswith(elsewhere)]
     points.sort(key="apply.schema.altered".__eq__)
     with survivor.ingest() as ingest:
         with Writer(survivor.workload, survivor.database.dsn, pause_s=0.1, large_pause_s=5.0) as writer:

@@ -197,19 +197,26 @@ def test_windows_go_on_while_files_are_joined_and_rows_that_go_meanwhile_stay_aw
 
 
 @slow
-def test_what_was_joined_and_not_taken_in_is_deleted(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["other columns", "vacuum"])
+def test_what_was_joined_and_cannot_be_taken_in_is_deleted(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     pipeline.begin(ITEMS, {"id": 0, "s": "a"})
     windows = Windows(pipeline)
     windows.apply()
     ready, found = Joining.ready, []
 
-    def of_other_columns(self: Joining, version: int, beside: Executor | None) -> Joined | None:
+    def disturbed(self: Joining, version: int, beside: Executor | None) -> Joined | None:
         joined = ready(self, version, beside)
         if joined is not None:
             found.append(joined)
-        return replace(joined, layout=TableLayout((), {})) if joined is not None else None
+            if what == "vacuum":
+                (pipeline.path() / joined.written.paths[0]).unlink()
+            else:
+                joined = replace(joined, layout=TableLayout((), {}))
+        return joined
 
-    monkeypatch.setattr(Joining, "ready", of_other_columns)
+    monkeypatch.setattr(Joining, "ready", disturbed)
     for number in range(1, 17):
         pipeline.manifest.transaction([Change("i", {"id": number, "s": "b"})], ITEMS)
         windows.apply()

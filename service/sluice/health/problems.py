@@ -327,7 +327,8 @@ KINDS: tuple[Kind, ...] = (
         "tables",
         "w",
         "SluiceProblemStays",
-        "The maintenance of a lake table fails: its files pile up, or files that no version needs stay. Its rows are right.",
+        "The maintenance of a lake table fails: its files pile up, files that no version needs stay, or its newest "
+        "checkpoint is old and readers take longer. Its rows are right.",
         "The message names the task and the error, the applier's log has more; it is tried again by itself. "
         "docs/applier.md tells what each task does.",
     ),

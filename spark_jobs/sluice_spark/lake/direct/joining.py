@@ -129,7 +129,7 @@ class Joining:
             files = self._live.by_path
             here = [files[part.path] for part in joined.parts if part.path in files]
             removed = joined.removed({file.path: self._removed(file) for file in here})
-            if removed is None or layout != joined.layout or not here:
+            if removed is None or layout != joined.layout or not here or not self._is_there(joined):
                 self.discard(joined)
                 return None
             edit = Edit(base, "optimize", reads=False, layout=layout, removes=[file.add for file in here])
@@ -143,6 +143,10 @@ class Joining:
             self.discard(joined)
             raise
         return edit
+
+    def _is_there(self, joined: Joined) -> bool:
+        """Somebody may have run a VACUUM that keeps nothing."""
+        return all(self._folder.size(file.path) == int(file.add["size"]) for file in joined.written.files)
 
     def discard(self, joined: Joined) -> None:
         """No version will have what was joined."""
