@@ -105,7 +105,7 @@ class _Running:
     """What the thread does since `began` (loop's clock): it looks at the logs of `items`, or keeps one short."""
 
     items: list[_Item]
-    call: Call
+    call: Call | None
     began: float
     future: "Future[dict[str, _Outcome]]"
 
@@ -133,6 +133,7 @@ class Checkpoints:
         self._logs: dict[str, _TableLog] = {}
         self._next_check = float("-inf")
         self._running: _Running | None = None
+        self._stopped = threading.Event()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # Not one of a pool: the interpreter would wait for it at its end, whatever it waits for.
         self._thread = threading.Thread(target=self._work, name="checkpoint", daemon=True)
@@ -144,7 +145,7 @@ class Checkpoints:
         ended = self._collect(now=now)
         running = self._running
         if running is not None:
-            if now - running.began > LONGEST_SECONDS:
+            if running.call is not None and now - running.began > LONGEST_SECONDS:
                 running.call.call_off()
             return ended
         if now < self._next_check and not ended:
@@ -175,7 +176,8 @@ class Checkpoints:
 
     def stop(self) -> None:
         """Calls off what is under way. Raises SparkGone."""
-        if self._running is not None:
+        self._stopped.set()
+        if self._running is not None and self._running.call is not None:
             self._running.call.call_off()
 
     def close(self) -> None:
@@ -202,20 +204,19 @@ class Checkpoints:
         return self._reports.completed_within(self._retention_seconds / 2)
 
     def _begin(self, items: list[_Item], do: Callable[[_Item, LogUpkeep], _Outcome], *, now: float) -> None:
-        if self._session is None and do == self._kept_short:
-            self._session = private(self._parent)
-            for name, value in SETTINGS.items():
-                self._session.conf.set(name, value)
-        session = self._session or self._parent
-        call = Call(session)
+        session, call = self._parent, None
+        if do == self._kept_short:
+            session = self._own_session()
+            call = Call(session)
         running = _Running(items, call, now, Future())
 
         def run() -> None:
             found: dict[str, _Outcome] = {}
             for item in items:
-                if not call.called_off.is_set():
+                if not self._stopped.is_set():
                     try:
-                        call.begin()
+                        if call is not None:
+                            call.begin()
                         found[item.table_id] = do(item, self._lake.log_upkeep(item.state, session))
                     except Exception as error:  # noqa: BLE001 - the loop judges it
                         found[item.table_id] = error
@@ -225,6 +226,13 @@ class Checkpoints:
         self._jobs.put(run)
         if self._thread.ident is None:
             self._thread.start()
+
+    def _own_session(self) -> SparkSession:
+        if self._session is None:
+            self._session = private(self._parent)
+            for name, value in SETTINGS.items():
+                self._session.conf.set(name, value)
+        return self._session
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -289,8 +297,7 @@ class Checkpoints:
         # What the log says may be something else now.
         known.state = None
         known.retry.failed(now)
-        stopped = running.call.called_off.is_set() and seconds <= LONGEST_SECONDS
-        if stopped or isinstance(error, StoreUnavailable):
+        if self._stopped.is_set() or isinstance(error, StoreUnavailable):
             # Windows will tell that the store is away.
             self._telemetry.maintenance_ended(CHECKPOINT, "interrupted", seconds=seconds)
             return

@@ -1,0 +1,86 @@
+"""What the logs of tables need is known from two small objects of each. No job of Spark runs before one needs it."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sluice.manifest.reader import load_state
+from sluice.store.memory import MemoryStore
+from sluice_spark.lake.examined_version import ExaminedVersion
+from sluice_spark.lake.layout import CHECKPOINT_VERSIONS, IN_NO_COMMIT, checkpoint_interval
+from sluice_spark.lake.log_upkeep import LogState, LogUpkeep
+from sluice_spark.lake.opening import Lake
+from sluice_spark.maintenance.checkpoints import Checkpoints
+from sluice_spark.options import ApplyOptions
+from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.reports import Reports
+from sluice_spark.progress.restart import restore
+from sluice_spark.telemetry import ApplyTelemetry
+from tests.spark.changes import Manifest
+from tests.spark.model import SCHEMA
+
+ID = SCHEMA.table_id
+LOG = "public/items/_delta_log/"
+NO_SPARK = cast("SparkSession", None)
+
+
+def _log(store: MemoryStore, *, last: bytes | None, interval: str | None, version: int) -> None:
+    """What a lake table's log says of its checkpoints."""
+    if last is not None:
+        store.create(f"{LOG}_last_checkpoint", last)
+    if interval is not None:
+        stated = {"metadata": {"configuration": {"delta.checkpointInterval": interval}}}
+        store.create(f"{LOG}{version:020d}.crc", json.dumps(stated).encode())
+
+
+@pytest.mark.parametrize(
+    ("last", "interval", "found"),
+    [
+        (b'{"version":40,"size":3}', "20", LogState(40, 20)),
+        (b'{"version":40}', str(IN_NO_COMMIT), LogState(40, checkpoint_interval("/lake/items", {}))),
+        (b'{"version":40}', None, LogState(40, checkpoint_interval("/lake/items", {}))),
+        (b'{"version":40}', "often", LogState(40, checkpoint_interval("/lake/items", {}))),
+        (b"{", "20", LogState(0, 20)),
+        (None, "20", LogState(0, 20)),
+    ],
+)
+def test_a_log_that_does_not_say_is_taken_for_one_without_a_checkpoint(
+    last: bytes | None, interval: str | None, found: LogState
+) -> None:
+    store = MemoryStore(f"look-{last!r}-{interval}", prefix="")
+    _log(store, last=last, interval=interval, version=60)
+    upkeep = LogUpkeep(NO_SPARK, "/lake/items", store=store, folder="public/items/", require_owner=lambda: None)
+    assert upkeep.look(60) == found
+
+
+def test_the_distance_of_checkpoints_follows_from_the_path() -> None:
+    distances = {checkpoint_interval(f"/lake/t{number}", {}) for number in range(500)}
+    assert (min(distances), max(distances)) == (CHECKPOINT_VERSIONS, 2 * CHECKPOINT_VERSIONS - 1)
+
+
+def test_a_table_whose_checkpoint_is_not_due_costs_no_job_of_spark(tmp_path: Path) -> None:
+    spool = MemoryStore("checkpoints", prefix="shop/")
+    manifest = Manifest(spool)
+    manifest.table(SCHEMA)
+    seq = manifest.snapshot([], SCHEMA)
+    options = ApplyOptions("shop", "memory://checkpoints", tmp_path.as_uri())
+    ledger = Ledger(options, load_state(spool))
+    ledger.begin({ID: restore(ledger.state.tables[ID], None, place=ExaminedVersion(60, seq))})
+    lake = Lake(options, spool, before_commit=lambda: None)
+    path = ledger.state.tables[ID].path
+    store = cast("Any", lake)._files
+    store.create(f"{path}/_delta_log/_last_checkpoint", b'{"version":40}')
+    telemetry, reports = ApplyTelemetry(options), Reports(spool, instance="tests")
+    kept = Checkpoints(options, ledger, lake=lake, reports=reports, session=NO_SPARK, telemetry=telemetry)
+    assert not kept.turn(now=0.0), "nothing was reported yet"
+    reports.log(ledger.report())
+    reports.versions[ID] = 60
+    kept.finish(threading.Event())
+    assert kept._running is None
+    kept.turn(now=100.0)
+    assert b'\nsluice_apply_checkpoint_lag_versions{pipeline="shop"} 20.0\n' in telemetry.metrics.render()
+    kept.close()
