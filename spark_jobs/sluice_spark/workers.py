@@ -1,4 +1,5 @@
-"""The threads that apply windows, each on a private session, and those that prepare the next ones.
+"""The threads that apply windows, each on a private session, those that prepare the next ones, and one that joins small
+files.
 
 Owns that a window which was prepared is taken next or forgotten: it lives while its table has a window
 in a worker, and until the loop has given out work once more. So no more of them are held than windows
@@ -34,6 +35,8 @@ class Workers:
         self.pool = ThreadPoolExecutor(count, thread_name_prefix="apply")
         """For other work of the loop on lake tables as well."""
         self._others = ThreadPoolExecutor(count, thread_name_prefix="ahead")
+        # One at a time for all tables: what a join holds comes on top of what windows hold.
+        self._joins = ThreadPoolExecutor(1, thread_name_prefix="join")
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
         for _ in range(count):
             self._sessions.put(private(session))
@@ -64,6 +67,7 @@ class Workers:
         self.forget(except_of=())
         self.pool.shutdown()
         self._others.shutdown(cancel_futures=True)
+        self._joins.shutdown(cancel_futures=True)
 
     def _apply(
         self, work: Work, options: ApplyOptions, opened: Opened | None, prepared: Ahead | None, following: Ahead | None
@@ -87,7 +91,7 @@ class Workers:
                 prepared=prepared,
                 following=following,
                 # A process that ends with the backlog has no later window to put them in place.
-                beside=None if options.once or options.until_lsn else self._others,
+                beside=None if options.once or options.until_lsn else self._joins,
             )
             return table.apply(work.window)
         finally:

@@ -10,7 +10,7 @@ File, Deletion Vectors.)
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice import faults
-from sluice.errors import ServiceError, UnsupportedChange
-from sluice_spark.lake.commit_way import NotDirect
+from sluice.errors import UnsupportedChange
 from sluice_spark.lake.direct.compaction import PACKED, ROUND_BYTES, FileSize, is_sparse, worth_joining
 from sluice_spark.lake.direct.data_files import FileWriter, Written, as_stored
 from sluice_spark.lake.direct.edit import Edit, with_vector
@@ -156,7 +155,8 @@ class Joining:
         """Deletes what nobody has taken. For the end of the process."""
         if self._under_way is not None:
             self._under_way.cancel()
-            with suppress(ServiceError, NotDirect, CancelledError):
+            # Whatever it met, or that it was cancelled, is of no use to anybody any more.
+            with suppress(Exception):
                 if (joined := self._under_way.result()) is not None:
                     self.discard(joined)
 
