@@ -2,23 +2,29 @@
 happened; the lake has what it should have, `verify` says so and finds what differs, and a repair brings it.
 """
 
+import hmac
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 from sluice.contract import resyncs
-from sluice.contract.column_rules import EXCLUDED, ColumnRules
+from sluice.contract.column_rules import EXCLUDED
 from sluice.contract.verified import DIFFERENT, EQUAL
+from sluice.errors import SlotLost
 from sluice.operate.compare.repairing import repair
 from tests.e2e.mirror import Mirror
+from tests.e2e.test_gap import Lossy
 from tests.e2e.test_verify import Verified
 from tests.support import canary
-from tests.support.column_rules import HIDDEN, LARGE, under
+from tests.support.column_rules import HIDDEN, KEYS, LARGE, hashed, mask, truncate, under, with_keys
 
-RULES = ColumnRules({"card": EXCLUDED})
-OPTIONS = under(RULES, "public.keyed", "public.whole", "public.bag")
-TABLES = ("keyed", "whole", "bag")
+RULES = {"card": EXCLUDED, "phone": mask("***"), "notes": truncate(5), "email": hashed(KEYS[0])}
+TABLES = ("keyed", "whole", "bag", "hashed")
+OPTIONS = under(with_keys(RULES), *(f"public.{table}" for table in TABLES))
+COLUMNS = "id int, card text, email text, phone text, notes text, v text, large text, n numeric(9,2)"
+ROW = f"{LARGE} || i, '{HIDDEN} ' || i, {LARGE} || i, 'äöü😀x' || {LARGE} || i, 'v' || i % 3, repeat('y', 9000), i"
 
 
 @pytest.fixture(scope="module")
@@ -26,29 +32,30 @@ def ruled(mirror: Mirror, spark: SparkSession) -> Iterator[Verified]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resyncs, "REST", 0.0)
         patch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
-        columns = "card text, v text, large text, n numeric(9,2)"
+        for table in TABLES:
+            mirror.execute(
+                f"CREATE TABLE {table} ({COLUMNS})",
+                f"ALTER TABLE {table} ALTER card SET STORAGE EXTERNAL, ALTER phone SET STORAGE EXTERNAL, "
+                "ALTER notes SET STORAGE EXTERNAL, ALTER large SET STORAGE EXTERNAL",
+                f"INSERT INTO {table} SELECT i, {ROW} FROM generate_series(1, 200) i",
+            )
         mirror.execute(
-            f"CREATE TABLE keyed (id int PRIMARY KEY, {columns})",
-            f"CREATE TABLE whole (id int PRIMARY KEY, {columns})",
-            f"CREATE TABLE bag (id int, {columns})",
-            "ALTER TABLE keyed ALTER card SET STORAGE EXTERNAL, ALTER large SET STORAGE EXTERNAL",
+            "ALTER TABLE keyed ADD PRIMARY KEY (id)",
+            "ALTER TABLE whole ADD PRIMARY KEY (id)",
+            "ALTER TABLE hashed ADD PRIMARY KEY (email)",
             "ALTER TABLE whole REPLICA IDENTITY FULL",
             "ALTER TABLE bag REPLICA IDENTITY FULL",
             f"CREATE PUBLICATION {mirror.database.publication} FOR TABLE {', '.join(TABLES)}",
-            *(
-                f"INSERT INTO {table} SELECT i, {LARGE} || i, 'v' || i % 3, repeat('y', 9000), i FROM "
-                "generate_series(1, 200) i"
-                for table in TABLES
-            ),
         )
         mirror.follow(**OPTIONS)
         for table in TABLES:
             mirror.execute(
-                f"UPDATE {table} SET v = 'changed' WHERE id <= 20",
-                f"UPDATE {table} SET card = '{HIDDEN} again' WHERE id BETWEEN 10 AND 30",
-                f"UPDATE {table} SET id = id + 1000 WHERE id BETWEEN 40 AND 50",
-                f"DELETE FROM {table} WHERE id > 190",
-                f"INSERT INTO {table} VALUES (500, {LARGE}, 'one', 'twin', 1), (501, '{HIDDEN} b', 'one', 'twin', 1)",
+                f"UPDATE {table} SET v = 'changed' WHERE id <= 20",  # what is large is not sent
+                f"UPDATE {table} SET card = '{HIDDEN} again', phone = NULL WHERE id BETWEEN 10 AND 30",
+                f"UPDATE {table} SET notes = '{HIDDEN}' WHERE id BETWEEN 20 AND 35",
+                f"UPDATE {table} SET id = id + 1000, email = email || ' moved' WHERE id BETWEEN 40 AND 50",
+                f"DELETE FROM {table} WHERE id > 190 AND id < 1000",
+                f"INSERT INTO {table} SELECT i, {ROW} FROM generate_series(500, 503) i",
             )
         mirror.follow(**OPTIONS)
         for table in TABLES:
@@ -57,36 +64,84 @@ def ruled(mirror: Mirror, spark: SparkSession) -> Iterator[Verified]:
                 f"ALTER TABLE {table} ADD w int DEFAULT 3, ADD card text DEFAULT '{HIDDEN} default'",
                 f"UPDATE {table} SET number = '{HIDDEN} c', w = 4 WHERE id < 5",
                 f"ALTER TABLE {table} DROP number",
-                f"INSERT INTO {table} (id, card) VALUES (600, '{HIDDEN} d')",
+                f"ALTER TABLE {table} RENAME phone TO cell",
+                f"ALTER TABLE {table} ADD phone text DEFAULT '{HIDDEN} default'",
+                f"INSERT INTO {table} (id, email, card, cell) VALUES (600, '{HIDDEN} d', '{HIDDEN} e', '{HIDDEN} f')",
             )
         mirror.follow(**OPTIONS)
         yield Verified(mirror, spark, **OPTIONS)
 
 
-def test_the_lake_has_what_the_rules_leave(ruled: Verified) -> None:
+def stored(email: str | None) -> str | None:
+    return None if email is None else hmac.new(KEYS[0], email.encode(), "sha256").hexdigest()
+
+
+def assert_lake(mirror: Mirror, table: str) -> None:
+    """The lake table has what the rules make of the source."""
+    columns = ("id", "email", "cell", "phone", "notes", "v", "large", "n", "w")
+    with mirror.database.connect() as connection:
+        found = connection.execute(f"SELECT {', '.join(columns)} FROM {table}".encode()).fetchall()
+    made = [
+        (row[0], stored(row[1]), row[2] and "***", row[3] and "***", row[4] if row[4] is None else row[4][:5], *row[5:])
+        for row in found
+    ]
+    assert Counter(map(repr, mirror.values(table, *columns))) == Counter(map(repr, made))
+    assert all("card" not in row and "number" not in row for row in mirror.rows(table))
+
+
+def test_the_lake_has_what_the_rules_leave_and_verify_says_so(ruled: Verified) -> None:
     for table in TABLES:
-        columns = ("id", "v", "large", "n", "w")
-        with ruled.mirror.database.connect() as connection:
-            found = connection.execute(f"SELECT {', '.join(columns)} FROM {table}".encode()).fetchall()
-        assert sorted(map(repr, ruled.mirror.values(table, "id"))) == sorted(repr((row[0],)) for row in found)
-        assert all("card" not in row and "number" not in row for row in ruled.mirror.rows(table))
+        assert_lake(ruled.mirror, table)
     verdicts = ruled.verdicts()
     assert {name: (one.outcome, one.reason) for name, one in verdicts.items()} == dict.fromkeys(TABLES, (EQUAL, ""))
 
 
 def test_what_differs_is_found_and_repaired_and_nothing_comes_in_by_that(ruled: Verified) -> None:
-    ruled.corrupt("keyed", "UPDATE {} SET v = 'broken' WHERE id = 17")
-    ruled.corrupt("keyed", "DELETE FROM {} WHERE id = 18")
-    verdict = ruled.verdicts("keyed")["keyed"]
-    assert verdict.outcome == DIFFERENT
-    assert [row.key for row in (*verdict.difference.changed, *verdict.difference.missing)] == [("17",), ("18",)]
-    with ruled.mirror.pipeline.running(**ruled.options, watch_interval_s=0.1):
-        repair(ruled.mirror.pipeline.store, verdict, seconds=60)
+    wrong = {table: (f"'{stored(f'{HIDDEN} 17')}'", f"'{stored(f'{HIDDEN} 18')}'") for table in ("keyed", "hashed")}
+    for table, (changed, missing) in wrong.items():
+        ruled.corrupt(table, f"UPDATE {{}} SET v = 'broken', cell = 'x' WHERE email = {changed}")
+        ruled.corrupt(table, f"DELETE FROM {{}} WHERE email = {missing}")
+        ruled.corrupt(table, EXTRA)
+        verdict = ruled.verdicts(table)[table]
+        difference = verdict.difference
+        assert verdict.outcome == DIFFERENT
+        found = [[row.key[0] for row in rows] for rows in (difference.changed, difference.missing, difference.extra)]
+        by_hash = [[changed.strip("'")], [missing.strip("'")], ["no such hash"]]
+        assert found == ([["17"], ["18"], ["-1"]] if table == "keyed" else by_hash)
+        with ruled.mirror.pipeline.running(**ruled.options, watch_interval_s=0.1):
+            repair(ruled.mirror.pipeline.store, verdict, seconds=60)
+        ruled.mirror.follow(**ruled.options)
+        assert ruled.verdicts(table)[table].outcome == EQUAL
+        assert_lake(ruled.mirror, table)
+
+
+OTHERS = "v, n, w, _sluice_lsn, _sluice_ts"
+EXTRA = f"INSERT INTO {{}} BY NAME SELECT -1 AS id, 'no such hash' AS email, {OTHERS} FROM {{}} WHERE id = 3"
+
+
+def test_what_was_lost_with_the_slot_is_read_again_under_the_rules(ruled: Verified, spark: SparkSession) -> None:
+    lossy = Lossy(ruled.mirror, spark, **ruled.options)
+    lossy.lose()
+    for table in ("keyed", "hashed"):
+        ruled.mirror.execute(
+            f"UPDATE {table} SET v = 'lost', notes = '{HIDDEN} lost' WHERE id BETWEEN 60 AND 65",
+            f"DELETE FROM {table} WHERE id = 66",
+            f"INSERT INTO {table} (id, email, card) VALUES (700, '{HIDDEN} 700', '{HIDDEN}')",
+        )
+    with pytest.raises(SlotLost):
+        ruled.mirror.pipeline.run(**ruled.options)
+    lossy.go_on()
+    for table in ("keyed", "hashed"):
+        closed = lossy.close(table)
+        assert (closed.reason, closed.repaired) == ("", 8)
     ruled.mirror.follow(**ruled.options)
-    assert ruled.verdicts("keyed")["keyed"].outcome == EQUAL
+    for table in ("keyed", "hashed"):
+        assert_lake(ruled.mirror, table)
+        assert canary.in_stored(ruled.mirror.lake_path().parent, HIDDEN) == []
 
 
 def test_what_the_rules_keep_out_is_in_no_file(ruled: Verified) -> None:
     ruled.mirror.apply()
     assert canary.in_stored(ruled.mirror.lake_path().parent, HIDDEN) == []
-    assert canary.in_stored(ruled.mirror.lake_path().parent, "twin"), "the scan reads what is compressed"
+    assert canary.in_stored(ruled.mirror.lake_path().parent, KEYS[0].decode()) == []
+    assert canary.in_stored(ruled.mirror.lake_path().parent, "äöü😀x"), "the scan reads what is compressed"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -27,11 +28,12 @@ KEYED = ("orders", "wide", "cut")
 
 
 class Lossy:
-    """A mirror whose slot gets lost."""
+    """A mirror whose slot gets lost. `options` are those of ingest."""
 
-    def __init__(self, mirror: Mirror, spark: SparkSession) -> None:
+    def __init__(self, mirror: Mirror, spark: SparkSession, **options: Any) -> None:
         self.mirror = mirror
         self.spark = spark
+        self.options = options
 
     def lose(self) -> None:
         self.mirror.database.execute(f"SELECT pg_drop_replication_slot('{self.mirror.database.slot}')")
@@ -56,9 +58,10 @@ class Lossy:
 
         pipeline = self.mirror.pipeline
         source = pipeline.known()
+        source.hash_keys.add(pipeline.options(**self.options).policies.hash_keys)
         comparing = Comparing(source, lambda question: partial(ask, question), load=Load(), wait_seconds=0.0)
         state = pipeline.table(f"public.{table}")
-        with pipeline.running(watch_interval_s=0.1):
+        with pipeline.running(**self.options, watch_interval_s=0.1):
             return close_gap(source, pipeline.store, comparing, state, seconds=60)
 
     def state(self, table: str) -> str:

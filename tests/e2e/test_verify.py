@@ -47,9 +47,9 @@ class Verified:
                 between()
             return LakeAnswer.decode(side.answer(LakeQuestion.decode(question.encode())).encode())
 
-        comparing = Comparing(
-            self.mirror.pipeline.known(), lambda question: partial(ask, question), load=Load(), wait_seconds=0.0
-        )
+        source = self.mirror.pipeline.known()
+        source.hash_keys.add(self.mirror.pipeline.options(**self.options).policies.hash_keys)
+        comparing = Comparing(source, lambda question: partial(ask, question), load=Load(), wait_seconds=0.0)
         states = [
             state for state in self.mirror.pipeline.state().tables.values() if not tables or state.table_name in tables
         ]

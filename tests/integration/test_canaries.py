@@ -43,6 +43,8 @@ SEEN_BY_PEOPLE = (
 
 
 def configured(database: Database, directory: Path) -> Pipeline:
+    key = directory.with_suffix(".key")
+    key.write_text(canary.SECRET)
     secret = {"aws_secret_access_key": canary.SECRET}
     settings: dict[str, dict[str, Any]] = {
         "source": {
@@ -54,6 +56,7 @@ def configured(database: Database, directory: Path) -> Pipeline:
         "spool": {"max_delay": "100ms", "options": secret},
         "lake": {"options": secret},
         "apply": {"conf": {"spark.hadoop.fs.s3a.secret.key": canary.SECRET}},
+        "tables": {"public.t": {"columns": {"id": {"hash": "hmac-sha256", "key_file": str(key)}}}},
     }
     return Pipeline(directory, name="t", dsn=database.dsn, settings=settings)
 

@@ -6,7 +6,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from sluice.contract.column_values import key_id
 from sluice.manifest.reader import load_state
+from tests.support.column_rules import KEYS
 from tests.support.sources import Database
 from tests.support.surfaces import Pipe
 
@@ -76,3 +78,28 @@ def test_an_edited_file_is_taken_whole_or_not_at_all_and_nothing_pauses(database
         assert shown(pipe)["process"]["reconnects"] == 0
         generations = {table.table_name: table.generation for table in load_state(pipe.store).tables.values()}
         assert generations == {"kept": 1, "logs": 2}
+
+
+def test_another_key_in_the_file_of_a_column_rule_is_noticed_and_the_table_is_read_again(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'one')")
+    database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    key = tmp_path / "hash.key"
+    key.write_bytes(KEYS[0])
+    rule = f'tables: {{"public.t": {{columns: {{v: {{hash: hmac-sha256, key_file: "{key}"}}}}}}}}'
+    pipe = Pipe(database, tmp_path, extra=rule)
+
+    def table() -> tuple[int, str, str]:
+        (found,) = load_state(pipe.store).tables.values()
+        rule = found.schemas[found.schema_version].columns[1].rule
+        return found.generation, found.state, rule.key_id if rule is not None else ""
+
+    with pipe.start():
+        pipe.streaming().live()
+        assert table() == (1, "live", key_id(KEYS[0]))
+        key.write_bytes(KEYS[1])
+        pipe.wait(lambda: table() == (2, "live", key_id(KEYS[1])))
+        key.write_bytes(b"short")
+        assert "at least 16" in pipe.wait(lambda: refused(pipe))
+        assert table() == (2, "live", key_id(KEYS[1]))

@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import pyarrow.parquet as pq
 
+from sluice.contract.column_values import NO_KEYS, HashKeys
 from sluice.contract.entries import Entry, Segment
 from sluice.contract.schema import TableSchema
 from sluice.contract.xids import XidIntervals
@@ -74,7 +75,9 @@ class FastSent(SentRows):
     def without(self, xids: XidIntervals) -> "FastSent":
         return _sent([one for one in self.frames if one[2] not in xids])
 
-    def encoded(self, schema: TableSchema, *, lsn: int, commit_time_us: int) -> Iterator[EncodedRows]:
+    def encoded(
+        self, schema: TableSchema, *, lsn: int, commit_time_us: int, keys: HashKeys = NO_KEYS
+    ) -> Iterator[EncodedRows]:
         changes = [
             ("t", lsn, ordinal, xid, {}, None) if frame is None else _read(frame, schema, lsn, ordinal, xid, streamed)
             for frame, ordinal, xid, streamed in self.frames
@@ -155,7 +158,9 @@ def _walk(table: Any, rows: Any, width: int, *, in_stream: bool) -> Any:
     )
 
 
-def _encode_rows(rows: Any, schema: TableSchema, *, ordinal: Any, xid: Any, lsn: Any, commit_time_us: Any) -> FastRows:
+def _encode_rows(
+    rows: Any, schema: TableSchema, *, ordinal: Any, xid: Any, lsn: Any, commit_time_us: Any, keys: Any = None
+) -> FastRows:
     count = len(rows.frames)
     lsns = [0] * count if lsn is None else lsn.tolist()
     return _rows(

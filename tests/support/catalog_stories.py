@@ -69,9 +69,9 @@ def changed_in_a_streamed_transaction(
         pipeline.run(**streamed)
 
 
-def verdicts(pipeline: IngestPipeline, tmp_path: Path) -> list[Verdict]:
+def verdicts(pipeline: IngestPipeline, tmp_path: Path, hash_keys: dict[str, bytes] | None = None) -> list[Verdict]:
     """What the oracle finds in the spool at `tmp_path`, beside the source."""
-    spool = Spool(tmp_path / "spool" / "test")
+    spool = Spool(tmp_path / "spool" / "test", hash_keys)
     spool.read()
     with pipeline.database.connect() as connection:
         return spool.verdicts(connection, pipeline.database.publication)

@@ -1,16 +1,37 @@
 """Pipelines whose tables have column rules, and what must be nowhere then."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sluice.contract.column_rules import ColumnRules
+from sluice.contract.column_values import HashKeys, key_id
+from sluice.contract.schema import ColumnRule, RuleKind
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from tests.support import canary
 from tests.support.catalog_stories import verdicts
 from tests.support.ingesting import IngestPipeline
 
 HIDDEN = "canary-hidden-2f9c71"
+KEYS = (b"a key of 16 bytes", b"another key, of many more bytes than the 64 of a block of SHA-256, as it happens")
 LARGE = f"'{HIDDEN} ' || repeat('x', 9000)"
+
+
+def mask(text: str) -> ColumnRule:
+    return ColumnRule(RuleKind.MASK, mask=text)
+
+
+def truncate(length: int) -> ColumnRule:
+    return ColumnRule(RuleKind.TRUNCATE, length=length)
+
+
+def hashed(key: bytes) -> ColumnRule:
+    return ColumnRule(RuleKind.HASH, key_id=key_id(key))
+
+
+def with_keys(columns: Mapping[str, ColumnRule | None], **more: Any) -> ColumnRules:
+    """Rules that have all keys at hand."""
+    return ColumnRules(columns, keys=HashKeys(KEYS), **more)
 
 
 def under(rules: ColumnRules, *tables: str, **more: Any) -> dict[str, Any]:
@@ -30,7 +51,8 @@ def assert_hidden(folder: Path) -> None:
 
 def assert_equal(pipeline: IngestPipeline, folder: Path) -> None:
     """Every table is live and has what the source has under the rules."""
-    assert {(one.state, one.differences) for one in verdicts(pipeline, folder)} == {("live", ())}
+    found = verdicts(pipeline, folder, {key_id(key): key for key in KEYS})
+    assert {(one.state, one.differences) for one in found} == {("live", ())}
 
 
 def shape(pipeline: IngestPipeline, name: str = "public.t") -> tuple[list[str], list[str]]:

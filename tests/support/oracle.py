@@ -12,6 +12,7 @@ A table that is not `live` says itself that it does not equal the source: `Verdi
 """
 
 import hashlib
+import hmac
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -63,8 +64,10 @@ class Verdict:
 class Spool:
     """The manifest below `folder`, a pipeline's own prefix, as far as `read` has followed it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hash_keys: dict[str, bytes] | None = None) -> None:
+        """`hash_keys` are those of column rules, by their ids."""
         self._folder = folder
+        self.hash_keys = hash_keys or {}
         self._sha256 = ""
         self._tables: dict[str, str] = {}
         self._origin = ""
@@ -276,6 +279,15 @@ class Spool:
         assert not wrong, "\n".join(wrong)
         return verdicts
 
+    def _ruled(self, text: str | None, rule: dict[str, Any] | None) -> str | None:
+        """What a column rule makes of a value."""
+        if text is None or rule is None:
+            return text
+        if rule["kind"] == "hash":
+            return hmac.new(self.hash_keys[rule["key_id"]], text.encode(), "sha256").hexdigest()
+        kept: str = rule["mask"] if rule["kind"] == "mask" else text[: rule["length"]]
+        return kept
+
     def _compare(
         self, connection: psycopg.Connection, table: Table, columns: list[str], condition: str
     ) -> tuple[tuple[str, ...], int]:
@@ -296,8 +308,12 @@ class Spool:
         shape = [column for column in shape if not column["ignored"]]
         ours = [column["name"] for column in shape]
         bits = [_FLOATS.get(column["lake"]["sql"]) for column in shape]
+        rules = [column["rule"] for column in shape]
         source = Counter(
-            tuple(same_float(text, bits=width) if width else text for text, width in zip(row, bits, strict=True))
+            tuple(
+                same_float(text, bits=width) if width else self._ruled(text, rule)
+                for text, width, rule in zip(row, bits, rules, strict=True)
+            )
             for row in _source_rows(connection, table, ours, condition)
         )
         places = [place_of(column) for column in shape]

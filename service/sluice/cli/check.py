@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from sluice.cli import findings_view, output, wiring
+from sluice.cli import findings_view, output, policies, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.status import look, verdict_of
 from sluice.errors import FormatTooNew, ManifestCorrupt, PreflightFailed, SlotLost, StoreError, UsageError
@@ -151,7 +151,7 @@ def _examine_source(settings: Settings, report: _Report) -> list[tuple[str, str]
         load_limits=wiring.limits_to_see(settings),
         sessions=wiring.ingest_options(settings, instance="").query_sessions,
         known=known,
-        rules=settings.column_rules,
+        rules=policies.column_rules(settings),
     )
     report.found += seen.findings
     return seen.tables or []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import exits, output, table_names, wiring
+from sluice.cli import exits, output, policies, table_names, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.table_names import Name
 from sluice.printable import counted, one_line
@@ -134,7 +134,7 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     manifest = load_state(wiring.open_spool(settings))
     states = {int(state.table_id): state for state in manifest.tables.values()}
     states.pop(int(messagetable.TABLE_ID), None)
-    policies, patterns = wiring.policies(settings), settings.source.tables or ()
+    configured, patterns = policies.policies(settings), settings.source.tables or ()
     source = known(wiring.operator_options(settings, dsn=dsn), manifest.opened)
     with closing(open_query(source)) as connection:
         catalog, publication = Catalog(connection), settings.source.publication
@@ -153,7 +153,7 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
         before = (state.schema_name, state.table_name) if state is not None else ("", "")
         name = (facts.schema, facts.name) if facts is not None else before
         selected = selects(patterns, *name, first_name=state.first_name if state is not None else None)
-        preview = preview_of(state, facts, policies.of(*name), selected=selected, others=fingerprints)
+        preview = preview_of(state, facts, configured.of(*name), selected=selected, others=fingerprints)
         size = sizes.get(oid) if preview.effect == "snapshot" else None
         planned.append(
             Planned(
@@ -164,7 +164,7 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
             )
         )
     carried = [one.table for one in planned]
-    for finding in () if statement else column_rules.without_table(settings.column_rules, carried):
+    for finding in () if statement else column_rules.without_table(policies.column_rules(settings), carried):
         schema, _, table = finding.object.partition(".")
         planned.append(Planned((schema, table), Preview("stop", f"{finding.seen}; {finding.fix_setting}")))
     return sorted(planned, key=lambda one: one.table)

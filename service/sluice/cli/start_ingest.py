@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sluice import signals
-from sluice.cli import config_reload, wiring
+from sluice.cli import config_reload, policies, wiring
 from sluice.cli.invocation import Invocation
 from sluice.errors import SourceMoved
-from sluice.reloading import FileWatch, Signature
+from sluice.reloading import FileWatch, Signature, signature
 from sluice.settings import Settings
 from sluice.settings.display import fingerprint
 
@@ -40,6 +40,8 @@ def start(
     from sluice.source.slot import require_nobody_receives
 
     instance = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    keys = policies.key_files(settings)
+    keys_seen = signature(*keys)
     reread_dsn = config_reload.dsn(invocation)
     source = wiring.source_options(settings, reread_dsn=reread_dsn)
     options = wiring.ingest_options(settings, instance=instance, source=source)
@@ -65,7 +67,7 @@ def start(
                 pipelines=settings.telemetry.pipelines,
             ),
             rereading=pipeline.Rereading(
-                FileWatch(*config_reload.files(invocation), seen=seen),
+                FileWatch(*config_reload.files(invocation), *keys, seen=(*seen, *keys_seen)),
                 config_reload.ingest(invocation, settings, instance=instance, source=source),
                 lambda name: config_reload.mode_of(settings, name),
             ),

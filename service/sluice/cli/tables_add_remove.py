@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli import findings_view, table_names, wiring
+from sluice.cli import findings_view, policies, table_names, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.table_names import Name
 from sluice.contract.control import ADD, REMOVE
@@ -137,7 +137,7 @@ def _propose(
             publication=source.publication,
             patterns=settings.source.tables or (),
             accept_missing=source.accept_missing,
-            rules=settings.column_rules,
+            rules=policies.column_rules(settings),
         )
         possible = known(membership, followed)
 

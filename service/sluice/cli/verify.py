@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import output, table_names, wiring
+from sluice.cli import output, policies, table_names, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT, NOT_COMPARED
@@ -140,8 +140,10 @@ def verify(
         return LakeReaderProcess(wiring.lake_reader_command(), environment=environment)
 
     with LakeReader(start) as lake:
+        source = wiring.source_options(settings)
+        source.hash_keys.add(policies.policies(settings).hash_keys)
         run = Run.of(
-            wiring.source_options(settings),
+            source,
             store,
             lake.ask,
             load_share=max_load / 100,

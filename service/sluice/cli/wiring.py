@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from sluice.contract.envelope import OP_NAMES
+from sluice.cli.policies import accepted, policies
 from sluice.errors import UsageError
 from sluice.reloading import Signature
 from sluice.settings import Settings
@@ -24,13 +24,10 @@ from sluice.settings.reload import fixed
 if TYPE_CHECKING:
     from sluice.health.reporter import Reporter
     from sluice.ingest.options import IngestOptions
-    from sluice.ingest.tables.policies import Policies
     from sluice.source.sessions import SourceOptions
     from sluice.store.base import ObjectStore
 
 _MEBI = 1024**2
-POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract", "mode"}
-"""Settings of a table that decide what ingest does when it changes."""
 RULE_KEYS = {"columns", "new_columns"}
 """Those that the applier never hears of: what it reads is what was made of the columns before."""
 
@@ -59,7 +56,7 @@ def source_options(settings: Settings, *, reread_dsn: Callable[[], str] | None =
         binary=settings.source.binary,
         allow_insecure=settings.source.allow_insecure,
         allow_untested=settings.source.allow_untested,
-        accept_missing=_accepted(settings),
+        accept_missing=accepted(settings),
         credentials=Credentials(reread=reread_dsn, command=settings.source.password_command),
     )
 
@@ -137,28 +134,10 @@ def ingest_options(settings: Settings, *, instance: str, source: "SourceOptions 
     )
 
 
-def _accepted(settings: Settings) -> str:
-    """A letter for each kind of change that the publication may leave out."""
-    return "".join(letter for letter, name in OP_NAMES.items() if name in settings.source.accept_missing)
-
-
 def limits_to_see(settings: Settings) -> tuple[str, ...]:
     """The limits on the source's load that are set and need `pg_read_all_stats`."""
     names = ("snapshot_max_replica_lag", "snapshot_max_active_sessions")
     return tuple(f"source.{name}" for name in names if getattr(settings.source, name) is not None)
-
-
-def policies(settings: Settings) -> "Policies":
-    """What is to become of tables that change."""
-    from sluice.ingest.tables.policies import Policies, TablePolicy
-
-    default = TablePolicy(
-        **settings.lake.model_dump(include=POLICY_KEYS),
-        accept_missing=_accepted(settings),
-    )
-    own = {name: table.model_dump(include=POLICY_KEYS, exclude_none=True) for name, table in settings.tables.items()}
-    rules = settings.column_rules
-    return Policies(default, {name: replace(default, rules=rules[name], **own[name]) for name in own})
 
 
 def apply_options(

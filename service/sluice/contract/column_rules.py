@@ -12,14 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sluice.contract.catalog_facts import ColumnFacts, TableFacts
+from sluice.contract.column_values import NO_KEYS, STORED_AS, HashKeys, made_of
 from sluice.contract.schema import ColumnRule, ColumnSchema, ExcludedColumn, RuleKind, TableSchema
+from sluice.contract.types import SPELLED_FORMS, binary_form
 from sluice.findings import Finding
 
 NewColumns = Literal["include", "exclude"]
 EXCLUDED = ColumnRule(RuleKind.EXCLUDE)
 """What a column gets that is added where new columns are excluded."""
-_KEEP_ROWS_APART: frozenset[RuleKind] = frozenset()
+_KEEP_ROWS_APART = frozenset([RuleKind.HASH])
 """Rules under which different values of a key stay different."""
+_OF_TEXT = frozenset([RuleKind.TRUNCATE, RuleKind.HASH])
+"""Rules that depend on the text of the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +50,13 @@ NO_RULES = RulesInForce()
 @dataclass(frozen=True, slots=True)
 class ColumnRules:
     """What is configured for one table. `columns` has the rule of each column that is listed, None where
-    that is to carry it as it is; `new_columns` is what becomes of others that are added later.
+    that is to carry it as it is; `new_columns` is what becomes of others that are added later. `keys` are those
+    of its hashes.
     """
 
     columns: Mapping[str, ColumnRule | None] = field(default_factory=dict)
     new_columns: NewColumns = "include"
+    keys: HashKeys = field(default=NO_KEYS, repr=False, compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.columns) or self.new_columns != "include"
@@ -113,8 +119,9 @@ def without_table(configured: Mapping[str, ColumnRules], tables: Sequence[str]) 
             yield Finding("critical", "table.rules_unmatched", name, seen, fix_setting=f"tables: {words}")
 
 
-def applied(schema: TableSchema, rules: RulesInForce) -> TableSchema:
-    """`schema`, of which no column is excluded, under the rules."""
+def applied(schema: TableSchema, rules: RulesInForce, before: TableSchema | None, keys: HashKeys) -> TableSchema:
+    """`schema`, of which no column is excluded, under the rules; it comes after `before`."""
+    known = {column.attnum for column in before.sent} if before is not None else set()
     columns: list[ColumnSchema] = []
     excluded: list[ExcludedColumn] = []
     for place, column in enumerate(schema.columns):
@@ -122,10 +129,18 @@ def applied(schema: TableSchema, rules: RulesInForce) -> TableSchema:
         if rule is not None and rule.kind is RuleKind.EXCLUDE:
             excluded.append(ExcludedColumn(place, replace(column, rule=rule, missing=None)))
         else:
-            columns.append(replace(column, rule=rule))
+            columns.append(_made(column, rule, keys, is_known=column.attnum in known))
     return replace(
         schema, columns=tuple(columns), excluded=tuple(excluded), rules_met=rules.met, rules_of=rules.configured_for
     )
+
+
+def _made(column: ColumnSchema, rule: ColumnRule | None, keys: HashKeys, *, is_known: bool) -> ColumnSchema:
+    """What older rows hold in a column that is `is_known` was made under its rule when it came."""
+    if rule is None:
+        return replace(column, rule=None)
+    missing = column.missing if is_known else made_of(rule, column.missing, keys, where=column.name)
+    return replace(column, rule=rule, lake=STORED_AS, missing=missing)
 
 
 def changed(before: TableSchema, after: TableSchema) -> str:
@@ -141,7 +156,7 @@ def changed(before: TableSchema, after: TableSchema) -> str:
     return ", ".join(said)
 
 
-def findings(facts: TableFacts, rules: RulesInForce) -> Iterator[Finding]:
+def findings(facts: TableFacts, rules: RulesInForce, *, binary: bool = False) -> Iterator[Finding]:
     """What keeps the table from being carried under its rules."""
     if rules.left_behind:
         seen = f"it was {rules.left_behind}, which has column rules, and none are configured under its new name"
@@ -159,7 +174,12 @@ def findings(facts: TableFacts, rules: RulesInForce) -> Iterator[Finding]:
         rule = rules.by_attnum.get(column.attnum)
         if rule is not None and rule.kind not in _KEEP_ROWS_APART and _identifies(facts, column):
             where = f"{facts.qualified_name}.{column.name}"
-            yield Finding("critical", "column.rule_on_key", where, f"{rule.text} is its rule, and {_BY_KEY}")
+            yield Finding("critical", "column.rule_on_key", where, f"its rule is {rule.text}, and {_BY_KEY}")
+        if binary and rule is not None and rule.kind in _OF_TEXT and not _has_text(column):
+            seen = f"its rule is {rule.text}, and the text of {column.type_name} cannot be made from its binary form"
+            setting = "source.binary: false, or exclude or mask the column"
+            where = f"{facts.qualified_name}.{column.name}"
+            yield Finding("critical", "column.rule_binary", where, seen, fix_setting=setting)
 
 
 def of_key(schema: TableSchema) -> str:
@@ -175,7 +195,11 @@ def nearest(name: str, names: Sequence[str]) -> str:
     return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.6)), "")
 
 
-_BY_KEY = "rows are found by it: without its value different rows are one"
+_BY_KEY = "rows are found by it: different rows would be one"
+
+
+def _has_text(column: ColumnFacts) -> bool:
+    return binary_form(column.base_type_oid, column.base_typmod, is_enum=column.is_enum) in SPELLED_FORMS
 
 
 def _identifies(facts: TableFacts, column: ColumnFacts) -> bool:

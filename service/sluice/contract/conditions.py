@@ -24,22 +24,27 @@ PUBLISHED = ", ".join(OP_NAMES.values())
 _IDENTITIES = {"d": "DEFAULT", "f": "FULL", "n": "NOTHING"}
 
 
-def conditions(facts: TableFacts, *, accept_missing: str = "", rules: RulesInForce = NO_RULES) -> Iterator[Finding]:
+def conditions(
+    facts: TableFacts, *, accept_missing: str = "", rules: RulesInForce = NO_RULES, binary: bool = False
+) -> Iterator[Finding]:
     """A critical finding for each condition that does not hold. `accept_missing` has a letter for each kind of
-    change that the publication may leave out, and `rules` are those of its columns.
+    change that the publication may leave out, and `rules` are those of its columns; `binary`: values arrive in the
+    binary form of their types.
     """
     stored = [column for column in facts.sent_columns if not rules.excludes(column.attnum)]
     yield from _names(facts.schema, facts.name, [column.name for column in stored])
     yield from _operations(facts, accept_missing)
     yield from _identity(facts)
-    yield from findings_of_rules(facts, rules)
+    yield from findings_of_rules(facts, rules, binary=binary)
     yield from _partitions(facts)
     yield from _rights(facts, selectable=all(column.selectable for column in stored))
 
 
-def refusal(facts: TableFacts, *, accept_missing: str, rules: RulesInForce = NO_RULES) -> Reason | None:
+def refusal(
+    facts: TableFacts, *, accept_missing: str, rules: RulesInForce = NO_RULES, binary: bool = False
+) -> Reason | None:
     """The first condition that does not hold, with what to do about it; None when all do."""
-    return _refused(conditions(facts, accept_missing=accept_missing, rules=rules))
+    return _refused(conditions(facts, accept_missing=accept_missing, rules=rules, binary=binary))
 
 
 def refusal_of(schema: TableSchema) -> Reason | None:

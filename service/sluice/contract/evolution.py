@@ -215,6 +215,8 @@ _TEXTS = ({_TEXT, _VARCHAR}, {1009, 1015})
 _WITH_PRECISION = {1083, _TIMESTAMP, 1184, 1266}
 _REWRITTEN = {(21, 23), (21, 20), (23, 20), (_FLOAT4, _FLOAT8), (_DATE, _TIMESTAMP)}
 """PostgreSQL writes the table anew, and its own cast changes no value."""
+_OTHER_TEXT = {(_FLOAT4, _FLOAT8), (_DATE, _TIMESTAMP)}
+"""Of them, those that print the same value otherwise: a column rule makes something else of it."""
 _UNBOUNDED = -1
 
 
@@ -223,6 +225,8 @@ def widens(old: ColumnSchema, new: ColumnSchema) -> bool:
     by what they are: that the server could keep the bytes (int and oid, cidr and inet) does not
     keep their meaning.
     """
+    if old.rule is not None and (old.type_oid, new.type_oid) in _OTHER_TEXT:
+        return False
     if (old.type_oid, new.type_oid) in _REWRITTEN:
         return True
     if old.lake.family != new.lake.family or old.lake.special != new.lake.special:

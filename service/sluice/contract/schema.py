@@ -11,24 +11,38 @@ from sluice.contract.types import LakeType
 
 
 class RuleKind(StrEnum):
-    """What a column rule does before anything is stored: `exclude` leaves the column out."""
+    """What a column rule does before anything is stored: `exclude` leaves the column out, `mask` stores a constant
+    text instead of each value that is not NULL, `truncate` the first characters of its text, `hash` the keyed
+    hash (HMAC-SHA-256) of its text.
+    """
 
     EXCLUDE = "exclude"
+    MASK = "mask"
+    TRUNCATE = "truncate"
+    HASH = "hash"
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
     """What happens to the values of a column. `listed_as` is the name by which the configuration asks for
-    it, empty where it is what the table's `new_columns` says of every column that is added.
+    it, empty where it is what the table's `new_columns` says of every column that is added. `mask` is the
+    constant, `length` how many characters are left, `key_id` names the key of a hash.
     """
 
     kind: RuleKind
     listed_as: str = ""
+    mask: str = ""
+    length: int = 0
+    key_id: str = ""
 
     @property
     def text(self) -> str:
-        """As people write it."""
-        return self.kind.value
+        """For people."""
+        if self.kind is RuleKind.TRUNCATE:
+            return f"truncate to {self.length}"
+        if self.kind is RuleKind.HASH:
+            return f"hash with key {self.key_id}"
+        return f"mask {self.mask!r}" if self.kind is RuleKind.MASK else self.kind.value
 
     def does_as(self, other: "ColumnRule | None") -> bool:
         """Whether both make the same of every value."""

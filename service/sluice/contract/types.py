@@ -211,6 +211,11 @@ def binary_form(type_oid: int, typmod: int, *, is_enum: bool) -> str:
     return _BINARY_FORMS.get(type_oid, "")
 
 
+SPELLED_FORMS = frozenset(["text", "uuid", "jsonb", "boolean", "int2", "int4", "int8", "oid", "bytea"])
+"""Binary forms from which the text can be made that the server would print. Of the others it depends on the
+server's own code, to the last digit.
+"""
+
 _DECIMAL = re.compile(r"\Adecimal\((\d+),(\d+)\)\Z")
 
 

@@ -161,6 +161,14 @@ TABLES: tuple[Kind, ...] = (
         "`include` for the column, or another primary key or replica identity",
     ),
     kind(
+        "column.rule_binary",
+        "c",
+        Step.ELSEWHERE,
+        "`source.binary` is true, and a column rule needs the text of values, which cannot be made exactly from their "
+        "binary form",
+        "`source.binary: false`, or exclude or mask the column",
+    ),
+    kind(
         "table.rules_left",
         "c",
         Step.ELSEWHERE,

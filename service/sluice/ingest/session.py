@@ -108,6 +108,7 @@ class Session:
             limits=options.builder,
             start_lsn=start_lsn,
             prepared=prepared,
+            hash_keys=options.source.hash_keys,
         )
         self._count_open()
         self._waiting_since: float | None = None

@@ -82,6 +82,7 @@ class Ingest:
             staged_limit_bytes=options.builder.staged_bytes,
         )
         self.errors = errors or RecentErrors()
+        options.source.hash_keys.add(options.policies.hash_keys)
         self._options = options
         self._store = store
         self._backpressure = Backpressure()
@@ -107,6 +108,7 @@ class Ingest:
         """Goes on with `options`, of which only the selection of tables and the limits may be other
         ones. Nothing pauses. On the event loop.
         """
+        self._options.source.hash_keys.add(options.policies.hash_keys)
         self._options = replace(options, source=self._options.source, instance=self._options.instance)
         self.status.staged_limit_bytes = options.builder.staged_bytes
         if self._epoch is not None:

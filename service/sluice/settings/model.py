@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from sluice.contract import lake_kinds
-from sluice.contract.column_rules import ColumnRules
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.addresses import (
     lake_uri,
@@ -389,11 +388,6 @@ class Settings(Section):
         if spool == lake or lake.startswith(f"{spool}{self.pipeline}/"):
             raise ValueError("lake.uri must not lie in the spool: tables and spool files would share names")
         return self
-
-    @property
-    def column_rules(self) -> dict[str, ColumnRules]:
-        """What happens to columns before anything is stored, by schema.table."""
-        return {name: table.rules for name, table in self.tables.items()}
 
     @property
     def idle_poll(self) -> float:

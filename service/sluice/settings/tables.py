@@ -1,16 +1,13 @@
 """What differs for one table: its policies, and what happens to its columns before anything is stored."""
 
-from typing import Literal
-
 from pydantic import Field
 
-from sluice.contract.column_rules import EXCLUDED, ColumnRules, NewColumns
+from sluice.contract.column_rules import NewColumns
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
+from sluice.settings.columns import ColumnSettings
 from sluice.settings.lake_mode import LakeMode
 from sluice.settings.section import LONGEST_FRESHNESS, ApplyWay, Section
 from sluice.settings.values import Duration
-
-ColumnSettings = Literal["include", "exclude"]
 
 
 class TableSettings(Section):
@@ -33,17 +30,10 @@ class TableSettings(Section):
     )
     columns: dict[str, ColumnSettings] = Field(
         default_factory=dict,
-        description="what happens to single columns before anything is stored, by name: exclude, or include",
+        description="what happens to single columns before anything is stored, by name: exclude, include, "
+        "{mask: TEXT}, {truncate: CHARACTERS} or {hash: hmac-sha256, key_file: FILE}",
     )
     new_columns: NewColumns = Field(
         "include",
         description="exclude leaves out columns that are added after the table joined, until columns lists them",
     )
-
-    @property
-    def rules(self) -> ColumnRules:
-        """What happens to its columns."""
-        return ColumnRules({name: _RULES[rule] for name, rule in self.columns.items()}, new_columns=self.new_columns)
-
-
-_RULES = {"include": None, "exclude": EXCLUDED}

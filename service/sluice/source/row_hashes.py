@@ -14,9 +14,8 @@ from sluice.contract.row_form import FLOATS, SEPARATOR, is_hashed
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice.quoting import quote_identifier, quote_qualified
+from sluice.source.rule_sql import text_sent, text_stored
 
-_ALREADY_TEXT = frozenset((25, 1043))
-"""text and varchar: their text is themselves. char(n) would lose its padding."""
 _MOST_ARGUMENTS = 30
 """A function takes 100; each form has a separator, and the groups are joined again."""
 _SENDS = {"float": ("float4", "pg_catalog.float4send"), "double": ("float8", "pg_catalog.float8send")}
@@ -24,7 +23,9 @@ _SENDS = {"float": ("float4", "pg_catalog.float4send"), "double": ("float8", "pg
 
 @dataclass(frozen=True, slots=True)
 class RowHashes:
-    """The statements for one table. `bits` of the hash of the key are the range of a row; a table
+    """The statements for one table, for a session that has the keys of its rules.
+
+    `bits` of the hash of the key are the range of a row; a table
     without key is ranged by whole rows.
     """
 
@@ -46,7 +47,7 @@ class RowHashes:
     def rows(self, blocks: tuple[int, int] | None, ranges: Sequence[int]) -> str:
         """(hash of the key, hash of the row, texts of the key ...) of the rows in `ranges`."""
         facts = {column.name: column for column in self.facts.columns}
-        texts = [text_sent(facts[column.name]) for column in self.schema.key_columns]
+        texts = [text_stored(facts[column.name], column.rule) for column in self.schema.key_columns]
         chosen = f"({self._key_hash} & {self._mask}) = ANY ('{{{','.join(map(str, ranges))}}}'::int8[])"
         return (
             f"SELECT {', '.join([self._key_hash, self._row_hash, *texts])} FROM {self._table}"
@@ -93,7 +94,7 @@ class RowHashes:
         name = quote_identifier(column.name)
         lake = column.lake
         if is_hashed(lake):
-            return self._hash(text_sent(facts))
+            return self._hash(text_stored(facts, column.rule))
         if lake.is_array:
             kind, _ = _SENDS[lake.element]
             array = f"{name}::pg_catalog.{kind}[]"
@@ -121,14 +122,6 @@ def probe(seed: int) -> str:
         f'SELECT pg_catalog.hashtextextended(text COLLATE pg_catalog."C", {seed}::int8) '
         "FROM pg_catalog.unnest(%s::text[]) WITH ORDINALITY AS probe (text, place) ORDER BY place"
     )
-
-
-def text_sent(facts: ColumnFacts) -> str:
-    """The text that the stream would send for the value."""
-    name = quote_identifier(facts.name)
-    if facts.base_type_oid in _ALREADY_TEXT:
-        return f"{name}::pg_catalog.text"
-    return f"pg_catalog.textin({facts.output_function}({name}))"
 
 
 def _concat(forms: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ Replication Protocol; Control Data Functions.)
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NoReturn
@@ -23,6 +23,7 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from sluice import lsn
+from sluice.contract.column_values import HashKeys
 from sluice.contract.entries import Opened
 from sluice.errors import (
     ServiceError,
@@ -124,6 +125,8 @@ class SourceOptions:
     connection string ask for less than verify-full of a host that is not this machine, `allow_untested`
     lets `check` pass a major of PostgreSQL that nobody tried, `accept_missing` a publication without the kinds of
     change whose letters it has.
+    `hash_keys` are those by which column rules hash what is read. `settings` are
+    given to each session as it begins, where no log of the server shows them.
     `cancellation` ends every blocking call of the sessions that are opened with these options.
     `credentials` are asked for each connection.
     """
@@ -137,6 +140,8 @@ class SourceOptions:
     allow_insecure: bool = False
     allow_untested: bool = False
     accept_missing: str = ""
+    hash_keys: HashKeys = field(default_factory=HashKeys, repr=False, compare=False)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     cancellation: Cancellation = field(default_factory=Cancellation, repr=False, compare=False)
     credentials: Credentials = field(default_factory=Credentials, repr=False, compare=False)
 
@@ -328,7 +333,7 @@ def _conninfo(options: SourceOptions, given: dict[str, Any], *, replication: boo
             hint="use sslmode=verify-full with sslrootcert=<file> or sslrootcert=system; "
             "source.allow_insecure: true only where the network itself is trusted",
         )
-    pinned = {**PINS, "lock_timeout": LOCK_TIMEOUT[replication]}
+    pinned = {**PINS, "lock_timeout": LOCK_TIMEOUT[replication], **options.settings}
     pins = " ".join(f"-c {name}={_option_value(value)}" for name, value in pinned.items())
     parameters: dict[str, Any] = {
         "connect_timeout": options.connect_timeout_s,

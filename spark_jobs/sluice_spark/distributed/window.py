@@ -28,7 +28,6 @@ from sluice_spark.distributed.partition_stage import BinCount, CutTask
 from sluice_spark.distributed.stages import COUNT, ERROR, RESULT, Piece, Stages, require, results, settings
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.partition import Links, cutter_for
-from sluice_spark.fold.ranges import KeyRanges
 from sluice_spark.lake.commit_way import DISTRIBUTED, NotDirect
 from sluice_spark.lake.direct.data_files import Written
 from sluice_spark.lake.direct.edit import Edit, with_vector
@@ -222,10 +221,8 @@ class DistributedWindow:
         stages, task = self._stages, self._task
         keys = sum(portion.key_count for portion in portions)
         tasks = max(stages.slots, math.ceil(keys / _KEYS_A_TASK))
-        if not plan.ranges.worth_their_cost(files=len(files)):
-            plan = replace(plan, ranges=KeyRanges())
         # All keys in the scratch may match.
-        plan = replace(plan, unmatched=False)
+        plan = replace(plan.cheapest(lambda: len(files)), unmatched=False)
         paths = [f"{self._spool_path}/{portion.keys}" for portion in portions]
         numbers = {portion.number: place for place, portion in enumerate(portions)}
         with settings(stages.session, {**JOIN_SETTINGS, "spark.sql.shuffle.partitions": str(tasks)}):

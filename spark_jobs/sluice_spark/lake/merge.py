@@ -18,6 +18,11 @@ NO_BASE_ROW = "sluice: a value was not sent and the lake has no row to keep it f
 """What the statement raises, to be recognised in Spark's error."""
 
 
+def table_at(path: str) -> str:
+    """The Delta table at `path`, as statements name it."""
+    return f"delta.{quote(path)}"
+
+
 def merge_text(plan: MergePlan, *, target: str, source: str) -> str:
     """MERGE of the view `source` into the table expression `target`."""
     lines = [f"MERGE INTO {target} AS t USING {source} AS s ON {' AND '.join(key_conditions(plan))}"]

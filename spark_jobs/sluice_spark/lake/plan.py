@@ -5,6 +5,7 @@ removed. It holds no session, no statement text and no rows: those are handed ov
 the columns that the plan names.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -44,6 +45,12 @@ class MergePlan:
             unmatched=not folded.rows[MATCH].to_numpy().all(),
             ranges=KeyRanges.of(folded.rows, schema),
         )
+
+    def cheapest(self, files: Callable[[], int]) -> "MergePlan":
+        """Without the ranges of keys where a table of so many `files` gains nothing by them."""
+        if not self.ranges or self.ranges.worth_their_cost(files=files()):
+            return self
+        return replace(self, ranges=KeyRanges())
 
     def plus(self, other: "MergePlan") -> "MergePlan":
         """One plan for the rows of both."""

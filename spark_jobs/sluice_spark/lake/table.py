@@ -11,7 +11,6 @@ Also owns that no foreign change goes unnoticed: every version since the last lo
 before a window and after its commit.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -23,7 +22,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
-from sluice_spark.fold.ranges import KeyRanges
 from sluice_spark.lake.commit_way import MERGE, CommitWay, NotDirect
 from sluice_spark.lake.commits import Change, ColumnChange, Marker, NewColumns, StatedColumns, Statement, Write
 from sluice_spark.lake.direct.commit import DirectTable, DirectWindow, FirstRows
@@ -36,10 +34,9 @@ from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, refuse_late, tag
 from sluice_spark.lake.layout import NEITHER, TABLE_PROPERTIES, Field, is_floating, statistics_properties
 from sluice_spark.lake.log import LakeLog
-from sluice_spark.lake.merge import merge_text, rows_merge_text
+from sluice_spark.lake.merge import merge_text, rows_merge_text, table_at
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.rows_to_commit import HeldRows, Pieces, struct
-from sluice_spark.lake.sql import quote
 from sluice_spark.phases import Phases
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -97,7 +94,7 @@ class LakeTable:
     @property
     def expression(self) -> str:
         """The table in SQL."""
-        return f"delta.{quote(self.path)}"
+        return table_at(self.path)
 
     def recorded(self) -> ExaminedVersion:
         """The newest version and the marker it records, without proof of how it came to be. Raises
@@ -305,10 +302,8 @@ class LakeTable:
 
     def _statement(self, merge: MergePlan | RowsMergePlan) -> str:
         if isinstance(merge, RowsMergePlan):
-            return rows_merge_text(merge, target=self.expression, source=quote(VIEW))
-        if merge.ranges and not merge.ranges.worth_their_cost(files=self.file_count()):
-            merge = dataclasses.replace(merge, ranges=KeyRanges())
-        return merge_text(merge, target=self.expression, source=quote(VIEW))
+            return rows_merge_text(merge, target=self.expression, source=VIEW)
+        return merge_text(merge.cheapest(self.file_count), target=self.expression, source=VIEW)
 
     def execute(self, app_id: str, version: int, *, statement: str) -> None:
         """Commits one MERGE or UPDATE that carries the marker."""

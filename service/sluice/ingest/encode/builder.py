@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sluice.contract import keys
+from sluice.contract.column_values import NO_KEYS, HashKeys
 from sluice.contract.entries import BodyCommit, Commits, Prepared, PreparedEnd, Segment
 from sluice.contract.schema import TableSchema
 from sluice.errors import LimitReached, UnsupportedChange
@@ -94,11 +95,13 @@ class Builder:
         limits: BuilderLimits,
         start_lsn: int,
         prepared: Iterable[Prepared] = (),
+        hash_keys: HashKeys = NO_KEYS,
     ) -> None:
         self._tables = tables
         self._upload = upload
         self._fetch = fetch
         self._epoch = epoch
+        self._hash_keys = hash_keys
         self._numbers = numbers
         self.limits = limits
         self._bodies: dict[int, Body] = {}
@@ -310,6 +313,7 @@ class Builder:
                 xid=run.xid,
                 lsn=run.lsn,
                 commit_time_us=run.commit_time_us,
+                keys=self._hash_keys,
             )
         except UnsupportedChange as error:
             self._tables.lose_value(run.relation.oid, str(error), lsn=None if run.undecided else run.position_lsn)
@@ -447,7 +451,9 @@ class Builder:
             self._tables.lose_value(relation.oid, _WITHHELD, lsn=position_lsn)
             return
         try:
-            for encoded in sent.encoded(schema, lsn=commit.end_lsn, commit_time_us=commit.commit_time_us):
+            for encoded in sent.encoded(
+                schema, lsn=commit.end_lsn, commit_time_us=commit.commit_time_us, keys=self._hash_keys
+            ):
                 self._write(encoded)
         except UnsupportedChange as error:
             self._tables.lose_value(relation.oid, str(error), lsn=position_lsn)

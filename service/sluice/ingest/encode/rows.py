@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.contract import envelope
+from sluice.contract.column_values import NO_KEYS, HashKeys
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.xids import XidIntervals
 from sluice.errors import DecodeError, UnsupportedChange
+from sluice.ingest.encode.column_rules import ruled
 from sluice.ingest.encode.marks import SPECIAL_TYPE, UNCHANGED_TYPE, special_column, unchanged_column
 from sluice.ingest.encode.stats import KeyRange, SegmentStats, count_ops, differs, key_range
 from sluice.ingest.encode.types.families import arrow_type, binary_as_text, read, read_binary, require_binary_form
@@ -150,9 +152,10 @@ def encode_rows(
     xid: Numbers,
     lsn: Numbers | None,
     commit_time_us: Numbers | None,
+    keys: HashKeys = NO_KEYS,
 ) -> EncodedRows:
     """The rows in their order, with what is known of their transactions; `lsn` and `commit_time_us`
-    are None while those are open.
+    are None while those are open. `keys` are those of column rules.
 
     Raises DecodeError for values that the columns' types never print, UnsupportedChange for a value
     that cannot be carried at all.
@@ -163,12 +166,12 @@ def encode_rows(
             f"{schema.version} has {len(schema.columns)}"
         )
     codes = _OP_CODES[rows.op]
-    old_values = _old_values(rows, schema)
+    old_values = _old_values(rows, schema, keys)
     new_side, old_side = _Side(), _Side()
     new_values: dict[str, _Values] = {}
     unchanged: list[tuple[ColumnSchema, Mask]] = []
     for position, column in enumerate(schema.columns):
-        values, absent = _new_values(rows, position, column, schema)
+        values, absent = _new_values(rows, position, column, schema, keys)
         new_values[column.name] = values
         new_side.add(column, values)
         if absent is not None:
@@ -318,7 +321,9 @@ def _sent(rows: RowColumns, vector: FieldVector, where: str) -> tuple[Texts, int
     return replace(texts, present=binary), _BINARY, bool(np.any(vector.kind == _UNKNOWN))
 
 
-def _values(texts: Texts, kind: int, column: ColumnSchema) -> _Values:
+def _values(texts: Texts, kind: int, column: ColumnSchema, keys: HashKeys) -> _Values:
+    if column.rule is not None:
+        return _Values(ruled(texts, column.rule, keys, binary_form=column.binary_form if kind == _BINARY else None))
     if kind == _TEXT:
         return _Values(texts)
     require_binary_form(column.binary_form, texts.where)
@@ -327,7 +332,7 @@ def _values(texts: Texts, kind: int, column: ColumnSchema) -> _Values:
 
 
 def _new_values(
-    rows: RowColumns, position: int, column: ColumnSchema, schema: TableSchema
+    rows: RowColumns, position: int, column: ColumnSchema, schema: TableSchema, keys: HashKeys
 ) -> tuple[_Values, Mask | None]:
     """The new values, and which rows were sent without one although it is not NULL. What the old
     row still holds is taken from there.
@@ -336,7 +341,7 @@ def _new_values(
     vector = rows.new[position]
     texts, kind, some_unknown = _sent(rows, vector, where)
     if not some_unknown:
-        return _values(texts, kind, column), None
+        return _values(texts, kind, column, keys), None
     unknown = vector.kind == _UNKNOWN
     if rows.old is not None:
         old = rows.old[position]
@@ -348,7 +353,7 @@ def _new_values(
         start, length = np.where(stated, old.start, texts.start), np.where(stated, old.length, texts.length)
         texts = Texts(texts.raw, start, length, texts.present | stated, where)
         unknown &= ~stated
-    values = _values(texts, kind, column)
+    values = _values(texts, kind, column, keys)
     if not unknown.any():
         return values, None
     if np.any(unknown & (rows.op == _INSERT)):
@@ -371,7 +376,7 @@ def _one_kind(kinds: npt.NDArray[np.uint8], where: str) -> int:
     return int(kinds[0])
 
 
-def _old_values(rows: RowColumns, schema: TableSchema) -> dict[str, _Values]:
+def _old_values(rows: RowColumns, schema: TableSchema, keys: HashKeys) -> dict[str, _Values]:
     """The old values of the identity columns by name; empty when no row has any."""
     found: dict[str, _Values] = {}
     if rows.old is None:
@@ -385,7 +390,7 @@ def _old_values(rows: RowColumns, schema: TableSchema) -> dict[str, _Values]:
                 f"{texts.where}: the server sent an old row without the value of this identity column",
                 hint="resync the table",
             )
-        found[column.name] = _values(texts, kind, column)
+        found[column.name] = _values(texts, kind, column, keys)
     return found
 
 

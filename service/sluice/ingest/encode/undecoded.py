@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sluice.contract.column_values import NO_KEYS, HashKeys
 from sluice.contract.schema import TableSchema
 from sluice.contract.xids import XidIntervals
 from sluice.ingest.encode.column_rules import stored_rows
@@ -66,7 +67,9 @@ class SentRows:
         """Whether what a change is was withheld: no message is empty."""
         return bool(pc.any(pc.equal(pc.binary_length(self.batch.column(_FRAME)), 0)).as_py())
 
-    def encoded(self, schema: TableSchema, *, lsn: int, commit_time_us: int) -> Iterator[EncodedRows]:
+    def encoded(
+        self, schema: TableSchema, *, lsn: int, commit_time_us: int, keys: HashKeys = NO_KEYS
+    ) -> Iterator[EncodedRows]:
         """The changes in `schema`, once their transaction has committed. Raises DecodeError and
         UnsupportedChange, as `encode_rows` does.
         """
@@ -93,6 +96,7 @@ class SentRows:
                 xid=xid[is_row],
                 lsn=known,
                 commit_time_us=time,
+                keys=keys,
             )
 
 

@@ -55,6 +55,15 @@ class Texts:
     def __len__(self) -> int:
         return len(self.start)
 
+    @staticmethod
+    def of(array: pa.Array, where: str) -> "Texts":
+        """The values of a string array, copied; nulls are not present."""
+        _, offsets, content = array.buffers()
+        bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+        present = array.is_valid().to_numpy(zero_copy_only=False)
+        raw = (content.to_pybytes() if content is not None else b"") + PADDING
+        return Texts(raw, bounds[:-1].astype(np.int64), np.diff(bounds), present, where)
+
     @cached_property
     def complete(self) -> bool:
         """Whether every row is present."""

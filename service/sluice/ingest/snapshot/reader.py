@@ -20,7 +20,7 @@ from psycopg import pq
 from sluice import faults
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.chunks import ENDLESS, BlockRange
-from sluice.contract.schema import TableSchema
+from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
 from sluice.ingest.tables.catalog_diff import fingerprint
@@ -49,7 +49,12 @@ _BINARY = frozenset(
 
 def binary_columns(schema: TableSchema) -> list[int]:
     """The columns, from 0, that COPY sends in binary form."""
-    return [place for place, column in enumerate(schema.columns) if column.binary_form in _BINARY]
+    return [place for place, column in enumerate(schema.columns) if _in_binary(column)]
+
+
+def _in_binary(column: ColumnSchema) -> bool:
+    """A column rule needs the text."""
+    return column.rule is None and column.binary_form in _BINARY
 
 
 class SnapshotRaced(SourceUnavailable):
@@ -83,7 +88,7 @@ def copy_statement(schema: TableSchema, facts: TableFacts, blocks: BlockRange | 
             raise SnapshotRaced(f"{schema.qualified_name} no longer has the column {column.name}")
         function, base_type_oid = functions[column.name]
         name = quote_identifier(column.name)
-        plain = base_type_oid in _ALREADY_TEXT or column.binary_form in _BINARY
+        plain = base_type_oid in _ALREADY_TEXT or _in_binary(column)
         fields.append(name if plain else f"pg_catalog.textin({function}({name}))")
     conditions = [where] if where else []
     source = quote_qualified(facts.schema, facts.name)

@@ -9,14 +9,16 @@ from dataclasses import replace
 import numpy as np
 
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.column_values import NO_KEYS, HashKeys
 from sluice.contract.entries import REPAIR_ORDINAL
 from sluice.contract.schema import TableSchema
 from sluice.ingest.encode.rows import encode_rows
 from sluice.ingest.encode.segment import SegmentFile, SegmentWriter
-from sluice.ingest.snapshot.keyed_rows import missing_keys, rows_of_keys
-from sluice.ingest.snapshot.reader import SnapshotSession, binary_columns, read_rows
+from sluice.ingest.snapshot.keyed_rows import KeyColumn, missing_keys, rows_of_keys
+from sluice.ingest.snapshot.reader import SnapshotRaced, SnapshotSession, binary_columns, read_rows
 from sluice.protocol.copy_rows import CopyRows, encode_copy
 from sluice.protocol.tuples import FieldVector, RowColumns
+from sluice.source.rule_sql import with_hash_keys
 from sluice.source.sessions import KnownSource
 from sluice.source.snapshot_export import SnapshotHolder
 
@@ -33,19 +35,21 @@ def read_again(
     has none there; as changes of a Repair. Raises what is wrong with
     the table.
     """
-    columns = [column for column in facts.columns if schema.column(column.name) in schema.key_columns]
-    order = {column.name: place for place, column in enumerate(schema.key_columns)}
-    columns.sort(key=lambda column: order[column.name])
+    named = {column.name: column for column in facts.columns}
+    columns = [KeyColumn(named[column.name], column.rule) for column in schema.key_columns if column.name in named]
+    if len(columns) != len(schema.key_columns):
+        raise SnapshotRaced(f"{schema.qualified_name} no longer has the columns of its key")
     writer = SegmentWriter(schema)
     ordinal = itertools.count(REPAIR_ORDINAL)
     reader = CopyRows(len(schema.columns), binary_columns(schema))
-    with closing(SnapshotSession(options, holder.snapshot_name)) as session, session.locked([facts]) as wrong:
+    keyed = with_hash_keys(options, schema.key_columns)
+    with closing(SnapshotSession(keyed, holder.snapshot_name)) as session, session.locked([facts]) as wrong:
         if wrong:
             raise wrong[facts.oid]
         where = rows_of_keys(columns, wanted)
         for read in read_rows(session, schema=schema, facts=facts, where=where, accept_empty=True):
             rows = reader.feed(read.chunks, sizes=read.sizes)
-            _append(writer, schema, rows, ordinal, lsn=holder.consistent_lsn, op=_UPDATE)
+            _append(writer, schema, rows, ordinal, lsn=holder.consistent_lsn, op=_UPDATE, keys=options.hash_keys)
         reader.close()
         gone = missing_keys(session.inside, facts, columns, wanted)
     if gone:
@@ -57,7 +61,8 @@ def read_again(
                 row[position] = text
             full.append(row)
         rows = CopyRows(len(schema.columns)).feed(encode_copy(full))
-        _append(writer, schema, rows, ordinal, lsn=holder.consistent_lsn, op=_DELETE)
+        # What is stored of the keys is given already.
+        _append(writer, schema, rows, ordinal, lsn=holder.consistent_lsn, op=_DELETE, keys=None)
     return writer.finish()
 
 
@@ -69,7 +74,9 @@ def _append(
     *,
     lsn: int,
     op: int,
+    keys: HashKeys | None,
 ) -> None:
+    """Without `keys` the values are as they are stored, and no rule is applied."""
     count = len(rows)
     if not count:
         return
@@ -77,16 +84,21 @@ def _append(
     if op == _DELETE:
         rows = replace(rows, old_kind=np.full(count, _OLD_KEY, np.uint8), old=rows.new, new=_nulls(rows.new))
     rows = replace(rows, op=np.full(count, op, np.uint8))
-    writer.append(
-        encode_rows(
-            rows,
-            schema,
-            ordinal=np.array(list(itertools.islice(ordinal, count)), np.int64),
-            xid=np.zeros(count, np.int64),
-            lsn=np.full(count, lsn, np.int64),
-            commit_time_us=np.full(count, now_us, np.int64),
-        )
+    shape = schema if keys is not None else _without_rules(schema)
+    encoded = encode_rows(
+        rows,
+        shape,
+        ordinal=np.array(list(itertools.islice(ordinal, count)), np.int64),
+        xid=np.zeros(count, np.int64),
+        lsn=np.full(count, lsn, np.int64),
+        commit_time_us=np.full(count, now_us, np.int64),
+        keys=keys or NO_KEYS,
     )
+    writer.append(replace(encoded, schema=schema))
+
+
+def _without_rules(schema: TableSchema) -> TableSchema:
+    return replace(schema, columns=tuple(replace(column, rule=None) for column in schema.columns))
 
 
 def _nulls(fields: tuple[FieldVector, ...]) -> tuple[FieldVector, ...]:

@@ -92,7 +92,7 @@ class SnapshotSegments:
                 taken = sum(read.sizes)
                 rows = reader.feed(read.chunks, sizes=read.sizes, emptied=True)
                 read.chunks.clear()
-                encoded = _encode(rows, schema, lsn=lsn, ordinal=ordinal, time_us=now_us)
+                encoded = self._encoded(rows, schema, lsn=lsn, ordinal=ordinal, time_us=now_us)
                 del rows
                 count = encoded[0].stats.rows if encoded else 0
                 if encoded and encoded[0].large:
@@ -108,6 +108,24 @@ class SnapshotSegments:
             reader.close()
         if writer.nbytes:
             yield self._store(schema, writer.finish())
+
+    def _encoded(
+        self, rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, time_us: int
+    ) -> deque[EncodedRows]:
+        """The rows, if there are any; nothing else holds them or what they came in."""
+        count = len(rows.op)
+        if not count:
+            return deque()
+        encoded = encode_rows(
+            rows,
+            schema,
+            ordinal=np.arange(ordinal, ordinal + count),
+            xid=np.zeros(count, np.int64),
+            lsn=np.full(count, lsn, np.int64),
+            commit_time_us=np.full(count, time_us, np.int64),
+            keys=self._options.hash_keys,
+        )
+        return deque([encoded])
 
     def _require_going_on(self, schema: TableSchema) -> None:
         if self._stop.is_set():
@@ -126,19 +144,3 @@ def first_ordinal(blocks: BlockRange | None, relations: Sequence[str]) -> int:
     if blocks is None:
         return 0
     return (relations.index(blocks.relation) << _RELATION_BITS) + (blocks.first << _BLOCK_BITS)
-
-
-def _encode(rows: RowColumns, schema: TableSchema, *, lsn: int, ordinal: int, time_us: int) -> deque[EncodedRows]:
-    """The rows, if there are any; nothing else holds them or what they came in."""
-    count = len(rows.op)
-    if not count:
-        return deque()
-    encoded = encode_rows(
-        rows,
-        schema,
-        ordinal=np.arange(ordinal, ordinal + count),
-        xid=np.zeros(count, np.int64),
-        lsn=np.full(count, lsn, np.int64),
-        commit_time_us=np.full(count, time_us, np.int64),
-    )
-    return deque([encoded])

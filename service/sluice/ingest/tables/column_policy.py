@@ -15,7 +15,7 @@ def under_policy(schema: TableSchema, latest: TableSchema | None, policy: TableP
     out; none that identifies rows.
     """
     rules = policy.rules.in_force(schema.columns, latest, name=schema.qualified_name)
-    schema = column_rules.applied(schema, rules)
+    schema = column_rules.applied(schema, rules, latest, policy.rules.keys)
     if latest is None or policy.contract == "stop":
         return schema
     known = {column.attnum: column.ignored for column in latest.columns}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from sluice.contract import lake_kinds
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.column_rules import ColumnRules, RulesInForce
+from sluice.contract.column_values import HashKeys
 from sluice.contract.conditions import refusal
 from sluice.contract.reasons import Reason
 from sluice.contract.schema import TableSchema
@@ -20,7 +21,8 @@ class TablePolicy:
     renamed keeps its path, or is made anew at that of the new name. `contract`: whether the lake table
     follows the columns of the source, leaves out those that are added, or stops at any change of them.
     `mode` is the kind of its lake table. `accept_missing` has a letter for each kind of
-    change that the publication may leave out. `rules`: what happens to columns before anything is stored.
+    change that the publication may leave out. `binary`: values arrive in the binary form of their
+    types. `rules`: what happens to columns before anything is stored.
     """
 
     on_change: OnChange = "resync"
@@ -29,6 +31,7 @@ class TablePolicy:
     contract: Contract = "evolve"
     mode: str = lake_kinds.DEFAULT
     accept_missing: str = ""
+    binary: bool = False
     rules: ColumnRules = field(default_factory=ColumnRules)
 
     @property
@@ -47,7 +50,9 @@ class TablePolicy:
 
     def refusal(self, facts: TableFacts, latest: TableSchema | None) -> Reason | None:
         """Why the table cannot be carried; None when it can."""
-        return refusal(facts, accept_missing=self.accept_missing, rules=self.rules_of(facts, latest))
+        return refusal(
+            facts, accept_missing=self.accept_missing, rules=self.rules_of(facts, latest), binary=self.binary
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,14 @@ class Policies:
 
     default: TablePolicy = field(default_factory=TablePolicy)
     tables: Mapping[str, TablePolicy] = field(default_factory=dict)
+
+    @property
+    def hash_keys(self) -> HashKeys:
+        """Those of all column rules."""
+        found = HashKeys()
+        for policy in (self.default, *self.tables.values()):
+            found.add(policy.rules.keys)
+        return found
 
     def of(self, schema_name: str, table_name: str) -> TablePolicy:
         return self.tables.get(f"{schema_name}.{table_name}", self.default)

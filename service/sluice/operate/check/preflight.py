@@ -121,6 +121,7 @@ class _Examination:
                 server_version=self._look.version,
                 accept_missing=self._look.options.accept_missing,
                 rules_of=self._rules_of,
+                binary=self._look.options.binary,
             )
         )
         found += column_rules.without_table(self._rules, [facts.qualified_name for facts in tables])

@@ -28,10 +28,11 @@ def examine_tables(
     server_version: int,
     accept_missing: str = "",
     rules_of: Callable[[TableFacts], RulesInForce] = lambda _: NO_RULES,
+    binary: bool = False,
 ) -> Iterator[Finding]:
     """Findings about each table, then about tables that get into each other's way."""
     for facts in tables:
-        yield from conditions(facts, accept_missing=accept_missing, rules=rules_of(facts))
+        yield from conditions(facts, accept_missing=accept_missing, rules=rules_of(facts), binary=binary)
         yield from _operations(facts, accept_missing)
         yield from _identity(facts)
         yield from _filter(facts)

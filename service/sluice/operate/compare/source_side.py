@@ -14,11 +14,12 @@ from typing import Any
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.chunks import BLOCK_BYTES
 from sluice.contract.row_form import PROBES, Row, Sums
-from sluice.contract.schema import TableSchema
-from sluice.errors import SourceUnavailable
+from sluice.contract.schema import RuleKind, TableSchema
+from sluice.errors import SourceUnavailable, UnsupportedChange
 from sluice.ingest.snapshot.reader import table_at
 from sluice.source.catalog import Catalog
 from sluice.source.row_hashes import RowHashes, probe
+from sluice.source.rule_sql import with_hash_keys
 from sluice.source.sessions import Connection, KnownSource, open_query, translated
 
 BLOCKS_AT_ONCE = 8192
@@ -108,10 +109,24 @@ def opened(
     """The table as of `snapshot`. Raises what `table_at` raises, UnsupportedChange when it no longer
     has the columns of `schema`.
     """
-    with table_at(options, facts=facts, snapshot=snapshot) as connection:
+    keyed = with_hash_keys(options, schema.columns)
+    with table_at(keyed, facts=facts, snapshot=snapshot) as connection:
+        _require_characters(connection, schema)
         row_filter = Catalog(connection).row_filter(facts)
         hashes = RowHashes(schema, facts, form.seed, bits, form.as_hex, row_filter)
         yield SourceTable(connection, hashes, load)
+
+
+def _require_characters(connection: Connection, schema: TableSchema) -> None:
+    """Raises UnsupportedChange where the server counts bytes and a rule counts characters."""
+    if not any(column.rule is not None and column.rule.kind is RuleKind.TRUNCATE for column in schema.columns):
+        return
+    with translated("asking for the encoding"):
+        found = connection.execute("SELECT pg_catalog.current_setting('server_encoding')").fetchone()
+    if found is not None and found[0] == "SQL_ASCII":
+        raise UnsupportedChange(
+            f"{schema.qualified_name} has a rule that truncates, and a server with SQL_ASCII counts bytes"
+        )
 
 
 @dataclass(frozen=True, slots=True)

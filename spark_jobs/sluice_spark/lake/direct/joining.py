@@ -1,7 +1,7 @@
 """Small data files of one table, written anew as one beside its windows, and put in their place between two of them.
 
 Owns that what is written beside can be useless, never wrong. Data files never change, and rows are only ever removed
-from them: those that windows remove meanwhile are removed from the new file as well, by a vector. It is deleted
+from them: those that windows remove meanwhile are removed from the new file as well, by a vector. It is dropped
 where that does not hold, or where the table got other columns. Nothing of it is in the table before the commit that
 takes it in, which is a commit like any other: it is refused when somebody else came in between. What is not taken in
 soon is deleted, long before VACUUM would take it for a file that nobody needs. (Delta protocol: Add File and Remove

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.contract.types import LakeType, decimal_parts
 from sluice.errors import UnsupportedChange
@@ -76,6 +77,15 @@ _BINARY_TEXTS: dict[str, Callable[[Texts], Texts]] = {
     "uuid": uuid_text,
 }
 """Forms of types that the lake keeps as text."""
+_SPELLED = {
+    "boolean": pa.bool_(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "oid": pa.int64(),
+    "bytea": pa.binary(),
+}
+"""Other ones of which the text is known to be the server's."""
 
 
 def arrow_type(lake: LakeType) -> pa.DataType:
@@ -102,6 +112,19 @@ def read_binary(fields: Texts, form: str, lake: LakeType) -> Reading:
 def binary_as_text(fields: Texts, form: str) -> Texts | None:
     """The column as text, for the forms of types that the lake keeps as text; None for the others."""
     return _BINARY_TEXTS[form](fields) if form in _BINARY_TEXTS else None
+
+
+def spelled(fields: Texts, form: str) -> Texts | None:
+    """The text that the server prints for values of the binary form `form`, None where that is not known exactly."""
+    plain = binary_as_text(fields, form)
+    if plain is not None or form not in _SPELLED:
+        return plain
+    array = _BINARY_READERS[form](fields, _SPELLED[form]).array
+    if form == "boolean":
+        array = pc.if_else(array, "t", "f")
+    elif form == "bytea":
+        array = pa.array([None if value is None else f"\\x{value.hex()}" for value in array.to_pylist()], pa.string())
+    return Texts.of(array.cast(pa.string()), fields.where)
 
 
 def require_binary_form(form: str, where: str) -> None:

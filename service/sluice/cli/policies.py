@@ -1,0 +1,87 @@
+"""What is to become of tables and of their columns, from the settings and the files with the keys of hashes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.contract.column_rules import EXCLUDED, ColumnRules
+from sluice.contract.column_values import HashKeys, key_id
+from sluice.contract.envelope import OP_NAMES
+from sluice.contract.schema import ColumnRule, RuleKind
+from sluice.errors import UsageError
+from sluice.settings import Settings
+from sluice.settings.columns import ColumnSettings, HashSettings, MaskSettings
+from sluice.settings.tables import TableSettings
+
+if TYPE_CHECKING:
+    from sluice.ingest.tables.policies import Policies
+
+POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract", "mode"}
+"""Settings of a table that decide what ingest does when it changes."""
+SHORTEST_KEY = 16
+"""Bytes. A hash with a key that can be tried out is as good as none."""
+
+
+def policies(settings: Settings) -> "Policies":
+    """What is to become of tables that change, and of columns. Raises UsageError for a key that cannot be read."""
+    from sluice.ingest.tables.policies import Policies, TablePolicy
+
+    default = TablePolicy(
+        **settings.lake.model_dump(include=POLICY_KEYS),
+        accept_missing=accepted(settings),
+        binary=settings.source.binary,
+    )
+    own = {name: table.model_dump(include=POLICY_KEYS, exclude_none=True) for name, table in settings.tables.items()}
+    rules = column_rules(settings)
+    return Policies(default, {name: replace(default, rules=rules[name], **own[name]) for name in own})
+
+
+def accepted(settings: Settings) -> str:
+    """A letter for each kind of change that the publication may leave out."""
+    return "".join(letter for letter, name in OP_NAMES.items() if name in settings.source.accept_missing)
+
+
+def column_rules(settings: Settings) -> dict[str, ColumnRules]:
+    """What happens to columns before anything is stored, by schema.table. Raises UsageError."""
+    keys = {path: _key(path) for path in key_files(settings)}
+    return {name: _rules(table, keys) for name, table in settings.tables.items()}
+
+
+def key_files(settings: Settings) -> tuple[str, ...]:
+    """The files with the keys of hashes."""
+    rules = (rule for table in settings.tables.values() for rule in table.columns.values())
+    return tuple(dict.fromkeys(rule.key_file for rule in rules if isinstance(rule, HashSettings)))
+
+
+def _rules(table: TableSettings, keys: Mapping[str, bytes]) -> ColumnRules:
+    used = [keys[rule.key_file] for rule in table.columns.values() if isinstance(rule, HashSettings)]
+    columns = {name: _rule(rule, keys) for name, rule in table.columns.items()}
+    return ColumnRules(columns, new_columns=table.new_columns, keys=HashKeys(used))
+
+
+def _rule(rule: ColumnSettings, keys: Mapping[str, bytes]) -> ColumnRule | None:
+    if isinstance(rule, str):
+        return EXCLUDED if rule == "exclude" else None
+    if isinstance(rule, HashSettings):
+        return ColumnRule(RuleKind.HASH, key_id=key_id(keys[rule.key_file]))
+    if isinstance(rule, MaskSettings):
+        return ColumnRule(RuleKind.MASK, mask=rule.mask)
+    return ColumnRule(RuleKind.TRUNCATE, length=rule.truncate)
+
+
+def _key(path: str) -> bytes:
+    """The bytes of the file without a newline at the end."""
+    try:
+        key = Path(path).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as error:
+        raise UsageError(
+            f"the key file {path} of a column rule cannot be read: {error.strerror}",
+            hint="`openssl rand -hex 32` makes a key; every process of the pipeline but the applier reads it",
+        ) from None
+    if len(key) < SHORTEST_KEY:
+        raise UsageError(
+            f"the key in {path} has {len(key)} bytes, and a column rule needs at least {SHORTEST_KEY}",
+            hint="`openssl rand -hex 32` makes one",
+        )
+    return key
