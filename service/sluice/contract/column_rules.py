@@ -74,14 +74,13 @@ class ColumnRules:
             if rule is not None:
                 found[column.attnum] = rule
         met = {*(before.rules_met if before is not None else ()), *(one.listed_as for one in found.values()), *names}
-        had_rules = before is not None and any(column.rule is not None for column in known.values())
         former = before.rules_of if before is not None else ""
         return RulesInForce(
             found,
             met=tuple(sorted(self.columns.keys() & met)),
             unknown=tuple(sorted(self.columns.keys() - met)),
-            configured_for=name if self else former,
-            left_behind=former if had_rules and not self and former != name else "",
+            configured_for=name if self else former if former != name else "",
+            left_behind=former if not self and former != name else "",
         )
 
     def _rule(
@@ -121,7 +120,7 @@ def without_table(configured: Mapping[str, ColumnRules], tables: Sequence[str]) 
 
 def applied(schema: TableSchema, rules: RulesInForce, before: TableSchema | None, keys: HashKeys) -> TableSchema:
     """`schema`, of which no column is excluded, under the rules; it comes after `before`."""
-    known = {column.attnum for column in before.sent} if before is not None else set()
+    known = {column.attnum: column for column in before.sent} if before is not None else {}
     columns: list[ColumnSchema] = []
     excluded: list[ExcludedColumn] = []
     for place, column in enumerate(schema.columns):
@@ -129,18 +128,22 @@ def applied(schema: TableSchema, rules: RulesInForce, before: TableSchema | None
         if rule is not None and rule.kind is RuleKind.EXCLUDE:
             excluded.append(ExcludedColumn(place, replace(column, rule=rule, missing=None)))
         else:
-            columns.append(_made(column, rule, keys, is_known=column.attnum in known))
+            columns.append(_made(column, rule, keys, known.get(column.attnum)))
     return replace(
         schema, columns=tuple(columns), excluded=tuple(excluded), rules_met=rules.met, rules_of=rules.configured_for
     )
 
 
-def _made(column: ColumnSchema, rule: ColumnRule | None, keys: HashKeys, *, is_known: bool) -> ColumnSchema:
-    """What older rows hold in a column that is `is_known` was made under its rule when it came."""
-    if rule is None:
-        return replace(column, rule=None)
-    missing = column.missing if is_known else made_of(rule, column.missing, keys, where=column.name)
-    return replace(column, rule=rule, lake=STORED_AS, missing=missing)
+def _made(column: ColumnSchema, rule: ColumnRule | None, keys: HashKeys, known: ColumnSchema | None) -> ColumnSchema:
+    """What older rows hold in a column that is `known` was made under its rule when it came; under another rule all
+    rows are read again, and there are no older ones.
+    """
+    missing = column.missing
+    if known is not None and not _alike(known.rule, rule):
+        missing = None
+    elif known is None and rule is not None:
+        missing = made_of(rule, missing, keys, where=column.name)
+    return replace(column, rule=rule, missing=missing, lake=column.lake if rule is None else STORED_AS)
 
 
 def changed(before: TableSchema, after: TableSchema) -> str:
