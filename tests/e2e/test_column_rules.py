@@ -5,12 +5,16 @@ happened; the lake has what it should have, `verify` says so and finds what diff
 import hmac
 from collections import Counter
 from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED
+from sluice.contract.schema import ColumnRule
 from sluice.contract.verified import DIFFERENT, EQUAL
 from sluice.errors import SlotLost
 from sluice.operate.compare.repairing import repair
@@ -19,6 +23,7 @@ from tests.e2e.test_gap import Lossy
 from tests.e2e.test_verify import Verified
 from tests.support import canary
 from tests.support.column_rules import HIDDEN, KEYS, LARGE, hashed, mask, truncate, under, with_keys
+from tests.support.sources import Database
 
 RULES = {"card": EXCLUDED, "phone": mask("***"), "notes": truncate(5), "email": hashed(KEYS[0])}
 TABLES = ("keyed", "whole", "bag", "hashed")
@@ -134,10 +139,84 @@ def test_what_was_lost_with_the_slot_is_read_again_under_the_rules(ruled: Verifi
     for table in ("keyed", "hashed"):
         closed = lossy.close(table)
         assert (closed.reason, closed.repaired) == ("", 8)
+    assert lossy.close("whole").reason == ""
     ruled.mirror.follow(**ruled.options)
     for table in ("keyed", "hashed"):
         assert_lake(ruled.mirror, table)
         assert canary.in_stored(ruled.mirror.lake_path().parent, HIDDEN) == []
+
+
+@pytest.fixture
+def apart(database: Database, spark: SparkSession, tmp_path: Path) -> Mirror:
+    """For a story of its own."""
+    return Mirror(database, spark, tmp_path)
+
+
+def test_other_rules_make_the_lake_table_anew(
+    apart: Mirror, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other types, and from the moment that they are known."""
+    monkeypatch.setattr(resyncs, "REST", 0.0)
+    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
+    apart.execute(
+        "CREATE TABLE edited (id int PRIMARY KEY, n int, d date, t text)",
+        "INSERT INTO edited SELECT i, i * 10, '2024-02-29', 'text ' || i FROM generate_series(1, 20) i",
+        f"CREATE PUBLICATION {apart.database.publication} FOR TABLE edited",
+    )
+    apart.follow(tables=())
+    assert apart.values("edited", "id", "n")[0] == (1, 10)
+    for number, (rules, expected) in enumerate(EDITED):
+        options = under(with_keys(rules), "public.edited")
+        apart.execute(f"UPDATE edited SET n = n + 1 WHERE id = {number + 1}")
+        for _ in range(2):
+            apart.follow(**options)
+        assert Verified(apart, spark, **options).verdicts("edited")["edited"].outcome == EQUAL
+        row = next(row for row in apart.rows("edited") if row["id"] == 1)
+        assert {name: row[name] for name in ("n", "d", "t") if name in row} == expected
+
+
+EDITED: tuple[tuple[dict[str, ColumnRule | None], dict[str, Any]], ...] = (
+    ({"n": mask("-"), "d": truncate(4), "t": EXCLUDED}, {"n": "-", "d": "2024"}),
+    (
+        {"t": hashed(KEYS[1])},
+        {"n": 11, "d": date(2024, 2, 29), "t": hmac.new(KEYS[1], b"text 1", "sha256").hexdigest()},
+    ),
+    ({"n": EXCLUDED}, {"d": date(2024, 2, 29), "t": "text 1"}),
+)
+
+
+def test_a_changelog_has_old_rows_without_what_the_rules_keep_out(apart: Mirror) -> None:
+    rules = with_keys({"card": EXCLUDED, "email": hashed(KEYS[0]), "phone": mask("***")})
+    options = under(rules, "public.grown_log", changelog=True)
+    apart.execute(
+        "CREATE TABLE grown_log (id int PRIMARY KEY, card text, email text, phone text)",
+        "ALTER TABLE grown_log REPLICA IDENTITY FULL",
+        f"INSERT INTO grown_log VALUES (1, '{HIDDEN}', '{HIDDEN} 1', '{HIDDEN}')",
+        f"CREATE PUBLICATION {apart.database.publication} FOR TABLE grown_log",
+    )
+    apart.follow(**options)
+    apart.execute(
+        f"UPDATE grown_log SET email = '{HIDDEN} 2', card = '{HIDDEN} new'",
+        "UPDATE grown_log SET phone = NULL",
+        "DELETE FROM grown_log",
+    )
+    apart.follow(**options)
+    first, second = stored(f"{HIDDEN} 1"), stored(f"{HIDDEN} 2")
+    rows = sorted(apart.rows("grown_log"), key=lambda row: row["_sluice_lsn"])
+    assert [(row["_sluice_op"], row["email"], row["phone"]) for row in rows] == [
+        ("i", first, "***"),
+        ("u", second, "***"),
+        ("u", second, None),
+        ("d", None, None),
+    ]
+    old = [row["_sluice_old"] for row in rows]
+    assert old == [
+        None,
+        {"id": 1, "email": first, "phone": "***"},
+        {"id": 1, "email": second, "phone": "***"},
+        {"id": 1, "email": second, "phone": None},
+    ]
+    assert canary.in_stored(apart.lake_path().parent, HIDDEN) == []
 
 
 def test_what_the_rules_keep_out_is_in_no_file(ruled: Verified) -> None:

@@ -15,6 +15,7 @@ from sluice.cli.plan import look
 from sluice.cli.policies import column_rules
 from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
+from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.operate.check.preflight import run_preflight
 from sluice.settings import Settings, load
 from tests.integration.test_plan import configured
@@ -175,6 +176,31 @@ def test_rules_that_are_edited_hold_for_an_ingest_that_runs(pipeline: IngestPipe
         )
     assert_hidden(tmp_path)
     assert_equal(pipeline, tmp_path)
+
+
+def test_a_partition_that_is_published_by_itself_needs_rules_of_its_own(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    set_up(
+        pipeline,
+        written(
+            "CREATE TABLE t (id int PRIMARY KEY, card text) PARTITION BY RANGE (id)",
+            "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100)",
+            "INSERT INTO t VALUES (1, '{hidden}')",
+            "CREATE PUBLICATION {p} FOR TABLE t",
+        ),
+    )
+    of_root = {"public.t": TablePolicy(rules=ColumnRules({"card": EXCLUDED}), ruled=frozenset(["public.t"]))}
+    policies = Policies(TablePolicy(ruled=frozenset(["public.t"])), of_root)
+    assert found_by_check(pipeline, tmp_path, YAML)["partition.rules"][0] == "public.low"
+    assert planned(pipeline, tmp_path, YAML)["public.low"][0] == "stop"
+    pipeline.run(tables=(), policies=policies)
+    table = pipeline.table("public.low")
+    assert (table.state, table.why and table.why.parameters["finding"]) == ("quarantined", "partition.rules")
+    for _ in range(2):
+        pipeline.run(**under(ColumnRules({"card": EXCLUDED}), "public.low", "public.t"))
+    assert_equal(pipeline, tmp_path)
+    assert_hidden(tmp_path)
 
 
 def test_a_table_renamed_away_from_its_rules_waits_until_they_are_listed_for_it(

@@ -34,6 +34,7 @@ def policies(settings: Settings) -> "Policies":
     )
     own = {name: table.model_dump(include=POLICY_KEYS, exclude_none=True) for name, table in settings.tables.items()}
     rules = column_rules(settings)
+    default = replace(default, ruled=frozenset(name for name, found in rules.items() if found))
     return Policies(default, {name: replace(default, rules=rules[name], **own[name]) for name in own})
 
 

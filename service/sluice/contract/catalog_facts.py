@@ -105,6 +105,7 @@ class TableFacts:
     seen to be of something else.
     `former_leaves` has a name for each table that may have been a partition of this one and is none now, another
     one after every DETACH.
+    `ancestors` are the tables above a partition, as schema.table.
     `attributes` counts the columns that the table ever had. `primary_key` is another number after
     every DROP and ADD of it, 0 without one. `toast` is another number after every rewrite, and the
     same one after TRUNCATE; 0 for tables without large columns.
@@ -137,6 +138,7 @@ class TableFacts:
     attributes: int
     primary_key: int
     toast: int
+    ancestors: tuple[str, ...] = ()
     removals_known: int = field(default=sys.maxsize, compare=False)
 
     @property

@@ -7,7 +7,7 @@ either.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -31,6 +31,7 @@ class RulesInForce:
     """By attnum, the rules of columns that have one. `met` are the names in the configuration that a column
     has or had, `unknown` the others. `configured_for` is the name of the table that the configuration has the
     rules for; `left_behind` is that name where it is a former one, and there are no rules for the present one.
+    `of_root` is a table above it that has rules, where it is published by itself and has none.
     """
 
     by_attnum: Mapping[int, ColumnRule] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class RulesInForce:
     unknown: tuple[str, ...] = ()
     configured_for: str = ""
     left_behind: str = ""
+    of_root: str = ""
 
     def excludes(self, attnum: int) -> bool:
         rule = self.by_attnum.get(attnum)
@@ -74,14 +76,13 @@ class ColumnRules:
             if rule is not None:
                 found[column.attnum] = rule
         met = {*(before.rules_met if before is not None else ()), *(one.listed_as for one in found.values()), *names}
-        had_rules = before is not None and any(column.rule is not None for column in known.values())
         former = before.rules_of if before is not None else ""
         return RulesInForce(
             found,
             met=tuple(sorted(self.columns.keys() & met)),
             unknown=tuple(sorted(self.columns.keys() - met)),
-            configured_for=name if self else former,
-            left_behind=former if had_rules and not self and former != name else "",
+            configured_for=name if self else former if former != name else "",
+            left_behind=former if not self and former != name else "",
         )
 
     def _rule(
@@ -104,7 +105,17 @@ _NOTHING = ColumnRules()
 def of_table(configured: Mapping[str, ColumnRules], facts: TableFacts, before: TableSchema | None) -> RulesInForce:
     """The rules of a table, from what is `configured` by schema.table."""
     rules = configured.get(facts.qualified_name, _NOTHING)
-    return rules.in_force(facts.sent_columns, before, name=facts.qualified_name)
+    ruled = [name for name, rules_of_it in configured.items() if rules_of_it]
+    return for_table(rules, facts, before, ruled)
+
+
+def for_table(
+    rules: ColumnRules, facts: TableFacts, before: TableSchema | None, ruled: Collection[str]
+) -> RulesInForce:
+    """`rules` for the table of `facts`; `ruled` are all tables that have rules."""
+    found = rules.in_force(facts.sent_columns, before, name=facts.qualified_name)
+    roots = () if rules else [name for name in facts.ancestors if name in ruled]
+    return replace(found, of_root=roots[0]) if roots else found
 
 
 def without_table(configured: Mapping[str, ColumnRules], tables: Sequence[str]) -> Iterator[Finding]:
@@ -121,7 +132,7 @@ def without_table(configured: Mapping[str, ColumnRules], tables: Sequence[str]) 
 
 def applied(schema: TableSchema, rules: RulesInForce, before: TableSchema | None, keys: HashKeys) -> TableSchema:
     """`schema`, of which no column is excluded, under the rules; it comes after `before`."""
-    known = {column.attnum for column in before.sent} if before is not None else set()
+    known = {column.attnum: column for column in before.sent} if before is not None else {}
     columns: list[ColumnSchema] = []
     excluded: list[ExcludedColumn] = []
     for place, column in enumerate(schema.columns):
@@ -129,18 +140,22 @@ def applied(schema: TableSchema, rules: RulesInForce, before: TableSchema | None
         if rule is not None and rule.kind is RuleKind.EXCLUDE:
             excluded.append(ExcludedColumn(place, replace(column, rule=rule, missing=None)))
         else:
-            columns.append(_made(column, rule, keys, is_known=column.attnum in known))
+            columns.append(_made(column, rule, keys, known.get(column.attnum)))
     return replace(
         schema, columns=tuple(columns), excluded=tuple(excluded), rules_met=rules.met, rules_of=rules.configured_for
     )
 
 
-def _made(column: ColumnSchema, rule: ColumnRule | None, keys: HashKeys, *, is_known: bool) -> ColumnSchema:
-    """What older rows hold in a column that is `is_known` was made under its rule when it came."""
-    if rule is None:
-        return replace(column, rule=None)
-    missing = column.missing if is_known else made_of(rule, column.missing, keys, where=column.name)
-    return replace(column, rule=rule, lake=STORED_AS, missing=missing)
+def _made(column: ColumnSchema, rule: ColumnRule | None, keys: HashKeys, known: ColumnSchema | None) -> ColumnSchema:
+    """What older rows hold in a column that is `known` was made under its rule when it came; under another rule all
+    rows are read again, and there are no older ones.
+    """
+    missing = column.missing
+    if known is not None and not _alike(known.rule, rule):
+        missing = None
+    elif known is None and rule is not None:
+        missing = made_of(rule, missing, keys, where=column.name)
+    return replace(column, rule=rule, missing=missing, lake=column.lake if rule is None else STORED_AS)
 
 
 def changed(before: TableSchema, after: TableSchema) -> str:
@@ -164,6 +179,10 @@ def findings(facts: TableFacts, rules: RulesInForce, *, binary: bool = False) ->
             f"tables.{facts.qualified_name}.columns: the same rules, or include for each column that may be stored"
         )
         yield Finding("critical", "table.rules_left", facts.qualified_name, seen, fix_setting=setting)
+    if rules.of_root:
+        seen = f"it is a partition of {rules.of_root}, which has column rules, and is published under its own name"
+        setting = f"tables.{facts.qualified_name}.columns, or publish_via_partition_root for the publication"
+        yield Finding("critical", "partition.rules", facts.qualified_name, seen, fix_setting=setting)
     for name in rules.unknown:
         near = nearest(name, [column.name for column in facts.columns])
         seen = "a rule of tables names a column that the table does not have and never had"

@@ -204,6 +204,13 @@ TABLES: tuple[Kind, ...] = (
         "`source.binary: false`, or a column list without it",
     ),
     kind(
+        "partition.rules",
+        "c",
+        Step.ELSEWHERE,
+        "a partition is published under its own name and has no column rules, while a table above it has some",
+        "rules for the partition, or `publish_via_partition_root = true`",
+    ),
+    kind(
         "partition.not_logged",
         "c",
         Step.TABLES,

@@ -210,11 +210,13 @@ class Catalog:
         listed = table.pop("attnames")
         memberships = tuple(table.pop("memberships") or ())
         former_leaves = tuple(table.pop("former_leaves") or ())
+        ancestors = tuple(table.pop("ancestors") or ())
         relfilenode = table.pop("relfilenode") or 0
         return TableFacts(
             **table,
             memberships=memberships,
             former_leaves=former_leaves,
+            ancestors=ancestors,
             relfilenode=_combined(leaves) if table["relkind"] == "p" else relfilenode,
             columns=live,
             children=leaves,
@@ -264,6 +266,9 @@ SELECT
         'role', CURRENT_USER, 'schema_usable', COALESCE(pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE'), true),
         'policies_apply', pg_catalog.row_security_active(c.oid),
         'publication', %%(publication)s::text, 'is_partition', c.relispartition,
+        'ancestors', (SELECT pg_catalog.jsonb_agg(an.nspname || '.' || ac.relname ORDER BY ac.oid) FROM lineage l
+            JOIN pg_catalog.pg_class ac ON ac.oid = l.ancestor
+            JOIN pg_catalog.pg_namespace an ON an.oid = ac.relnamespace WHERE l.oid = c.oid),
         'row_filter', CASE WHEN p.has_filter THEN p.entry::text END, 'removals', COALESCE((SELECT x.removals
             FROM exposed x WHERE x.oid = c.oid), -1),
         'attnames', %(attnames)s,

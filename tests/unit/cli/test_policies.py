@@ -52,6 +52,7 @@ def test_every_form_becomes_its_rule_and_the_key_is_seen_nowhere(tmp_path: Path)
         "email": ColumnRule(RuleKind.HASH, key_id=key_id(KEY)),
     }
     assert rules.new_columns == "exclude"
+    assert policies(configured).of("public", "partition_of_t").ruled == {"public.t"}
     assert rules.keys.key(key_id(KEY), "t.email") == KEY
     assert key_files(configured) == (str(tmp_path / "key"),)
     loaded = load(str(tmp_path / "sluice.yaml"), environ={})

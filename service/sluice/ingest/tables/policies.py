@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from sluice.contract import lake_kinds
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.column_rules import ColumnRules, RulesInForce
+from sluice.contract.column_rules import ColumnRules, RulesInForce, for_table
 from sluice.contract.column_values import HashKeys
 from sluice.contract.conditions import refusal
 from sluice.contract.reasons import Reason
@@ -22,7 +22,7 @@ class TablePolicy:
     follows the columns of the source, leaves out those that are added, or stops at any change of them.
     `mode` is the kind of its lake table. `accept_missing` has a letter for each kind of
     change that the publication may leave out. `binary`: values arrive in the binary form of their
-    types. `rules`: what happens to columns before anything is stored.
+    types. `rules`: what happens to columns before anything is stored; `ruled` are all tables that have some.
     """
 
     on_change: OnChange = "resync"
@@ -33,6 +33,7 @@ class TablePolicy:
     accept_missing: str = ""
     binary: bool = False
     rules: ColumnRules = field(default_factory=ColumnRules)
+    ruled: frozenset[str] = frozenset()
 
     @property
     def keeps_changes(self) -> bool:
@@ -46,7 +47,7 @@ class TablePolicy:
 
     def rules_of(self, facts: TableFacts, latest: TableSchema | None) -> RulesInForce:
         """The column rules of a table as the catalog has it; `latest` is its newest version."""
-        return self.rules.in_force(facts.sent_columns, latest, name=facts.qualified_name)
+        return for_table(self.rules, facts, latest, self.ruled)
 
     def refusal(self, facts: TableFacts, latest: TableSchema | None) -> Reason | None:
         """Why the table cannot be carried; None when it can."""
