@@ -187,7 +187,7 @@ EDITED: tuple[tuple[dict[str, ColumnRule | None], dict[str, Any]], ...] = (
 
 def test_a_changelog_has_old_rows_without_what_the_rules_keep_out(apart: Mirror) -> None:
     rules = with_keys({"card": EXCLUDED, "email": hashed(KEYS[0]), "phone": mask("***")})
-    options = under(rules, "public.grown_log", changelog=True)
+    options = under(rules, "public.grown_log", mode="changelog")
     apart.execute(
         "CREATE TABLE grown_log (id int PRIMARY KEY, card text, email text, phone text)",
         "ALTER TABLE grown_log REPLICA IDENTITY FULL",

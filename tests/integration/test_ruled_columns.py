@@ -239,3 +239,28 @@ def test_another_key_begins_a_generation_and_equal_values_are_equal_under_one(
         schema = pipeline.table("public.t").schemas[number + 1]
         assert [one.rule and one.rule.key_id for one in schema.columns] == [None, key_id(key)]
         assert canary.in_stored(tmp_path, key.decode()) == []
+
+
+def test_a_wider_type_that_prints_otherwise_is_read_again_although_it_was_cast(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    """The value is the same, and its hash is not."""
+    options = under(with_keys({"f": hashed(KEYS[0]), "n": hashed(KEYS[0])}), on_widen="follow")
+    set_up(
+        pipeline,
+        (
+            "CREATE TABLE t (id int PRIMARY KEY, f real, n int)",
+            "INSERT INTO t VALUES (1, 0.1, 1), (2, NULL, 2)",
+            "CREATE PUBLICATION {p} FOR TABLE t",
+        ),
+    )
+    pipeline.run(**options)
+    for statement, resyncs_of_it in (("ALTER TABLE t ALTER n TYPE bigint", {}), (FLOAT8, {"schema": 1})):
+        set_up(pipeline, (statement, "INSERT INTO t SELECT max(id) + 1, 0.1, 7 FROM t"))
+        pipeline.run(**options)
+        pipeline.run(**options)
+        assert_equal(pipeline, tmp_path)
+        assert pipeline.table("public.t").resyncs.counts == resyncs_of_it
+
+
+FLOAT8 = "ALTER TABLE t ALTER f TYPE double precision"
