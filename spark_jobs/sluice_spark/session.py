@@ -228,9 +228,12 @@ def end_jvm() -> None:
     One of spark-submit is left alone. A program that takes the place of this process would have it beside
     its own, and then as a process that nobody waits for.
     """
-    jvm: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    gateway: Any = SparkContext._gateway
+    jvm: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if jvm is None or jvm.stdin is None:
         return
+    # Objects of Java's that are let go from now on are not reported to it: py4j would show people that it failed.
+    gateway._gateway_client.is_connected = False
     jvm.stdin.close()  # at which it ends
     try:
         jvm.wait(JVM_END_SECONDS)
