@@ -114,6 +114,9 @@ def for_table(
 ) -> RulesInForce:
     """`rules` for the table of `facts`; `ruled` are all tables that have rules."""
     found = rules.in_force(facts.sent_columns, before, name=facts.qualified_name)
+    # One that the publication leaves out has nothing that a rule would have to keep out.
+    there = {column.name for column in facts.columns}
+    found = replace(found, unknown=tuple(name for name in found.unknown if name not in there))
     roots = () if rules else [name for name in facts.ancestors if name in ruled]
     return replace(found, of_root=roots[0]) if roots else found
 
@@ -173,16 +176,17 @@ def changed(before: TableSchema, after: TableSchema) -> str:
 
 def findings(facts: TableFacts, rules: RulesInForce, *, binary: bool = False) -> Iterator[Finding]:
     """What keeps the table from being carried under its rules."""
-    if rules.left_behind:
-        seen = f"it was {rules.left_behind}, which has column rules, and none are configured under its new name"
-        setting = (
-            f"tables.{facts.qualified_name}.columns: the same rules, or include for each column that may be stored"
-        )
-        yield Finding("critical", "table.rules_left", facts.qualified_name, seen, fix_setting=setting)
     if rules.of_root:
         seen = f"it is a partition of {rules.of_root}, which has column rules, and is published under its own name"
         setting = f"tables.{facts.qualified_name}.columns, or publish_via_partition_root for the publication"
         yield Finding("critical", "partition.rules", facts.qualified_name, seen, fix_setting=setting)
+    if rules.left_behind:
+        was = f"it was {rules.left_behind}, or a partition of it, which has column rules"
+        seen = f"{was}, and none are configured under its own name"
+        setting = (
+            f"tables.{facts.qualified_name}.columns: the same rules, or include for each column that may be stored"
+        )
+        yield Finding("critical", "table.rules_left", facts.qualified_name, seen, fix_setting=setting)
     for name in rules.unknown:
         near = nearest(name, [column.name for column in facts.columns])
         seen = "a rule of tables names a column that the table does not have and never had"
