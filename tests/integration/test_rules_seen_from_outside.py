@@ -12,6 +12,7 @@ from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.snapshot.chunk_round import SnapshotLimits
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.operate.check.preflight import run_preflight
+from tests.integration.test_column_rules import planned
 from tests.support import canary
 from tests.support.catalog_stories import set_up
 from tests.support.column_rules import HIDDEN, KEYS, assert_equal, assert_hidden, hashed, under, with_keys, written
@@ -124,6 +125,9 @@ def test_a_partition_that_is_detached_does_not_bring_what_the_rules_of_its_root_
     pipeline.run(**options)
     assert_hidden(tmp_path)
     set_up(pipeline, (f"ALTER TABLE t DETACH PARTITION {detached}",))
+    if via_root:
+        tables = {"public.t": {"columns": {"card": "exclude"}}}
+        assert planned(pipeline, tmp_path, tables)[f"public.{detached}"][0] == "stop"
     for number in range(3):
         pipeline.run(**options)
         row = 200 + number if detached == "sub" else number

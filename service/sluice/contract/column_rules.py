@@ -121,6 +121,11 @@ def for_table(
     return replace(found, of_root=roots[0]) if roots else found
 
 
+def after_root(rules: RulesInForce, root: str) -> RulesInForce:
+    """`rules` of a table that was a partition of `root`, which has some; empty when it was none."""
+    return replace(rules, left_behind=rules.left_behind or root) if not rules.configured_for else rules
+
+
 def without_table(configured: Mapping[str, ColumnRules], tables: Sequence[str]) -> Iterator[Finding]:
     """What is wrong with rules that are configured for none of `tables`, which are all that are carried: what they
     are meant to keep out may be carried under another name.

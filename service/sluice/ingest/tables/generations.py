@@ -49,12 +49,10 @@ def first_entry(
     )
     if facts is None:
         return replace(entry, state=State.DETACHED, why=DROPPED)
-    # What its rows had to be kept from outlasts that it is a partition.
-    root = policy.rules_of(facts, None).of_root or root
-    if root and not policy.rules:
-        schema = replace(schema, rules_of=root)
-        entry = replace(entry, schema=schema)
-    refused = refusal_of(schema) or policy.refusal(facts, schema if root else None)
+    if not policy.rules:
+        # What its rows had to be kept from outlasts that it is a partition.
+        entry = replace(entry, schema=replace(schema, rules_of=policy.rules_of(facts, None).of_root or root))
+    refused = refusal_of(schema) or policy.refusal(facts, None, root=root)
     return replace(
         entry,
         state=State.QUARANTINED if refused else State.SNAPSHOT,
