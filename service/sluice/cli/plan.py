@@ -146,14 +146,13 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
             with rolled_back(connection, statement, published=list(now), seconds=seconds):
                 published = {facts.oid: facts for facts in catalog.published_tables(publication)}
             oids = {oid for oid in now.keys() | published.keys() if now.get(oid) != published.get(oid)}
-    fingerprints = [one.fingerprint for one in states.values()]
     planned = []
     for oid in oids:
         state, facts = states.get(oid), published.get(oid)
         before = (state.schema_name, state.table_name) if state is not None else ("", "")
         name = (facts.schema, facts.name) if facts is not None else before
         selected = selects(patterns, *name, first_name=state.first_name if state is not None else None)
-        preview = preview_of(state, facts, configured.of(*name), selected=selected, others=fingerprints)
+        preview = preview_of(state, facts, configured.of(*name), selected=selected, known=states.values())
         size = sizes.get(oid) if preview.effect == "snapshot" else None
         planned.append(
             Planned(

@@ -114,8 +114,16 @@ def for_table(
 ) -> RulesInForce:
     """`rules` for the table of `facts`; `ruled` are all tables that have rules."""
     found = rules.in_force(facts.sent_columns, before, name=facts.qualified_name)
+    # One that the publication leaves out has nothing that a rule would have to keep out.
+    there = {column.name for column in facts.columns}
+    found = replace(found, unknown=tuple(name for name in found.unknown if name not in there))
     roots = () if rules else [name for name in facts.ancestors if name in ruled]
     return replace(found, of_root=roots[0]) if roots else found
+
+
+def after_root(rules: RulesInForce, root: str) -> RulesInForce:
+    """`rules` of a table that was a partition of `root`, which has some; empty when it was none."""
+    return replace(rules, left_behind=rules.left_behind or root) if not rules.configured_for else rules
 
 
 def without_table(configured: Mapping[str, ColumnRules], tables: Sequence[str]) -> Iterator[Finding]:
@@ -173,16 +181,17 @@ def changed(before: TableSchema, after: TableSchema) -> str:
 
 def findings(facts: TableFacts, rules: RulesInForce, *, binary: bool = False) -> Iterator[Finding]:
     """What keeps the table from being carried under its rules."""
-    if rules.left_behind:
-        seen = f"it was {rules.left_behind}, which has column rules, and none are configured under its new name"
-        setting = (
-            f"tables.{facts.qualified_name}.columns: the same rules, or include for each column that may be stored"
-        )
-        yield Finding("critical", "table.rules_left", facts.qualified_name, seen, fix_setting=setting)
     if rules.of_root:
         seen = f"it is a partition of {rules.of_root}, which has column rules, and is published under its own name"
         setting = f"tables.{facts.qualified_name}.columns, or publish_via_partition_root for the publication"
         yield Finding("critical", "partition.rules", facts.qualified_name, seen, fix_setting=setting)
+    if rules.left_behind:
+        was = f"it was {rules.left_behind}, or a partition of it, which has column rules"
+        seen = f"{was}, and none are configured under its own name"
+        setting = (
+            f"tables.{facts.qualified_name}.columns: the same rules, or include for each column that may be stored"
+        )
+        yield Finding("critical", "table.rules_left", facts.qualified_name, seen, fix_setting=setting)
     for name in rules.unknown:
         near = nearest(name, [column.name for column in facts.columns])
         seen = "a rule of tables names a column that the table does not have and never had"

@@ -74,6 +74,11 @@ def fingerprint(facts: TableFacts) -> str:
     return json.dumps(seen, separators=(",", ":"), sort_keys=True)
 
 
+def leaves_seen(seen: str) -> set[int]:
+    """The oids of the leaves that a partitioned table had, by its fingerprint; that may be empty."""
+    return {int(oid) for oid in json.loads(seen).get("leaves", ())} if seen else set()
+
+
 def compare(
     old_relfilenode: int,
     old_fingerprint: str,

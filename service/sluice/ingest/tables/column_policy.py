@@ -3,11 +3,16 @@
 Invariant: nothing is written in a version whose rules are not those of the configuration any more.
 """
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from sluice.contract import column_rules
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
+from sluice.ingest.tables.catalog_diff import leaves_seen
 from sluice.ingest.tables.policies import TablePolicy
+from sluice.ingest.tables.register import latest_schema
+from sluice.manifest.values import TableState
 
 
 def under_policy(schema: TableSchema, latest: TableSchema | None, policy: TablePolicy) -> TableSchema:
@@ -36,13 +41,28 @@ def other_rules(before: TableSchema, after: TableSchema) -> str:
     return why if said else ""
 
 
-def rules_differ(latest: TableSchema, policy: TablePolicy) -> str:
-    """Why no more rows may be written in the version `latest`: the rules are other ones by now. Empty when they
-    are not.
+def rules_differ(latest: TableSchema, policy: TablePolicy, *, name: str) -> str:
+    """Why no more rows may be written in the version `latest`: the rules are other ones by now, or the table has
+    another `name` (schema.table), which has none. Empty when neither is so.
     """
+    if not policy.rules and latest.rules_of not in ("", name):
+        return f"it was {latest.rules_of}, which has column rules, and none are configured for {name}"
     if not policy.rules and all(column.rule is None for column in latest.sent):
         return ""
     return other_rules(latest, under_policy(_without_rules(latest), latest, policy))
+
+
+def ruled_root(facts: TableFacts, known: Iterable[TableState], ruled: Collection[str]) -> str:
+    """The table with column rules of which the one in `facts`, or one below it, was a partition when that was looked
+    at last; empty when there is none. `ruled` are all tables that have rules.
+    """
+    oids = {facts.oid, *(leaf.oid for leaf in facts.children)}
+    for state in known:
+        name, latest = f"{state.schema_name}.{state.table_name}", latest_schema(state)
+        has_rules = name in ruled or (latest is not None and bool(latest.rules_of))
+        if has_rules and int(state.table_id) not in oids and oids & leaves_seen(state.fingerprint):
+            return name
+    return ""
 
 
 def _without_rules(schema: TableSchema) -> TableSchema:

@@ -234,9 +234,9 @@ class FollowedTables:
             return latest if latest is not None and possible == [latest] else NOT_YET
 
     def keeps_values_out(self, relation: RelationVersion) -> bool:
-        """Whether column rules concern the table of `relation`, in whatever shape it may be."""
+        """Whether column rules may concern the table of `relation`, in whatever shape it may be."""
         with self._lock:
-            return self._generations.have_rules(relation)
+            return self._generations.may_have_rules(relation)
 
     def still_written_in(self, relation: RelationVersion, schema: TableSchema, *, position_lsn: int, xid: int) -> bool:
         """Whether rows that were written in `schema` while their transaction was open may be
@@ -323,8 +323,8 @@ class FollowedTables:
 
     def publish_snapshot(self, entry: Snapshot) -> bool:
         """Publishes rows of a snapshot, and returns when they are durable; the final entry makes its table live.
-        False when the table has moved on meanwhile, even before the rows were read, or a look has examined what they
-        lack: then nothing is published.
+        False when the table has moved on meanwhile, even before the rows were read, a look has examined what they
+        lack, or other column rules hold by now: then nothing is published.
         """
         oid = int(entry.table_id)
         with self._apart(oid):
@@ -332,6 +332,8 @@ class FollowedTables:
             if state is None or state.state != State.SNAPSHOT or state.generation != entry.generation:
                 return False
             if state.snapshot is None and self._prepared.get(oid) != entry.generation:
+                return False
+            if self._generations.outdated(state):
                 return False
             facts = self._examined.get(oid)
             if entry.final and facts is not None and compare(entry.relfilenode, entry.fingerprint, facts) is not None:

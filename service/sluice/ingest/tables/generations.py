@@ -5,7 +5,7 @@ Invariant: a generation begins with an entry that says why, and only for a table
 One that ends for any other reason ends in the manifest first: stale, quarantined or detached, by name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import structlog
@@ -20,7 +20,7 @@ from sluice.contract.table_state import State
 from sluice.ingest.tables.automatic_resyncs import AutomaticResyncs, Clock, utc_now
 from sluice.ingest.tables.catalog_answers import CatalogAnswers
 from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
-from sluice.ingest.tables.column_policy import rules_differ, under_policy
+from sluice.ingest.tables.column_policy import ruled_root, rules_differ, under_policy
 from sluice.ingest.tables.lake_paths import LakePaths
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.ingest.tables.register import TableRegister, latest_schema
@@ -31,9 +31,11 @@ from sluice.protocol.messages import RelationVersion
 
 
 def first_entry(
-    relation: RelationVersion, facts: TableFacts | None, policy: TablePolicy, *, lsn: int, path: str
+    relation: RelationVersion, facts: TableFacts | None, policy: TablePolicy, *, lsn: int, path: str, root: str = ""
 ) -> Table:
-    """How a table joins: to be read, or with the reason why it cannot be."""
+    """How a table joins: to be read, or with the reason why it cannot be. `root` has column rules, and the table was
+    a partition of it.
+    """
     schema = under_policy(build_schema(relation, facts, None, 1), None, policy)
     entry = Table(
         str(relation.oid),
@@ -47,7 +49,10 @@ def first_entry(
     )
     if facts is None:
         return replace(entry, state=State.DETACHED, why=DROPPED)
-    refused = refusal_of(schema) or policy.refusal(facts, None)
+    if not policy.rules:
+        # What its rows had to be kept from outlasts that it is a partition.
+        entry = replace(entry, schema=replace(schema, rules_of=policy.rules_of(facts, None).of_root or root))
+    refused = refusal_of(schema) or policy.refusal(facts, None, root=root)
     return replace(
         entry,
         state=State.QUARANTINED if refused else State.SNAPSHOT,
@@ -87,29 +92,45 @@ class Generations:
     def policy(self, state: TableState) -> TablePolicy:
         return self.resyncs.policies.of(state.schema_name, state.table_name)
 
+    def _policy_of(self, facts: TableFacts) -> TablePolicy:
+        """Under the name that the catalog has for the table now. Its state may have an older one, whose rules the
+        table was renamed away from.
+        """
+        return self.resyncs.policies.of(facts.schema, facts.name)
+
     def outdated(self, state: TableState) -> str:
         """Why no more rows may be written in the newest version of the table: see `rules_differ`."""
         latest = latest_schema(state)
-        return rules_differ(latest, self.policy(state)) if latest is not None else ""
+        name = f"{state.schema_name}.{state.table_name}"
+        return rules_differ(latest, self.policy(state), name=name) if latest is not None else ""
 
-    def have_rules(self, relation: RelationVersion) -> bool:
-        """Whether there are, or were, column rules for the table of `relation`, under any of its names."""
-        state = self._register.state(relation.oid)
-        latest = latest_schema(state) if state is not None else None
-        configured = [self.resyncs.policies.of(relation.schema, relation.name)]
-        configured += [self.policy(state)] if state is not None else []
-        in_force = latest is not None and any(column.rule is not None for column in latest.sent)
-        return in_force or any(policy.rules for policy in configured)
+    def may_have_rules(self, relation: RelationVersion) -> bool:
+        """Whether there are, or were, column rules for the table of `relation`, under any of its names. One that is
+        not known yet may have any name when its transaction has committed, and may be a partition of any table.
+        """
+        state, policies = self._register.state(relation.oid), self.resyncs.policies
+        if state is None:
+            return any(policy.rules for policy in policies.tables.values())
+        latest = latest_schema(state)
+        in_force = latest is not None and (latest.rules_of or any(column.rule is not None for column in latest.sent))
+        configured = (policies.of(relation.schema, relation.name), self.policy(state))
+        return bool(in_force) or any(policy.rules for policy in configured)
 
-    def join(self, relation: RelationVersion, facts: TableFacts | None) -> TableSchema | None:
-        """The first generation of a table. None when the table cannot be carried."""
+    def join(
+        self, relation: RelationVersion, facts: TableFacts | None, before: Iterable[TableState] = ()
+    ) -> TableSchema | None:
+        """The first generation of a table. None when the table cannot be carried. `before` are the states of tables
+        from before the look that found it.
+        """
         if facts is not None:
             relation = replace(relation, schema=facts.schema, name=facts.name)
             self._require_namesakes(facts, set())
             self._clear_name(facts)
         path = self.paths.path(relation.oid, relation.schema, relation.name, None)
         policy = self.resyncs.policies.of(relation.schema, relation.name)
-        entry = first_entry(relation, facts, policy, lsn=self._catalog.wal_end(), path=path)
+        known = (*before, *self._register.states().values())
+        root = ruled_root(facts, known, policy.ruled) if facts is not None else ""
+        entry = first_entry(relation, facts, policy, lsn=self._catalog.wal_end(), path=path, root=root)
         self._register.join(entry)
         name = f"{relation.schema}.{relation.name}"
         if entry.state == State.SNAPSHOT:
@@ -126,7 +147,7 @@ class Generations:
             return None
         latest = latest_schema(state)
         schema = build_schema(relation_of(facts), facts, latest, state.next_version, begins=True)
-        schema = under_policy(schema, latest, self.policy(state))
+        schema = under_policy(schema, latest, self._policy_of(facts))
         if latest is not None and replace(schema, version=latest.version) == latest:
             schema = latest
         self._on_end(facts.oid)
@@ -222,7 +243,7 @@ class Generations:
 
     def refuses(self, facts: TableFacts, state: TableState) -> bool:
         """Whether the table cannot be carried under `facts`: it is quarantined then."""
-        why = self.policy(state).refusal(facts, latest_schema(state))
+        why = self._policy_of(facts).refusal(facts, latest_schema(state))
         if why is not None:
             self.quarantine(facts, state, why)
         return why is not None

@@ -40,7 +40,7 @@ class Looks:
             if known is not None:
                 generations.detach(facts.oid, UNSELECTED)
         elif known is None:
-            generations.join(relation_of(facts), facts)
+            generations.join(relation_of(facts), facts, before.values())
         elif known.state.is_followed and generations.paths.moves(known) and generations.resyncs.rested(known):
             generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
         elif known.state.is_followed:

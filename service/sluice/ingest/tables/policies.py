@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.contract import lake_kinds
+from sluice.contract import column_rules, lake_kinds
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.column_rules import ColumnRules, RulesInForce, for_table
 from sluice.contract.column_values import HashKeys
@@ -49,11 +49,10 @@ class TablePolicy:
         """The column rules of a table as the catalog has it; `latest` is its newest version."""
         return for_table(self.rules, facts, latest, self.ruled)
 
-    def refusal(self, facts: TableFacts, latest: TableSchema | None) -> Reason | None:
-        """Why the table cannot be carried; None when it can."""
-        return refusal(
-            facts, accept_missing=self.accept_missing, rules=self.rules_of(facts, latest), binary=self.binary
-        )
+    def refusal(self, facts: TableFacts, latest: TableSchema | None, *, root: str = "") -> Reason | None:
+        """Why the table cannot be carried; None when it can. One that is new was a partition of `root`."""
+        rules = column_rules.after_root(self.rules_of(facts, latest), root)
+        return refusal(facts, accept_missing=self.accept_missing, rules=rules, binary=self.binary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from sluice.contract.evolution import keys_of
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
+from sluice.ingest.tables.column_policy import ruled_root
 from sluice.ingest.tables.policies import TablePolicy
 from sluice.ingest.tables.register import latest_schema
 from sluice.ingest.tables.schemas import relation_of
@@ -41,14 +42,15 @@ def preview_of(
     policy: TablePolicy,
     *,
     selected: bool,
-    others: Collection[str] = (),
+    known: Collection[TableState] = (),
 ) -> Preview:
-    """`facts` is None for a table that the publication does not carry. `others` are those of `compare`."""
+    """`facts` is None for a table that the publication does not carry. `known` are the states of all tables."""
     carried = facts is not None and selected
     if state is None or state.state == State.DETACHED:
         if facts is None or not selected:
             return Preview("nothing")
-        refused = policy.refusal(facts, latest_schema(state) if state is not None else None)
+        root = ruled_root(facts, known, policy.ruled) if state is None else ""
+        refused = policy.refusal(facts, latest_schema(state) if state is not None else None, root=root)
         return Preview("stop", refused.what) if refused is not None else Preview("snapshot", "it joins")
     if facts is None or not carried:
         why = "the publication no longer carries it" if facts is None else "source.tables no longer selects it"
@@ -57,7 +59,7 @@ def preview_of(
         return Preview("stop", refused.what)
     if not state.state.is_followed:
         return _behind(state)
-    return _changed(state, facts, policy, others)
+    return _changed(state, facts, policy, [one.fingerprint for one in known])
 
 
 def _behind(state: TableState) -> Preview:

@@ -222,7 +222,8 @@ class Shapes:
             # Written before the snapshot was taken: the snapshot has it, in whatever shape it was.
             older = [schema for schema in state.schemas.values() if same_shape(schema, relation)]
             return max(older, key=lambda schema: schema.version, default=None)
-        if latest is not None and (said := rules_differ(latest, policy)):
+        name = f"{state.schema_name}.{state.table_name}"
+        if latest is not None and (said := rules_differ(latest, policy, name=name)):
             raise CannotFollow(Unseen(Cause.RULES, said), self._catalog.facts(relation.oid))
         known = self.history.version_at(state, relation, position_lsn)
         if latest is None or (known is not None and not (known is latest and self.history.is_doubtful(relation.oid))):
