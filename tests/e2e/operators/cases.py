@@ -83,6 +83,7 @@ CASES = (
     _case(NEW, "slot recreate --confirm {slot}", 2, says="no manifest", slow=True),
     _case(NEW, "setup", says="slot", forms=False),
     _case(RUNNING, "status --top 3", 0, 9, says="healthy"),
+    _case(RUNNING, "tables --columns", says="public.wide"),
     _case(RUNNING, "tables --sort lag", says="public.wide"),
     _case(RUNNING, "tables --state live --sort name", says="live", slow=True),
     _case(RUNNING, "tables --state stale", slow=True),
