@@ -70,7 +70,7 @@ class Background:
         self._errors = errors
         self._on_error = on_error
         self._tick_s, self._least_s = (URGENT_TICK_SECONDS, 0.0) if urgent else (TICK_SECONDS, LOOK_SECONDS)
-        # An entry of the stream says for nothing what would cost one of its own.
+        # While the stream writes entries, the next one states what was examined, which costs no entry of its own.
         self._apart_s = 0.0 if urgent else 2 * options.flush.min_interval_s
         self._logger = structlog.get_logger("ingest")
         tasks = (

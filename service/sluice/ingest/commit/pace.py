@@ -17,17 +17,16 @@ class Pace:
         self._min_interval_s = min_interval_s
         self._written_at = now
         self._tokens = float(BURST)
-        self._counted_at = now
 
     def written(self, now: float) -> None:
         """An entry was written at `now`, for whatever reason."""
         self._tokens = max(0.0, self._at(now) - 1.0)
-        self._counted_at = self._written_at = now
+        self._written_at = now
 
     def earliest(self, now: float) -> float:
         """When the next one may be written that need not be; not after `now` if at once."""
         missing = max(0.0, 1.0 - self._at(now))
-        return max(self._written_at + self._min_interval_s, now + missing * REFILL_SECONDS if missing else now)
+        return max(self._written_at + self._min_interval_s, now + missing * REFILL_SECONDS)
 
     def _at(self, now: float) -> float:
-        return min(float(BURST), self._tokens + (now - self._counted_at) / REFILL_SECONDS)
+        return min(float(BURST), self._tokens + (now - self._written_at) / REFILL_SECONDS)
