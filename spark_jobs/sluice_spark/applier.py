@@ -328,8 +328,9 @@ class Applier:
             )
         else:
             self._compiled.add(window.is_snapshot)
-            self._ledger.applied(running.work, result)
-            self._telemetry.applied(result, seconds=time.monotonic() - running.began)
+            seconds = time.monotonic() - running.began
+            self._ledger.applied(running.work, result, seconds=seconds)
+            self._telemetry.applied(result, seconds=seconds)
             say = (
                 _log.info if result.committed or (window.segments and not window.is_part) or result.rows else _log.debug
             )

@@ -342,8 +342,8 @@ class Ledger:
         self._active.add(work.table_id)
         self._moved.add(work.table_id)
 
-    def applied(self, work: Work, result: Applied) -> None:
-        """The window of `work` is in the lake, as far as `result` says."""
+    def applied(self, work: Work, result: Applied, *, seconds: float = 0.0) -> None:
+        """The window of `work` is in the lake, as far as `result` says. It took `seconds`, 0 if nobody knows."""
         progress, window = work.progress, work.window
         self._active.add(work.table_id)
         self._moved.add(work.table_id)
@@ -363,7 +363,7 @@ class Ledger:
         progress.schema_version = max(progress.schema_version, result.schema_version)
         progress.commit_time_us = max(progress.commit_time_us, result.commit_time_us)
         if result.committed:
-            progress.window_seconds = sum(result.seconds.values()) if work.is_small else progress.window_seconds
+            progress.window_seconds = seconds if work.is_small else progress.window_seconds
             progress.way = result.way if result.way.name else progress.way
             progress.files = -1 if result.files is None else result.files
 
