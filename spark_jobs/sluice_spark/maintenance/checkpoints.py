@@ -144,16 +144,20 @@ class Checkpoints:
         """
         ended = self._collect(now=now)
         running = self._running
-        if running is not None:
-            if running.call is not None and now - running.began > LONGEST_SECONDS:
-                running.call.call_off()
-            return ended
+        if running is not None and running.call is not None and now - running.began > LONGEST_SECONDS:
+            running.call.call_off()
         if now < self._next_check and not ended:
             return False
         self._next_check = now + CHECK_SECONDS
         items = list(self._items())
+        # Also while something is under way, which may hang.
         self._telemetry.checkpoint_lag(max((item.known.behind(item.version) for item in items), default=0))
         named = [item for item in items if self._tell(item)]
+        if running is None:
+            self._begin_due(items, now=now)
+        return ended or bool(named)
+
+    def _begin_due(self, items: list[_Item], *, now: float) -> None:
         ready = [item for item in items if item.known.retry.due(now)]
         # A look is two small objects: all of them at once. Of checkpoints one comes after the other.
         looks = [item for item in ready if item.known.wants_look(item.version)]
@@ -161,7 +165,6 @@ class Checkpoints:
             self._begin(looks, self._looked, now=now)
         elif due := [item for item in ready if item.need >= 1 or (item.known.clean_at <= now and self._may_clean())]:
             self._begin([max(due, key=lambda item: item.need)], self._kept_short, now=now)
-        return ended or bool(named)
 
     def finish(self, stop: threading.Event) -> None:
         """Writes what is due now, until `stop`: a process that ends with the backlog may run for seconds only, and

@@ -2,13 +2,16 @@
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
+from sluice.contract.applied import CHECKPOINT
 from sluice.manifest.reader import load_state
+from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.layout import CHECKPOINT_VERSIONS, IN_NO_COMMIT, checkpoint_interval
@@ -62,25 +65,74 @@ def test_the_distance_of_checkpoints_follows_from_the_path() -> None:
     assert (min(distances), max(distances)) == (CHECKPOINT_VERSIONS, 2 * CHECKPOINT_VERSIONS - 1)
 
 
+class Hanging:
+    """The store of a lake, which does not answer while it is away."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.here = threading.Event()
+        self.here.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> bytes:
+        assert self.here.wait(60)
+        return self._store.get(key)
+
+
+class OneTable:
+    """An applier's part for the logs of one table, whose newest checkpoint is of version 40 when it is at 60."""
+
+    def __init__(self, folder: Path) -> None:
+        spool = MemoryStore(folder.name, prefix="shop/")
+        manifest = Manifest(spool)
+        manifest.table(SCHEMA)
+        seq = manifest.snapshot([], SCHEMA)
+        options = ApplyOptions("shop", f"memory://{folder.name}", folder.as_uri())
+        self.ledger = Ledger(options, load_state(spool))
+        self.ledger.begin({ID: restore(self.ledger.state.tables[ID], None, place=ExaminedVersion(60, seq))})
+        lake = Lake(options, spool, before_commit=lambda: None)
+        self.store = cast("Any", lake)._files = Hanging(cast("Any", lake)._files)
+        self.store.create(f"{self.ledger.state.tables[ID].path}/_delta_log/_last_checkpoint", b'{"version":40}')
+        self.telemetry, self.reports = ApplyTelemetry(options), Reports(spool, instance="tests")
+        self.kept = Checkpoints(
+            options, self.ledger, lake=lake, reports=self.reports, session=NO_SPARK, telemetry=self.telemetry
+        )
+
+    def report(self, version: int) -> None:
+        self.reports.log(self.ledger.report())
+        self.reports.versions[ID] = version
+
+    @property
+    def lag(self) -> str:
+        lines = self.telemetry.metrics.render().decode().splitlines()
+        return next(line.split()[-1] for line in lines if line.startswith("sluice_apply_checkpoint_lag_versions{"))
+
+
 def test_a_table_whose_checkpoint_is_not_due_costs_no_job_of_spark(tmp_path: Path) -> None:
-    spool = MemoryStore("checkpoints", prefix="shop/")
-    manifest = Manifest(spool)
-    manifest.table(SCHEMA)
-    seq = manifest.snapshot([], SCHEMA)
-    options = ApplyOptions("shop", "memory://checkpoints", tmp_path.as_uri())
-    ledger = Ledger(options, load_state(spool))
-    ledger.begin({ID: restore(ledger.state.tables[ID], None, place=ExaminedVersion(60, seq))})
-    lake = Lake(options, spool, before_commit=lambda: None)
-    path = ledger.state.tables[ID].path
-    store = cast("Any", lake)._files
-    store.create(f"{path}/_delta_log/_last_checkpoint", b'{"version":40}')
-    telemetry, reports = ApplyTelemetry(options), Reports(spool, instance="tests")
-    kept = Checkpoints(options, ledger, lake=lake, reports=reports, session=NO_SPARK, telemetry=telemetry)
-    assert not kept.turn(now=0.0), "nothing was reported yet"
-    reports.log(ledger.report())
-    reports.versions[ID] = 60
-    kept.finish(threading.Event())
-    assert kept._running is None
-    kept.turn(now=100.0)
-    assert b'\nsluice_apply_checkpoint_lag_versions{pipeline="shop"} 20.0\n' in telemetry.metrics.render()
-    kept.close()
+    one = OneTable(tmp_path)
+    assert not one.kept.turn(now=0.0), "nothing was reported yet"
+    one.report(60)
+    one.kept.finish(threading.Event())
+    assert one.kept._running is None
+    one.kept.turn(now=100.0)
+    assert one.lag == "20.0"
+    one.kept.close()
+
+
+def test_an_overdue_checkpoint_is_named_although_what_is_under_way_hangs(tmp_path: Path) -> None:
+    one = OneTable(tmp_path)
+    one.report(60)
+    one.kept.finish(threading.Event())
+    one.store.here.clear()
+    one.report(600)
+    one.kept.turn(now=time.monotonic() + 100)
+    assert one.kept._running is not None, "a look hangs"
+    failing = one.ledger.tables[ID].maintenance.failing
+    assert failing == {CHECKPOINT: "the newest one is 560 versions old"}
+    one.report(700)
+    one.kept.turn(now=time.monotonic() + 200)
+    assert one.lag == "660.0"
+    one.store.here.set()
+    one.kept.close()
