@@ -137,7 +137,7 @@ class Lake:
             self._direct.move_to_end(folder)
             # What is forgotten is read from Delta again.
             while sum(other.files for other in self._direct.values()) > FILES_KEPT and len(self._direct) > 1:
-                self._direct.popitem(last=False)
+                self._direct.popitem(last=False)[1].joining.close()
             return table
 
     def unseen(self, state: TableState, session: SparkSession, *, since: int) -> LakeTable:

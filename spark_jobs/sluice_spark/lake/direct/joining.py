@@ -8,6 +8,7 @@ soon is deleted, long before VACUUM would take it for a file that nobody needs. 
 File, Deletion Vectors.)
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
@@ -103,17 +104,17 @@ class Joining:
         self._removed = removed
         self._writer = writer
         self._under_way: Future[Joined | None] | None = None
+        self._closed = False
+        self._lock = threading.Lock()
 
     def ready(self, version: int, beside: Executor | None) -> Joined | None:
         """What was joined, once; None while there is nothing. Begins to join in `beside` (None: at once) when `version`
         of the table has files that are worth it. Raises NotDirect, UnsupportedChange, StoreError where a join failed.
         """
-        if self._under_way is None and self._live.version == version and worth_joining(map(_size, self._live)):
-            self._under_way = (beside or AtOnce()).submit(self._join)
-        if self._under_way is None or not self._under_way.done():
-            return None
-        done, self._under_way = self._under_way, None
-        joined = done.result()
+        idle = self._under_way is None and not self._closed
+        if idle and self._live.version == version and worth_joining(map(_size, self._live)):
+            self._begin((beside or AtOnce()).submit(self._join))
+        joined = self._taken()
         if joined is not None and time.monotonic() - joined.began > LONGEST_SECONDS:
             self.discard(joined)
             return None
@@ -152,13 +153,38 @@ class Joining:
         self._folder.discard(joined.written.paths)
 
     def close(self) -> None:
-        """Deletes what nobody has taken. For the end of the process."""
-        if self._under_way is not None:
-            self._under_way.cancel()
-            # Whatever it met, or that it was cancelled, is of no use to anybody any more.
-            with suppress(Exception):
-                if (joined := self._under_way.result()) is not None:
-                    self.discard(joined)
+        """Nothing is joined any more. What nobody has taken is deleted, now or once it is there. From any thread."""
+        with self._lock:
+            self._closed = True
+            under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            self._forget(under_way)
+
+    def _begin(self, joining: Future[Joined | None]) -> None:
+        with self._lock:
+            if not self._closed:
+                self._under_way = joining
+                return
+        self._forget(joining)
+
+    def _taken(self) -> Joined | None:
+        """What was joined, for the one who puts it in its place or deletes it: nobody else has it then."""
+        with self._lock:
+            under_way = self._under_way
+            if under_way is None or not under_way.done():
+                return None
+            self._under_way = None
+        return under_way.result()
+
+    def _forget(self, under_way: Future[Joined | None]) -> None:
+        if not under_way.cancel():
+            under_way.add_done_callback(self._discard_result)
+
+    def _discard_result(self, ended: Future[Joined | None]) -> None:
+        # Whatever it met is of no use to anybody any more.
+        with suppress(Exception):
+            if (joined := ended.result()) is not None:
+                self.discard(joined)
 
     def _marked(self, file: LiveFile, removed: Positions, edit: Edit) -> LiveFile:
         """The new file without the rows that were removed meanwhile."""

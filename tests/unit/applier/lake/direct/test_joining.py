@@ -7,7 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice_spark.lake.direct.joining import AtOnce, Joined, Part
+from sluice.store.memory import MemoryStore
+from sluice_spark.lake.direct.data_files import Written
+from sluice_spark.lake.direct.joining import AtOnce, Joined, Joining, Part
+from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
+from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.vectors import Positions
 from sluice_spark.lake.layout import TableLayout
 
@@ -57,3 +61,18 @@ def test_what_is_done_at_once_is_done_and_its_error_is_for_who_asks() -> None:
     assert (done.done(), done.result()) == (True, 7)
     with pytest.raises(ValueError, match="no"):
         AtOnce().submit(fails).result()
+
+
+def test_what_is_joined_for_a_table_that_was_forgotten_meanwhile_leaves_no_file() -> None:
+    store = MemoryStore("forgotten")
+    folder = TableFolder(store, "public/t/")
+    joining = Joining(folder, LiveFiles(), removed=lambda _: _positions(set()), writer=lambda _: pytest.fail("written"))
+    under_way: Future[Joined | None] = Future()
+    under_way.set_running_or_notify_cancel()
+    joining._under_way = under_way
+    joining.close()
+    folder.put("joined.parquet", b"rows")
+    file = LiveFile.of({"path": "joined.parquet", "size": 4, "stats": '{"numRecords": 1}'})
+    under_way.set_result(Joined([Part("a", 1, _positions(set()))], LAYOUT, 0.0, Written([file], 1, 4)))
+    assert list(store.list("")) == []
+    assert joining.ready(7, None) is None
