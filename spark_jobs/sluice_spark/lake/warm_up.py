@@ -1,14 +1,13 @@
 """What a fresh JVM does slowly once, done before a window or a checkpoint needs it."""
 
-import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from pyspark.sql import SparkSession
 
 from sluice.store.base import ObjectStore
-from sluice_spark.lake.direct.edit import with_vector
+from sluice_spark.lake.direct.edit import Edit, with_vector
+from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.direct.vectors import VectorFile
 from sluice_spark.lake.layout import TABLE_PROPERTIES
@@ -31,22 +30,12 @@ def warm_up(
     session.range(_ROWS).selectExpr(*_COLUMNS).write.format("delta").options(**TABLE_PROPERTIES).save(path)
     version = 0
     for number in range(_COMMITS):
-        transaction = DeltaTransaction(session, path)
-        transaction.layout()
-        actions: list[dict[str, Any]] = []
-        for add in transaction.files():
-            gone = {"path": add["path"], "deletionTimestamp": int(time.time() * 1000), "dataChange": True}
-            if vector := add.get("deletionVector"):
-                gone["deletionVector"] = vector
+        base = DeltaTransaction(session, path)
+        edit = Edit(base, "merge", reads=True, layout=base.layout(), marker=("sluice/warm-up", number), source=1)
+        for add in base.files():
+            edit.removes.append(add)
             # Nobody reads the vector, so that its file need not be there.
-            vector = VectorFile().add(np.arange(number + 1))
-            actions += [{"remove": gone}, {"add": with_vector(add, vector)}]
-        version = transaction.commit(
-            actions,
-            marker=("sluice/warm-up", number),
-            operation="merge",
-            metrics={"operationNumSourceRows": 1},
-            reads=True,
-        )
+            edit.marked.append(LiveFile.of(with_vector(add, VectorFile().add(np.arange(number + 1)))))
+        version = edit.run(session)
     log = LogUpkeep(session, path, store=store, folder=folder, require_owner=require_owner)
     log.name(log.write(version))

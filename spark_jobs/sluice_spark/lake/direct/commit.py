@@ -105,10 +105,11 @@ class DirectTable:
         """`edit`, whoever made it, was committed as `version` (-1: one that is not known)."""
         if edit.layout is None or edit.layout != self._live.layout:
             version = -1
-        self._live.landed(version, gone=edit.gone, files=edit.adds)
+        gone = edit.gone
+        self._live.landed(version, gone=gone, files=edit.adds)
         if self._key is not None:
             key = self._key
-            self._cache.forget(self._name(path, key) for path in edit.gone)
+            self._cache.forget(self._name(path, key) for path in gone)
 
     @contextmanager
     def _discarded_unless_whole(self, edit: Edit) -> Iterator[None]:
