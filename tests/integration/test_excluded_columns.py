@@ -12,7 +12,7 @@ from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
 from sluice.ingest.encode.builder import BuilderLimits
 from tests.support.catalog_stories import set_up
-from tests.support.column_rules import assert_equal, assert_hidden, shape, under, written
+from tests.support.column_rules import assert_equal, assert_hidden, carry, shape, under, written
 from tests.support.extent import cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
@@ -76,25 +76,7 @@ def test_an_excluded_column_is_stored_nowhere_and_the_others_are_exact(
     if way == "streamed and stored":
         pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
     for statements in (CHANGES, SHAPES):
-        if way in ("one by one", "catalog ahead"):
-            for statement in written(*statements):
-                set_up(pipeline, (statement,))
-                if way == "one by one":
-                    pipeline.run(**options)
-        else:
-            end = "PREPARE TRANSACTION 'both'" if way == "prepared" else "COMMIT"
-            with pipeline.database.connect() as connection:
-                for statement in ("BEGIN", *written(*statements), end):
-                    connection.execute(statement.encode())
-            if way == "prepared":
-                pipeline.run(**options)
-                assert_hidden(tmp_path)
-                pipeline.run(**options)  # what was prepared is read back from the store
-                set_up(pipeline, ("COMMIT PREPARED 'both'",))
-        pipeline.run(**options)
-        pipeline.run(**options)
-        assert_equal(pipeline, tmp_path)
-        assert_hidden(tmp_path)
+        carry(pipeline, statements, tmp_path, way=way, options=options)
     assert shape(pipeline) == (["id", "v", "large", "w"], ["card"])
 
 

@@ -9,7 +9,7 @@ from sluice.contract.column_values import HashKeys, key_id
 from sluice.contract.schema import ColumnRule, RuleKind
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from tests.support import canary
-from tests.support.catalog_stories import verdicts
+from tests.support.catalog_stories import set_up, verdicts
 from tests.support.ingesting import IngestPipeline
 
 HIDDEN = "canary-hidden-2f9c71"
@@ -53,6 +53,33 @@ def assert_equal(pipeline: IngestPipeline, folder: Path) -> None:
     """Every table is live and has what the source has under the rules."""
     found = verdicts(pipeline, folder, {key_id(key): key for key in KEYS})
     assert {(one.state, one.differences) for one in found} == {("live", ())}
+
+
+def carry(
+    pipeline: IngestPipeline, statements: tuple[str, ...], folder: Path, *, way: str, options: Mapping[str, Any]
+) -> None:
+    """Carries out the statements, has ingest take them in, and compares. `way`: one by one, with ingest after each or
+    after all ("catalog ahead"); or in one transaction, which is prepared first where the way says so.
+    """
+    if way in ("one by one", "catalog ahead"):
+        for statement in written(*statements):
+            set_up(pipeline, (statement,))
+            if way == "one by one":
+                pipeline.run(**options)
+    else:
+        end = "PREPARE TRANSACTION 'both'" if way == "prepared" else "COMMIT"
+        with pipeline.database.connect() as connection:
+            for statement in ("BEGIN", *written(*statements), end):
+                connection.execute(statement.encode())
+        if way == "prepared":
+            pipeline.run(**options)
+            assert_hidden(folder)
+            pipeline.run(**options)  # what was prepared is read back from the store
+            set_up(pipeline, ("COMMIT PREPARED 'both'",))
+    pipeline.run(**options)
+    pipeline.run(**options)
+    assert_equal(pipeline, folder)
+    assert_hidden(folder)
 
 
 def shape(pipeline: IngestPipeline, name: str = "public.t") -> tuple[list[str], list[str]]:
