@@ -10,6 +10,7 @@ import pytest
 from sluice.errors import WriterFenced
 from tests.chaos.world import Gate, World
 from tests.support.extent import slow
+from tests.support.pipeline import wait_until
 
 WAKES_SECONDS = 90.0
 
@@ -17,10 +18,16 @@ WAKES_SECONDS = 90.0
 @pytest.mark.parametrize("about_to", [pytest.param("wait", marks=slow), "append"])
 def test_a_paused_writer_that_was_replaced_is_fenced_and_nothing_comes_twice(started: World, about_to: str) -> None:
     gate = Gate(started.pipeline.directory / "gate")
-    with started.ingest(faults=gate.holding("commit.before")) as old:
-        started.streaming(old)
+    started.check()
+    before = started.spool.epoch
+
+    def opened() -> bool:
         started.check()
-        epoch = started.spool.epoch
+        return started.spool.epoch > before
+
+    with started.ingest(faults=gate.holding("commit.before")) as old:
+        started.streaming(old)  # the first status comes before the epoch is opened
+        wait_until(opened, what="the old writer opened its epoch", processes=(old,))
         if about_to == "append":
             gate.close()
             started.publish_up_to_the_entry(old)
@@ -35,6 +42,6 @@ def test_a_paused_writer_that_was_replaced_is_fenced_and_nothing_comes_twice(sta
             second.publish(new)
             assert new.stop() == 0, new.log_tail(40)
             second.check()
-            assert second.spool.epoch == epoch + 1, "the old writer opened an epoch"
+            assert second.spool.epoch == before + 2, "one epoch for each of the two writers"
     started.catch_up()
     started.assert_exactly_once()
