@@ -35,8 +35,9 @@ conf = {"spark.driver.extraJavaOptions": options}
 spark = session.start(ApplyOptions("classes", uri, uri, spark_master="local[2]", driver_memory="1g", spark_conf=conf))
 store = open_store(uri, options={})
 warm_up(session.private(spark), str(folder / "table"), store=store, folder="table/", require_owner=lambda: None)
-rows = spark.read.format("delta").load(str(folder / "table"))
-rows.groupBy("id").count().collect()
+# A table of its own is read: the vectors of the other one are in its log alone.
+spark.range(8).write.format("delta").save(str(folder / "read"))
+spark.read.format("delta").load(str(folder / "read")).groupBy("id").count().collect()
 spark.stop()
 """
 

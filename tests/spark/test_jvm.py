@@ -110,6 +110,19 @@ def test_a_damaged_archive_does_not_keep_spark_from_starting_and_its_lines_are_j
     assert "row 42" not in done.stderr
 
 
+@slow
+def test_an_archive_of_classes_is_made_and_spark_starts_from_it(tmp_path: Path) -> None:
+    for path in jars.present(jars.DELTA, jars.default_directory()):
+        shutil.copy2(path, tmp_path)
+    archive = class_archive.make(tmp_path)
+    assert class_archive.archive_options(tmp_path)[0] == f"-XX:SharedArchiveFile={archive}"
+    log = f"-Xlog:class+load:file={tmp_path}/loaded-%p.log"
+    environment = {**os.environ, "SLUICE_JARS": str(tmp_path), "JDK_JAVA_OPTIONS": log}
+    subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True, env=environment)
+    loaded = "".join(path.read_text() for path in tmp_path.glob("loaded-*.log"))
+    assert "org.apache.spark.SparkContext source: shared objects file (top)" in loaded
+
+
 def test_the_warm_up_leaves_no_object_behind_and_touches_no_lake(pipeline: Pipeline) -> None:
     before = set(pipeline.store.list(""))
     Lake(pipeline.options(), pipeline.store, before_commit=lambda: None).warm_up(session.private(pipeline.spark))
