@@ -210,6 +210,8 @@ lock: ## Resolve all dependencies again and write requirements/
 	  --group image -o requirements/build.txt
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --no-deps \
 	  --group fuzz -o requirements/fuzz.txt
+	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
+	  --group peers -o requirements/peers.txt
 
 wheel: setup ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel

@@ -23,6 +23,7 @@ from tests.bench import (
     verifying,
 )
 from tests.bench.contest import console
+from tests.bench.peers import copies, streams
 
 ROUNDS = 3
 BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
@@ -45,7 +46,10 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P16": backlog.p16,
     "P17": freshness.p17,
     "P18": idle.p18,
+    "P22": freshness.p22,
     "P23": idle.p23,
+    "PEERS1": streams.peers1,
+    "PEERS4": copies.peers4,
 }
 RESULTS = Path("build/bench.json")
 

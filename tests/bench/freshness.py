@@ -1,6 +1,6 @@
-"""P8 and P17: from a commit at the source to its visibility in the lake, under a steady load, with the
+"""P8, P17 and P22: from a commit at the source to its visibility in the lake, under a steady load, with the
 processes of production (`sluice up`) and PostgreSQL on two cores; P17 beside hundreds of tables in which
-nothing happens.
+nothing happens, P22 by what it costs.
 
 Each sampled transaction is a probe. Its manifest entry is found by its transaction id, and the lake
 table's first commit whose marker reaches that entry made it visible; the time is that of the commit's
@@ -40,6 +40,9 @@ from tools.local.sluice import Pipeline, SluiceProcess
 
 SECONDS = float(os.environ.get("P8_SECONDS", "600"))
 MANY_SECONDS = float(os.environ.get("P17_SECONDS", "600"))
+COST_SECONDS = float(os.environ.get("P22_SECONDS", "120"))
+DOLLARS_A_CORE_HOUR = 0.05
+"""What a core of a general-purpose machine costs on demand with the large clouds, rounded."""
 TRANSACTIONS_PER_SECOND = 30
 PROBE_EVERY = 13
 """Transactions. It shares no factor with the numbers of tables, so that each table has probes."""
@@ -162,6 +165,28 @@ def p17(_rounds: int) -> dict[str, float | None]:
         "beside_p99_s": percentile(beside.latencies, 0.99),
         "cores_ratio": beside.cores / alone.cores,
     }
+
+
+def p22(_rounds: int) -> dict[str, float | None]:
+    """CPU of ingest and applier for a million changes, and what it costs, at 500 and 5,000 changes/s over three tables,
+    for P22_SECONDS.
+    """
+    outcomes = {load.changes: _run(load) for load in (Load(3, rate, 100_000, COST_SECONDS) for rate in (500, 5_000))}
+    table = Printed(
+        title=f"P22: for a million changes, {COST_SECONDS:.0f} s of load, ${DOLLARS_A_CORE_HOUR} for a core-hour"
+    )
+    for heading in ("changes/s", "CPU s", "$", "cores", "p50", "p99"):
+        table.add_column(heading, justify="right")
+    figures: dict[str, float | None] = {}
+    for rate, outcome in outcomes.items():
+        seconds = outcome.cores / outcome.changes_per_second * 1e6
+        dollars = seconds / 3600 * DOLLARS_A_CORE_HOUR
+        ages = [percentile(outcome.latencies, share) for share in (0.5, 0.99)]
+        cells = (f"{seconds:,.0f}", f"{dollars:.4f}", *(f"{figure:.2f}" for figure in (outcome.cores, *ages)))
+        table.add_row(f"{outcome.changes_per_second:,.0f}", *cells)
+        figures |= {f"{rate}_cpu_s": seconds, f"{rate}_dollars": dollars}
+    console.print(table)
+    return figures
 
 
 def _show(title: str, outcomes: dict[int, Outcome]) -> None:

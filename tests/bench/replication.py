@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -75,35 +76,37 @@ class Arena:
         self._sql("SELECT pg_logical_emit_message(true, 'bench', 'end')")
         self._sql("SELECT pg_switch_wal()")
 
+    @contextmanager
+    def slot(self, name: str) -> Iterator[str]:
+        """A slot of that name, before the workload, for as long as the context lasts."""
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{name}')")
+        yield name
+        self._sql(f"SELECT pg_drop_replication_slot('{name}')")
+
     def reference(self, number: int) -> Outcome:
-        slot = f"reference_{number}"
-        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{slot}')")
-        tool = self.server.bin_dir / "pg_recvlogical"
-        command = [
-            str(tool),
-            "-d",
-            self.server.dsn(),
-            "-S",
-            slot,
-            "--start",
-            "-f",
-            "/dev/null",
-            "-E",
-            self.end_lsn,
-            "--no-loop",
-        ]
-        outcome = timed_process(
-            [*command, "-o", "proto_version=1", "-o", "publication_names=bench", "-s", "1", "-F", "0"]
-        )
-        self._sql(f"SELECT pg_drop_replication_slot('{slot}')")
-        return outcome
+        with self.slot(f"reference_{number}") as slot:
+            tool = self.server.bin_dir / "pg_recvlogical"
+            command = [
+                str(tool),
+                "-d",
+                self.server.dsn(),
+                "-S",
+                slot,
+                "--start",
+                "-f",
+                "/dev/null",
+                "-E",
+                self.end_lsn,
+                "--no-loop",
+            ]
+            return timed_process(
+                [*command, "-o", "proto_version=1", "-o", "publication_names=bench", "-s", "1", "-F", "0"]
+            )
 
     def discarded(self, number: int) -> Outcome:
         """The same messages, received by a client of our own that keeps none."""
-        slot = f"discarded_{number}"
-        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{slot}')")
-        result = self._run("discard_once", self.server.dsn(), slot, "bench", self.end_lsn)
-        self._sql(f"SELECT pg_drop_replication_slot('{slot}')")
+        with self.slot(f"discarded_{number}") as slot:
+            result = self._run("discard_once", self.server.dsn(), slot, "bench", self.end_lsn)
         return Outcome(result["seconds"], result["cpu_s"], result["peak_rss_mb"])
 
     def ours(self, number: int, verify: Verify) -> Outcome:
@@ -141,13 +144,16 @@ class Arena:
             return str(found[0]) if found else ""
 
 
-def p1(rounds: int) -> dict[str, float | None]:
-    """P1: one transaction of 1,000,000 inserts, one of 200,000 updates, one of 50,000 deletes."""
+@contextmanager
+def w1() -> Iterator[tuple[Arena, Verify]]:
+    """One transaction of 1,000,000 inserts, one of 200,000 updates and one of 50,000 deletes in the WAL, and what
+    proves that a spool has them.
+    """
     with temporary_server(settings=SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
         with server.superuser() as connection:
             connection.execute(W1_TABLE.encode())
         arena = Arena(server, Path(directory), tables=("w1",))
-        console.print("P1: writing the workload")
+        console.print("W1: writing the workload")
         with server.superuser() as connection:
             for statement in W1_STATEMENTS:
                 connection.execute(statement.encode())
@@ -164,11 +170,17 @@ def p1(rounds: int) -> dict[str, float | None]:
                 for op, count in segment.ops.items():
                     counted[op] = counted.get(op, 0) + count
             if counted != W1_CHANGES:
-                raise RuntimeError(f"P1: the spool holds {counted}, not {W1_CHANGES}")
+                raise RuntimeError(f"W1: the spool holds {counted}, not {W1_CHANGES}")
             found = _final_rows(spool, changes)
             if found != expected:
-                raise RuntimeError("P1: the rows in the spool do not add up to the table's")
+                raise RuntimeError("W1: the rows in the spool do not add up to the table's")
 
+        yield arena, verify
+
+
+def p1(rounds: int) -> dict[str, float | None]:
+    """P1: one transaction of 1,000,000 inserts, one of 200,000 updates, one of 50,000 deletes."""
+    with w1() as (arena, verify):
         return _contest("P1", arena, verify, rounds, rows=sum(W1_CHANGES.values()))
 
 
@@ -226,7 +238,6 @@ def _contest(name: str, arena: Arena, verify: Verify, rounds: int, *, rows: int)
         "of_discarding": ours.median_s / discarding.median_s,
         "ours_min_s": ours.min_s,
         "reference_min_s": reference.min_s,
-        "debezium_ratio": None,
         "rows_s": rows / ours.median_s,
         "mb_s": arena.received_mb / ours.median_s,
         "cpu_s": ours.median("cpu_s"),

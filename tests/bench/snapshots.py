@@ -42,10 +42,10 @@ def p4(rounds: int) -> dict[str, float | None]:
             connection.execute(b"CREATE PUBLICATION bench FOR TABLE w1")
         folder = Path(directory)
         contestants = [
-            Contestant("COPY, one connection", lambda _: _copy(server, 1)),
-            Contestant("COPY, two connections", lambda _: _copy(server, 2)),
-            Contestant("snapshot, one connection", lambda number: _ours(server, folder / f"one_{number}", 1)),
-            Contestant("snapshot, two connections", lambda number: _ours(server, folder / f"two_{number}", 2)),
+            Contestant("COPY, one connection", lambda _: copied(server, 1)),
+            Contestant("COPY, two connections", lambda _: copied(server, 2)),
+            Contestant("snapshot, one connection", lambda number: taken(server, folder / f"one_{number}", 1)),
+            Contestant("snapshot, two connections", lambda number: taken(server, folder / f"two_{number}", 2)),
         ]
         take_turns("P4", contestants, rounds=rounds)
         show("P4", contestants)
@@ -115,7 +115,7 @@ def _published(server: PostgresServer, folder: Path, published: str, number: int
     return outcome
 
 
-def _copy(server: PostgresServer, connections: int) -> Outcome:
+def copied(server: PostgresServer, connections: int) -> Outcome:
     """Text to psql, which writes it to /dev/null; each connection reads its share of the blocks."""
     with server.superuser() as connection:
         row = connection.execute("SELECT pg_relation_size('w1') / 8192").fetchone()
@@ -137,10 +137,11 @@ def _copy(server: PostgresServer, connections: int) -> Outcome:
     return Outcome(time.perf_counter() - began)
 
 
-def _ours(server: PostgresServer, spool: Path, connections: int) -> Outcome:
+def taken(server: PostgresServer, spool: Path, connections: int, *, rows: int = ROWS) -> Outcome:
+    """The snapshot of a table whose keys are 1 to `rows`, which is what the spool has to hold."""
     outcome = _snapshot(server, spool, connections)
     found = _rows_and_sum(spool)
-    if found != (ROWS, ROWS * (ROWS + 1) // 2):
+    if found != (rows, rows * (rows + 1) // 2):
         raise RuntimeError(f"P4: the spool has {found[0]} rows, not those of the table")
     shutil.rmtree(spool)
     return outcome
