@@ -58,6 +58,7 @@ class State:
     adds: dict[tuple[str, str], Action] = field(default_factory=dict)
     removes: dict[tuple[str, str], Action] = field(default_factory=dict)
     markers: dict[str, int] = field(default_factory=dict)
+    domains: dict[str, str] = field(default_factory=dict)
 
     def take(self, action: Action) -> None:
         for kind, value in action.items():
@@ -67,6 +68,8 @@ class State:
                 self.protocol = value
             elif kind == "txn":
                 self.markers[value["appId"]] = value["version"]
+            elif kind == "domainMetadata":
+                self.domains[value["domain"]] = value["configuration"]
             elif kind == "add":
                 self.removes.pop(_identity(value), None)
                 self.adds[_identity(value)] = value
@@ -94,6 +97,29 @@ class State:
             table = self.read(file, by_id=by_id)
             live = np.setdiff1d(np.arange(len(table)), np.fromiter(file.deleted, np.int64, len(file.deleted)))
             found += table.take(pa.array(live)).to_pylist()
+        return found
+
+    def tracked_rows(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """(id, version that made it, row) of every live row of a table that tracks them."""
+        properties = self.metadata["configuration"]
+        names = [f"delta.rowTracking.materializedRow{one}ColumnName" for one in ("Id", "CommitVersion")]
+        found = []
+        for file in self.files:
+            stored, rows = pq.ParquetFile(file.path).read(), self.read(file).to_pylist()
+            hidden = []
+            for name in names:
+                there = properties[name] in stored.column_names
+                hidden.append(stored[properties[name]].to_pylist() if there else [None] * len(rows))
+            for place, row in enumerate(rows):
+                if place not in file.deleted:
+                    own, version = (column[place] for column in hidden)
+                    found.append(
+                        (
+                            file.add["baseRowId"] + place if own is None else own,
+                            file.add["defaultRowCommitVersion"] if version is None else version,
+                            row,
+                        )
+                    )
         return found
 
     def read(self, file: File, *, by_id: bool = False) -> pa.Table:

@@ -100,17 +100,17 @@ def test_a_table_falls_back_for_a_property_in_any_spelling_says_why_and_returns(
 
     def switch(value: str) -> None:
         windows.session.sql(
-            f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('delta.enableChangeDataFeed'='{value}')"
+            f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('delta.enableDeletionVectors'='{value}')"
         )
 
     first = applied(2)
     assert (first.way, first.files) == (CommitWay("direct"), len(DeltaTable(pipeline.path()).file_uris()))
     assert {"find", "write", "commit"} <= first.seconds.keys()
-    switch("True")
+    switch("False")
     second = applied(3)
-    assert (second.way, second.files) == (CommitWay("merge", "delta.enableChangeDataFeed is on"), None)
+    assert (second.way, second.files) == (CommitWay("merge", "deletion vectors are off"), None)
     assert "commit" in second.seconds
-    switch("false")
+    switch("TRUE")
     assert applied(4).way == CommitWay("direct")
     assert len(pipeline.rows()) == 4
 

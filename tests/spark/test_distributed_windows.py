@@ -192,7 +192,7 @@ def test_a_table_that_only_spark_can_write_to_gets_a_merge(pipeline: Pipeline) -
     applied = Windows(pipeline, way=DISTRIBUTED, max_memory_bytes=SMALL)
     applied.apply()
     pipeline.spark.sql(
-        f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+        f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')"
     )
     for keys in (range(1), range(50)):
         pipeline.manifest.transaction([Change("u", _row(key, 1)) for key in keys], SCHEMA)

@@ -21,6 +21,7 @@ from tests.support.extent import FULL, slow
 
 POINTS = {
     "apply.direct.data_written": False,
+    "apply.direct.changes_written": False,
     "apply.direct.vectors_written": False,
     "apply.commit.before": False,
     "apply.commit.after": True,
@@ -55,6 +56,12 @@ def _assert_rows(folder: Path, rows: list[dict[str, object]]) -> None:
     check_checksum(DeltaFolder(folder), state.version)
 
 
+def _ids(folder: Path) -> dict[int, int]:
+    found = {row["id"]: number for number, _, row in DeltaFolder(folder).state().tracked_rows()}
+    assert len(set(found.values())) == len(found)
+    return found
+
+
 def _collect_orphans(pipeline: Pipeline) -> None:
     folder = pipeline.path()
     session = pipeline.spark.newSession()
@@ -76,6 +83,10 @@ def test_a_killed_direct_commit_leaves_orphans_only_and_the_next_process_is_righ
     pipeline.apply(way=DIRECT)
     folder = pipeline.path()
     _assert_rows(folder, before)
+    session, both = pipeline.spark.newSession(), ("enableRowTracking", "enableChangeDataFeed")
+    properties = ", ".join(f"'delta.{name}' = 'true'" for name in both)
+    session.sql(f"ALTER TABLE delta.`{folder}` SET TBLPROPERTIES ({properties})")
+    ids = _ids(folder)
     version, files = DeltaFolder(folder).versions()[-1], _files(folder)
     pipeline.manifest.transaction(
         [
@@ -98,8 +109,12 @@ def test_a_killed_direct_commit_leaves_orphans_only_and_the_next_process_is_righ
     assert written.isdisjoint(live_files(DeltaFolder(folder).state())) == (not is_there)
     assert pipeline.apply(way=DIRECT).tables["16385"].state == "live"
     _assert_rows(folder, after)
+    now = _ids(folder)
+    assert [now[key] for key in (1, 3, 6)] == [ids[key] for key in (1, 3, 5)], "a row got another id"
+    assert now[7] not in ids.values()
     _collect_orphans(pipeline)
     _assert_rows(folder, after)
+    assert _ids(folder) == now
 
 
 @pytest.mark.timeout(600)

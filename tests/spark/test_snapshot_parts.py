@@ -401,7 +401,7 @@ def test_a_lake_table_that_cannot_have_the_files_gets_the_rows(pipeline: Pipelin
     heap.finish()
     pipeline.apply()
     session = pipeline.spark.newSession()
-    session.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    session.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')")
     heap.begin_again()
     read_all(pipeline, heap, random.Random(seed + 1))
     heap.finish()

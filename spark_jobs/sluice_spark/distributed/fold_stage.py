@@ -2,9 +2,9 @@
 
 Runs in executors' Python. Owns that a task holds about `limit` bytes of changes: a part that is larger
 goes over its executor's local disk, as a large window does on one machine, and becomes several
-portions. Rows that keep a value of the lake wait in the scratch of the spool, with the keys that are
-to be looked for. Every attempt writes files with new names; those of an attempt that does not win
-are orphans.
+portions. Rows that need something of the row that they replace (a value that was not sent, its id) wait in
+the scratch of the spool, with the keys that are to be looked for. Every attempt writes files with new names;
+those of an attempt that does not win are orphans.
 """
 
 import io
@@ -28,6 +28,8 @@ from sluice_spark.fold.partition import PARTS, Cutter, weight
 from sluice_spark.fold.row_identity import Claims
 from sluice_spark.fold.spill import Versioned, portions
 from sluice_spark.lake.direct.data_files import Written
+from sluice_spark.lake.direct.followed_rows import kinds_of_new
+from sluice_spark.lake.layout import CHANGE, TableLayout
 from sluice_spark.lake.plan import MergePlan
 
 PORTION, ROW, GONE, WANTS = "_sluice_portion", "_sluice_row_number", "_sluice_gone", "_sluice_wants"
@@ -132,10 +134,10 @@ def _stored(folded: Folded, window: WindowTask, number: int) -> Portion:
         return Portion(number, 0, Written(), None, replaces=False)
     metadata = window.kind.metadata(window.schema, wanted=window.metadata)
     plan = MergePlan.of(folded, window.schema, metadata=metadata)
-    wants = wanting(rows, plan)
+    wants = wanting(rows, plan, window.layout)
     alive = ~rows[DELETED].to_numpy()
     ready = alive & ~wants
-    written = window.written([rows if ready.all() else rows.filter(pa.array(ready))])
+    written = window.written([inserted(rows if ready.all() else rows.filter(pa.array(ready)), window.layout)])
     match = rows[MATCH].to_numpy()
     return Portion(
         number,
@@ -150,10 +152,23 @@ def _stored(folded: Folded, window: WindowTask, number: int) -> Portion:
     )
 
 
-def wanting(rows: pa.Table, plan: MergePlan) -> Claims:
+def keeping(rows: pa.Table, plan: MergePlan) -> Claims:
     """Which of `rows` keep a value of the lake."""
     flags = [rows[f"{KEEP}{column.attnum}"].to_numpy() for column in plan.kept]
     return np.logical_or.reduce(flags) if flags else np.zeros(len(rows), dtype=bool)
+
+
+def wanting(rows: pa.Table, plan: MergePlan, layout: TableLayout) -> Claims:
+    """Which of `rows` cannot be written before it is known which row of the lake they replace."""
+    wants = keeping(rows, plan)
+    if layout.follows_rows:
+        wants = wants | (rows[MATCH].to_numpy() & ~rows[DELETED].to_numpy())
+    return wants
+
+
+def inserted(rows: pa.Table, layout: TableLayout) -> pa.Table:
+    """`rows`, which replace none of the lake, for a table of `layout`."""
+    return rows.append_column(CHANGE, kinds_of_new(np.zeros(len(rows), dtype=bool))) if layout.feeds else rows
 
 
 def key_columns(schema: TableSchema) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""Last stage on the executors: rows of one portion that keep values of the lake become data files.
+"""Last stage on the executors: rows of one portion that wait for the row that they replace become data files.
 
-Runs in executors' Python. Owns that a key has one row in the lake, and that a value which was not
-sent is the lake's: as many rows are written as wait. The values pass in pieces, so that a task holds
+Runs in executors' Python. Owns that a key has one row in the lake, that a value which was not sent is the
+lake's, and that a row keeps its id: as many rows are written as wait. The values pass in pieces, so that a task holds
 the waiting rows and the rows of one data file, however large kept values are.
 """
 
@@ -13,14 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from sluice import faults
-from sluice_spark.distributed.fold_stage import PORTION, ROW, Portion, waiting_rows
+from sluice_spark.distributed.fold_stage import PORTION, ROW, Portion, inserted, keeping, waiting_rows
 from sluice_spark.distributed.key_search_stage import HITS, VALUES
 from sluice_spark.distributed.stages import RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.row_identity import Numbers
 from sluice_spark.lake.direct.data_files import Written
+from sluice_spark.lake.direct.followed_rows import kinds_of_new
 from sluice_spark.lake.direct.kept_values import with_kept_values
 from sluice_spark.lake.failures import no_row_to_keep_from, two_rows_of_one_key
+from sluice_spark.lake.layout import CHANGE, ROW_ID
 
 _FILE_BYTES = 64 * 1024 * 1024
 
@@ -43,7 +45,7 @@ class Finished:
 
 
 def finish(task: FinishTask, pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """The account of one portion; accounts of the stage before pass."""
+    """The account of one portion, which was announced; accounts of the stage before pass."""
     passed: list[Piece] = []
     rows: list[Numbers] = []
     filling: _Filling | None = None
@@ -53,15 +55,16 @@ def finish(task: FinishTask, pieces: Iterator[Piece]) -> Iterator[Piece]:
             passed.append(piece)
             continue
         portion = task.portions[piece.part]
+        if filling is None and portion.waiting:
+            filling = _Filling(task.window, portion)
         if piece.kind == HITS:
             rows.append(piece.value[1])
-        elif piece.kind == VALUES:
-            filling = filling or _Filling(task.window, portion)
+        elif piece.kind == VALUES and filling is not None:
             filling.take(piece.table)
     yield from passed
     if portion is None:
         return
-    matched = np.concatenate(rows)
+    matched = np.concatenate([np.empty(0, dtype=np.int64), *rows])
     if len(np.unique(matched)) != len(matched):
         raise two_rows_of_one_key(task.window.schema.qualified_name)
     written = filling.done() if filling else Written()
@@ -69,8 +72,15 @@ def finish(task: FinishTask, pieces: Iterator[Piece]) -> Iterator[Piece]:
     yield Piece.of(RESULT, Finished(portion.number, len(matched), written))
 
 
+def announce(count: int, numbers: Iterator[int]) -> Iterator[Piece]:
+    """Something for each of `count` tasks that finish a portion: rows may wait there that replace none."""
+    for _ in numbers:
+        for part in range(count):
+            yield Piece.of(PORTION, None, part=part)
+
+
 class _Filling:
-    """Waiting rows and the values that they wait for."""
+    """Waiting rows and what they wait for."""
 
     def __init__(self, window: WindowTask, portion: Portion) -> None:
         assert portion.plan is not None
@@ -86,17 +96,26 @@ class _Filling:
         places = np.searchsorted(self._numbers, values[ROW].to_numpy())
         self._filled[places] = True
         rows = self._waiting.take(pa.array(places))
-        each = np.arange(len(rows))
-        old: Any = (values.drop_columns([PORTION, ROW]).select, each, each)
-        self._held.append(with_kept_values(rows, [old], self._plan, self._window.layout))
+        if self._plan.kept:
+            each = np.arange(len(rows))
+            old: Any = (values.select, each, each)
+            rows = with_kept_values(rows, [old], self._plan, self._window.layout)
+        if self._window.layout.feeds:
+            rows = rows.append_column(CHANGE, kinds_of_new(np.ones(len(rows), dtype=bool)))
+        if ROW_ID in values.column_names:
+            rows = rows.append_column(ROW_ID, values[ROW_ID])
+        self._held.append(rows)
         if sum(table.nbytes for table in self._held) > _FILE_BYTES:
             self._write()
 
     def done(self) -> Written:
-        """Everything is written. Raises UnsupportedChange when a row still waits."""
+        """Everything is written. Raises UnsupportedChange when a row still waits for a value."""
         self._write()
-        if not self._filled.all():
+        if (keeping(self._waiting, self._plan) & ~self._filled).any():
             raise no_row_to_keep_from()
+        if not self._filled.all():
+            self._held.append(inserted(self._waiting.filter(pa.array(~self._filled)), self._window.layout))
+            self._write()
         return self._written
 
     def _write(self) -> None:

@@ -9,6 +9,7 @@ positions come together in one task, which writes its vector and reads the value
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +24,11 @@ from sluice_spark.distributed.fold_stage import GONE, PORTION, ROW, WANTS, key_c
 from sluice_spark.distributed.stages import RESULT, Piece
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.row_identity import Claims, Numbers
+from sluice_spark.lake.commit_way import NotDirect
+from sluice_spark.lake.direct.followed_rows import OldRows, ids_of
 from sluice_spark.lake.direct.kept_values import old_rows
 from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector, removed_rows
+from sluice_spark.lake.layout import ROW_ID
 from sluice_spark.lake.merge import key_conditions
 from sluice_spark.lake.plan import MergePlan
 from sluice_spark.lake.rows_to_commit import struct
@@ -44,12 +48,15 @@ JOIN_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class KnownFile:
-    """A live data file: its path and size as in the log, all its rows, and its vector if it has one."""
+    """A live data file: its path and size as in the log, all its rows, its vector if it has one, and the id of its
+    first row where the table tracks them.
+    """
 
     path: str
     size: int
     rows: int
     vector: Mapping[str, Any] | None
+    first_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +85,18 @@ class MarkedFile:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What one task marked, and the file of its vectors (empty: none)."""
+    """What one task marked, and the file of its vectors (empty: none). `replaced` are the actions that name the rows
+    that went, see `Edit`.
+    """
 
     files: tuple[MarkedFile, ...]
     vector_path: str
+    replaced: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def paths(self) -> set[str]:
+        """The files that it wrote."""
+        return {self.vector_path, *(str(one["path"]) for one in self.replaced)} - {""}
 
 
 @dataclass(slots=True)
@@ -90,7 +105,7 @@ class _Hits:
     portions: list[Numbers] = field(default_factory=list)
     rows: list[Numbers] = field(default_factory=list)
     wants: list[Claims] = field(default_factory=list)
-    gone: int = 0
+    gone: list[Claims] = field(default_factory=list)
 
 
 def positions_of(
@@ -120,8 +135,11 @@ def _text(plan: MergePlan, target: str) -> str:
 
 
 def mark(task: MarkTask, batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
-    """Writes vectors; hits and values for the next stage, and an account for the driver."""
+    """Writes vectors, and the rows that go where readers see changes; hits and values for the next stage, and an
+    account for the driver.
+    """
     vectors = VectorFile()
+    old = OldRows(task.window.folder, task.window.layout)
     marked: list[MarkedFile] = []
     rows_of: dict[int, list[Numbers]] = defaultdict(list)
     for name, hits in _by_file(batches).items():
@@ -132,14 +150,25 @@ def mark(task: MarkTask, batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
         for portion in np.unique(portions).tolist():
             rows_of[portion].append(rows[portions == portion])
         marked.append(_marked(file, hits, task.window, vectors))
-        yield from _values(file, hits, task)
+        with _said():
+            if task.window.layout.feeds:
+                old.take(file.path, file.size, np.concatenate(hits.positions), np.concatenate(hits.gone))
+            yield from _values(file, hits, task)
     if vectors:
         task.window.folder.put(vectors.path, vectors.content)
     faults.point("apply.distributed.marked")
     for portion, found in rows_of.items():
         yield Piece.of(HITS, (portion, np.concatenate(found)), part=task.tasks[portion])
     if marked:
-        yield Piece.of(RESULT, Marked(tuple(marked), vectors.path if vectors else ""))
+        yield Piece.of(RESULT, Marked(tuple(marked), vectors.path if vectors else "", tuple(old.actions())))
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    try:
+        yield
+    except NotDirect as reason:
+        raise ApplyError(str(reason), hint="set `way` of this table to `merge`") from reason
 
 
 def _by_file(batches: Iterator[pa.RecordBatch]) -> dict[str, _Hits]:
@@ -155,7 +184,7 @@ def _by_file(batches: Iterator[pa.RecordBatch]) -> dict[str, _Hits]:
             hits.portions.append(portions)
             hits.rows.append(rows)
             hits.wants.append(wants)
-            hits.gone += int(gone.sum())
+            hits.gone.append(gone)
     return found
 
 
@@ -169,24 +198,32 @@ def _marked(file: KnownFile, hits: _Hits, window: WindowTask, vectors: VectorFil
         raise ApplyError("Delta's reader gave rows that the table does not have")
     removed = removed_rows(before, new, rows=file.rows)
     descriptor = vectors.add(removed) if len(removed) < file.rows else None
-    return MarkedFile(file.path, descriptor, len(new), hits.gone)
+    return MarkedFile(file.path, descriptor, len(new), int(np.concatenate(hits.gone).sum()))
 
 
 def _values(file: KnownFile, hits: _Hits, task: MarkTask) -> Iterator[Piece]:
-    """The kept values of the rows that want any, row group by row group."""
+    """The kept values and ids of the rows that want any, row group by row group."""
     wants = np.concatenate(hits.wants)
     if not wants.any():
         return
     positions, portions, rows = (np.concatenate(part)[wants] for part in (hits.positions, hits.portions, hits.rows))
     order = np.argsort(positions)
     positions, portions, rows = positions[order], portions[order], rows[order]
+    tracking = task.window.layout.tracking
+    names = task.kept.names + ([tracking.ids] if tracking is not None else [])
     start = 0
-    for length, read in task.window.folder.row_groups(file.path, file.size, task.kept.names):
+    for length, read in task.window.folder.row_groups(file.path, file.size, names):
         low, high = np.searchsorted(positions, [start, start + length]).tolist()
         if low < high:
-            values = old_rows(read(), pa.array(positions[low:high] - start), task.kept)
-            values = values.append_column(PORTION, pa.array(portions[low:high]))
-            yield from _by_portion(values.append_column(ROW, pa.array(rows[low:high])), task)
+            stored, places = read(), positions[low:high] - start
+            values = pa.table({PORTION: portions[low:high], ROW: rows[low:high]})
+            if tracking is not None:
+                ids = ids_of(stored, tracking.ids, places, default=file.first_id + positions[low:high])
+                values = values.append_column(ROW_ID, pa.array(ids))
+            for one in task.kept:
+                (kept,) = old_rows(stored, pa.array(places), pa.schema([one])).columns
+                values = values.append_column(one, kept)
+            yield from _by_portion(values, task)
         start += length
 
 

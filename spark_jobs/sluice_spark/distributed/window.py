@@ -192,7 +192,8 @@ class DistributedWindow:
         edit = self._adding(folded, "merge", base)
         files = {file.path: file for file in map(LiveFile.of, base.files())}
         portions = [portion for portion in folded.portions if portion.keys]
-        found = self._look(portions, plan, base.version, files) if portions and files else []
+        wanted = files or any(portion.waiting for portion in portions)
+        found = self._look(portions, plan, base.version, files) if portions and wanted else []
         try:
             self._replace(edit, folded, files, found)
         except (ServiceError, NotDirect):
@@ -213,6 +214,8 @@ class DistributedWindow:
             edit.deleted += one.gone
         for portion in finished:
             edit.written.plus(portion.written)
+        if edit.matched > edit.deleted:
+            edit.replaced += [action for one in found if isinstance(one, Marked) for action in one.replaced]
         edit.orphans += sorted(_written(found))
 
     def _look(
@@ -229,7 +232,9 @@ class DistributedWindow:
             rows = key_search_stage.positions_of(
                 stages.session, self._table, version, plan=plan, keys=paths, tasks=tasks
             )
-            job = stages.of_rows(rows, key_search_stage.mark, MarkTask(task, _known(files), numbers, self._kept(plan)))
+            known = _known(files, tracked=task.layout.tracking is not None)
+            job = stages.of_rows(rows, key_search_stage.mark, MarkTask(task, known, numbers, self._kept(plan)))
+            job = job.union(stages.first(kept_values_stage.announce, len(portions), tasks=1))
             finish = FinishTask(task, dict(enumerate(portions)))
             pieces = stages.collected(stages.then(job, kept_values_stage.finish, finish, tasks=len(portions)))
         found = [piece.value for piece in pieces if piece.kind == RESULT]
@@ -273,14 +278,15 @@ def parts_for(task: WindowTask, *, slots: int) -> int:
     return min(max(slots, math.ceil(2 * size / task.limit)), _MOST_PARTS)
 
 
-def _known(files: Mapping[str, LiveFile]) -> dict[str, KnownFile]:
+def _known(files: Mapping[str, LiveFile], *, tracked: bool) -> dict[str, KnownFile]:
     """By the last part of the path, which Spark and the log spell alike. Raises NotDirect."""
     known: dict[str, KnownFile] = {}
     for path, file in files.items():
         name = path.rsplit("/", 1)[-1]
         if name in known:
             raise NotDirect("two data files have the same name")
-        known[name] = KnownFile(path, int(file.add["size"]), file.rows, file.add.get("deletionVector"))
+        first_id = file.first_id if tracked else 0
+        known[name] = KnownFile(path, int(file.add["size"]), file.rows, file.add.get("deletionVector"), first_id)
     return known
 
 
@@ -288,7 +294,7 @@ def _written(found: Iterable[Any]) -> set[str]:
     """Paths of the files that came of looking for keys."""
     written: set[str] = set()
     for one in found:
-        written |= {one.vector_path} - {""} if isinstance(one, Marked) else set(one.written.paths)
+        written |= one.paths if isinstance(one, Marked) else set(one.written.paths)
     return written
 
 

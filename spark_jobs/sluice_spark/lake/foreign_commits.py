@@ -26,7 +26,8 @@ table had been looked at}.
 
 COMMIT = re.compile(r"(\d{20})\.json")
 """The name of a commit's file in the log, with its version."""
-_REARRANGING = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL", "COMPUTE STATS"})
+_TRACKED = ("baseRowId", "defaultRowCommitVersion")
+_REARRANGING = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL", "COMPUTE STATS"})
 """Operations that by definition keep the rows of the files they rewrite. Any writer may set
 dataChange to false, so that alone proves nothing.
 """
@@ -42,7 +43,8 @@ class Commit:
     said), `removed` the paths of those it took away.
 
     `changes` says that it adds or removes rows by its own account, `moves` that it rewrites files;
-    `columns` is the schema if it states one, `metrics` are the numbers that it says of itself.
+    `columns` is the schema if it states one, `metrics` are the numbers that it says of itself. `tracked` are the
+    numbers in its actions from which ids of rows follow, by the path of a data file as the log spells it.
     """
 
     version: int
@@ -58,6 +60,7 @@ class Commit:
     files: tuple[tuple[str, int], ...] = ()
     removed: frozenset[str] = frozenset()
     metrics: Mapping[str, int] = field(default_factory=dict)
+    tracked: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def is_of(self, app_id: str) -> bool:
         """Whether the applier that works under `app_id` made it."""
@@ -117,6 +120,7 @@ class _Reader:
         self._columns: Any = None
         self._files: list[tuple[str, int]] = []
         self._removed: set[str] = set()
+        self._tracked: dict[str, Mapping[str, int]] = {}
 
     def take(self, action: dict[str, Any]) -> None:
         for kind, value in action.items():
@@ -139,6 +143,8 @@ class _Reader:
         if kind == "remove":
             self._removed.add(path)
             return
+        if stated := {name: int(value[name]) for name in _TRACKED if value.get(name) is not None}:
+            self._tracked[str(value["path"])] = stated
         self._files.append((path, int(value.get("size", -1))))
         vector = vector_file(value.get("deletionVector") or {})
         if vector:
@@ -160,6 +166,7 @@ class _Reader:
             files=tuple(self._files),
             removed=frozenset(self._removed),
             metrics=_numbers(info.get("operationMetrics")),
+            tracked=self._tracked,
         )
 
 

@@ -68,10 +68,12 @@ _FEATURES = frozenset(
         "checkpointProtection",
         "columnMapping",
         "deletionVectors",
+        "domainMetadata",
         "generatedColumns",
         "identityColumns",
         "inCommitTimestamp",
         "invariants",
+        "rowTracking",
         "timestampNtz",
         "v2Checkpoint",
         "vacuumProtocolCheck",
@@ -80,13 +82,17 @@ _FEATURES = frozenset(
 """Features that a table may list. Those that would need work here are refused where they are used."""
 _SWITCHES = (
     "delta.appendOnly",
-    "delta.enableChangeDataFeed",
     "delta.enableIcebergCompatV1",
     "delta.enableIcebergCompatV2",
     "delta.enableIcebergCompatV3",
-    "delta.enableRowTracking",
     "delta.randomizeFilePrefixes",
 )
+_FEED, _TRACKING = "delta.enableChangeDataFeed", "delta.enableRowTracking"
+_ROW_IDS, _ROW_VERSIONS = (f"delta.rowTracking.materializedRow{one}ColumnName" for one in ("Id", "CommitVersion"))
+ROW_ID, ROW_VERSION, CHANGE = "_sluice_row_id", "_sluice_row_version", "_sluice_change"
+"""What rows on their way to a data file have beside the table's columns: the id of the row that each one replaces or
+copies, the version that made the copied one (both NULL where Delta gives new ones), and what a reader of the change
+data feed sees of it."""
 _COLUMN_RULES = (
     "CURRENT_DEFAULT",
     "EXISTS_DEFAULT",
@@ -160,16 +166,44 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class RowTracking:
+    """The columns of data files in which a table that tracks its rows has the `ids` of rows that were moved there, and
+    the `versions` that made them. No schema names them. (Delta protocol: Row Tracking.)
+    """
+
+    ids: str
+    versions: str
+
+
+@dataclass(frozen=True, slots=True)
 class TableLayout:
-    """A table's columns, in order, and what decides how it may be written."""
+    """A table's columns, in order, and what decides how it may be written. `tracking` is there where rows keep their
+    ids, and `feeds` says that there is a change data feed: readers see what became of each row.
+    """
 
     columns: tuple[Column, ...]
     properties: Mapping[str, str]
+    tracking: RowTracking | None = None
+    feeds: bool = False
 
     @property
     def arrow(self) -> pa.Schema:
         """The columns of a data file."""
         return pa.schema([column.field for column in self.columns])
+
+    @property
+    def hidden(self) -> dict[str, pa.Field]:
+        """The fields of a data file that no schema names, by what rows on their way call them."""
+        found = {CHANGE: pa.field("_change_type", pa.string())} if self.feeds else {}
+        if self.tracking is not None:
+            found[ROW_ID] = pa.field(self.tracking.ids, pa.int64())
+            found[ROW_VERSION] = pa.field(self.tracking.versions, pa.int64())
+        return found
+
+    @property
+    def follows_rows(self) -> bool:
+        """Whether a new row has to know the one that it replaces."""
+        return self.feeds or self.tracking is not None
 
     def field(self, name: str) -> pa.Field:
         """The data files' field of the column `name`."""
@@ -201,7 +235,20 @@ def read_layout(
     unknown = sorted(set(features) - _FEATURES)
     if unknown:
         raise NotDirect(f"the table has the feature {unknown[0]}")
-    return TableLayout(tuple(_column(field) for field in json.loads(schema)["fields"]), dict(properties))
+    return TableLayout(
+        tuple(_column(field) for field in json.loads(schema)["fields"]),
+        dict(properties),
+        tracking=_tracking(properties),
+        feeds=_is_on(properties, _FEED),
+    )
+
+
+def _tracking(properties: Mapping[str, str]) -> RowTracking | None:
+    if not _is_on(properties, _TRACKING):
+        return None
+    if not {_ROW_IDS, _ROW_VERSIONS} <= properties.keys():
+        raise NotDirect("the table does not say where its data files have the ids of rows")
+    return RowTracking(properties[_ROW_IDS], properties[_ROW_VERSIONS])
 
 
 def _is_on(properties: Mapping[str, str], name: str) -> bool:

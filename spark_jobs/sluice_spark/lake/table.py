@@ -82,6 +82,8 @@ class LakeTable:
         self.way = CommitWay()
         self.fresh_looks = 0
         self.seconds = Phases()
+        self._tracked: Mapping[str, Mapping[str, int]] = {}
+        """What Delta added to the files of the last commit."""
         self._before_commit = before_commit
         self._direct = direct
         self._folder = folder
@@ -342,6 +344,7 @@ class LakeTable:
 
         Raises CommitConflict only when the commit did not land: what was written for it is then deleted.
         """
+        self._tracked = {}
         try:
             made = self._landed(change)
         except CommitConflict:
@@ -351,7 +354,7 @@ class LakeTable:
                     self._folder.discard(change.orphans)
             raise
         if isinstance(change, Edit) and self._direct is not None:
-            self._direct.landed(change, made)
+            self._direct.landed(change, made, self._tracked)
 
     def _landed(self, change: Change) -> int:
         """Runs `change`, which is then in the table. Returns the Delta version that it made, -1 if it is not known."""
@@ -402,6 +405,7 @@ class LakeTable:
             commit = self._log.commit(made)
             if commit.markers.get(app_id) != marker:
                 return False
+            self._tracked = commit.tracked
             self._sync([commit])
         self.place = ExaminedVersion(made, commit.markers.get(self.app_id, self.place.marker), seen=True)
         return True

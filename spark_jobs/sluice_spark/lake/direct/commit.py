@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from sluice import faults
 from sluice_spark.fold.fold import DELETED, MATCH
-from sluice_spark.fold.row_identity import Claims
 from sluice_spark.lake.commit_way import DIRECT, NotDirect
 from sluice_spark.lake.direct.data_files import FileWriter, with_all_columns
 from sluice_spark.lake.direct.edit import Edit, with_vector
+from sluice_spark.lake.direct.followed_rows import OldRows, RowIds, Taken, kinds_of_new, optional
 from sluice_spark.lake.direct.joining import Joining
 from sluice_spark.lake.direct.kept_values import with_kept_values
 from sluice_spark.lake.direct.key_cache import KeyCache
@@ -30,9 +30,9 @@ from sluice_spark.lake.direct.key_search import FileKeys, Found, KeyColumns, Num
 from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
-from sluice_spark.lake.direct.vectors import Positions, VectorFile, read_vector, removed_rows
+from sluice_spark.lake.direct.vectors import Positions, VectorFile, among, read_vector, removed_rows
 from sluice_spark.lake.failures import two_rows_of_one_key
-from sluice_spark.lake.layout import TableLayout
+from sluice_spark.lake.layout import CHANGE, ROW_ID, RowTracking, TableLayout
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.rows_to_commit import HeldRows
 
@@ -55,6 +55,7 @@ class DirectTable:
         self._folder = folder
         self._cache = cache
         self._live = LiveFiles()
+        self._ids = RowIds(folder, cache)
         self._key: KeyColumns | None = None
         """Of the last merge."""
         self.joining = Joining(folder, self._live, removed=self._removed, writer=self._writer)
@@ -101,15 +102,21 @@ class DirectTable:
         """Data files in the table's `version`, None when that is not known without a look."""
         return len(self._live.by_path) if self._live.version == version else None
 
-    def landed(self, edit: Edit, version: int) -> None:
-        """`edit`, whoever made it, was committed as `version` (-1: one that is not known)."""
-        if edit.layout is None or edit.layout != self._live.layout:
+    def landed(self, edit: Edit, version: int, tracked: Mapping[str, Mapping[str, int]]) -> None:
+        """`edit`, whoever made it, was committed as `version` (-1: one that is not known). `tracked` is what Delta
+        added to its files.
+        """
+        layout = self._live.layout
+        if edit.layout is None or edit.layout != layout:
             version = -1
         gone = edit.gone
-        self._live.landed(version, gone=gone, files=edit.adds)
+        self._live.landed(version, gone=gone, files=edit.adds, tracked=tracked)
         if self._key is not None:
             key = self._key
             self._cache.forget(self._name(path, key) for path in gone)
+        if layout is not None and layout.tracking is not None:
+            tracking = layout.tracking
+            self._cache.forget(self._ids.name(path, tracking) for path in gone)
 
     @contextmanager
     def _discarded_unless_whole(self, edit: Edit) -> Iterator[None]:
@@ -133,7 +140,7 @@ class DirectTable:
         portions: Iterable[pa.Table],
     ) -> None:
         assert edit.layout is not None
-        taken: dict[str, list[Numbers]] = defaultdict(list)
+        taken: Taken = defaultdict(list)
         key, found = search
         writer = self._writer(edit.layout)
         for portion in portions:
@@ -149,25 +156,38 @@ class DirectTable:
             if plan.action == "overwrite":
                 edit.removes += [file.add for file in self._live]
             self._mark(edit, taken)
+            if edit.layout.feeds and edit.matched > edit.deleted:
+                self._state_old_rows(edit, taken)
         faults.point("apply.direct.vectors_written")
 
-    def _replaced(self, plan: MergePlan, found: Found, edit: Edit, taken: dict[str, list[Numbers]]) -> pa.Table:
+    def _replaced(self, plan: MergePlan, found: Found, edit: Edit, taken: Taken) -> pa.Table:
         """The new rows of a portion of a merge; `taken` gets the positions that they replace."""
+        assert edit.layout is not None
         rows = found.rows
         hits = self._hits(found)
         matched = np.zeros(len(rows), dtype=np.int64)
+        deleted = rows[DELETED].to_numpy()
         for hit in hits:
             np.add.at(matched, hit.ordinals, 1)
-            taken[hit.file.path].append(hit.positions)
+            taken[hit.file.path].append((hit.positions, deleted[hit.ordinals]))
         if bool((matched > 1).any()):
             raise two_rows_of_one_key(plan.schema.qualified_name)
-        deleted = rows[DELETED].to_numpy()
         edit.matched += int(matched.sum())
         edit.deleted += int((deleted & (matched > 0)).sum())
         if plan.kept:
-            assert edit.layout is not None
             rows = with_kept_values(rows, [_old(self._folder, hit) for hit in hits], plan, edit.layout)
+        if edit.layout.feeds:
+            rows = rows.append_column(CHANGE, kinds_of_new(matched > 0))
+        if edit.layout.tracking is not None:
+            rows = rows.append_column(ROW_ID, self._kept_ids(hits, len(rows), edit.layout.tracking))
         return rows.filter(pa.array(~deleted)) if bool(deleted.any()) else rows
+
+    def _kept_ids(self, hits: Iterable[Hit], rows: int, tracking: RowTracking) -> pa.Array:
+        """Of each of so many rows the id of the one that it replaces."""
+        ids = np.full(rows, -1, dtype=np.int64)
+        for hit in hits:
+            ids[hit.ordinals] = self._ids.of(hit.file, hit.positions, tracking)
+        return optional(ids)
 
     def search_ahead(self, plan: CommitPlan, portions: Iterable[pa.Table]) -> Found | None:
         """Where the keys of the first of `portions` are in the data files that are known now, for a
@@ -200,7 +220,7 @@ class DirectTable:
             positions, ordinals = found.by_path.get(file.path) or self._positions(file, found)
             if len(positions):
                 gone = self._removed(file)
-                alive = ~_among(positions, gone)
+                alive = ~among(positions, gone)
                 if bool(alive.any()):
                     hits.append(Hit(file, positions[alive], ordinals[alive]))
         return hits
@@ -216,12 +236,13 @@ class DirectTable:
     def _writer(self, layout: TableLayout) -> FileWriter:
         return FileWriter(self._folder, layout, self._key.physical if self._key is not None else ())
 
-    def _mark(self, edit: Edit, taken: Mapping[str, list[Numbers]]) -> None:
+    def _mark(self, edit: Edit, taken: Taken) -> None:
         """Removes rows of the live files."""
         vectors = VectorFile()
         for path, parts in taken.items():
             file = self._live.by_path[path]
-            removed = removed_rows(self._removed(file), np.concatenate(parts), rows=file.rows)
+            new = np.concatenate([positions for positions, _ in parts])
+            removed = removed_rows(self._removed(file), new, rows=file.rows)
             edit.removes.append(file.add)
             if len(removed) < file.rows:
                 add = with_vector(file.add, vectors.add(removed))
@@ -229,6 +250,19 @@ class DirectTable:
         if vectors:
             edit.orphans.append(vectors.path)
             self._folder.put(vectors.path, vectors.content)
+
+    def _state_old_rows(self, edit: Edit, taken: Taken) -> None:
+        """States the rows that go, for readers of changes."""
+        assert edit.layout is not None
+        old = OldRows(self._folder, edit.layout)
+        try:
+            for path, parts in taken.items():
+                positions, gone = (np.concatenate(one) for one in zip(*parts, strict=True))
+                old.take(path, int(self._live.by_path[path].add["size"]), positions, gone)
+            edit.replaced += old.actions()
+        finally:
+            edit.orphans += old.paths
+        faults.point("apply.direct.changes_written")
 
     def _name(self, path: str, key: KeyColumns) -> str:
         """What the cache calls the keys of a data file: a table may get another key over the same files."""
@@ -269,12 +303,3 @@ def _old(folder: TableFolder, hit: Hit) -> tuple[Any, Numbers, Numbers]:
         return folder.columns(hit.file.path, int(hit.file.add["size"]), names)
 
     return read, hit.positions, hit.ordinals
-
-
-def _among(positions: Numbers, others: Positions) -> Claims:
-    """Which of `positions` are among `others`, which ascend."""
-    if not len(others):
-        return np.zeros(len(positions), dtype=bool)
-    places = np.minimum(np.searchsorted(others, positions), len(others) - 1)
-    found: Claims = others[places] == positions
-    return found

@@ -100,9 +100,15 @@ def with_all_columns(rows: pa.Table, layout: TableLayout) -> pa.Table:
 
 
 def physical(rows: pa.Table, layout: TableLayout) -> pa.Table:
-    """`rows`, which have the table's columns by name, as the data files have them."""
+    """`rows`, which have the table's columns by name, as the data files have them. What no row has of the hidden
+    columns is left out.
+    """
     arrays = [_physical(rows[column.name], column.field.type) for column in layout.columns]
-    return pa.Table.from_arrays(arrays, schema=layout.arrow)
+    table = pa.Table.from_arrays(arrays, schema=layout.arrow)
+    for name, hidden in layout.hidden.items():
+        if name in rows.column_names and rows[name].null_count < len(rows):
+            table = table.append_column(hidden, rows[name])
+    return table
 
 
 def _physical(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
@@ -136,16 +142,8 @@ def data_file(
     There are statistics of the columns in `keys` (physical names) wherever they stand. `changes`
     says that its rows are not those of other files of the table.
     """
-    sink = io.BytesIO()
-    marked = table.replace_schema_metadata(_CALENDAR)
-    # Engines disagree on what bounds and dictionaries of floating-point numbers leave out: NaN, and which zero.
-    stated = [one.name for one in table.schema if not (pa.types.is_nested(one.type) or pa.types.is_floating(one.type))]
-    pq.write_table(
-        marked, sink, compression="snappy", store_decimal_as_integer=True, coerce_timestamps="us", store_schema=False,
-        use_dictionary=stated, write_statistics=stated,
-    )  # fmt: skip
     path = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-    content = sink.getvalue()
+    content = parquet(table)
     return (
         path,
         content,
@@ -155,6 +153,19 @@ def data_file(
             "size": len(content),
             "modificationTime": int(time.time() * 1000),
             "dataChange": changes,
-            "stats": statistics(table, leading=layout.statistics_columns, also=keys),
+            "stats": statistics(table.select(layout.arrow.names), leading=layout.statistics_columns, also=keys),
         },
     )
+
+
+def parquet(table: pa.Table) -> bytes:
+    """A file of `table`, which has the columns of a data file, in the form in which Spark writes it."""
+    sink = io.BytesIO()
+    marked = table.replace_schema_metadata(_CALENDAR)
+    # Engines disagree on what bounds and dictionaries of floating-point numbers leave out: NaN, and which zero.
+    stated = [one.name for one in table.schema if not (pa.types.is_nested(one.type) or pa.types.is_floating(one.type))]
+    pq.write_table(
+        marked, sink, compression="snappy", store_decimal_as_integer=True, coerce_timestamps="us", store_schema=False,
+        use_dictionary=stated, write_statistics=stated,
+    )  # fmt: skip
+    return sink.getvalue()

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.direct.data_files import Written
+from sluice_spark.lake.direct.followed_rows import action
 from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.layout import TableLayout
@@ -28,7 +29,8 @@ class Edit:
 
     `written` are the new data files, with their rows and bytes. `marked` are files of the version that get another
     vector, and `removes` the actions that had added those that go; a file that is marked is among both. Of `source` net
-    changes `matched` found a row, and `deleted` of them had no other one for it.
+    changes `matched` found a row, and `deleted` of them had no other one for it. `replaced` are the actions that name
+    the rows that went, on a table with a change data feed.
 
     `marker` is set by the table that commits it, and `refused` once it is known that no version has any of its files;
     `orphans` are the paths of those that are deleted then. `layout` is the one of the version (None: the edit changes
@@ -42,6 +44,7 @@ class Edit:
     written: Written = field(default_factory=Written)
     marked: list[LiveFile] = field(default_factory=list)
     removes: list[Mapping[str, Any]] = field(default_factory=list)
+    replaced: list[Mapping[str, Any]] = field(default_factory=list)
     marker: tuple[str, int] = ("", 0)
     source: int = 0
     matched: int = 0
@@ -69,7 +72,15 @@ class Edit:
         return [
             *({"remove": _removal(add, changes=changes)} for add in self.removes),
             *({"add": dict(file.add)} for file in self.adds),
+            *({"cdc": one} for one in self._changes),
         ]
+
+    @property
+    def _changes(self) -> list[Mapping[str, Any]]:
+        """Where readers find what changed: in all of these files, or in none and by the actions above."""
+        if not self.replaced:
+            return []
+        return [*self.replaced, *(action(file.path, int(file.add["size"])) for file in self.written.files)]
 
     @property
     def metrics(self) -> dict[str, int]:

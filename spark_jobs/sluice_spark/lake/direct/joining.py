@@ -24,11 +24,12 @@ from sluice.errors import UnsupportedChange
 from sluice_spark.lake.direct.compaction import PACKED, ROUND_BYTES, FileSize, is_sparse, worth_joining
 from sluice_spark.lake.direct.data_files import FileWriter, Written, as_stored
 from sluice_spark.lake.direct.edit import Edit, with_vector
+from sluice_spark.lake.direct.followed_rows import ids_of
 from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.direct.vectors import Positions, VectorFile
-from sluice_spark.lake.layout import TableLayout
+from sluice_spark.lake.layout import ROW_ID, ROW_VERSION, TableLayout
 
 LONGEST_SECONDS = 600.0
 """From the choice of files to the commit. VACUUM leaves alone what is younger than an hour."""
@@ -48,11 +49,14 @@ class AtOnce(Executor):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A data file of so many `rows`, of which those `removed` (ascending) are not in the joined one."""
+    """A data file of so many `rows`, of which those `removed` (ascending) are not in the joined one. `tracked` is what
+    the ids of the others follow from.
+    """
 
     path: str
     rows: int
     removed: Positions
+    tracked: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,9 @@ class Joining:
             files = self._live.by_path
             here = [files[part.path] for part in joined.parts if part.path in files]
             removed = joined.removed({file.path: self._removed(file) for file in here})
-            if removed is None or layout != joined.layout or not here or not self._is_there(joined):
+            tracked = {part.path: part.tracked for part in joined.parts}
+            as_read = layout == joined.layout and all(tracked[file.path] == file.tracked for file in here)
+            if removed is None or not as_read or not here or not self._is_there(joined):
                 self.discard(joined)
                 return None
             edit = Edit(base, "optimize", reads=False, layout=layout, removes=[file.add for file in here])
@@ -231,27 +237,36 @@ class Joining:
             held += rows.nbytes
             if parts and held > PACKED * ROUND_BYTES:
                 break
-            parts.append(Part(file.path, file.rows, removed))
+            parts.append(Part(file.path, file.rows, removed, file.tracked))
             tables.append(rows)
         return parts, tables
 
     def _alive(self, file: LiveFile, removed: Positions, layout: TableLayout) -> pa.Table:
         """The rows of a data file that are not removed, in the columns of a new one."""
-        names = [column.field.name for column in layout.columns]
+        hidden = layout.tracking
+        names = layout.arrow.names + ([hidden.ids, hidden.versions] if hidden is not None else [])
         stored = self._folder.columns(file.path, int(file.add["size"]), names)
         if len(stored) != file.rows:
             raise UnsupportedChange("a data file of the lake table has other rows than its log says")
+        positions = np.arange(len(stored), dtype=np.int64)
         if len(removed):
-            alive = np.ones(len(stored), dtype=bool)
-            alive[removed] = False
-            stored = stored.filter(pa.array(alive))
+            positions = np.delete(positions, removed)
+            stored = stored.take(pa.array(positions))
         arrays = [
             as_stored(stored[column.field.name], column.field.type)
             if column.field.name in stored.column_names
             else pa.nulls(len(stored), column.field.type)
             for column in layout.columns
         ]
-        return pa.Table.from_arrays(arrays, schema=layout.arrow)
+        rows = pa.Table.from_arrays(arrays, schema=layout.arrow)
+        if hidden is None:
+            return rows
+        each = np.arange(len(rows), dtype=np.int64)
+        ids = ids_of(stored, hidden.ids, each, default=file.first_id + positions)
+        versions = ids_of(stored, hidden.versions, each, default=file.made_by)
+        return rows.append_column(layout.hidden[ROW_ID], pa.array(ids)).append_column(
+            layout.hidden[ROW_VERSION], pa.array(versions)
+        )
 
 
 def _size(file: LiveFile) -> FileSize:

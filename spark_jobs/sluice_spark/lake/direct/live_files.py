@@ -18,6 +18,7 @@ from sluice_spark.lake.direct.vectors import Positions
 from sluice_spark.lake.layout import TableLayout
 
 _NOTHING: Positions = np.empty(0, dtype=np.int64)
+_UNTRACKED: Mapping[str, Mapping[str, int]] = {}
 
 
 @dataclass(slots=True)
@@ -51,6 +52,29 @@ class LiveFile:
         return LiveFile(
             add, int(stated["numRecords"]), stated.get("minValues", {}), stated.get("maxValues", {}), removed, memory
         )
+
+    @property
+    def first_id(self) -> int:
+        """The id of the row at position 0 of a table that tracks its rows, as long as the file does not state another
+        one. Raises NotDirect when the file has none.
+        """
+        first = self.add.get("baseRowId")
+        if first is None:
+            raise NotDirect("a data file has no ids of rows")
+        return int(first)
+
+    @property
+    def made_by(self) -> int:
+        """The version that made its rows, as long as the file does not state another one. Raises NotDirect."""
+        version = self.add.get("defaultRowCommitVersion")
+        if version is None:
+            raise NotDirect("a data file has no version of rows")
+        return int(version)
+
+    @property
+    def tracked(self) -> tuple[int | None, ...]:
+        """What ids and versions of its rows follow from, as far as there is anything."""
+        return self.add.get("baseRowId"), self.add.get("defaultRowCommitVersion")
 
     @property
     def removed_rows(self) -> int:
@@ -103,9 +127,16 @@ class LiveFiles:
         self.layout = transaction.layout()
         return self.layout
 
-    def landed(self, version: int, *, gone: Iterable[str], files: Iterable[LiveFile]) -> None:
+    def landed(
+        self,
+        version: int,
+        *,
+        gone: Iterable[str],
+        files: Iterable[LiveFile],
+        tracked: Mapping[str, Mapping[str, int]] = _UNTRACKED,
+    ) -> None:
         """Our commit made `version`: `gone` are paths, `files` new ones or old ones with another
-        vector.
+        vector, `tracked` what Delta added to them (`Commit.tracked`).
         """
         if version != self.version + 1:
             # Somebody came in between.
@@ -114,5 +145,7 @@ class LiveFiles:
         for path in gone:
             del self.by_path[path]
         for file in files:
+            if stated := tracked.get(file.path):
+                file.add = {**file.add, **stated}
             self.by_path[file.path] = file
         self.version = version

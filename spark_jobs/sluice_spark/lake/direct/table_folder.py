@@ -79,13 +79,8 @@ class TableFolder:
         return file.read(columns=there, use_threads=False)
 
     def row_groups(self, path: str, size: int, names: Sequence[str]) -> Iterator[tuple[int, Callable[[], pa.Table]]]:
-        """The same file row group by row group: how many rows each has, and how its columns are read.
-        Raises ApplyError when only Spark knows their values.
-        """
-        try:
-            file, there = self._opened(path, size, names)
-        except NotDirect as reason:
-            raise ApplyError(str(reason), hint="set `way` of this table to `merge`") from reason
+        """The same file row group by row group: how many rows each has, and how its columns are read."""
+        file, there = self._opened(path, size, names)
         for number in range(file.num_row_groups):
             yield (
                 file.metadata.row_group(number).num_rows,

@@ -20,6 +20,7 @@ from sluice_spark.lake.layout import Field, TableLayout, read_layout, statistics
 
 _FEATURES_NAMED = 7
 _WRITE_ARGUMENTS = 9
+_TRACKING, _PRESERVED = "delta.enableRowTracking", "delta.rowTracking.preserved"
 _LOOK_AFTER = 50
 """Commits behind the checkpoint that Delta knows of, at each multiple of which the log is listed: it does not
 hear of a checkpoint that is written beside it, and would carry every commit since its own for ever.
@@ -98,7 +99,7 @@ class DeltaTransaction:
         named = int(protocol.minWriterVersion()) >= _FEATURES_NAMED
         return read_layout(
             str(metadata.schemaString()),
-            properties=dict(self._names.convert(metadata.configuration())),
+            properties=self._configuration,
             partitions=list(self._names.convert(metadata.partitionColumns())),
             features=list(self._names.convert(protocol.writerFeatureNames())) if named else [],
         )
@@ -147,7 +148,15 @@ class DeltaTransaction:
             self._transaction.trackReadPredicates(names.seq([names.all_rows]), *(False, True))
         made += [names.action(json.dumps(action, ensure_ascii=False)) for action in actions]
         self._register(metrics)
-        return int(self._transaction.commit(names.seq(made), self._operation(operation)))
+        tags = names.map()
+        if str(self._configuration.get(_TRACKING, "")).lower() == "true":
+            tags.put(_PRESERVED, "true")
+        done = self._transaction.commit(names.seq(made), self._operation(operation), names.utils.toScalaMap(tags))
+        return int(done)
+
+    @property
+    def _configuration(self) -> dict[str, str]:
+        return dict(self._names.convert(self._transaction.metadata().configuration()))
 
     def change_columns(
         self, fields: Sequence[Field], *, markers: Mapping[str, int], stated: Sequence[Field] | None = None

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pyroaring import BitMap64
 
 from sluice.errors import UnsupportedChange
+from sluice_spark.fold.row_identity import Claims
 from sluice_spark.lake.foreign_commits import B85, Z85, vector_file
 
 Positions = npt.NDArray[np.int64]
@@ -95,6 +96,15 @@ def read_vector(descriptor: Mapping[str, Any], read: Callable[[str, int, int], b
     if len(positions) != descriptor["cardinality"]:
         raise _damaged()
     return positions
+
+
+def among(positions: Positions, others: Positions) -> Claims:
+    """Which of `positions` are among `others`, which ascend."""
+    if not len(others):
+        return np.zeros(len(positions), dtype=bool)
+    places = np.minimum(np.searchsorted(others, positions), len(others) - 1)
+    found: Claims = others[places] == positions
+    return found
 
 
 def _inline(text: str) -> bytes:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sluice_spark.lake.commit_way import NotDirect
-from sluice_spark.lake.layout import FIELD_ID, TableLayout, read_layout, statistics_properties, with_names
+from sluice_spark.lake.layout import FIELD_ID, RowTracking, TableLayout, read_layout, statistics_properties, with_names
 
 ON = {"delta.enableDeletionVectors": "true"}
 MAP = {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True}
@@ -91,13 +91,12 @@ def test_without_column_mapping_a_column_is_called_as_in_sql() -> None:
         ({"enableDeletionVectors": "false"}, "deletion vectors are off"),
         ({"columnMapping__mode": "id"}, "columns are mapped by id"),
         ({"appendOnly": "true"}, "delta.appendOnly is on"),
-        ({"enableChangeDataFeed": "true"}, "delta.enableChangeDataFeed is on"),
         # Delta takes a switch in any spelling.
-        ({"enableChangeDataFeed": "True"}, "delta.enableChangeDataFeed is on"),
+        ({"appendOnly": "True"}, "delta.appendOnly is on"),
         ({"enableIcebergCompatV1": "true"}, "delta.enableIcebergCompatV1 is on"),
         ({"enableIcebergCompatV2": "TRUE"}, "delta.enableIcebergCompatV2 is on"),
         ({"enableIcebergCompatV3": "true"}, "delta.enableIcebergCompatV3 is on"),
-        ({"enableRowTracking": "true"}, "delta.enableRowTracking is on"),
+        ({"enableRowTracking": "true"}, "the table does not say where its data files have the ids of rows"),
         ({"randomizeFilePrefixes": "true"}, "delta.randomizeFilePrefixes is on"),
         ({"constraints__positive": "id > 0"}, "the table has constraints"),
     ],
@@ -105,6 +104,21 @@ def test_without_column_mapping_a_column_is_called_as_in_sql() -> None:
 def test_a_property_that_would_need_work_is_refused_by_name(properties: dict[str, str], reason: str) -> None:
     with pytest.raises(NotDirect, match=f"^{reason}$"):
         _read(features=(), **properties)
+
+
+def test_a_table_that_follows_its_rows_says_how_its_data_files_call_what_no_schema_names() -> None:
+    names = {"rowTracking__materializedRowIdColumnName": "_row-id-col-1"}
+    names["rowTracking__materializedRowCommitVersionColumnName"] = "_row-commit-version-col-2"
+    layout = _read(features=("rowTracking", "domainMetadata"), enableRowTracking="True", **names)
+    assert layout.tracking == RowTracking("_row-id-col-1", "_row-commit-version-col-2")
+    assert (layout.follows_rows, layout.feeds) == (True, False)
+    assert [field.name for field in layout.hidden.values()] == ["_row-id-col-1", "_row-commit-version-col-2"]
+    fed = _read(features=("changeDataFeed",), enableChangeDataFeed="True")
+    assert (fed.follows_rows, fed.feeds, fed.tracking) == (True, True, None)
+    assert [field.name for field in fed.hidden.values()] == ["_change_type"]
+    # Names that are left of a time when it was on.
+    off = _read(features=("rowTracking", "domainMetadata"), enableRowTracking="false", **names)
+    assert (off.follows_rows, off.hidden) == (False, {})
 
 
 def test_what_is_switched_off_is_not_refused() -> None:
