@@ -119,6 +119,10 @@ def run(options: ApplyOptions, signalled: threading.Event) -> int:
         open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options), telemetry.metrics
     )
     with _served(telemetry, options, store):
+        session.fetch_jars(options, stopped=signalled.is_set)
+        if signalled.is_set():
+            stopping.done()
+            return 0
         spark = session.start(options)
         # Starting Spark installs its own SIGINT handler.
         signal.signal(signal.SIGINT, asked)
@@ -145,11 +149,7 @@ def run(options: ApplyOptions, signalled: threading.Event) -> int:
         )
         signal.signal(signal.SIGHUP, lambda *_: configuration.ask())
         try:
-            applier.run()
-        except ServiceError as error:
-            if not rotated.is_set():
-                raise
-            _log.warning("the applier failed with the keys of before", error=error)
+            _apply(applier, rotated)
         finally:
             configuration.close()
             # An error ends the applier as well, and Spark may need as long to stop.
@@ -159,6 +159,16 @@ def run(options: ApplyOptions, signalled: threading.Event) -> int:
     if rotated.is_set():
         require_stop(signalled, wait_seconds=0 if applier.gave_lease_back else options.lease_seconds)
     return 0
+
+
+def _apply(applier: Applier, rotated: threading.Event) -> None:
+    """Raises ServiceError, unless the keys were changed meanwhile: then the old ones may be refused already."""
+    try:
+        applier.run()
+    except ServiceError as error:
+        if not rotated.is_set():
+            raise
+        _log.warning("the applier failed with the keys of before", error=error)
 
 
 @contextmanager

@@ -115,8 +115,14 @@ def examine_versions(spark: str, *, delta: str, spark_jars: Sequence[Path]) -> I
 
 def _jars(options: ApplyOptions) -> Iterator[Finding]:
     directory = Path(options.jars) if options.jars else jars.default_directory()
+    s3 = storage.needs_s3(options.spool_uri, options.lake_uri)
+    missing = jars.missing(directory, s3=s3)
+    if missing and jars.fetched_at_start(directory):
+        seen = f"{len(missing)} jars are not here yet: the first start of the applier fetches them"
+        yield Finding("info", "lake.jars", str(directory), seen)
+        return
     try:
-        jars.classpath(directory, s3=storage.needs_s3(options.spool_uri, options.lake_uri))
+        jars.classpath(directory, s3=s3)
     except UsageError as error:
         yield Finding("critical", "lake.jars", str(directory), str(error), fix_setting=error.hint)
 

@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -111,6 +112,8 @@ _JVM_PATTERN_JSON = (
 )
 """The keys of our own lines: one parser reads both."""
 _HADOOP = "spark.hadoop."
+_SAY_SECONDS = 2.0
+"""A person should never wait longer than this without reading what for."""
 JVM_END_SECONDS = 10.0
 """For a JVM without a session, to end."""
 _WAREHOUSE = "spark.sql.warehouse.dir"
@@ -118,11 +121,29 @@ _STARTED, _STDERR = b"\0started\n", 2
 _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
 
 
+def fetch_jars(options: ApplyOptions, *, stopped: Callable[[], bool] = lambda: False) -> None:
+    """Fetches the jars that `start` needs, if they are missing in the user's cache, and says so. Raises UsageError."""
+    directory = jars_directory(options)
+    jars.ensure(
+        directory,
+        s3=storage.needs_s3(options.spool_uri, options.lake_uri),
+        report=jars.every(
+            _SAY_SECONDS, lambda progress: _log.info("fetching jars", fetched=str(progress), into=str(directory))
+        ),
+        stopped=stopped,
+    )
+
+
+def jars_directory(options: ApplyOptions) -> Path:
+    """Where the jars of this applier are."""
+    return Path(options.jars) if options.jars else jars.default_directory()
+
+
 def settings(options: ApplyOptions) -> dict[str, str]:
     """All Spark settings for `options`. The operator's own come over the tuned ones, never over
     those that exactness needs.
     """
-    directory = Path(options.jars) if options.jars else jars.default_directory()
+    directory = jars_directory(options)
     delta = jars.present(jars.DELTA, directory)
     others = jars.present(jars.S3, directory) if storage.needs_s3(options.spool_uri, options.lake_uri) else []
     local = options.spark_master.startswith("local")
@@ -164,8 +185,9 @@ def start(options: ApplyOptions) -> SparkSession:
         ours[_WAREHOUSE] = _temporary_folder().as_uri()
     people = for_people(options.log_format, sys.stderr)
     _log.info("starting Spark")
+    begun = time.monotonic()
     try:
-        with _held_back(ours, wanted=people):
+        with _held_back(ours):
             session = SparkSession.builder.config(map=dict(ours.items())).getOrCreate()
             _quieten(session, pattern=_JVM_PATTERN if people else _JVM_PATTERN_JSON)
     except Exception as error:
@@ -177,15 +199,17 @@ def start(options: ApplyOptions) -> SparkSession:
     java: Any = session.sparkContext._jsc
     for name, value in hadoop.items():
         java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
+    _log.info("Spark has started", seconds=round(time.monotonic() - begun, 1))
     return session
 
 
 @contextmanager
-def _held_back(ours: Mapping[str, str], *, wanted: bool) -> Iterator[None]:
-    """Starts the JVM. What it says on the way is shown when Spark does not start, and is of no use when it does; what
-    it says afterwards is shown as it comes. Not where that is not `wanted`, or the JVM is there.
+def _held_back(ours: Mapping[str, str]) -> Iterator[None]:
+    """Starts the JVM. What it says on the way is shown when Spark does not start, and is of no use when it does: then
+    it becomes lines of the log for those who debug. What it says afterwards is shown as it comes. Not where the JVM is
+    there.
     """
-    if not wanted or "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None:
+    if "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None:
         yield
         return
     reading, writing = os.pipe()
@@ -198,8 +222,11 @@ def _held_back(ours: Mapping[str, str], *, wanted: bool) -> Iterator[None]:
                 if line.endswith(_STARTED):
                     break
                 held.append(line)
-            for line in () if started else held:
-                os.write(_STDERR, line)
+            for line in held:
+                if started:
+                    _log.debug("the JVM says while it starts", line=line.decode(errors="replace").rstrip())
+                else:
+                    os.write(_STDERR, line)
             ended.set()
             for line in said:
                 os.write(_STDERR, line)

@@ -1,4 +1,8 @@
-"""The tutorial, followed literally: each command, its exit code, and the lines that it promises."""
+"""The tutorial, followed literally: each command, its exit code, and the lines that it promises.
+
+It begins with Python, Java and psql, and installs the wheel of this checkout in an environment of its own: nothing of
+the development environment is there.
+"""
 
 import contextlib
 import os
@@ -11,13 +15,17 @@ from pathlib import Path
 import pytest
 
 from tests.support import markdown
+from tests.support.installed import built_wheel, pip_variables
+from tests.support.maven import repository_on_disk
 from tools.local.postgres import PostgresServer, temporary_server
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 PLACEHOLDER = "127.0.0.1:5432"
+INSTALLED = "sluice-cdc[all]"
 _MARK = "@@block"
-_DEADLINE_SECONDS = 180.0
+_DEADLINE_SECONDS = 300.0
+"""From nothing to the end. pip takes most of it where its cache is empty."""
 _JAVA = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
 """A minute of Spark: the second compiler would cost more than it gives back."""
 
@@ -29,19 +37,31 @@ def fresh_server() -> Iterator[PostgresServer]:
 
 
 def environment(directory: Path, server: PostgresServer) -> dict[str, str]:
-    """A user's shell after the step Install: `sluice`, `python` and `psql` on the path, and nothing
-    of ours.
+    """A user's shell: a plain `python3`, `java` and `psql` on the path, and nothing of ours. pip takes the versions of
+    the lock.
     """
     programs = directory / "bin"
     programs.mkdir()
-    for name, arguments in (("sluice", "-m sluice"), ("python", "")):
-        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n', encoding="utf-8")
-        (programs / name).chmod(0o755)
+    (programs / "python3").symlink_to(sys.base_prefix + f"/bin/python3.{sys.version_info.minor}")
     plain = {
-        name: value for name, value in os.environ.items() if not name.startswith(("SLUICE_", "PG")) and name != "SERVER"
+        name: value
+        for name, value in repository_on_disk(directory).items()
+        if not name.startswith(("PG", "PYTHON", "VIRTUAL_ENV")) and name != "SERVER"
     }
-    path = os.pathsep.join((str(programs), str(server.bin_dir), plain["PATH"]))
-    return {**plain, "PATH": path, "PYTHONPATH": str(ROOT), "JAVA_TOOL_OPTIONS": _JAVA, "COLUMNS": "200"}
+    ours = {str(Path(sys.executable).parent), str(ROOT)}
+    path = [str(programs), str(server.bin_dir), *(one for one in plain["PATH"].split(os.pathsep) if one not in ours)]
+    return {
+        **plain,
+        **pip_variables(directory),
+        "PATH": os.pathsep.join(path),
+        "JAVA_TOOL_OPTIONS": _JAVA,
+        "COLUMNS": "200",
+    }
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_wheel(tmp_path_factory.mktemp("dist"))
 
 
 def followed(script: str, *, cwd: Path, environ: dict[str, str]) -> str:
@@ -70,7 +90,9 @@ def followed(script: str, *, cwd: Path, environ: dict[str, str]) -> str:
     return output.read_text(encoding="utf-8")
 
 
-def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path, fresh_server: PostgresServer) -> None:
+def test_the_tutorial_does_what_it_says_with_the_wheel_alone(
+    tmp_path: Path, fresh_server: PostgresServer, wheel: Path
+) -> None:
     found = markdown.blocks(TUTORIAL)
     commands = [block for block in found if block.language == "sh"]
     promised = {
@@ -79,8 +101,9 @@ def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path, fresh_s
         if after.language == "text"
     }
     script = ""
+    assert INSTALLED in commands[0].text
     for block in commands:
-        text = block.text.replace(PLACEHOLDER, f"127.0.0.1:{fresh_server.port}")
+        text = block.text.replace(PLACEHOLDER, f"127.0.0.1:{fresh_server.port}").replace(INSTALLED, f"{wheel}[all]")
         script += f"{text}status=$?\necho\necho '{_MARK} {block.line}' $status\n[ $status = 0 ] || exit\n"
     work = tmp_path / "work"
     work.mkdir()
@@ -99,6 +122,9 @@ def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path, fresh_s
     assert list(seen) == [block.line for block in commands], f"not all blocks were run; after them: {output}"
     for number, text in promised.items():
         _keeps(seen[found[number].line], text)
+    log = (work / "shop" / "sluice.log").read_text(encoding="utf-8")
+    assert "fetching jars" in log, "the first start fetches what the user does not have"
+    assert str(ROOT) not in log
 
 
 def _keeps(output: str, promised: str) -> None:

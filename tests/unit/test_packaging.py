@@ -2,16 +2,16 @@
 
 import importlib.metadata
 import json
-import os
 import re
 import subprocess
-import sys
 import tomllib
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from sluice.errors import UsageError
+from tests.support.installed import built_wheel, environment_with, outside
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"sluice": "service", "sluice_spark": "spark_jobs"}
@@ -21,14 +21,20 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", directory, ROOT],
-        check=True,
-        capture_output=True,
-        timeout=120,
+    return built_wheel(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`sluice` of an environment with the base dependencies alone."""
+    return environment_with(str(wheel), tmp_path_factory.mktemp("base")).with_name("sluice")
+
+
+def run(sluice: Path, *arguments: str, cwd: Path = Path("/"), **variables: str) -> "subprocess.CompletedProcess[str]":
+    command = [str(sluice), *arguments]
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=cwd, env=outside(**variables), timeout=60
     )
-    return next(directory.glob("*.whl"))
 
 
 def test_the_wheel_holds_both_packages_whole_and_nothing_else(wheel: Path) -> None:
@@ -43,47 +49,46 @@ def test_the_wheel_holds_both_packages_whole_and_nothing_else(wheel: Path) -> No
     assert any(name.endswith("licenses/LICENSE") for name in held)
 
 
-def test_the_wheel_installs_in_an_empty_environment_and_sluice_version_runs(wheel: Path, tmp_path: Path) -> None:
-    """With the base dependencies alone: neither extra is there, so nothing that `version` imports
-    may need one.
-    """
-    venv.create(tmp_path / "empty", with_pip=False, symlinks=True)
-    python = tmp_path / "empty" / "bin" / "python"
-    pins = tmp_path / "pins.txt"
-    pins.write_text(
-        "\n".join(re.findall(r"^[a-z0-9._-]+==[^ ;]+", (ROOT / "requirements" / "dev.txt").read_text(), re.MULTILINE))
-    )
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        os.fspath(python),
-        "install",
-        "--quiet",
-        "--no-compile",
-        "--disable-pip-version-check",
-    ]
-    subprocess.run([*pip, "--constraint", pins, wheel], check=True, capture_output=True, timeout=120)
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    answer = subprocess.run(
-        [python.with_name("sluice"), "version", "--json"],
-        check=True,
-        capture_output=True,
-        cwd="/",
-        env=clean,
-        timeout=60,
-    )
-    assert json.loads(answer.stdout)["version"] == PROJECT["version"]
-    where = subprocess.run(
-        [python, "-c", "import sluice; print(sluice.__file__)"],
-        check=True,
-        capture_output=True,
-        cwd="/",
-        env=clean,
-        text=True,
-    )
-    assert Path(where.stdout.strip()).is_relative_to(tmp_path)
+def test_the_base_is_small_and_is_not_the_checkout(base: Path) -> None:
+    answer = run(base, "version", "--json")
+    assert json.loads(answer.stdout)["version"] == PROJECT["version"], answer.stderr
+    shown = run(base.with_name("python"), "-c", "import sluice; print(sluice.__file__)")
+    packages = Path(shown.stdout.strip()).parents[1]
+    assert packages.is_relative_to(base.parents[1])
+    assert [name for name in ("numpy", "pyarrow", "pyspark", "delta") if (packages / name).exists()] == []
+
+
+def test_the_base_begins_a_pipeline_and_reads_spool_and_status(base: Path, tmp_path: Path) -> None:
+    """Nothing listens at the address of the source: what is asked of the spool is answered all the same."""
+    variables = {"SLUICE_SOURCE__DSN": "host=127.0.0.1 port=1 connect_timeout=2"}
+    made = run(base, "init", "shop", "--pipeline", "shop", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    shop = tmp_path / "shop"
+    for arguments, code in (
+        (("config", "validate"), 0),
+        (("spool", "verify"), 0),
+        (("spool", "ls", "--json"), 0),
+        (("tables", "--json"), 0),
+        (("check", "--object-store"), 0),
+    ):
+        done = run(base, *arguments, cwd=shop, **variables)
+        assert done.returncode == code, f"{arguments}: {done.stderr}"
+    status = run(base, "status", "--json", cwd=shop, **variables)
+    assert json.loads(status.stdout)["pipeline"] == "shop", status.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [("up", "spark"), ("run", "service"), ("apply", "spark"), ("check", "service"), ("plan", "service"),
+     ("setup", "service"), ("verify", "spark"), ("jars fetch", "spark")],
+)  # fmt: skip
+def test_a_command_that_needs_more_names_the_extra_to_install(
+    base: Path, tmp_path: Path, command: str, extra: str
+) -> None:
+    run(base, "init", "shop", "--pipeline", "shop", cwd=tmp_path)
+    done = run(base, *command.split(), cwd=tmp_path / "shop", SLUICE_SOURCE__DSN="host=127.0.0.1 port=1")
+    assert done.returncode == UsageError.exit_code, done.stderr
+    assert f"pip install 'sluice-cdc[{extra}]'" in done.stderr
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -97,5 +102,8 @@ def test_the_versions_agree() -> None:
     assert PROJECT["version"] in headings or headings == ["Unreleased"]
 
 
-def test_it_cannot_be_uploaded_by_accident() -> None:
-    assert "Private :: Do Not Upload" in PROJECT["classifiers"]
+def test_the_extras_are_those_that_the_pages_name() -> None:
+    extras = PROJECT["optional-dependencies"]
+    assert set(extras) == {"service", "spark", "all"}
+    assert extras["all"] == [f"{PROJECT['name']}[service,spark]"]
+    assert not [line for line in PROJECT["classifiers"] if line.startswith("Private")]

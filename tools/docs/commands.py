@@ -36,7 +36,17 @@ _EXITS: dict[str, tuple[int, ...]] = {
     "slot recreate": (5, 6, 7, 8, 75),
     "slot advance": (5, 6, 7, 8, 75),
     **dict.fromkeys(
-        ("init", "config show", "config validate", "config schema", "config env", "completion", "version"), ()
+        (
+            "init",
+            "config show",
+            "config validate",
+            "config schema",
+            "config env",
+            "completion",
+            "version",
+            "jars fetch",
+        ),
+        (),
     ),
 }
 """Of every command, beside those of _EVERYWHERE, which any command can end with."""

@@ -18,6 +18,7 @@ from sluice.cli import (
     drain,
     exits,
     init,
+    jars,
     plan,
     run,
     setup,
@@ -36,7 +37,7 @@ _GROUPS = {
     "Run": (up.up, run.run, apply.apply, drain.drain),
     "Look": (status.status, tables.tables, plan.plan, verify.verify, spool.spool),
     "Fix": (tables.tables.commands["resync"], slot.slot),
-    "Configure": (config.config, completion.completion, version.version),
+    "Configure": (config.config, jars.jars, completion.completion, version.version),
 }
 
 

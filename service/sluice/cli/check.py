@@ -79,7 +79,7 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
       sluice check --strict --sql-out fix.sql
       sluice check --object-store
     """
-    wiring.require("obstore")
+    wiring.require("obstore", *(() if store_alone else ("numpy", "pyarrow")))
     settings = invocation.settings().settings
     report = _Report()
     _examine_store(settings, report)

@@ -98,7 +98,7 @@ def plan(
       sluice plan public.orders --json
       sluice plan --sql 'ALTER TABLE orders ALTER COLUMN id TYPE bigint'
     """
-    wiring.require("psycopg", "obstore")
+    wiring.require("psycopg", "obstore", "numpy")
     planned = _chosen(look(invocation.settings().settings, statement=statement, seconds=seconds), tables)
     if json_wanted:
         output.as_json({"schema_version": 1, "tables": [one.to_json() for one in planned]})

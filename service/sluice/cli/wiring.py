@@ -214,6 +214,18 @@ def lake_reader_command() -> list[str]:
     return [sys.executable, "-m", "sluice_spark.verify"]
 
 
+def jars_command(*, to: str | None, s3: bool) -> list[str]:
+    """What fetches Spark's jars."""
+    return [
+        sys.executable,
+        "-m",
+        "sluice_spark.jars",
+        "fetch",
+        *(["--s3"] if s3 else []),
+        *(["--to", to] if to else []),
+    ]
+
+
 def applier_environment(options: str, environ: dict[str, str]) -> dict[str, str]:
     """`environ` with the applier's options. Other settings stay out: the options hold them all."""
     return {**environ, "SLUICE_APPLY_OPTIONS": options}
@@ -252,7 +264,7 @@ def require(*packages: str) -> None:
         extra = "spark" if "pyspark" in missing else "service"
         raise UsageError(
             f"this command needs {', '.join(missing)}, which this installation lacks",
-            hint=f"install sluice-cdc[{extra}]",
+            hint=f"pip install 'sluice-cdc[{extra}]'",
         )
 
 

@@ -85,10 +85,11 @@ LAKE: tuple[Kind, ...] = (
     ),
     kind(
         "lake.jars",
-        "c",
+        "ci",
         Step.ELSEWHERE,
-        "a jar that Spark needs is missing or is not the one that was tested",
-        "`python -m sluice_spark.jars fetch`",
+        "a jar that Spark needs is missing or is not the one that was tested; missing ones in your own cache are "
+        "fetched at the first start",
+        "`sluice jars fetch`",
     ),
     kind(
         "lake.address",

@@ -36,6 +36,7 @@ def main() -> int:
         configure_logging(options)
         store = open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options)
         with os.fdopen(int(os.environ[ANSWERS]), "wb") as answers:
+            session.fetch_jars(options)
             spark = session.start(options)
             try:
                 with signs(spark, answers):

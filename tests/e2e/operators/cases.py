@@ -59,6 +59,8 @@ CASES = (
     _case(NEW, "config show --no-color -v -q --log-format json", says="spool.max_delay"),
     _case(NEW, "config schema", says="properties", configured=False, slow=True),
     _case(NEW, "config env", says="SLUICE_SOURCE__DSN"),
+    _case(NEW, "jars fetch", says="jars", configured=False),
+    _case(NEW, "jars fetch --s3 --to {folder}/jars", says="jars", configured=False, slow=True),
     _case(NEW, "completion bash", says="_SLUICE_COMPLETE", configured=False),
     _case(NEW, "completion zsh", says="compdef", configured=False, slow=True),
     _case(NEW, "completion fish", says="complete", configured=False, slow=True),

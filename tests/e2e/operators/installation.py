@@ -12,7 +12,6 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import sysconfig
 import termios
 import time
@@ -24,9 +23,9 @@ from pathlib import Path
 
 from sluice_spark import jars
 from tests.support.extent import FULL
+from tests.support.installed import built_wheel
 from tools.local.binaries import helper_account
 
-ROOT = Path(__file__).parents[3]
 _DEADLINE_SECONDS = 900.0 if FULL else 170.0
 """The long part compares all tables, two commands at a time."""
 LINES, COLUMNS = 24, 100
@@ -45,12 +44,10 @@ class Installation:
     """`sluice` below `folder`. Commands run in `home`, which is not the folder of any configuration."""
 
     def __init__(self, folder: Path) -> None:
-        wheels = folder / "dist"
-        build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(wheels), str(ROOT)]
-        subprocess.run(build, check=True, capture_output=True, timeout=_DEADLINE_SECONDS)
+        wheel = built_wheel(folder / "dist")
         venv.create(folder / "venv", with_pip=False, symlinks=True)
         modules = next((folder / "venv" / "lib").glob("python3*")) / "site-packages"
-        with zipfile.ZipFile(next(wheels.glob("*.whl"))) as archive:
+        with zipfile.ZipFile(wheel) as archive:
             archive.extractall(modules)
         (modules / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
         self.python = folder / "venv" / "bin" / "python"

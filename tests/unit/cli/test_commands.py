@@ -58,12 +58,14 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "spool",
         "slot",
         "config",
+        "jars",
         "completion",
         "verify",
         "version",
     }
     assert {path for path in commands() if len(path) == 2} == {
         *(("config", name) for name in ("show", "validate", "schema", "env")),
+        ("jars", "fetch"),
         *(("spool", name) for name in ("ls", "verify", "inspect", "gc")),
         *(("slot", name) for name in ("show", "drop", "advance", "recreate")),
         *(("tables", name) for name in ("add", "remove", "resync", "pause", "resume")),
