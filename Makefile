@@ -34,11 +34,16 @@ TESTS       := tests/spark tests/e2e tests/chaos tests/drills tests/upgrade test
 CHAOTIC     := $(shell grep -rl tests.support.extent tests --include='test_*.py' | grep -v ^tests/chaos/)
 # The validators of the Prometheus operator's objects; tests that need them say so and skip where there is no npm.
 CRDS        := build/crds/.done
+# The linter of the hosted workflows, which is built from its source; the tests that need it say so and skip where there is no Go.
+ACTIONLINT  := build/actionlint/actionlint
+ACTIONLINT_VERSION := v1.7.12
 # The emulator of Azure Blob Storage, 180 MB; `make clouds` alone fetches it.
 AZURITE     := build/azurite/.done
 # The wheel of the last release, which tests/upgrade lets take turns with this checkout.
 BASELINE    := tests/upgrade/release
 CONTAINERS  ?= docker
+IMAGES      ?=
+TAG         ?= v$(VERSION)
 VERSION     := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
 # Tests start hundreds of processes: without stored bytecode each compiles all that it imports.
@@ -46,7 +51,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help simulate setup prerequisites jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds clouds test-ops images test test-matrix test-languages test-drills fuzz bench docs lock wheel baseline clean distclean
+.PHONY: help simulate setup prerequisites jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds test-ops images test test-matrix test-languages test-drills fuzz bench docs lock wheel dist notes chart baseline clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +137,12 @@ $(CRDS): tests/ops/crds/package-lock.json
 	@mkdir -p $(@D) && cp tests/ops/crds/package.json tests/ops/crds/package-lock.json $(@D)
 	@if npm ci --silent --no-audit --no-fund --prefix $(@D); then touch $@; else echo "npm is missing or failed: the tests that need these validators will be skipped"; fi
 
+actionlint: $(ACTIONLINT) ## Build the linter of the hosted workflows, where Go is installed
+
+$(ACTIONLINT):
+	@GOBIN=$(CURDIR)/$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION) || \
+	  echo "Go is missing or failed: the test that needs actionlint will be skipped"
+
 clouds: setup $(AZURITE) ## Test store and manifest on an emulator of Azure Blob Storage, where npm is installed
 	CHAOS=full $(BIN)/python -m pytest tests/conformance -k azure -rs $(PYTEST_ARGS)
 
@@ -162,7 +173,7 @@ tools: setup ## Fetch Prometheus, promtool and Chromium below build/tools, where
 	$(BIN)/python -m tools.local.tools --optional
 	$(BIN)/python -m tools.local.browser --optional
 
-test-ops: jars tools crds ## Test what people run it with: alerts, dashboards, chart, images, compose file, local stack, status page
+test-ops: jars tools crds actionlint ## Test what people run it with: alerts, dashboards, chart, images, compose file, local stack, status page
 	$(BIN)/python -m pytest tests/ops $(PYTEST_ARGS)
 
 soak: jars tools ## Let the object store stall for three real minutes, which takes ten, then live through a week in SOAK_MINUTES=40
@@ -173,7 +184,7 @@ soak-snapshot: jars ## Take the snapshot of a table of GIGABYTES=20 while every 
 	GIGABYTES=$(GIGABYTES) $(BIN)/python -m tests.soak.large_table
 
 test: setup ## Check and test everything, on two cores
-	$(MAKE) -j 2 check jars tools crds
+	$(MAKE) -j 2 check jars tools crds actionlint
 	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(TESTS) $(PYTEST_ARGS)
 
 fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for one target
@@ -215,6 +226,15 @@ lock: ## Resolve all dependencies again and write requirements/
 
 wheel: setup ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel
+
+dist: setup ## Build wheel and sdist twice, compare them, and add the bill of materials and sums: all into dist/
+	$(BIN)/python -m tools.release dist
+
+notes: setup ## Write the notes of TAG=v1.0.0 into build/notes.md, from the changelog
+	$(BIN)/python -m tools.release notes $(TAG)
+
+chart: setup ## Package the chart into build/chart; IMAGES="..." names both images by digest
+	$(BIN)/python -m tools.release chart $(IMAGES)
 
 baseline: wheel ## At a release: make its wheel the one that upgrades are tested from
 	rm -f $(BASELINE)/*.whl

@@ -1,6 +1,12 @@
-"""The hosted workflow runs what a person runs: the same make targets, on every supported major."""
+"""The hosted workflows run what a person runs: the same make targets, on every supported major. They are linted by the
+tools that their readers trust.
+"""
 
+import json
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +18,21 @@ from yamllint.config import YamlLintConfig
 from tools.local.binaries import supported_majors
 
 ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 HOSTED = sorted((ROOT / ".github").rglob("*.yml"))
-STYLE = YamlLintConfig("extends: default\nrules: {line-length: {max: 120}}")
+STYLE = YamlLintConfig("extends: default\nrules: {line-length: {max: 160}}")
+ACTIONLINT = ROOT / "build" / "actionlint" / "actionlint"
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def jobs() -> dict[str, Any]:
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+def jobs(name: str = "ci") -> dict[str, Any]:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))
     return dict(workflow["jobs"])
+
+
+def steps(name: str) -> Iterator[dict[str, Any]]:
+    for job in jobs(name).values():
+        yield from job.get("steps", [])
 
 
 @pytest.mark.parametrize("file", HOSTED, ids=lambda file: file.name)
@@ -26,19 +40,75 @@ def test_every_file_is_well_formed(file: Path) -> None:
     assert [str(problem) for problem in linter.run(file.read_text(encoding="utf-8"), STYLE)] == []
 
 
-def test_every_command_is_a_make_target() -> None:
-    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    commands = [step["run"] for job in jobs().values() for step in job["steps"] if "run" in step]
+def test_actionlint_has_nothing_to_say() -> None:
+    if not ACTIONLINT.exists():
+        pytest.skip("actionlint is not in build/actionlint; `make actionlint` builds it where Go is installed")
+    done = subprocess.run([ACTIONLINT, *WORKFLOWS], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_zizmor_has_nothing_to_say_however_pedantic(tmp_path: Path) -> None:
+    command = [Path(sys.executable).with_name("zizmor"), "--offline", "--pedantic", "--format", "plain"]
+    done = subprocess.run([*command, *WORKFLOWS], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout
+    bad = tmp_path / "bad.yml"
+    bad.write_text(WORKFLOWS[0].read_text(encoding="utf-8").replace("permissions: {}", "permissions: write-all"))
+    found = subprocess.run([*command, bad], capture_output=True, text=True, check=False, timeout=60)
+    assert "excessive-permissions" in found.stdout
+
+
+def test_every_command_of_ci_is_a_make_target() -> None:
+    commands = [step["run"] for step in steps("ci") if "run" in step]
     assert {command.split()[1] for command in commands} == {"check", "test", "test-matrix", "test-languages"}
-    assert {command.split()[1] for command in commands} <= targets
+    assert {command.split()[1] for command in commands} <= TARGETS
     assert {command.split()[0] for command in commands} == {"make"}
+
+
+def test_the_night_runs_what_is_too_long_for_a_pull_request() -> None:
+    targets = {one["target"].split()[0] for one in jobs("nightly")["long"]["strategy"]["matrix"]["include"]}
+    assert targets == {"chaos", "fuzz", "simulate", "test-drills", "clouds", "soak", "bench"}
+    assert targets <= TARGETS
+
+
+def test_nothing_is_published_before_all_tests_and_nothing_with_a_stored_password() -> None:
+    release = jobs("release")
+    assert release["test"]["uses"] == "./.github/workflows/ci.yml"
+    for name in ("publish", "image"):
+        assert set(release[name]["needs"]) >= {"test", "dist"}
+    assert release["chart"]["needs"] == "image"
+    assert set(release["notes"]["needs"]) == {"publish", "chart"}
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r"secrets\.(\w+)", text)) == {"GITHUB_TOKEN"}
+    made = re.findall(r"\bmake (?:--silent )?([a-z]+)", text)
+    assert set(made) == {"dist", "notes", "chart"}
+    assert set(made) <= TARGETS
+
+
+def test_images_get_a_bill_of_materials_a_provenance_and_a_signature_of_their_digest() -> None:
+    (build,) = [step["run"] for step in jobs("release")["image"]["steps"] if "buildx build" in step.get("run", "")]
+    for wanted in ("--sbom=true", "--provenance=mode=max", 'cosign sign --yes "$image@$digest"'):
+        assert wanted in build
+    files = {f"deploy/images/{name}.Dockerfile" for name in jobs("release")["image"]["strategy"]["matrix"]["name"]}
+    assert all((ROOT / file).is_file() for file in files)
 
 
 def test_every_supported_major_has_a_job() -> None:
     assert jobs()["postgres"]["strategy"]["matrix"]["major"] == [str(major) for major in supported_majors()]
 
 
-def test_every_action_is_pinned_to_a_commit() -> None:
-    used = [step["uses"] for job in jobs().values() for step in job["steps"] if "uses" in step]
-    assert used
-    assert [action for action in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)] == []
+def test_every_action_is_pinned_to_a_commit_and_its_version_is_beside_it() -> None:
+    for file in WORKFLOWS:
+        used = re.findall(r"uses: (\S+)(.*)", file.read_text(encoding="utf-8"))
+        assert used
+        for action, comment in used:
+            if not action.startswith("./"):
+                assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action), action
+                assert re.fullmatch(r"  # v\d+\.\d+\.\d+", comment), action
+
+
+def test_renovate_finds_the_versions_that_the_makefile_names() -> None:
+    config = json.loads((ROOT / ".github" / "renovate.json").read_text(encoding="utf-8"))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for manager in config["customManagers"]:
+        (pattern,) = manager["matchStrings"]
+        assert re.search(pattern.replace("(?<", "(?P<"), makefile), pattern

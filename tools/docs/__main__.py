@@ -8,6 +8,7 @@ from sluice.cli.templates import GRANTS
 from sluice.health import problems
 from sluice.settings import display
 from tools.docs import commands, metrics, types
+from tools.release import licenses
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": lambda: commands.page(cli),
@@ -17,6 +18,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/exit-codes.md": exits.page,
     "docs/findings.md": findings_view.page,
     "docs/problems.md": problems.page,
+    "docs/licenses.md": licenses.page,
     "deploy/postgres/grants.sql": lambda: GRANTS.replace("@PIPELINE@", "main"),
 }
 
