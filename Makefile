@@ -20,7 +20,7 @@ MAJORS      ?= 14 15 16 17 18 19
 # uv makes the lock and nothing else; it lives in an environment of its own.
 UV          := build/lock/bin/uv
 UV_VERSION  := 0.13.9
-TYPED       := service/sluice spark_jobs/sluice_spark deploy tools tests
+TYPED       := service/sluice spark_jobs/sluice_spark lake/sluice_lake deploy tools tests
 MATRIX      := tests/integration
 DRILLS      := tests/drills
 LANGUAGES   ?= de_DE fr_FR ja_JP
@@ -224,8 +224,9 @@ lock: ## Resolve all dependencies again and write requirements/
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
 	  --group peers -o requirements/peers.txt
 
-wheel: setup ## Build the wheel into dist/
+wheel: setup ## Build the wheels into dist/: the pipeline's, and that of those who read the lake
 	$(BIN)/python -m build --wheel
+	$(BIN)/python -m build --wheel --outdir dist lake
 
 dist: setup ## Build wheel and sdist twice, compare them, and add the bill of materials and sums: all into dist/
 	$(BIN)/python -m tools.release dist

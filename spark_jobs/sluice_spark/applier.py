@@ -91,6 +91,8 @@ class Applier:
         self._running: dict[Future[Applied], _Running] = {}
         self._changed = True
         self._reported, self._report_cost = float("-inf"), 0.0
+        self._state_at = float("-inf")
+        """When the next boundary may be published, on the loop's clock."""
         self._fenced: ServiceError | None = None
         self._warm = False
         self._compiled: set[bool] = set()
@@ -104,7 +106,7 @@ class Applier:
         renewer.start()
         try:
             self._lake.forget_scratch()
-            self._reports = Reports(self._store, instance=self._lease.instance)
+            self._reports = Reports.of(self._options, self._store, self._lake, instance=self._lease.instance)
             last_log = self._reports.last_log()
             self._ledger = open_ledger(
                 self._options,
@@ -179,7 +181,8 @@ class Applier:
                 examined_lsn = self._ledger.examined_lsn
                 more = self._intake.read(now=time.monotonic())
                 self._changed = self._changed or self._ledger.examined_lsn > examined_lsn
-                self._boundaries.turn(now=time.monotonic())
+                quiet = not (more or self._running or self._ledger.pending_entries())
+                self._boundaries.turn(now=time.monotonic(), quiet=quiet)
                 caught_up = not more
                 pool, free = self._workers.pool, self._is_free()
                 if self._maintenance.turn(pool, now=time.monotonic(), free=free, caught_up=caught_up):
@@ -192,6 +195,8 @@ class Applier:
                 if self._finished(end):
                     return
                 self._report()
+                self._state_boundary()
+                self._telemetry.readable.reached(self._reports.readable_lsn)
             except StoreUnavailable as error:
                 self._wait_for_store(error)
                 continue
@@ -216,7 +221,7 @@ class Applier:
         there is `more` to read.
         """
         now = time.monotonic()
-        until = self._intake.next_look
+        until = min(self._intake.next_look, self._state_at if self._boundaries.is_reached() else float("inf"))
         if self._is_free():
             until = min(until, self._ledger.next_due(after=now))
         seconds = 0.0 if more else min(max(until - now, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
@@ -415,8 +420,20 @@ class Applier:
             if force:
                 self._boundaries.turn(now=began, last=True)
                 self._boundaries.publish(rows, self._reports.complete, now=began)
+        self._reports.expire()
         self._reported, self._changed = began, False
         self._report_cost = time.monotonic() - began
+
+    def _state_boundary(self) -> None:
+        """Publishes a boundary as soon as the tables have reached it: somebody may wait for it."""
+        began = time.monotonic()
+        if began < self._state_at or not self._boundaries.is_reached():
+            return
+        self._lease.check()
+        if not self._called_off():
+            self._boundaries.publish(self._ledger.report(), self._reports.complete, now=began)
+        now = time.monotonic()
+        self._state_at = now + max(self._options.boundary_seconds, (now - began) / REPORT_SHARE)
 
     def _called_off(self) -> bool:
         """Whether a window is running that the manifest has called off since it began."""

@@ -30,8 +30,8 @@ class ApplyOptions:
     ...). `jars` is the directory of jars (empty: the default). The manifest is looked at every
     `poll_seconds`, or up to `idle_poll_seconds` while nothing comes. Reports lie `report_seconds` apart at least while
     windows end. A change waits `freshness_seconds` at most for its window, and boundaries lie
-    `complete_seconds` apart at least. `max_window_bytes` bounds the spool
-    bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at once,
+    `complete_seconds` apart at least, or `boundary_seconds` while they cost no table a window. `max_window_bytes`
+    bounds the spool bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at once,
     `key_cache_bytes` the key columns of data files kept in memory, `until_lsn` ends the process
     once every live table is complete through it, `once` once everything in the manifest at start is
     applied. What is applied stays in the spool for `retention_seconds`, None for ever.
@@ -40,7 +40,8 @@ class ApplyOptions:
     authorities of clients in `tls_files` where they are given, `config_hash` the settings' fingerprint that they show.
 
     `maintenance_share` of one worker's time may go into the maintenance of lake tables (0: none), and
-    files that no version needs are removed after `vacuum_seconds`.
+    files that no version needs are removed after `vacuum_seconds`. A boundary that the lake offers can be read for
+    `boundary_retention_seconds` after the next one was published.
 
     `config_files` are what the options were made from, as they were when they had the signature
     `config_seen` (`sluice.reloading`); `reread_command` prints them again (empty: they stay).
@@ -57,6 +58,7 @@ class ApplyOptions:
     metadata_columns: bool = True
     log_retention_seconds: float = 3600.0
     vacuum_seconds: float = 7 * 86400.0
+    boundary_retention_seconds: float = 3600.0
     maintenance_share: float = 0.05
     tables: dict[str, dict[str, str | float]] = field(default_factory=dict)
     spark_master: str = "local[*]"
@@ -68,6 +70,7 @@ class ApplyOptions:
     report_seconds: float = 1.0
     freshness_seconds: float = 2.0
     complete_seconds: float = 5.0
+    boundary_seconds: float = 0.1
     max_window_bytes: int = 128 * 1024 * 1024
     max_memory_bytes: int = 256 * 1024 * 1024
     workers: int = 2
@@ -132,10 +135,10 @@ class ApplyOptions:
 
     def vacuum_after(self, qualified_name: str) -> float:
         """How long a file stays that no version of the table needs, in seconds: never shorter than versions
-        are kept in its log.
+        are kept in its log, or boundaries are offered.
         """
         asked = float(self.tables.get(qualified_name, {}).get("vacuum_after", self.vacuum_seconds))
-        return max(asked, self.log_retention_seconds, SHORTEST_VACUUM_SECONDS)
+        return max(asked, self.log_retention_seconds, self.boundary_retention_seconds, SHORTEST_VACUUM_SECONDS)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))

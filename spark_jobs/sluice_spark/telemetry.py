@@ -14,6 +14,7 @@ import structlog
 from sluice.contract.applied import MaintenanceRun
 from sluice.errors import WriterFenced
 from sluice.health.endpoint import Health, HealthServer
+from sluice.health.readable import Readable
 from sluice.health.tls import TlsFiles
 from sluice.telemetry import catalogue
 from sluice.telemetry.error_counts import ErrorCounts
@@ -37,6 +38,8 @@ class ApplyTelemetry:
     def __init__(self, options: ApplyOptions) -> None:
         self.metrics = Metrics(options.pipeline, component="apply")
         self.health = Health(self.metrics, loop_seconds=LOOP_SECONDS)
+        self.readable = Readable()
+        """Through where the lake can be read, for those who wait for it."""
         self._errors = ErrorCounts()
         self._workers = options.workers
         self._token_path = options.token_path
@@ -80,6 +83,7 @@ class ApplyTelemetry:
             listen,
             metrics=self.metrics,
             health=self.health,
+            wait=self.readable.wait,
             setting="telemetry.apply_listen",
             token_file=self._token_path,
             tls=self._tls,
@@ -89,6 +93,7 @@ class ApplyTelemetry:
         try:
             yield
         finally:
+            self.readable.close()
             server.close()
 
     @property

@@ -143,7 +143,7 @@ class Tables:
         )
         for entry, sha256 in read_entries(self.store, after_seq=ledger.read_seq):
             ledger.take_in(entry, sha256)
-        Reports(self.store, instance=NAME).log(ledger.report())
+        Reports.of(self.options, self.store, lake, instance=NAME).log(ledger.report())
 
 
 def _verified(folder: Path, schemas: Sequence[TableSchema], *, v: int) -> int:

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {"sluice": "service", "sluice_spark": "spark_jobs"}
 """And the folder that holds each."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+READERS = tomllib.loads((ROOT / "lake" / "pyproject.toml").read_text())["project"]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,19 @@ def test_a_command_that_needs_more_names_the_extra_to_install(
     assert f"pip install 'sluice-cdc[{extra}]'" in done.stderr
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+def test_the_wheel_of_the_readers_holds_its_package_whole_and_nothing_else(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT / "lake"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    (readers,) = tmp_path.glob("sluice_lake-*.whl")
+    with zipfile.ZipFile(readers) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    sources = {path.relative_to(ROOT / "lake").as_posix() for path in (ROOT / "lake" / "sluice_lake").rglob("*.*")}
+    assert held == {name for name in sources if "__pycache__" not in name}
+    assert READERS["version"] == PROJECT["version"]
+    assert "Private :: Do Not Upload" in READERS["classifiers"]
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "sluice_lake"])
 def test_no_other_distribution_claims_our_package_names(package: str) -> None:
     assert set(importlib.metadata.packages_distributions().get(package, [])) <= {PROJECT["name"]}
 

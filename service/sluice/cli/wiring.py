@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from sluice.store.base import ObjectStore
 
 _MEBI = 1024**2
+READERS = {"sluice_lake", "duckdb"}
+"""What commands that read the lake need."""
 RULE_KEYS = {"columns", "new_columns"}
 """Those that the applier never hears of: what it reads is what was made of the columns before."""
 
@@ -167,6 +169,7 @@ def apply_options(
         "metadata_columns": settings.lake.metadata_columns,
         "log_retention_seconds": settings.lake.log_retention,
         "vacuum_seconds": settings.lake.vacuum_after,
+        "boundary_retention_seconds": settings.lake.boundary_retention,
         "maintenance_share": settings.apply.maintenance_share,
         "tables": tables,
         "retention_seconds": None if math.isinf(settings.spool.retention) else settings.spool.retention,
@@ -178,6 +181,7 @@ def apply_options(
         "report_seconds": 5.0 if settings.spool.is_remote else 1.0,
         "freshness_seconds": settings.apply.freshness,
         "complete_seconds": settings.apply.complete_every,
+        "boundary_seconds": 2.0 if settings.spool.is_remote or not settings.lake.uri.startswith("file:") else 0.1,
         "max_window_bytes": settings.apply.max_window,
         "max_memory_bytes": settings.apply.max_memory,
         "workers": settings.apply.workers,
@@ -261,7 +265,7 @@ def require(*packages: str) -> None:
 
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        extra = "spark" if "pyspark" in missing else "service"
+        extra = "query" if set(missing) & READERS else "spark" if "pyspark" in missing else "service"
         raise UsageError(
             f"this command needs {', '.join(missing)}, which this installation lacks",
             hint=f"pip install 'sluice-cdc[{extra}]'",

@@ -159,13 +159,28 @@ class AppliedLog:
 
 
 @dataclass(frozen=True, slots=True)
+class CompletedTable:
+    """What tells a lake table at its version from any other one: its names at the source, and `marker`, the middle of
+    its transaction identifier in Delta, which has the version `marker_seq` there.
+    """
+
+    schema_name: str
+    table_name: str
+    path: str
+    version: int
+    marker: str
+    marker_seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Complete:
     """All tables in `versions` are complete through `lsn`: read each at its Delta version and the
     lake is at one transaction boundary.
 
     `paths` says where each of them is below the lake's address; one that an earlier version wrote does not.
     `left_out` names the tables that are stale, snapshot or quarantined, with their state.
-    Names are `schema.table`; a part with a dot or a double quote is quoted as in SQL.
+    Names are `schema.table`; a part with a dot or a double quote is quoted as in SQL. `tables` has the
+    same tables in full. `time_us` is when the last transaction up to `lsn` was committed, at the latest.
     """
 
     number: int
@@ -175,6 +190,8 @@ class Complete:
     versions: dict[str, int]
     left_out: dict[str, str] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
+    tables: tuple[CompletedTable, ...] = ()
+    time_us: int = 0
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)

@@ -16,6 +16,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, ClassVar
 
 from sluice.contract import codec
@@ -383,6 +384,19 @@ class Entry:
         if isinstance(self.body, Table):
             return (self.body,)
         return self.body.tables if isinstance(self.body, Changes) else ()
+
+    @property
+    def committed_by_us(self) -> int:
+        """No transaction of which it has rows was committed later (unix microseconds); 0 without rows. Of rows that
+        were read, and of a clock that went back, only the writer's own clock knows.
+        """
+        if isinstance(self.body, Changes):
+            return max(self.body.commits.commit_time_us, default=0)
+        try:
+            written_at = datetime.fromisoformat(self.written_at).timestamp()
+        except ValueError:
+            return 0
+        return int(written_at * 1e6) if isinstance(self.body, Snapshot | Repair) else 0
 
     def encode(self) -> bytes:
         """The bytes to store: equal for equal entries."""

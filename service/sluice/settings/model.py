@@ -224,6 +224,14 @@ class LakeSettings(Section):
         "VACUUM removes it; never shorter than lake.log_retention or the table's own "
         "delta.deletedFileRetentionDuration. Nothing may read a lake table at one version for longer",
     )
+    boundary_retention: Duration = Field(
+        3600.0,
+        ge=60,
+        le=7 * 86400,
+        description="how long all tables can be read as of one boundary after the next one was published. Logs and "
+        "files that an offered boundary needs stay, whatever log_retention and vacuum_after say; each boundary is a "
+        "small object in the lake",
+    )
 
 
 class ApplySettings(Section):
@@ -298,7 +306,7 @@ class TelemetrySettings(Section):
     )
     apply_listen: Annotated[str, AfterValidator(optional_listen_address)] = Field(
         "127.0.0.1:9188",
-        description="address of the applier's /metrics, /livez, /readyz and /startupz; off: none. Port 0 takes "
+        description="address of the applier's /metrics, /livez, /readyz, /startupz and /wait; off: none. Port 0 takes "
         "any free one",
     )
     token_path: str = Field(

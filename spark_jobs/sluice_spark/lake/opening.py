@@ -52,7 +52,8 @@ class Lake:
         self._options = options
         self._store = store
         self._before_commit = before_commit
-        self._files = open_store(options.lake_uri, options=options.lake_options)
+        self.files = open_store(options.lake_uri, options=options.lake_options)
+        """All that lies below the lake's address."""
         self.keys = KeyCache(options.key_cache_bytes)
         self._direct: OrderedDict[str, DirectTable] = OrderedDict()
         self._lock = threading.Lock()
@@ -60,7 +61,8 @@ class Lake:
         self._beginnings: dict[str, str] = {}
 
     @cached_property
-    def _manifest(self) -> str:
+    def manifest(self) -> str:
+        """What tells the manifest that is followed from every other one."""
         # Not at the start: the applier may start before the manifest has an entry.
         return identity(self._store)
 
@@ -71,14 +73,14 @@ class Lake:
     def log_upkeep(self, state: TableState, session: SparkSession) -> LogUpkeep:
         """The log of the Delta table of `state`, to be kept short in the thread of `session`."""
         path = storage.join(self._options.lake_uri, state.path)
-        return LogUpkeep(session, path, store=self._files, folder=f"{state.path}/", require_owner=self._before_commit)
+        return LogUpkeep(session, path, store=self.files, folder=f"{state.path}/", require_owner=self._before_commit)
 
     def table(self, state: TableState, session: SparkSession, *, place: ExaminedVersion | None = None) -> LakeTable:
         """The Delta table of `state` for `session`. `place` is where it last stood, if it was
         seen before.
         """
         path = storage.join(self._options.lake_uri, state.path)
-        app_id = application_id(self._options.pipeline, state, manifest=self._manifest)
+        app_id = application_id(self._options.pipeline, state, manifest=self.manifest)
         return LakeTable(
             session,
             path,
@@ -86,7 +88,7 @@ class Lake:
             before_commit=self._before_commit,
             place=place,
             direct=self._direct_table(state),
-            folder=TableFolder(self._files, f"{state.path}/"),
+            folder=TableFolder(self.files, f"{state.path}/"),
             log=self._log(
                 state,
                 session,
@@ -99,7 +101,7 @@ class Lake:
 
     def build(self, state: TableState, session: SparkSession) -> BuildTable:
         """The table in which the snapshot of `state` is built, to be examined for the first time."""
-        app_id = application_id(self._options.pipeline, state, manifest=self._manifest)
+        app_id = application_id(self._options.pipeline, state, manifest=self.manifest)
         name, folder = folder_name(app_id), f"{state.path}/"
         path = storage.join(self._options.lake_uri, f"{folder}{name}")
         table = LakeTable(
@@ -107,11 +109,11 @@ class Lake:
             path,
             app_id=f"{app_id}/snapshot",
             before_commit=self._before_commit,
-            log=LogTail(session, path, store=self._files, folder=f"{folder}{name}/", since=-1),
-            folder=TableFolder(self._files, f"{folder}{name}/"),
+            log=LogTail(session, path, store=self.files, folder=f"{folder}{name}/", since=-1),
+            folder=TableFolder(self.files, f"{folder}{name}/"),
         )
         vacuum_seconds = self._options.vacuum_after(f"{state.schema_name}.{state.table_name}")
-        files = TableFolder(self._files, folder)
+        files = TableFolder(self.files, folder)
         return BuildTable(table, files, name, vacuum_seconds, self._touched, self._before_commit)
 
     def _log(
@@ -124,7 +126,7 @@ class Lake:
         beginnings: dict[str, str] | None = None,
     ) -> LogTail:
         folder = f"{state.path}/"
-        return LogTail(session, path, store=self._files, folder=folder, since=since, beginnings=beginnings)
+        return LogTail(session, path, store=self.files, folder=folder, since=since, beginnings=beginnings)
 
     def _direct_table(self, state: TableState) -> DirectTable | None:
         """The same object for the same lake table, which keeps what it knows of its files."""
@@ -133,7 +135,7 @@ class Lake:
             return None
         folder = f"{state.path}/"
         with self._lock:
-            table = self._direct.setdefault(folder, DirectTable(TableFolder(self._files, folder), self.keys))
+            table = self._direct.setdefault(folder, DirectTable(TableFolder(self.files, folder), self.keys))
             self._direct.move_to_end(folder)
             # What is forgotten is read from Delta again.
             while sum(other.files for other in self._direct.values()) > FILES_KEPT and len(self._direct) > 1:
@@ -148,7 +150,7 @@ class Lake:
         return LakeTable(
             session,
             path,
-            app_id=application_id(self._options.pipeline, state, manifest=self._manifest),
+            app_id=application_id(self._options.pipeline, state, manifest=self.manifest),
             before_commit=self._before_commit,
             log=self._log(state, session, path, since=since),
         )

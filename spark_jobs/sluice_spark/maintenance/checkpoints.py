@@ -253,7 +253,9 @@ class Checkpoints:
             faults.point("apply.checkpoint.written")
             log.name(written)
             faults.point("apply.checkpoint.named")
-        cleaned = self._may_clean() and log.clean(retention_seconds=self._retention_seconds, reported=item.version)
+        # Whatever is offered to readers stays.
+        retention = max(self._retention_seconds, time.time() - self._reports.held_since)
+        cleaned = self._may_clean() and log.clean(retention_seconds=retention, reported=item.version)
         return _Kept(due, cleaned, time.monotonic() - began)
 
     def _collect(self, *, now: float) -> bool:

@@ -11,7 +11,7 @@ published once the manifest says that it was examined. Pure.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sluice.contract.applied import AppliedTable, Complete
+from sluice.contract.applied import AppliedTable, Complete, CompletedTable
 from sluice.contract.table_state import State
 from sluice_spark.progress.ledger import Ledger
 
@@ -30,10 +30,14 @@ class Boundary:
 
     seq: int = 0
     lsn: int = 0
+    time_us: int = 0
+    """When the last transaction in front of it was committed, at the latest."""
     set_at: float = float("-inf")
     """On the loop's clock."""
     versions: dict[str, int] = field(default_factory=dict)
     """By table id, of tables that have passed."""
+    markers: dict[str, int] = field(default_factory=dict)
+    """What their Delta tables record at these versions, by table id."""
     is_passed: bool = False
     published: Complete | None = None
 
@@ -48,7 +52,7 @@ class Boundary:
                 and table.through_seq >= self.seq >= table.committed_seq
                 and since_lsn[key] <= self.lsn
             ):
-                self.versions[key] = table.delta_version
+                self.versions[key], self.markers[key] = table.delta_version, table.committed_seq
 
     def follow(self, rewritten: Iterable[tuple[str, int, int]]) -> None:
         """Takes versions, by table id, that have the rows of the one before them: its files may go."""
@@ -76,7 +80,13 @@ class Boundary:
         named = {key: table for key, table in live.items() if key not in later}
         versions = {_name(table): self.versions[key] for key, table in named.items()}
         paths = {_name(table): table.path for table in named.values()}
-        return Complete(0, self.lsn, self.seq, "", versions, left_out, paths)
+        stated = tuple(self._stated(key, table) for key, table in named.items())
+        return Complete(0, self.lsn, self.seq, "", versions, left_out, paths, stated, self.time_us)
+
+    def _stated(self, key: str, table: AppliedTable) -> CompletedTable:
+        marker = f"{table.table_id}/{table.generation}"
+        names = (table.schema_name, table.table_name)
+        return CompletedTable(*names, table.path, self.versions[key], marker, self.markers[key])
 
     def is_missed(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> bool:
         """Whether every live table began after it: there is nothing that could ever be published."""
@@ -107,26 +117,38 @@ class Boundaries:
         self._took_seconds = 0.0
         """From setting the last boundary to its publication."""
         self._boundary = Boundary()
+        self._awaited: set[str] = set()
+        """The tables that the boundary waited for when it was set."""
 
     @property
     def seq(self) -> int:
         """No table that has not passed this entry may get a window across it."""
         return self._boundary.seq
 
-    def turn(self, *, now: float, last: bool = False) -> None:
+    def is_reached(self) -> bool:
+        """Whether it is worth while to `publish`: the tables that the boundary waited for have passed."""
+        boundary, ledger = self._boundary, self._ledger
+        waits = boundary.published is None and boundary.seq > 0 and ledger.examined_lsn >= boundary.lsn
+        return waits and self._awaited <= boundary.versions.keys()
+
+    def turn(self, *, now: float, last: bool = False, quiet: bool = False) -> None:
         """Notes the tables that are at the boundary, before they continue; sets the next boundary
-        when it is time, or the `last` one.
+        when it is time, or the `last` one. While it is `quiet`, no table has anything to do, and a boundary costs
+        none of them a window.
         """
         ledger = self._ledger
         self._boundary.follow(ledger.rewritten())
         moved = ledger.moved()
-        if self._may_follow(now, last=last):
-            self._boundary = Boundary(ledger.read_seq, ledger.read_lsn, set_at=now)
+        if self._may_follow(now, last=last or quiet):
+            self._boundary = Boundary(ledger.read_seq, ledger.read_lsn, ledger.read_time_us, set_at=now)
             moved = set(ledger.tables)
         # All others have passed, or are where they were when they were asked last.
         moved -= self._boundary.versions.keys()
         if moved:
-            self._boundary.pass_by(ledger.report(moved), since_lsn=self._snapshot_lsns(moved))
+            rows = ledger.report(moved)
+            self._boundary.pass_by(rows, since_lsn=self._snapshot_lsns(moved))
+            if len(moved) == len(ledger.tables):
+                self._awaited = {key for key, row in rows.items() if row.state == State.LIVE}
 
     def _may_follow(self, now: float, *, last: bool) -> bool:
         ledger, boundary = self._ledger, self._boundary

@@ -56,6 +56,8 @@ class Ledger:
         """Those of `busy` that are maintained."""
         self.read_seq = 0
         self.read_lsn = 0
+        self.read_time_us = 0
+        """No transaction that was read was committed later."""
         self.examined_lsn = 0
         """Through where the catalog had been examined by then: no table is complete beyond it."""
         self._looked_at = float("-inf")
@@ -125,6 +127,7 @@ class Ledger:
         self._active |= ids
         self._moved |= ids
         self.read_seq, self.read_lsn, self.examined_lsn = entry.seq, entry.through_lsn, entry.examined_lsn
+        self.read_time_us = max(self.read_time_us, entry.committed_by_us)
 
     def _gap(self, table_id: str, entry: Entry) -> Gap | None:
         """The gap of the table that begins with `entry`."""

@@ -19,6 +19,9 @@ from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpk
 from sluice.errors import ObjectMissing
 from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.store.base import ObjectStore
+from sluice_spark.lake.opening import Lake
+from sluice_spark.options import ApplyOptions
+from sluice_spark.progress.offers import Offers
 
 _log = structlog.get_logger("sluice.apply")
 
@@ -30,16 +33,28 @@ KEPT = 20
 class Reports:
     """Writes and reads the two kinds of report."""
 
-    def __init__(self, store: ObjectStore, *, instance: str) -> None:
+    def __init__(self, store: ObjectStore, *, instance: str, offers: Offers) -> None:
         self._store = store
+        self._offers = offers
         self._instance = instance
         self._started_at = time_text(time.time())
         self._log_number = newest_log(store).number()
-        self._complete_number = newest_complete(store).number()
+        self._complete_number = max(newest_complete(store).number(), offers.number)
         self._last_complete: Complete | None = None
         self._completed_at = float("-inf")
         self.versions: dict[str, int] = {}
         """Of each table by id, the Delta version that the last log names: an earlier one need not be examined again."""
+
+    @staticmethod
+    def of(options: ApplyOptions, store: ObjectStore, lake: Lake, *, instance: str) -> "Reports":
+        """Those of one applier process. Raises StoreError, ManifestCorrupt, FormatTooNew."""
+        offers = Offers(
+            lake.files,
+            pipeline=options.pipeline,
+            manifest=lambda: lake.manifest,
+            retention_seconds=options.boundary_retention_seconds,
+        )
+        return Reports(store, instance=instance, offers=offers)
 
     def last_log(self) -> AppliedLog | None:
         """The newest log, if there is one."""
@@ -77,19 +92,38 @@ class Reports:
         faults.point("apply.log.after")
         self._forget(keys.apply_log(self._log_number - KEPT), self._log_number)
 
+    @property
+    def readable_lsn(self) -> int:
+        """The position of the newest boundary of the lake, 0 while there is none of this manifest."""
+        return self._offers.newest_lsn
+
+    @property
+    def held_since(self) -> float:
+        """No version that a reader is offered was replaced before (unix seconds)."""
+        return self._offers.held_since
+
+    def expire(self) -> None:
+        """Ends offers that were long enough. Raises StoreError."""
+        self._offers.expire()
+
     def completed_within(self, seconds: float) -> bool:
         """Whether every version that this process has stated last was the newest of its table so recently."""
         return time.monotonic() - self._completed_at < seconds
 
     def complete(self, complete: Complete, current_at: float) -> None:
-        """Writes the next completion, unless it says what the last one said. `complete` comes
+        """Writes the next completion, unless it says what the last one said, or less. `complete` comes
         without number and time; its versions were all the newest of their tables at `current_at`, or later.
+        The lake offers it first: who was told of a position finds it there.
         """
+        at = time.time() - (time.monotonic() - current_at)
         if self._last_complete is not None and replace(self._last_complete, number=0, written_at="") == complete:
             self._completed_at = max(self._completed_at, current_at)
+            self._offers.still_current(at)
+            return
+        numbered = replace(complete, number=self._complete_number + 1, written_at=time_text(time.time()))
+        if not self._offers.publish(numbered, current_at=at):
             return
         self._complete_number += 1
-        numbered = replace(complete, number=self._complete_number, written_at=time_text(time.time()))
         faults.point("apply.complete.before")
         self._store.create(keys.apply_complete(self._complete_number), numbered.encode())
         faults.point("apply.complete.after")

@@ -93,9 +93,9 @@ class OneTable:
         self.ledger = Ledger(options, load_state(spool))
         self.ledger.begin({ID: restore(self.ledger.state.tables[ID], None, place=ExaminedVersion(60, seq))})
         lake = Lake(options, spool, before_commit=lambda: None)
-        self.store = cast("Any", lake)._files = Hanging(cast("Any", lake)._files)
+        self.store = lake.files = Hanging(lake.files)
         self.store.create(f"{self.ledger.state.tables[ID].path}/_delta_log/_last_checkpoint", b'{"version":40}')
-        self.telemetry, self.reports = ApplyTelemetry(options), Reports(spool, instance="tests")
+        self.telemetry, self.reports = ApplyTelemetry(options), Reports.of(options, spool, lake, instance="tests")
         self.kept = Checkpoints(
             options, self.ledger, lake=lake, reports=self.reports, session=NO_SPARK, telemetry=self.telemetry
         )

@@ -6,8 +6,10 @@ import pytest
 
 from sluice.contract import keys
 from sluice.contract.applied import Complete
+from sluice.store.memory import MemoryStore
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.progress.reports import Reports
+from tests.support.offers import offers
 from tests.unit.applier.progress.test_boundary import Lake
 
 HOUR = 3600.0
@@ -15,7 +17,7 @@ HOUR = 3600.0
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
-        self.reports = Reports(lake.store, instance="test")
+        self.reports = Reports(lake.store, instance="test", offers=offers(MemoryStore(uuid.uuid4().hex, prefix="")))
         monkeypatch.setattr("sluice_spark.progress.reports.time.monotonic", lambda: lake.now)
         self.lake = lake
 

@@ -29,6 +29,7 @@ from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.restart import not_pruned, restore
 from sluice_spark.progress.spool_upkeep import Upkeep
 from tests.support.manifests import opened, put, segment, table
+from tests.support.offers import offers
 
 SMALL, PATIENCE = 4, 30.0
 
@@ -155,7 +156,11 @@ def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well
 
     store = Guarded(uuid.uuid4().hex, prefix="shop/")
     log = filled(store, 14)
-    reports, before = Reports(store, instance="test"), SpoolUpkeep("it failed", "2030-01-01T00:00:00+00:00")
+    lake = offers(MemoryStore(uuid.uuid4().hex, prefix=""))
+    reports, before = (
+        Reports(store, instance="test", offers=lake),
+        SpoolUpkeep("it failed", "2030-01-01T00:00:00+00:00"),
+    )
     heard: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
     work = Upkeep(
         store,

@@ -1,0 +1,134 @@
+"""A boundary as the applier states it: one position, one Delta version of every table.
+
+Invariant: a statement is read whole or not at all. A newer format is refused by name, an unknown field is passed by.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sluice_lake.errors import FormatTooNew, LakeError, TableLeftOut, UnknownTable
+from sluice_lake.positions import lsn_of, show, time_of
+
+FORMAT_VERSION = 1
+FOLDER = ".sluice/boundary/"
+IN_A_FOLDER = 1000
+_PLAIN = re.compile(r'[."]')
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One lake table at a boundary: Delta `version` of the table at `path` below the lake's address. `marker` is a
+    transaction identifier that the table has at that version, with the version `marker_version`.
+    """
+
+    schema: str
+    table: str
+    path: str
+    version: int
+    marker: str
+    marker_version: int
+
+    @property
+    def name(self) -> str:
+        """`schema.table`; a part with a dot or a double quote is quoted as in SQL."""
+        return f"{_part(self.schema)}.{_part(self.table)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """All `tables` hold every transaction that ended at the source at or before `lsn`, and none that ended later.
+
+    `time` is when the last of these was committed, by the source's clock: nothing in the tables was committed later.
+    The lake offers a boundary for `retention` after the next one was published. `left_out` names the tables that
+    are not part of it, with their states.
+    """
+
+    number: int
+    pipeline: str
+    manifest: str
+    lsn: int
+    time: datetime
+    published_at: datetime
+    retention: timedelta
+    tables: tuple[Table, ...]
+    left_out: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f"{show(self.lsn)} of {self.time.isoformat(timespec='milliseconds')}"
+
+    def named(self, name: str) -> Table:
+        """The table called `name`: `schema.table`, or the table's own name, which is the one in `public` or else the
+        only one of that name. Raises UnknownTable, TableLeftOut.
+        """
+        for table in self.tables:
+            if name == table.name:
+                return table
+        alike = [table for table in self.tables if table.table == name]
+        found = [table for table in alike if table.schema == "public"] or alike
+        out = {one: state for one, state in self.left_out.items() if one in (name, f"public.{_part(name)}")}
+        if out and not any(table.schema == "public" for table in found):
+            left, state = next(iter(out.items()))
+            raise TableLeftOut(
+                f"{left} is {state}, and not part of the boundary {self}",
+                state=state,
+                hint=f"`sluice tables` says why; `sluice resync {left}` takes a stale table anew",
+            )
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UnknownTable(f"more than one table is called {name}: {', '.join(one.name for one in found)}")
+        known = ", ".join(sorted(table.name for table in self.tables)[:10])
+        raise UnknownTable(f"no table is called {name} at the boundary {self}", hint=f"it has: {known or 'none'}")
+
+
+def decoded(data: bytes) -> Boundary:
+    """The boundary that `data` spells. Raises FormatTooNew, LakeError."""
+    try:
+        value: dict[str, Any] = json.loads(data)
+        version = value["format_version"]
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise FormatTooNew(
+                f"a boundary of the lake has format version {version}; this package reads up to {FORMAT_VERSION}",
+                hint="install a newer sluice-lake",
+            )
+        names = ("schema", "table", "path", "version", "marker", "marker_version")
+        return Boundary(
+            number=int(value["number"]),
+            pipeline=str(value["pipeline"]),
+            manifest=str(value["manifest"]),
+            lsn=lsn_of(str(value["lsn"])),
+            time=time_of(str(value["time"])),
+            published_at=time_of(str(value["published_at"])),
+            retention=timedelta(seconds=float(value["retention_seconds"])),
+            tables=tuple(Table(*(one[name] for name in names)) for one in value["tables"]),
+            left_out=dict(value["left_out"]),
+        )
+    except LakeError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise LakeError("a boundary of the lake cannot be read: it is damaged") from error
+
+
+def folder_of(number: int) -> str:
+    """The part of the path in front of the object of boundary `number`."""
+    return f"{number // IN_A_FOLDER:013d}"
+
+
+def key_of(pipeline: str, number: int) -> str:
+    """Where boundary `number` lies below the lake's address."""
+    return f"{FOLDER}{pipeline}/{folder_of(number)}/{number:016d}.json"
+
+
+def number_in(key: str) -> int:
+    """The number in the key of a boundary; 0 for any other object."""
+    name = key.rpartition("/")[2]
+    match = re.fullmatch(r"([0-9]{16})\.json", name)
+    return int(match[1]) if match else 0
+
+
+def _part(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"' if _PLAIN.search(name) else name

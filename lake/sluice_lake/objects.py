@@ -1,0 +1,82 @@
+"""The few objects beside the tables that are read from the lake's store.
+
+Invariant: errors of the library leave this module as LakeUnavailable, without its text, which may repeat an option.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore, from_url
+
+from sluice_lake.errors import LakeUnavailable, UnusableArgument
+
+T = TypeVar("T")
+_SPELLED = {"s3a": "s3", "abfs": "abfss"}
+
+
+class Objects:
+    """What lies below `uri`. `options` are named as for `deltalake`."""
+
+    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
+        self.uri = _plain(uri)
+        self._options = dict(options)
+        self._store = self._opened()
+
+    def get(self, key: str) -> bytes | None:
+        """The object at `key`, None if there is none. Raises LakeUnavailable."""
+        try:
+            return self._asked(lambda: bytes(obstore.get(self._store, key).bytes()))
+        except FileNotFoundError:
+            return None
+
+    def below(self, folder: str) -> tuple[list[str], list[str]]:
+        """The names of the folders and of the objects in `folder`, sorted. Raises LakeUnavailable."""
+        try:
+            found = self._asked(lambda: obstore.list_with_delimiter(self._store, folder.rstrip("/")))
+        except FileNotFoundError:
+            return [], []
+        folders = sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"])
+        return folders, sorted(one["path"].rpartition("/")[2] for one in found["objects"])
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except FileNotFoundError:
+            raise
+        except (BaseError, OSError) as error:
+            raise LakeUnavailable(
+                f"the lake at {self.uri} did not answer ({type(error).__name__})",
+                hint="check its address, the options of its store, and the rights to list and read it",
+            ) from None
+
+    def _opened(self) -> Any:
+        if "://" not in self.uri:
+            return LocalStore(self.uri)
+        try:
+            http = {name: value for name, value in self._options.items() if name.lower().endswith("allow_http")}
+            rest: Any = {name: value for name, value in self._options.items() if name not in http}
+            allowed = any(value.lower() == "true" for value in http.values())
+            return from_url(self.uri, config=rest, client_options={"allow_http": allowed})
+        except (BaseError, ValueError, TypeError) as error:
+            raise UnusableArgument(
+                f"the lake at {self.uri} cannot be opened ({type(error).__name__})",
+                hint="an address is s3://bucket/path, gs://..., az://..., abfss://... or a directory, and options "
+                "are named as for deltalake",
+            ) from None
+
+
+def _plain(uri: str) -> str:
+    """`uri` as delta-rs takes it: a directory as its path. Raises UnusableArgument."""
+    parts = urlsplit(uri)
+    if parts.scheme in ("", "file"):
+        path = Path(unquote(parts.path) if parts.scheme else uri)
+        if not path.is_dir():
+            raise UnusableArgument(f"there is no directory {path}", hint="lake.uri of the pipeline names it")
+        return str(path.resolve())
+    if parts.username is not None and parts.scheme not in ("abfss", "abfs"):
+        raise UnusableArgument("the lake's address holds credentials", hint="give them as options")
+    return f"{_SPELLED.get(parts.scheme, parts.scheme)}://{parts.netloc}{parts.path}".rstrip("/")

@@ -1,0 +1,160 @@
+"""The boundaries that the lake offers to whoever reads it: published there, kept for the retention, then removed.
+
+Owns: a boundary that is offered can be read. What expires is removed before anything that it needs may go, and
+`held_since` says since when versions and files must stay. The newest one never expires. LSNs of one manifest
+never fall from one boundary to the next, whatever a start of the applier reads again. For the applier's loop.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+
+from sluice import faults, lsn
+from sluice.contract import boundary
+from sluice.contract.applied import Complete, time_of, time_text
+from sluice.contract.boundary import BoundaryTable, LakeBoundary
+from sluice.errors import ObjectExists, ObjectMissing, WriterFenced
+from sluice.store.base import ObjectStore
+
+REMOVED_AT_ONCE = 20
+"""In one turn of the loop. Publishing adds one."""
+MARGIN_SECONDS, MARGIN_SHARE = 300.0, 0.1
+"""At most, and of the retention: how long things stay beyond what boundaries need, for clocks of stores and machines
+differ.
+"""
+
+_log = structlog.get_logger("sluice.apply")
+
+
+class _Offer(NamedTuple):
+    """What is known of an offered boundary. Times in unix seconds."""
+
+    published_at: float
+    current_at: float
+
+
+class Offers:
+    """The boundaries of `pipeline` in the lake, which is `files`. `manifest` names the one that is followed, and
+    `retention_seconds` is how long a boundary stays behind the next one.
+    """
+
+    def __init__(
+        self,
+        files: ObjectStore,
+        *,
+        pipeline: str,
+        manifest: Callable[[], str],
+        retention_seconds: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._files = files
+        self._pipeline = pipeline
+        self._manifest = manifest
+        self._retention_seconds = retention_seconds
+        self._clock = clock
+        self._margin_seconds = min(MARGIN_SECONDS, MARGIN_SHARE * retention_seconds)
+        listed = (boundary.number_of(key) for key in files.list(boundary.folder(pipeline)))
+        self._numbers = deque(sorted(number for number in listed if number))
+        self._known: dict[int, _Offer] = {}
+        self._newest = self._read(self._numbers[-1]) if self._numbers else None
+        self.newest_lsn = 0
+        """Of the newest boundary of the manifest that is followed; 0 before this process has published one."""
+        self.held_since = math.inf
+        """No version that is offered was replaced before (unix seconds)."""
+        self._hold()
+
+    @property
+    def number(self) -> int:
+        """Of the newest boundary, 0 while there is none."""
+        return self._numbers[-1] if self._numbers else 0
+
+    def publish(self, complete: Complete, *, current_at: float) -> bool:
+        """Offers `complete`, whose number is new, none of whose tables was beyond its version at `current_at` (unix
+        seconds). Whether it did: not when the newest one of this manifest is further. Raises WriterFenced
+        when another process published it, StoreError.
+        """
+        now, manifest, newest = self._clock(), self._manifest(), self._newest
+        if newest is not None and newest.manifest == manifest and lsn.parse(newest.lsn) > complete.lsn:
+            self.newest_lsn = lsn.parse(newest.lsn)
+            return False
+        offered = LakeBoundary(
+            complete.number,
+            self._pipeline,
+            manifest,
+            lsn.show(complete.lsn),
+            complete.seq,
+            self._time(complete, newest, manifest),
+            time_text(current_at),
+            time_text(now),
+            self._retention_seconds,
+            tuple(
+                BoundaryTable(
+                    *(one.schema_name, one.table_name, one.path, one.version),
+                    marker=f"sluice/{self._pipeline}/{one.marker}/{manifest}",
+                    marker_version=one.marker_seq,
+                )
+                for one in complete.tables
+            ),
+            complete.left_out,
+        )
+        faults.point("apply.boundary.before")
+        self._create(boundary.key(self._pipeline, complete.number), offered.encode())
+        faults.point("apply.boundary.after")
+        self._numbers.append(complete.number)
+        self._known[complete.number] = _Offer(now, current_at)
+        self._newest, self.newest_lsn = offered, complete.lsn
+        self._hold()
+        return True
+
+    def still_current(self, at: float) -> None:
+        """All versions of the newest boundary were those of their tables at `at` (unix seconds), too."""
+        if self._numbers:
+            offer = self._offer(self._numbers[-1])
+            self._known[self._numbers[-1]] = offer._replace(current_at=max(offer.current_at, at))
+            self._hold()
+
+    def expire(self) -> None:
+        """Removes what has been offered long enough; the newest one stays. Raises StoreError."""
+        for _ in range(REMOVED_AT_ONCE):
+            if len(self._numbers) < 2:
+                return
+            if self._clock() < self._offer(self._numbers[1]).published_at + self._retention_seconds:
+                return
+            number = self._numbers[0]
+            self._files.delete(boundary.key(self._pipeline, number))
+            self._numbers.popleft()
+            self._known.pop(number, None)
+            self._hold()
+
+    def _hold(self) -> None:
+        """Only once an offer is gone may go what it alone needed."""
+        self.held_since = self._offer(self._numbers[0]).current_at - self._margin_seconds if self._numbers else math.inf
+
+    def _offer(self, number: int) -> _Offer:
+        if number not in self._known:
+            try:
+                read = self._read(number)
+                self._known[number] = _Offer(time_of(read.published_at), time_of(read.current_at))
+            except ObjectMissing:
+                # Somebody removed it: nobody can find it any more.
+                self._known[number] = _Offer(-math.inf, math.inf)
+        return self._known[number]
+
+    def _read(self, number: int) -> LakeBoundary:
+        return LakeBoundary.decode(self._files.get(boundary.key(self._pipeline, number)))
+
+    @staticmethod
+    def _time(complete: Complete, newest: LakeBoundary | None, manifest: str) -> str:
+        before = time_of(newest.time) if newest is not None and newest.manifest == manifest else 0.0
+        return time_text(max(complete.time_us / 1e6, before))
+
+    def _create(self, key: str, data: bytes) -> None:
+        try:
+            self._files.create(key, data)
+        except ObjectExists as error:
+            if self._files.get(key) != data:
+                raise WriterFenced("another applier has published this boundary in the lake") from error
