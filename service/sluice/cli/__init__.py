@@ -20,6 +20,7 @@ from sluice.cli import (
     init,
     jars,
     plan,
+    query,
     run,
     setup,
     slot,
@@ -29,6 +30,8 @@ from sluice.cli import (
     up,
     verify,
     version,
+    views,
+    wait,
 )
 from sluice.cli.invocation import Invocation, common, offer_forms
 
@@ -36,6 +39,7 @@ _GROUPS = {
     "Begin": (init.init, check.check, setup.setup),
     "Run": (up.up, run.run, apply.apply, drain.drain),
     "Look": (status.status, tables.tables, plan.plan, verify.verify, spool.spool),
+    "Read": (query.query, views.views, wait.wait),
     "Fix": (tables.tables.commands["resync"], slot.slot),
     "Configure": (config.config, jars.jars, completion.completion, version.version),
 }

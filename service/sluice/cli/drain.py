@@ -53,7 +53,7 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
         lambda seconds: deadline.within(min(seconds, deadline.LOOK_SECONDS), reporter.take),
         lambda seconds: deadline.within(min(seconds, deadline.LOOK_SECONDS), read_catalog),
         target=target,
-        timeout_s=_seconds(timeout),
+        timeout_s=seconds_of(timeout),
         said=lambda words: click.echo(one_line(words), err=True),
     )
     if json_wanted:
@@ -68,7 +68,8 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
         click.echo(f"the lake has everything through {show(done.target)}")
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """The duration that `--timeout` spells. Raises UsageError."""
     try:
         seconds = parse_duration(text)
     except ValueError as error:

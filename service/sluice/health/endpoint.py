@@ -23,6 +23,7 @@ from urllib.parse import parse_qs
 from sluice.errors import ServiceError, UsageError
 from sluice.health import status_page
 from sluice.health.access import CHALLENGE, Access
+from sluice.health.readable import Waiting
 from sluice.health.tls import EndpointTls, TlsFiles
 from sluice.health.verdict import Verdict
 from sluice.telemetry.catalogue import HEARTBEAT
@@ -121,7 +122,7 @@ class Health:
 class HealthServer:
     """Serves /metrics, /livez, /readyz, /startupz and, given `status`, /status and the page from
     construction until `close`; given `history`, /history with the tables that are asked for as
-    `?table=NAME`, once for each. Given `verdict`, /readyz answers with it, and not with what
+    `?table=NAME`, once for each; given `wait`, /wait. Given `verdict`, /readyz answers with it, and not with what
     `health` was given. `address` is where it listens; port 0 takes a free one. `setting` is where
     `listen` comes from, for people. `tls` is how connections are secured, and `token_file` what requests
     must carry to read more than whether the probes pass.
@@ -136,6 +137,7 @@ class HealthServer:
         status: Callable[[], dict[str, Any]] | None = None,
         verdict: Callable[[], Verdict] | None = None,
         history: Callable[[Sequence[str]], dict[str, Any]] | None = None,
+        wait: Waiting | None = None,
         setting: str = "telemetry.listen",
         token_file: str = "",
         tls: TlsFiles = NO_TLS,
@@ -150,6 +152,7 @@ class HealthServer:
                 status=status,
                 verdict=verdict,
                 history=history,
+                wait=wait,
                 access=Access(token_file, certificates=bool(tls.client_ca)),
                 tls=EndpointTls(tls) if tls.cert else None,
             )
@@ -184,12 +187,14 @@ class _Server(ThreadingHTTPServer):
         status: Callable[[], dict[str, Any]] | None,
         verdict: Callable[[], Verdict] | None,
         history: Callable[[Sequence[str]], dict[str, Any]] | None,
+        wait: Waiting | None,
         access: Access,
         tls: EndpointTls | None,
     ) -> None:
         self.tls = tls
         self.verdict = verdict
         self.history = history
+        self.wait = wait
         self.access = access
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         self.metrics = metrics
@@ -262,10 +267,13 @@ class _Request(BaseHTTPRequestHandler):
         elif path == "/history" and self.server.history is not None:
             tables = parse_qs(query, errors="replace").get("table", [])
             self._answer(200, json.dumps(self.server.history(tables)).encode() + b"\n", "application/json")
+        elif path == "/wait" and self.server.wait is not None:
+            code, said = self.server.wait(parse_qs(query, keep_blank_values=True, errors="replace"))
+            self._answer(code, json.dumps(said).encode() + b"\n", "application/json")
         else:
             self._answer(
                 404,
-                b"/metrics /livez /readyz /startupz\n"
+                b"/metrics /livez /readyz /startupz /wait\n"
                 if self.server.status is None
                 else b"/ /metrics /livez /readyz /startupz /status /history\n",
                 _TEXT,

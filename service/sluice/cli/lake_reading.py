@@ -1,0 +1,59 @@
+"""What the commands that read the lake have in common: the lake of the configuration, and its errors as ours.
+
+Invariant: they read through `sluice_lake`, the package that people use, and know nothing that it does not say.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sluice.cli import wiring
+from sluice.errors import FormatTooNew, Interrupted, ManifestCorrupt, ServiceError, StoreUnavailable, UsageError
+from sluice.settings import Settings
+
+if TYPE_CHECKING:
+    from sluice_lake import AsOf, Lake
+
+_LSN = re.compile(r"\A[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}\Z")
+
+
+def lake_of(settings: Settings) -> "Lake":
+    """The lake that the pipeline keeps. Raises UsageError."""
+    wiring.require("sluice_lake")
+    from sluice_lake import Lake
+
+    with ours():
+        return Lake(settings.lake.uri, pipeline=settings.pipeline, storage_options=wiring.plain(settings.lake_options))
+
+
+def as_of(lake: "Lake", moment: str) -> "AsOf":
+    """All tables as of `moment`: an LSN, a time, or latest. Raises what `ours` raises."""
+    with ours():
+        if moment == "latest":
+            return lake.as_of()
+        return lake.as_of(lsn=moment) if _LSN.match(moment) else lake.as_of(time=moment)
+
+
+@contextmanager
+def ours() -> Iterator[None]:
+    """Errors of the package as those that have an exit code."""
+    import sluice_lake as readers
+
+    kinds: tuple[tuple[type[readers.LakeError], type[ServiceError]], ...] = (
+        (readers.BoundaryNotReached, Interrupted),
+        (readers.NoBoundary, Interrupted),
+        (readers.TableLeftOut, Interrupted),
+        (readers.LakeUnavailable, StoreUnavailable),
+        (readers.FormatTooNew, FormatTooNew),
+        (readers.VersionMissing, ManifestCorrupt),
+        (readers.BoundaryExpired, UsageError),
+        (readers.UnknownTable, UsageError),
+        (readers.UnusableArgument, UsageError),
+        (readers.LibraryMissing, UsageError),
+    )
+    try:
+        yield
+    except readers.LakeError as error:
+        kind = next((ours for theirs, ours in kinds if isinstance(error, theirs)), ManifestCorrupt)
+        raise kind(error.message, hint=error.hint) from error

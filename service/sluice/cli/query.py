@@ -1,0 +1,196 @@
+"""`query`: SQL over the tables of the lake, all as of one boundary."""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from sluice.cli import lake_reading, output, wiring
+from sluice.cli.invocation import Invocation, common
+from sluice.errors import UsageError
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from sluice_lake import AsOf
+
+SHOWN = 1000
+"""Rows of a table for people: more are for a file."""
+
+
+@click.command()
+@click.argument("statement", metavar="SQL")
+@click.option(
+    "--as-of",
+    "moment",
+    default="latest",
+    show_default=True,
+    metavar="LSN|TIME",
+    help="The last boundary that holds nothing which ended after this LSN, or was committed after this time.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["table", "csv", "json", "parquet"]),
+    default="table",
+    show_default=True,
+    help="Form of the answer. json is one object per row.",
+)
+@common
+def query(invocation: Invocation, statement: str, moment: str, form: str) -> None:
+    """Ask SQL of the lake, on this machine, by DuckDB. All tables are as of one transaction at the source.
+
+    Tables are called schema.table, or by their own name: that is the one in public, or else the only one
+    of that name. The lake alone is read; neither PostgreSQL nor Spark has to run. The position that was read
+    is said on stderr.
+
+    It ends with 75 when the lake has not come so far, or a table of the question is not part of the boundary, and
+    with 2 when the boundary has expired (lake.boundary_retention) or the SQL is wrong.
+
+    \b
+    Examples:
+      sluice query 'SELECT status, count(*) FROM orders GROUP BY status'
+      sluice query 'SELECT * FROM orders' --as-of 16/B374D848 -o parquet > orders.parquet
+      sluice query 'SELECT sum(total) FROM orders' --as-of 2026-01-31T12:00:00Z
+    """
+    wiring.require("sluice_lake", "duckdb")
+    if form == "parquet" and sys.stdout.isatty():
+        raise UsageError("Parquet is not for a terminal", hint="redirect it: -o parquet > FILE")
+    settings = invocation.settings().settings
+    found = lake_reading.as_of(lake_reading.lake_of(settings), moment)
+    with lake_reading.ours():
+        answer = _answer(found, statement)
+    click.echo(f"as of {found.boundary}", err=True)
+    _FORMS[form](invocation, answer)
+
+
+def _answer(found: "AsOf", statement: str) -> "pa.Table":
+    """Raises LakeError, UsageError."""
+    import duckdb
+
+    connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+    try:
+        found.duckdb(connection, tables=_named(found, connection, statement))
+        answer: pa.Table = connection.execute(statement).to_arrow_table()
+    except duckdb.Error as error:
+        _refused(error)
+    return answer
+
+
+def _named(found: "AsOf", connection: "duckdb.DuckDBPyConnection", statement: str) -> list[str]:
+    """The tables of the lake that `statement` may name: no other one is opened. Raises TableLeftOut."""
+    boundary = found.boundary
+    wanted = _base_tables(connection, statement)
+    if wanted is None:
+        return [table.name for table in boundary.tables]
+    for left in boundary.left_out:
+        schema, table = _parts(left)
+        if {(schema, table), *([("", table)] if schema == "public" else [])} & wanted:
+            boundary.named(left)
+    return [
+        table.name
+        for table in boundary.tables
+        if {(table.schema.casefold(), table.table.casefold()), ("", found.short_name(table).casefold())} & wanted
+    ]
+
+
+def _base_tables(connection: "duckdb.DuckDBPyConnection", statement: str) -> set[tuple[str, str]] | None:
+    """Schema and name of what the statement reads, as it spells them; None when DuckDB's parser names nothing, as for
+    what is no SELECT.
+    """
+    text = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()[0][0]
+    tree: Any = json.loads(text)
+    if tree.get("error"):
+        return None
+    named, waiting = set(), [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            if node.get("type") == "BASE_TABLE":
+                named.add((node["schema_name"].casefold(), node["table_name"].casefold()))
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+    return named or None
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Schema and name in a name as the boundary spells it."""
+    (parts,) = csv.reader([name], delimiter=".", doublequote=True)
+    return parts[0].casefold(), parts[1].casefold()
+
+
+def _refused(error: "duckdb.Error") -> NoReturn:
+    """What DuckDB says of the statement is said, and what it says of rows is not."""
+    import duckdb
+
+    if isinstance(error, duckdb.ParserException | duckdb.BinderException | duckdb.CatalogException):
+        raise UsageError(
+            str(error).strip(), hint="`sluice tables` lists the tables; their names are those of the source"
+        )
+    raise UsageError(
+        f"the statement failed ({type(error).__name__}); its message is not shown because it may quote a row",
+        hint="cast with TRY_CAST, or ask for fewer rows at once",
+    ) from None
+
+
+def _as_table(invocation: Invocation, answer: "pa.Table") -> None:
+    rows = answer.slice(0, SHOWN).to_pylist()
+    shown = [["" if value is None else str(value) for value in row.values()] for row in rows]
+    invocation.console().print(output.table("", answer.column_names, shown))
+    if answer.num_rows > SHOWN:
+        click.echo(f"{answer.num_rows - SHOWN:,} more rows are not shown; -o csv has them all", err=True)
+
+
+def _as_csv(_: Invocation, answer: "pa.Table") -> None:
+    import pyarrow.csv
+
+    sink = io.BytesIO()
+    pyarrow.csv.write_csv(_plain(answer), sink)
+    _write(sink.getvalue())
+
+
+def _as_json(_: Invocation, answer: "pa.Table") -> None:
+    for batch in answer.to_batches():
+        for row in batch.to_pylist():
+            click.echo(json.dumps(row, default=str, ensure_ascii=False))
+
+
+def _as_parquet(_: Invocation, answer: "pa.Table") -> None:
+    import pyarrow.parquet
+
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(answer, sink)
+    _write(sink.getvalue())
+
+
+def _plain(answer: "pa.Table") -> "pa.Table":
+    """CSV has no lists and maps: they are written as JSON."""
+    import pyarrow as pa
+
+    columns = [
+        pa.array([None if value is None else json.dumps(value, default=str) for value in column.to_pylist()])
+        if pa.types.is_nested(column.type)
+        else column
+        for column in answer.columns
+    ]
+    plain: pa.Table = pa.table(columns, names=answer.column_names)
+    return plain
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+
+
+_FORMS: dict[str, Callable[[Invocation, "pa.Table"], None]] = {
+    "table": _as_table,
+    "csv": _as_csv,
+    "json": _as_json,
+    "parquet": _as_parquet,
+}

@@ -1,0 +1,99 @@
+"""`views`: SQL that makes views of the tables of the lake, all as of one boundary."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from sluice.cli import lake_reading, wiring
+from sluice.cli.invocation import Invocation, common
+from sluice.printable import one_line
+
+if TYPE_CHECKING:
+    from sluice_lake import AsOf, Lake
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--engine", type=click.Choice(["spark", "duckdb", "databricks"]), required=True, help="Whose SQL it is.")
+@click.option(
+    "--as-of",
+    "moment",
+    default="latest",
+    show_default=True,
+    metavar="LSN|TIME",
+    help="The last boundary that holds nothing which ended after this LSN, or was committed after this time.",
+)
+@common
+def views(invocation: Invocation, tables: tuple[str, ...], engine: str, moment: str) -> None:
+    """Write SQL that makes a view of each table, or of those that are named, at the version of one boundary.
+
+    The views are as of one transaction at the source for as long as the lake offers the boundary, which the first
+    lines say. Make them anew before that. DuckDB needs its extension delta, and every engine its own way to reach the
+    store of the lake.
+
+    \b
+    Examples:
+      sluice views --engine duckdb > views.sql
+      sluice views --engine spark public.orders --as-of 16/B374D848
+    """
+    wiring.require("sluice_lake")
+    lake = lake_reading.lake_of(invocation.settings().settings)
+    found = lake_reading.as_of(lake, moment)
+    with lake_reading.ours():
+        click.echo(_script(lake, found, engine, tables))
+
+
+def _script(lake: "Lake", found: "AsOf", engine: str, names: tuple[str, ...]) -> str:
+    boundary = found.boundary
+    chosen = [boundary.named(name) for name in names] or list(boundary.tables)
+    until = lake.expires_at(boundary)
+    lines = [
+        f"-- All tables as of {boundary}.",
+        f"-- Offered until {until.isoformat()}."
+        if until is not None
+        else f"-- Offered until {boundary.retention} after the next boundary.",
+        *(one_line(f"-- Not part of it: {name} ({state})") for name, state in sorted(boundary.left_out.items())),
+    ]
+    for table in chosen:
+        place = _place(found.uri_of(table.name), engine)
+        short = found.short_name(table) or f"{table.schema}_{table.table}"
+        if engine == "duckdb":
+            lines += [
+                f"CREATE SCHEMA IF NOT EXISTS {_standard(table.schema)};",
+                (
+                    f"CREATE OR REPLACE VIEW {_standard(table.schema)}.{_standard(table.table)} AS "
+                    f"SELECT * FROM delta_scan({_text(place)}, version => {table.version});"
+                ),
+            ]
+        elif engine == "spark":
+            lines.append(
+                f"CREATE OR REPLACE TEMPORARY VIEW {_ticked(short)} AS "
+                f"SELECT * FROM delta.{_ticked(place)} VERSION AS OF {table.version};"
+            )
+        else:
+            lines += [
+                f"CREATE SCHEMA IF NOT EXISTS {_ticked(table.schema)};",
+                (
+                    f"CREATE OR REPLACE VIEW {_ticked(table.schema)}.{_ticked(table.table)} AS "
+                    f"SELECT * FROM delta.{_ticked(place)} VERSION AS OF {table.version};"
+                ),
+            ]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _place(uri: str, engine: str) -> str:
+    if engine == "spark" and uri.startswith("s3://"):
+        return uri.replace("s3://", "s3a://", 1)
+    return uri if "://" in uri else f"file://{uri}"
+
+
+def _standard(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _ticked(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,75 @@
+"""docs/how-to/query-the-lake.md does what it says: each of its programs and commands runs as it stands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice_lake import Lake
+from tests.e2e.readers import FAST
+from tests.support.pipeline import wait_until
+from tests.support.sources import Database
+from tools.local.postgres import free_port
+from tools.local.sluice import Pipeline
+
+pytestmark = pytest.mark.timeout(900)
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "query-the-lake.md"
+BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ERRORS = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \|", re.MULTILINE)
+
+
+def test_every_program_and_command_of_the_page_runs_as_it_stands(database: Database, tmp_path: Path) -> None:
+    port = free_port()
+    database.execute(
+        "CREATE TABLE customers (customer_id int PRIMARY KEY, name text)",
+        "CREATE TABLE orders (order_id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id int, status text, "
+        "total numeric(10,2))",
+        "INSERT INTO customers VALUES (1, 'Ada'), (2, 'Grace')",
+        "INSERT INTO orders (customer_id, status, total) VALUES (1, 'paid', 10), (2, 'open', 20)",
+    )
+    source = {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]}
+    settings = {**FAST, "source": source, "telemetry": {"apply_listen": f"127.0.0.1:{port}"}}
+    pipeline = Pipeline(tmp_path, name="shop", dsn=database.dsn, settings=settings)
+    own = Path(sys.executable).parent
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")},
+        "PATH": f"{own}{os.pathsep}{os.environ['PATH']}",
+        "SHOP_DSN": database.dsn,
+        "APPLIER": f"127.0.0.1:{port}",
+    }
+    (tmp_path / "lake").mkdir()
+    blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(blocks) > 6
+    with pipeline.start("up") as process:
+        lake = Lake(str(tmp_path / "lake"))
+
+        def both() -> bool:
+            return (
+                bool(lake.pipelines()) and len({table.table for table in lake.tables()} & {"orders", "customers"}) == 2
+            )
+
+        wait_until(both, what="a boundary", processes=(process,))
+        for name in ("third", "fourth", "fifth"):  # so that there are several
+            database.execute(f"INSERT INTO customers SELECT max(customer_id) + 1, '{name}' FROM customers")
+            waited = pipeline.run("wait", "--now", "--timeout", "60s")
+            assert waited.returncode == 0, waited.stderr
+        for language, text in blocks:
+            command = ["sh", "-ec", text] if language == "sh" else [sys.executable, "-c", text]
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
+            )
+            assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+    assert "delta_scan" in (tmp_path / "views.sql").read_text()
+
+
+def test_the_page_names_every_error_that_a_reader_may_meet() -> None:
+    import sluice_lake
+
+    named = {name for row in ERRORS.findall(PAGE.read_text(encoding="utf-8")) for name in re.findall(r"`(\w+)`", row)}
+    errors = {name for name in sluice_lake.__all__ if isinstance(getattr(sluice_lake, name), type)}
+    errors = {name for name in errors if issubclass(getattr(sluice_lake, name), sluice_lake.LakeError)}
+    of_the_caller = {"LakeError", "UnusableArgument", "LibraryMissing", "FormatTooNew"}
+    assert named == errors - of_the_caller
