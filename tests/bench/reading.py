@@ -14,6 +14,7 @@ from rich.table import Table as Printed
 from sluice_lake import Lake
 from tests.bench.contest import console
 from tests.bench.freshness import percentile, two_cores, until
+from tests.e2e.readers import newest_of
 from tools.local.postgres import free_port, temporary_server
 from tools.local.sluice import Pipeline
 
@@ -40,7 +41,7 @@ def p20(_rounds: int) -> dict[str, float | None]:
         assert signal.returncode == 0, signal.stderr
         lake = Lake(pipeline.lake_uri)
         with pipeline.start("up") as process:
-            until(lambda: bool(lake.pipelines()), process, LIVE_SECONDS, "the table is in the lake")
+            until(lambda: newest_of(lake) is not None, process, LIVE_SECONDS, "the table is in the lake")
             time.sleep(SETTLED_SECONDS)
             with psycopg.connect(server.dsn(), autocommit=True) as application:
                 seconds = {

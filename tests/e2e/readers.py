@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from sluice_lake import AsOf, Lake, TableLeftOut
+from sluice_lake import AsOf, Boundary, Lake, NoBoundary, TableLeftOut
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline
 
@@ -43,6 +43,14 @@ def lake_of(pipeline: Pipeline) -> Lake:
     """The lake, for a reader who knows its address alone."""
     (pipeline.directory / "lake").mkdir(exist_ok=True)
     return Lake(pipeline.lake_uri)
+
+
+def newest_of(lake: Lake) -> Boundary | None:
+    """The newest boundary, None before the first one is there."""
+    try:
+        return lake.newest()
+    except NoBoundary:
+        return None
 
 
 @dataclass
@@ -125,7 +133,7 @@ def reading(lake: Lake, seed: int) -> Iterator[Reading]:
         choice, newest = random.Random(seed), 0
         try:
             while not done.wait(0.05):
-                if not lake.pipelines():
+                if newest_of(lake) is None:
                     continue
                 now = lake.as_of()
                 assert now.boundary.number >= newest, "the newest boundary went back"

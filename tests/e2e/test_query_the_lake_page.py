@@ -4,12 +4,13 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from sluice_lake import Lake
-from tests.e2e.readers import FAST
+from tests.e2e.readers import FAST, newest_of
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
 from tools.local.postgres import free_port
@@ -31,7 +32,8 @@ def test_every_program_and_command_of_the_page_runs_as_it_stands(database: Datab
         "INSERT INTO orders (customer_id, status, total) VALUES (1, 'paid', 10), (2, 'open', 20)",
     )
     source = {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]}
-    settings = {**FAST, "source": source, "telemetry": {"apply_listen": f"127.0.0.1:{port}"}}
+    spool = {**FAST["spool"], "progress_interval": "1s"}
+    settings = {**FAST, "spool": spool, "source": source, "telemetry": {"apply_listen": f"127.0.0.1:{port}"}}
     pipeline = Pipeline(tmp_path, name="shop", dsn=database.dsn, settings=settings)
     own = Path(sys.executable).parent
     environment = {
@@ -47,15 +49,20 @@ def test_every_program_and_command_of_the_page_runs_as_it_stands(database: Datab
         lake = Lake(str(tmp_path / "lake"))
 
         def both() -> bool:
-            return (
-                bool(lake.pipelines()) and len({table.table for table in lake.tables()} & {"orders", "customers"}) == 2
-            )
+            newest = newest_of(lake)
+            return newest is not None and {table.table for table in newest.tables} >= {"orders", "customers"}
 
         wait_until(both, what="a boundary", processes=(process,))
         for name in ("third", "fourth", "fifth"):  # so that there are several
             database.execute(f"INSERT INTO customers SELECT max(customer_id) + 1, '{name}' FROM customers")
             waited = pipeline.run("wait", "--now", "--timeout", "60s")
             assert waited.returncode == 0, waited.stderr
+        first = lake.boundaries()[0].time
+
+        def half_a_minute_later() -> bool:
+            return datetime.now(UTC) - first > timedelta(seconds=35)
+
+        wait_until(half_a_minute_later, what="the time that the page asks for", processes=(process,))
         for language, text in blocks:
             command = ["sh", "-ec", text] if language == "sh" else [sys.executable, "-c", text]
             done = subprocess.run(

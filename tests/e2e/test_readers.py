@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice_lake import Lake
-from tests.e2e.readers import SUM, TOTAL, Transfers, bank, lake_of, read_once, reading
+from tests.e2e.readers import SUM, TOTAL, Transfers, bank, lake_of, newest_of, read_once, reading
 from tests.support.extent import FULL
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
@@ -30,13 +30,12 @@ TIMEOUT_SECONDS = 120.0
 
 def _published(lake: Lake, process: SluiceProcess, *, whole: bool = True) -> int:
     """Waits for a boundary later than the one now, with both tables. Its number."""
-    before = lake.newest().number if lake.pipelines() else 0
+    known = newest_of(lake)
+    before = known.number if known is not None else 0
 
     def later() -> bool:
-        if not lake.pipelines():
-            return False
-        newest = lake.newest()
-        return newest.number > before and (not whole or len(newest.tables) >= 2)
+        newest = newest_of(lake)
+        return newest is not None and newest.number > before and (not whole or len(newest.tables) >= 2)
 
     wait_until(later, what="another boundary", processes=(process,), timeout=TIMEOUT_SECONDS)
     return lake.newest().number
@@ -132,7 +131,9 @@ def test_the_commands_that_read_say_what_they_read_and_how_it_failed(database: D
     early = pipeline.run("query", "SELECT 1")
     assert (early.returncode, "offers no boundary" in early.stderr) == (75, True)
     with pipeline.start("up") as process:
-        wait_until(lambda: bool(lake_of(pipeline).pipelines()), what="a boundary", processes=(process,), timeout=120)
+        wait_until(
+            lambda: newest_of(lake_of(pipeline)) is not None, what="a boundary", processes=(process,), timeout=120
+        )
         waited = pipeline.run("wait", "--now", "--json", "public.checking", "public.savings")
         assert waited.returncode == 0, waited.stderr
         assert json.loads(waited.stdout)["left_out"] == {}

@@ -7,6 +7,7 @@ out; the lake stays, to be looked at.
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -41,6 +42,7 @@ _JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
 back.
 """
 _MISMATCH = 4
+_QUESTION = "SELECT status, count(*) AS orders, sum(total) AS total FROM orders GROUP BY status ORDER BY status"
 
 
 class Demonstration:
@@ -151,6 +153,27 @@ class Demonstration:
             for name in shop.TABLES
         ]
 
+    def read_own_write(self) -> None:
+        """Writes, and waits until the lake can be read with it."""
+        self._watch.execute("UPDATE products SET stock = stock + 1 WHERE sku = (SELECT min(sku) FROM products)")
+        began = time.monotonic()
+        self._answer("wait", "--now", "--timeout", f"{_COMPLETE_DEADLINE_SECONDS:.0f}s")
+        self._screen.say(f"the lake has what was written {time.monotonic() - began:.1f} s ago")
+
+    def ask(self) -> None:
+        """A question to all tables as of one transaction, with nothing running."""
+        self._answer("query", _QUESTION)
+
+    def _answer(self, *arguments: str) -> None:
+        """What a command says. Raises LocalServerError."""
+        words = [os.path.relpath(Path(sys.executable).with_name("sluice")), *arguments]
+        config = os.path.relpath(self.pipeline.config)
+        self._screen.console.print(f"$ {shlex.join([*words, '-c', config])}", markup=False, soft_wrap=True)
+        done = self.pipeline.run(*arguments)
+        if done.returncode:
+            raise LocalServerError(f"`sluice {arguments[0]}` ended with status {done.returncode}: {done.stderr}")
+        self._screen.console.print(f"{done.stdout}{done.stderr}".rstrip(), markup=False, soft_wrap=True)
+
     def stop(self) -> int:
         """Stops Sluice in order; its exit status."""
         return self._sluice.stop() if self._sluice is not None else 0
@@ -206,6 +229,7 @@ def _demonstrate(screen: Screen, directory: Path, *, seconds: float) -> int:
     screen.say("starting PostgreSQL 18 with a shop in it")
     with _shop_server() as server, contextlib.closing(Demonstration(server, directory, screen)) as demonstration:
         complete_lsn = demonstration.run(seconds=seconds)
+        demonstration.read_own_write()
         tables = demonstration.pipeline.tables()
         status = demonstration.stop()
         screen.say(f"stopped Sluice in order, exit status {status}; comparing")
@@ -216,21 +240,8 @@ def _demonstrate(screen: Screen, directory: Path, *, seconds: float) -> int:
             complete_lsn=complete_lsn,
             ages=demonstration.freshness.seconds(since=demonstration.live_since or 0.0),
         )
-    screen.console.print(
-        f"Query the lake: {_query(directory / 'lake' / 'public' / 'orders')}", markup=False, soft_wrap=True
-    )
+    demonstration.ask()
     return 0 if status == 0 and all(one.is_equal for one in comparisons) else _MISMATCH
-
-
-def _query(orders: Path) -> str:
-    """A command that reads one of the tables just made."""
-    statement = "SELECT status, count(*) AS orders, sum(total) AS total FROM orders GROUP BY status"
-    program = (
-        "import pyarrow; from deltalake import DeltaTable as T, QueryBuilder as Q; lake = "
-        f"Q().register('orders', T('{os.path.relpath(orders)}'))"
-    )
-    program += f"; print(*pyarrow.table(lake.execute('{statement}')).to_pylist(), sep=chr(10))"
-    return f'{os.path.relpath(sys.executable)} -c "{program}"'
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ _EXITS: dict[str, tuple[int, ...]] = {
     "status": (7, 9, 10, 11, 12),
     "tables": (6, 75),
     "verify": (4, 5, 6, 75),
+    "blame": (6, 75),
     "query": (6, 75),
     "views": (6, 75),
     "wait": (5, 6, 75),

@@ -12,6 +12,7 @@ import click
 
 from sluice.cli import (
     apply,
+    blame,
     check,
     completion,
     config,
@@ -39,7 +40,7 @@ _GROUPS = {
     "Begin": (init.init, check.check, setup.setup),
     "Run": (up.up, run.run, apply.apply, drain.drain),
     "Look": (status.status, tables.tables, plan.plan, verify.verify, spool.spool),
-    "Read": (query.query, views.views, wait.wait),
+    "Read": (query.query, views.views, wait.wait, blame.blame),
     "Fix": (tables.tables.commands["resync"], slot.slot),
     "Configure": (config.config, jars.jars, completion.completion, version.version),
 }

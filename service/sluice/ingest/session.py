@@ -40,6 +40,8 @@ BATCH_BYTES = 2 * StreamLimits().batch_bytes
 URGENT_TICK_SECONDS = 0.02
 TICK_SECONDS = 0.25
 """How often rows that wait for their age limit are looked at when nothing arrives."""
+FOLLOWS_SECONDS = 1.0
+"""Behind an entry with changes until the position that the server has come to since then is stated, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class Session:
         self._waiting_since: float | None = None
         self._recorded_lsn = start_lsn
         self._recorded_at = time.monotonic()
+        self._followed = True
         self._pace = Pace(min_interval_s=self._policy.min_interval_s, now=self._recorded_at)
         self._group_commit()
 
@@ -341,8 +344,16 @@ class Session:
         elif self._builder.through_lsn > self._recorded_lsn:
             if self._urgent or self._recorded_lsn < self._committer.awaited_lsn <= self._builder.through_lsn:
                 self._publish("asked")
-            elif now - self._recorded_at >= self._policy.progress_interval_s:
+            elif now - self._recorded_at >= self._progress_after_s:
                 self._publish("progress")
+
+    @property
+    def _progress_after_s(self) -> float:
+        """Once behind changes it is soon: who asked where the log ends after his commit waits for that position, which
+        other records of the server may have moved behind the commit.
+        """
+        usual = self._policy.progress_interval_s
+        return usual if self._followed else min(usual, max(FOLLOWS_SECONDS, 2 * self._policy.min_interval_s))
 
     def _flush_now(self, trigger: str = "asked") -> None:
         if self._builder.pending or self._builder.through_lsn > self._recorded_lsn:
@@ -359,6 +370,7 @@ class Session:
         self._waiting_since = None
         self._recorded_lsn = unit.through_lsn
         self._recorded_at = time.monotonic()
+        self._followed = trigger == "progress"
         self._pace.written(self._recorded_at)
         faults.point("unit.submit.before")
         future = self._line.submit(unit)

@@ -1,0 +1,95 @@
+"""`blame`: every version of a row that the spool has."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sluice.cli import output, table_names, wiring
+from sluice.cli.invocation import Invocation, common
+from sluice.contract.table_state import State
+from sluice.lsn import show
+from sluice.printable import counted, one_line
+
+if TYPE_CHECKING:
+    from sluice.operate.blame import RowVersion
+
+
+@click.command()
+@click.argument("table", shell_complete=table_names.completed)
+@click.argument("key", nargs=-1, required=True)
+@click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
+@common
+def blame(invocation: Invocation, table: str, key: tuple[str, ...], json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
+    """Show every version of one row in the spool: the position and the time of its commit, the
+    transaction and its origin, the values, and the logical messages of that transaction. These are your data.
+
+    The key is given as PostgreSQL prints it, one argument for each of its columns. Neither PostgreSQL nor the lake
+    is asked. What spool.retention has let go is not shown; where the spool begins is said.
+
+    \b
+    Examples:
+      sluice blame public.orders 42
+      sluice blame public.order_lines 42 1 --json
+    """
+    wiring.require("obstore", "pyarrow")
+    from sluice.manifest.reader import load_state
+    from sluice.operate.blame import begins_after, versions_of
+
+    store = wiring.open_spool(invocation.settings().settings)
+    known = {
+        (state.schema_name, state.table_name): state
+        for state in load_state(store).tables.values()
+        if state.state != State.DETACHED and state.schemas
+    }
+    state = known[table_names.named(table, known, what="a table that the pipeline carries")]
+    found = list(versions_of(store, state, key))
+    if json_wanted:
+        output.as_json(
+            {"schema_version": 1, "spool_begins_after_entry": begins_after(store), "versions": list(map(_facts, found))}
+        )
+    else:
+        for version in found:
+            _show(version)
+        click.echo(f"{counted(len(found), 'version')} in the spool", err=True)
+        if pruned := begins_after(store):
+            click.echo(f"the spool begins behind entry {pruned}: earlier versions were pruned", err=True)
+
+
+def _facts(version: "RowVersion") -> dict[str, Any]:
+    return {
+        "entry": version.entry,
+        "lsn": show(version.lsn),
+        "how": version.how,
+        "at": version.at.isoformat() if version.at is not None else None,
+        "xid": version.xid,
+        "origin": version.origin or None,
+        "moved": version.moved,
+        "values": {name: _plain(value) for name, value in version.values.items()},
+        "not_sent": list(version.not_sent),
+        "messages": list(version.messages),
+    }
+
+
+def _show(version: "RowVersion") -> None:
+    at = version.at.isoformat(sep=" ", timespec="milliseconds") if version.at is not None else "-"
+    moved = ", key changed" if version.moved else ""
+    origin = f", from {version.origin}" if version.origin else ""
+    click.echo(one_line(f"{show(version.lsn)}  {at}  xid {version.xid or '-'}{origin}  {version.how}{moved}"))
+    if version.values:
+        values = ", ".join(
+            f"{name}={json.dumps(_plain(value), ensure_ascii=False)}" for name, value in version.values.items()
+        )
+        click.echo(one_line(f"    {values}"))
+    if version.not_sent:
+        click.echo(one_line(f"    unchanged and not sent: {', '.join(version.not_sent)}"))
+    for message in version.messages:
+        click.echo(one_line(f"    message {message}"))
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)

@@ -1,0 +1,125 @@
+"""Every version of a row, as the spool has it: by plain, streamed, rolled-back and key-changing transactions."""
+
+from decimal import Decimal
+
+import psycopg
+import pytest
+
+from sluice.errors import ManifestCorrupt, UsageError
+from sluice.operate.blame import RowVersion, versions_of
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline
+
+
+def _of(pipeline: IngestPipeline, name: str, *key: str) -> list[RowVersion]:
+    table = next(one for one in pipeline.state().tables.values() if one.table_name == name)
+    return list(versions_of(pipeline.store, table, key))
+
+
+def _told(versions: list[RowVersion], column: str) -> list[tuple[str, object]]:
+    return [(one.how, one.values.get(column)) for one in versions]
+
+
+def test_every_version_of_a_row_is_told_with_its_transaction_and_its_messages(pipeline: IngestPipeline) -> None:
+    database = pipeline.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'read'), (2, 'other')")
+    pipeline.run(messages=True)
+    with database.connect() as connection:
+        with connection.transaction():
+            connection.execute("UPDATE t SET v = 'second' WHERE id = 1")
+            connection.execute("SELECT pg_logical_emit_message(true, 'ticket', '4711')")
+            row = connection.execute("SELECT pg_current_xact_id()::text").fetchone()
+            assert row is not None
+        connection.execute("UPDATE t SET v = 'not this one' WHERE id = 2")
+        connection.execute("UPDATE t SET id = 7, v = 'moved' WHERE id = 1")
+        connection.execute("DELETE FROM t WHERE id = 7")
+        connection.execute("INSERT INTO t VALUES (1, 'again')")
+        connection.execute("TRUNCATE t")
+    pipeline.run(messages=True)
+    one = _of(pipeline, "t", "1")
+    assert _told(one, "v") == [
+        ("snapshot", "read"),
+        ("update", "second"),
+        ("update", None),
+        ("insert", "again"),
+        ("truncate", None),
+    ]
+    assert [version.moved for version in one] == [False, False, True, False, False]
+    assert one[1].xid == int(row[0])
+    assert [version.messages for version in one] == [(), ("ticket: 4711",), (), (), ()]
+    assert [version.lsn for version in one] == sorted(version.lsn for version in one)
+    assert all(version.at is not None for version in one[1:])
+    assert _told(_of(pipeline, "t", "7"), "v") == [("update", "moved"), ("delete", None), ("truncate", None)]
+    assert _told(_of(pipeline, "t", "2"), "v") == [
+        ("snapshot", "other"),
+        ("update", "not this one"),
+        ("truncate", None),
+    ]
+    assert _of(pipeline, "t", "99") == _of(pipeline, "t", "98")
+
+
+def test_rows_of_rolled_back_savepoints_were_never_there(pipeline: IngestPipeline) -> None:
+    with pipeline.database.connect() as connection:
+        if connection.info.server_version < 160000:
+            pytest.skip("the server streams at once from 16 on")
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
+    pipeline.run(streaming="on")
+    with pipeline.database.connect() as connection, connection.transaction():
+        connection.execute("INSERT INTO t VALUES (1, 'stays')")
+        connection.execute("SAVEPOINT s")
+        connection.execute("UPDATE t SET v = 'gone' WHERE id = 1")
+        connection.execute("ROLLBACK TO SAVEPOINT s")
+        connection.execute("UPDATE t SET v = 'last' WHERE id = 1")
+    pipeline.run(streaming="on")
+    found = _of(pipeline, "t", "1")
+    assert _told(found, "v") == [("insert", "stays"), ("update", "last")]
+    assert len({version.lsn for version in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "given"),
+    [
+        ("bigint", "9007199254740993", "9007199254740993"),
+        ("text", "'a,\"b'", 'a,"b'),
+        ("uuid", "'0b2e2e6e-6a47-4a0f-8f43-2b7f7b6f4c11'", "0b2e2e6e-6a47-4a0f-8f43-2b7f7b6f4c11"),
+        ("numeric(10,2)", "12.50", "12.50"),
+        ("timestamptz", "'2026-01-02 03:04:05.6+00'", "2026-01-02 03:04:05.6+00:00"),
+        ("bytea", "'\\x00ff'", "\\x00ff"),
+        ("date", "'2026-01-02'", "2026-01-02"),
+    ],
+)
+def test_a_key_of_any_type_is_found_as_it_is_written(
+    pipeline: IngestPipeline, kind: str, value: str, given: str
+) -> None:
+    pipeline.database.execute(f"CREATE TABLE t (id {kind} PRIMARY KEY, v int)", f"INSERT INTO t VALUES ({value}, 1)")
+    pipeline.run()
+    assert _told(_of(pipeline, "t", given), "v") == [("snapshot", 1)]
+
+
+def test_what_cannot_be_a_key_or_is_not_in_the_spool_is_said(pipeline: IngestPipeline) -> None:
+    pipeline.database.execute(
+        "CREATE TABLE t (a int, b int, v numeric(6,2), PRIMARY KEY (a, b))",
+        "INSERT INTO t VALUES (1, 2, 3.5)",
+        "CREATE TABLE keyless (v int)",
+    )
+    pipeline.run()
+    assert _told(_of(pipeline, "t", "1", "2"), "v") == [("snapshot", Decimal("3.50"))]
+    with pytest.raises(UsageError, match=r"2 columns \(a, b\)"):
+        _of(pipeline, "t", "1")
+    with pytest.raises(UsageError, match="is integer"):
+        _of(pipeline, "t", "1", "two")
+    with pytest.raises(UsageError, match="no key"):
+        _of(pipeline, "keyless", "1")
+    for key in list(pipeline.store.list("data/")):
+        pipeline.store.delete(key)
+    with pytest.raises(ManifestCorrupt, match="is missing"):
+        _of(pipeline, "t", "1", "2")
+
+
+def test_a_row_keeps_its_story_through_a_renamed_key_column(pipeline: IngestPipeline) -> None:
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
+    pipeline.run()
+    pipeline.database.execute("ALTER TABLE t RENAME COLUMN id TO number", "UPDATE t SET v = 'b' WHERE number = 1")
+    with psycopg.connect(pipeline.database.dsn):
+        pipeline.run()
+    assert _told(_of(pipeline, "t", "1"), "v") == [("snapshot", "a"), ("update", "b")]
