@@ -131,7 +131,7 @@ class Replay:
             info: Action = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
             marked = self._rows_by_marker(version)
             if marked is not None and version > 0:
-                self.ways[_way(info)] += 1
+                self.ways[way_of(info)] += 1
             self._last = self._last if marked is None else marked
             if marked is not None or info.get("operation") == "OPTIMIZE":
                 self._compare(version, self._last, readers="one" if version % 3 else "two")
@@ -240,7 +240,7 @@ def _literal(value: Any, kind: str) -> str:
     return f"CAST('{value}{' UTC' * (kind == 'timestamp')}' AS {kind})".replace("+00:00", "")
 
 
-def _way(info: Action) -> str:
+def way_of(info: Action) -> str:
     """How a commit of ours was made, by what Spark's own commands say of themselves and a direct commit does not."""
     by_spark = "partitionBy" in info["operationParameters"] or "executionTimeMs" in info["operationMetrics"]
     return MERGE if by_spark else DIRECT

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 
 from tests.spark.protocol_reader import Action, DeltaFolder, File, State, field_id
 
+_HIDDEN = ("_change_type", "__is_cdc", "_row-id-col-", "_row-commit-version-col-")
+"""Columns of the change data feed and of row tracking, which may be off by now. No schema names them."""
 _NAME, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
 
 
@@ -44,10 +46,7 @@ def _all_fields(fields: Iterable[Action]) -> list[Action]:
 def _check_columns(state: State, file: File) -> None:
     known = {one["metadata"][_NAME]: one for one in state.fields}
     for one in pq.ParquetFile(file.path).schema_arrow:
-        if one.name in ("_change_type", "__is_cdc") or one.name.startswith(
-            ("_row-id-col-", "_row-commit-version-col-")
-        ):
-            # Of the change data feed and of row tracking, which may be off by now. No schema names them.
+        if one.name.startswith(_HIDDEN):
             continue
         assert one.name in known, f"{file.path.name} has a column {one.name} that the table does not have"
         _check_field(one, known[one.name], file)

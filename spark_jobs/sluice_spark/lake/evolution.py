@@ -5,7 +5,8 @@ Owns that each step is one commit, with a marker that says which schema version 
 the table has the columns of one schema version and the values of another. Where no older row needs it, the
 commit changes metadata alone: a column keeps its field in the data files under any name, a column that comes
 again gets a new one. Otherwise it writes the table anew: defaults of columns that came, names of marked
-values, types of which Delta has to write the values anew.
+values, types of which Delta has to write the values anew. Plain defaults need no job of Spark: the files of a
+table that is not large are written anew as its windows are, and rows keep their ids.
 
 Also owns that other columns identify the rows only where they tell them apart: before the commit that leads
 to such a version every key of the table is looked at, and one that is there twice or has no value refuses
@@ -13,9 +14,11 @@ the step. (Delta: Update table schema; Delta protocol: Column Mapping.)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+import pyarrow as pa
 
 from sluice import faults
 from sluice.contract import envelope
@@ -104,12 +107,13 @@ def _old_rows(field: Field, old: TableSchema, new: TableSchema) -> Field:
 class Values:
     """What a step means for values of older rows, in the columns from before it: `expressions` by the column
     afterwards, of those that are not what they were. They matter where rows meet `condition` (empty: everywhere).
-    `types` says that a type changes.
+    `types` says that a type changes. `constants` are there if all that is not what it was is the value of a new column.
     """
 
     expressions: Mapping[str, str]
     condition: str
     types: bool
+    constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.expressions)
@@ -141,7 +145,13 @@ def values(found: Iterable[Step], old: Shape, new: Shape, *, with_defaults: bool
     types = [step for step in found if isinstance(step, Retyped) and _stored_otherwise(step)]
     made |= {step.column.name: quote(step.before.name) for step in types}
     everywhere = bool(types) or any(defaults)
-    return Values(made, "" if everywhere else " OR ".join(conditions), bool(types))
+    constants = _constants(found) if made.keys() == defaults[0].keys() else {}
+    return Values(made, "" if everywhere else " OR ".join(conditions), bool(types), constants)
+
+
+def _constants(found: Iterable[Step]) -> dict[str, pa.Scalar]:
+    columns = [step.column for step in found if isinstance(step, Added) and step.column.missing is not None]
+    return {column.name: missing_value(column)[0] for column in columns}
 
 
 _NO_MARKS = "CAST(map() AS MAP<STRING, STRING>)"
@@ -231,11 +241,14 @@ def evolve(lake: LakeTable, shapes: Mapping[int, Shape], number: int, *, since: 
         old, new = shapes[stands], shapes[stop]
         _require_same_rows(lake, old, new, keeps_changes=keeps_changes)
         wanted = values(steps(old.schema, new.schema), old, new, with_defaults=not keeps_changes)
-        if wanted.types or (wanted and _any_row(lake, wanted.condition)):
+        change = partial(reshaped, old=old, new=new)
+        if wanted.constants and lake.fill_columns((app_id, stop), change, wanted.constants):
+            pass
+        elif wanted.types or (wanted and _any_row(lake, wanted.condition)):
             text = f"SELECT {selection(lake.columns(), wanted, old, new)} FROM {lake.expression}"
             lake.write(app_id, stop, frame=lake.session.sql(text), mode="overwrite", new_schema=True)
         else:
-            lake.change_columns({app_id: stop}, partial(reshaped, old=old, new=new))
+            lake.change_columns({app_id: stop}, change)
         faults.point("apply.schema.altered")
         stands = stop
     return target

@@ -85,6 +85,15 @@ def no_row_to_keep_from() -> UnsupportedChange:
     return UnsupportedChange("a value was not sent and the lake has no row to keep it from")
 
 
+def columns_in_a_feed() -> UnsupportedChange:
+    """A step that Delta does not define for a table with a change data feed."""
+    return UnsupportedChange(
+        "columns of the lake table go or get other names in the step that gives a new column its value, and Delta does "
+        "not define that for a table with a change data feed",
+        hint="set delta.enableChangeDataFeed of the lake table to false, and resync the table",
+    )
+
+
 def two_rows_of_one_key(table: str) -> UnsupportedChange:
     """Which of them a change is meant for is not known."""
     return UnsupportedChange(

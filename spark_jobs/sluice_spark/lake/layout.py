@@ -192,6 +192,11 @@ class TableLayout:
         return pa.schema([column.field for column in self.columns])
 
     @property
+    def names(self) -> dict[str, str]:
+        """Names in SQL by those in data files."""
+        return {column.field.name: column.name for column in self.columns}
+
+    @property
     def hidden(self) -> dict[str, pa.Field]:
         """The fields of a data file that no schema names, by what rows on their way call them."""
         found = {CHANGE: pa.field("_change_type", pa.string())} if self.feeds else {}

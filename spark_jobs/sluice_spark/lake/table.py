@@ -24,7 +24,7 @@ from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.lake.commit_way import MERGE, CommitWay, NotDirect
 from sluice_spark.lake.commits import Change, ColumnChange, Marker, NewColumns, StatedColumns, Statement, Write
-from sluice_spark.lake.direct.commit import DirectTable, DirectWindow, FirstRows
+from sluice_spark.lake.direct.commit import DirectTable, DirectWindow, FilledColumns, FirstRows
 from sluice_spark.lake.direct.edit import Edit, Maker
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
@@ -337,6 +337,21 @@ class LakeTable:
         """
         app_id, version = next(iter(markers.items()))
         self.commit_newest(version, NewColumns(markers, change), app_id=app_id)
+
+    def fill_columns(
+        self, marker: Marker, change: Callable[[list[Any]], Sequence[Any]], values: Mapping[str, pa.Scalar]
+    ) -> bool:
+        """The same, and all rows get `values` in columns that are new, without a Spark job: `change` is what
+        `change_columns` takes. Whether the table allows that; otherwise nothing is committed.
+        """
+        app_id, version = marker
+        if self._direct is None:
+            return False
+        try:
+            self.commit_newest(version, FilledColumns(self._direct, change, values), app_id=app_id)
+        except NotDirect:
+            return False
+        return True
 
     def commit(self, change: Change) -> None:
         """Commits `change` once: the only place where anything is committed. It counts only when its marker was read

@@ -9,7 +9,7 @@ and Remove File, Deletion Vectors.)
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -20,9 +20,9 @@ import pyarrow as pa
 from sluice import faults
 from sluice_spark.fold.fold import DELETED, MATCH
 from sluice_spark.lake.commit_way import DIRECT, NotDirect
-from sluice_spark.lake.direct.data_files import FileWriter, with_all_columns
+from sluice_spark.lake.direct.data_files import FILE_BYTES, FileWriter, with_all_columns
 from sluice_spark.lake.direct.edit import Edit, with_vector
-from sluice_spark.lake.direct.followed_rows import OldRows, RowIds, Taken, kinds_of_new, optional
+from sluice_spark.lake.direct.followed_rows import OldRows, RowIds, Taken, copied, kinds_of_new, optional
 from sluice_spark.lake.direct.joining import Joining
 from sluice_spark.lake.direct.kept_values import with_kept_values
 from sluice_spark.lake.direct.key_cache import KeyCache
@@ -31,10 +31,13 @@ from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.direct.vectors import Positions, VectorFile, among, read_vector, removed_rows
-from sluice_spark.lake.failures import two_rows_of_one_key
-from sluice_spark.lake.layout import CHANGE, ROW_ID, RowTracking, TableLayout
+from sluice_spark.lake.failures import columns_in_a_feed, two_rows_of_one_key
+from sluice_spark.lake.layout import CHANGE, ROW_ID, Field, RowTracking, TableLayout
 from sluice_spark.lake.plan import CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.rows_to_commit import HeldRows
+
+FILLED_BYTES = 256 * 1024 * 1024
+"""Files with more than that get the values of a new column by Spark: it writes them side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,40 @@ class DirectTable:
         edit = Edit(base, "overwrite", reads=False, layout=layout)
         with self._discarded_unless_whole(edit), edit.seconds.phase("write"):
             self._writer(layout).write(with_all_columns(rows, layout), edit.written)
+            faults.point("apply.direct.data_written")
+        return edit
+
+    def filled_edit(self, base: DeltaTransaction, fields: Sequence[Field], values: Mapping[str, pa.Scalar]) -> Edit:
+        """Gives the table the columns `fields`, among them those in `values`, which all of its rows have then: its
+        files are written anew. Raises NotDirect before anything is written, UnsupportedChange, StoreError; nothing
+        is left then.
+        """
+        old = self._live.follow(base)
+        if sum(int(file.add["size"]) for file in self._live) > FILLED_BYTES:
+            raise NotDirect("the table is too large to be written anew here")
+        base.set_columns(fields)
+        layout = base.layout()
+        if old.feeds and not old.names.items() <= layout.names.items():
+            raise columns_in_a_feed()
+        edit = Edit(base, "overwrite", reads=True)
+        gone = OldRows(self._folder, old)
+        writer = self._writer(layout)
+        with self._discarded_unless_whole(edit), edit.seconds.phase("write"):
+            held: list[pa.Table] = []
+            for file in self._live:
+                removed = self._removed(file)
+                held.append(_filled(copied(self._folder, file, removed, old), layout, values))
+                edit.removes.append(file.add)
+                if old.feeds:
+                    stays = np.delete(np.arange(file.rows, dtype=np.int64), removed)
+                    gone.take(file.path, int(file.add["size"]), stays, np.zeros(len(stays), dtype=bool))
+                if sum(table.nbytes for table in held) > FILE_BYTES:
+                    writer.put(pa.concat_tables(held), edit.written)
+                    held = []
+            if held and (rows := pa.concat_tables(held)):
+                writer.put(rows, edit.written)
+            edit.replaced += gone.actions()
+            edit.orphans += gone.paths
             faults.point("apply.direct.data_written")
         return edit
 
@@ -284,6 +321,20 @@ class DirectWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class FilledColumns:
+    """Edits that give `table` what `reshape` makes of its columns, see `DirectTable.filled_edit`."""
+
+    way: ClassVar[str] = DIRECT
+    table: DirectTable
+    reshape: Callable[[list[Any]], Sequence[Field]]
+    values: Mapping[str, pa.Scalar]
+
+    def edit(self, base: DeltaTransaction) -> Edit:
+        """See Maker."""
+        return self.table.filled_edit(base, self.reshape(base.fields()), self.values)
+
+
+@dataclass(frozen=True, slots=True)
 class FirstRows:
     """Edits that make `table`, see `DirectTable.first_edit`."""
 
@@ -296,6 +347,28 @@ class FirstRows:
     def edit(self, base: DeltaTransaction) -> Edit:
         """See Maker."""
         return self.table.first_edit(base, self.schema, self.rows, properties=self.properties)
+
+
+def _filled(rows: pa.Table, layout: TableLayout, values: Mapping[str, pa.Scalar]) -> pa.Table:
+    """Rows of a data file in the columns of `layout`, which are there or in `values`. They keep their ids, and this
+    commit made them what they are.
+    """
+    arrays = []
+    for column in layout.columns:
+        field = column.field
+        if field.name in rows.column_names:
+            arrays.append(rows[field.name])
+        elif column.name in values:
+            one = pa.array([values[column.name].as_py()], field.type)
+            arrays.append(one.take(pa.array(np.zeros(len(rows), dtype=np.int64))))
+        else:
+            arrays.append(pa.nulls(len(rows), field.type))
+    table = pa.Table.from_arrays(arrays, schema=layout.arrow)
+    if layout.tracking is not None:
+        table = table.append_column(layout.hidden[ROW_ID], rows[layout.tracking.ids])
+    if layout.feeds:
+        table = table.append_column(layout.hidden[CHANGE], kinds_of_new(np.ones(len(rows), dtype=bool)))
+    return table
 
 
 def _old(folder: TableFolder, hit: Hit) -> tuple[Any, Numbers, Numbers]:

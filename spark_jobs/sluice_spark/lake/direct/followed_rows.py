@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sluice.errors import UnsupportedChange
 from sluice_spark.fold.row_identity import Claims, Numbers, whole
-from sluice_spark.lake.direct.data_files import FILE_BYTES, parquet
+from sluice_spark.lake.direct.data_files import FILE_BYTES, as_stored, parquet
 from sluice_spark.lake.direct.kept_values import old_rows
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.direct.key_search import FileKeys
 from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.direct.table_folder import TableFolder
-from sluice_spark.lake.layout import CHANGE, ROW_ID, RowTracking, TableLayout
+from sluice_spark.lake.direct.vectors import Positions
+from sluice_spark.lake.layout import CHANGE, ROW_ID, ROW_VERSION, RowTracking, TableLayout
 
 Taken = dict[str, list[tuple[Numbers, Claims]]]
 """Rows that go, by the path of a data file: positions, and which of them have no other row in their place."""
@@ -62,6 +64,35 @@ def ids_of(stored: pa.Table, name: str, positions: Numbers, *, default: Numbers 
         return np.zeros(len(positions), dtype=np.int64) + default
     found = stored[name].fill_null(_NOT_STATED).to_numpy()[positions]
     return np.where(found == _NOT_STATED, default, found)
+
+
+def copied(folder: TableFolder, file: LiveFile, removed: Positions, layout: TableLayout) -> pa.Table:
+    """The rows of a data file of `folder` that are not `removed`, in the columns of a new one: with their ids, and the
+    versions that made them, where the table tracks them. Raises NotDirect, UnsupportedChange, StoreError.
+    """
+    hidden = layout.tracking
+    names = layout.arrow.names + ([hidden.ids, hidden.versions] if hidden is not None else [])
+    stored = folder.columns(file.path, int(file.add["size"]), names)
+    if len(stored) != file.rows:
+        raise UnsupportedChange("a data file of the lake table has other rows than its log says")
+    positions = np.arange(len(stored), dtype=np.int64)
+    if len(removed):
+        positions = np.delete(positions, removed)
+        stored = stored.take(pa.array(positions))
+    arrays = [
+        as_stored(stored[column.field.name], column.field.type)
+        if column.field.name in stored.column_names
+        else pa.nulls(len(stored), column.field.type)
+        for column in layout.columns
+    ]
+    rows = pa.Table.from_arrays(arrays, schema=layout.arrow)
+    if hidden is None:
+        return rows
+    each = np.arange(len(rows), dtype=np.int64)
+    ids = ids_of(stored, hidden.ids, each, default=file.first_id + positions)
+    versions = ids_of(stored, hidden.versions, each, default=file.made_by)
+    rows = rows.append_column(layout.hidden[ROW_ID], pa.array(ids))
+    return rows.append_column(layout.hidden[ROW_VERSION], pa.array(versions))
 
 
 def optional(ids: Numbers) -> pa.Array:

@@ -20,16 +20,15 @@ import numpy as np
 import pyarrow as pa
 
 from sluice import faults
-from sluice.errors import UnsupportedChange
 from sluice_spark.lake.direct.compaction import PACKED, ROUND_BYTES, FileSize, is_sparse, worth_joining
-from sluice_spark.lake.direct.data_files import FileWriter, Written, as_stored
+from sluice_spark.lake.direct.data_files import FileWriter, Written
 from sluice_spark.lake.direct.edit import Edit, with_vector
-from sluice_spark.lake.direct.followed_rows import ids_of
+from sluice_spark.lake.direct.followed_rows import copied
 from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.direct.vectors import Positions, VectorFile
-from sluice_spark.lake.layout import ROW_ID, ROW_VERSION, TableLayout
+from sluice_spark.lake.layout import TableLayout
 
 LONGEST_SECONDS = 600.0
 """From the choice of files to the commit. VACUUM leaves alone what is younger than an hour."""
@@ -232,7 +231,7 @@ class Joining:
         held = 0
         for file in files:
             removed = self._removed(file)
-            rows = self._alive(file, removed, layout)
+            rows = copied(self._folder, file, removed, layout)
             file.memory = rows.nbytes * file.rows // max(len(rows), 1)
             held += rows.nbytes
             if parts and held > PACKED * ROUND_BYTES:
@@ -240,33 +239,6 @@ class Joining:
             parts.append(Part(file.path, file.rows, removed, file.tracked))
             tables.append(rows)
         return parts, tables
-
-    def _alive(self, file: LiveFile, removed: Positions, layout: TableLayout) -> pa.Table:
-        """The rows of a data file that are not removed, in the columns of a new one."""
-        hidden = layout.tracking
-        names = layout.arrow.names + ([hidden.ids, hidden.versions] if hidden is not None else [])
-        stored = self._folder.columns(file.path, int(file.add["size"]), names)
-        if len(stored) != file.rows:
-            raise UnsupportedChange("a data file of the lake table has other rows than its log says")
-        positions = np.arange(len(stored), dtype=np.int64)
-        if len(removed):
-            positions = np.delete(positions, removed)
-            stored = stored.take(pa.array(positions))
-        arrays = [
-            as_stored(stored[column.field.name], column.field.type)
-            if column.field.name in stored.column_names
-            else pa.nulls(len(stored), column.field.type)
-            for column in layout.columns
-        ]
-        rows = pa.Table.from_arrays(arrays, schema=layout.arrow)
-        if hidden is None:
-            return rows
-        each = np.arange(len(rows), dtype=np.int64)
-        ids = ids_of(stored, hidden.ids, each, default=file.first_id + positions)
-        versions = ids_of(stored, hidden.versions, each, default=file.made_by)
-        return rows.append_column(layout.hidden[ROW_ID], pa.array(ids)).append_column(
-            layout.hidden[ROW_VERSION], pa.array(versions)
-        )
 
 
 def _size(file: LiveFile) -> FileSize:

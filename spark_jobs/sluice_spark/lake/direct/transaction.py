@@ -176,6 +176,13 @@ class DeltaTransaction:
             self._transaction.updateMetadata(*(after, False))
         return int(self._transaction.commit(names.seq(made), names.operations.UpdateSchema(before.schema(), schema)))
 
+    def set_columns(self, fields: Sequence[Field]) -> None:
+        """From now on the commit gives the table the columns `fields`. Those without an id of the column mapping are
+        new ones, and get one from Delta.
+        """
+        after = self._metadata(json.dumps({"type": "struct", "fields": list(fields)}))
+        self._transaction.updateMetadata(*(after, False))
+
     def make_table(self, schema: str, *, properties: Mapping[str, str]) -> None:
         """From now on the commit makes the table, with the columns of `schema` (a struct in Spark's JSON), to
         which Delta gives names and ids of the column mapping. Only where there is none.
