@@ -48,6 +48,8 @@ FILL = (
     "interval '1 second', 'note ' || i, i % 100,"
     " i % 2 = 0, i / 3.0, md5(i::text)::uuid FROM generate_series({low}, {high}) i"
 )
+TRACKED = "direct with row tracking"
+"""The name of a lake whose tables track their rows."""
 WARM_UPS = 8
 """Windows until the JVM has compiled what a window runs: the cost of one falls from eleven seconds
 to three on the way.
@@ -64,7 +66,11 @@ class Bench:
         self.store = open_store((folder / "spool").as_uri(), prefix="bench/", options={})
         self.options = {
             way: ApplyOptions(
-                "bench", (folder / "spool").as_uri(), (folder / way).as_uri(), way=way, key_cache_bytes=512 << 20
+                "bench",
+                (folder / "spool").as_uri(),
+                (folder / way).as_uri(),
+                way=DIRECT if way == TRACKED else way,
+                key_cache_bytes=512 << 20,
             )
             for way in ways
         }
@@ -124,6 +130,12 @@ class Bench:
             self.places[way] = apply.apply(window).place
         return time.perf_counter() - began
 
+    def track(self) -> None:
+        """Turns row tracking on where it is wanted."""
+        if TRACKED in self.lakes:
+            path = self.folder / TRACKED / "public" / "t"
+            self.session.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')")
+
     def verify(self) -> None:
         with self.server.superuser() as connection:
             expected = connection.execute(SUMS.format(table="t").encode()).fetchone()
@@ -152,6 +164,7 @@ def _bench(rows: int, ways: Sequence[str]) -> Iterator[Bench]:
             bench.ingest()
             console.print(f"first load: {_shown(bench.apply())}")
             bench.verify()
+            bench.track()
             yield bench
         finally:
             spark.stop()
@@ -171,13 +184,13 @@ def _random_changes(bench: Bench, number: int, *, rows: int) -> None:
 
 
 def p5(rounds: int) -> dict[str, float | None]:
-    """A warm merge of 1,000 random-key changes into 1,000,000 rows, and an append of 1,000 rows: directly, and
-    by MERGE beside it.
+    """A warm merge of 1,000 random-key changes into 1,000,000 rows, and an append of 1,000 rows: directly, also
+    into a table that tracks its rows, and by MERGE beside it.
     """
-    rows = 1_000_000
-    merges: dict[str, list[float]] = {way: [] for way in (DIRECT, MERGE)}
-    appends: dict[str, list[float]] = {way: [] for way in (DIRECT, MERGE)}
-    with _bench(rows, (DIRECT, MERGE)) as bench:
+    rows, ways = 1_000_000, (DIRECT, TRACKED, MERGE)
+    merges: dict[str, list[float]] = {way: [] for way in ways}
+    appends: dict[str, list[float]] = {way: [] for way in ways}
+    with _bench(rows, ways) as bench:
         for number in range(rounds + WARM_UPS):
             _random_changes(bench, number + 1, rows=rows)
             bench.ingest()
@@ -202,6 +215,8 @@ def p5(rounds: int) -> dict[str, float | None]:
         "append_min_s": min(appends[DIRECT]),
         "merge_ratio": statistics.median(merges[MERGE]) / statistics.median(merges[DIRECT]),
         "append_ratio": statistics.median(appends[MERGE]) / statistics.median(appends[DIRECT]),
+        "tracked_ratio": statistics.median(merges[TRACKED]) / statistics.median(merges[DIRECT]),
+        "tracked_append_ratio": statistics.median(appends[TRACKED]) / statistics.median(appends[DIRECT]),
     }
 
 
