@@ -4,6 +4,7 @@ Invariant: errors of the library leave this module as LakeUnavailable, without i
 """
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -15,6 +16,9 @@ from obstore.store import LocalStore, from_url
 from sluice_lake.errors import LakeUnavailable, UnusableArgument
 
 T = TypeVar("T")
+_PATIENCE: dict[str, Any] = {"timeout": timedelta(seconds=20), "connect_timeout": timedelta(seconds=5)}
+_RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
+"""Who waits for a position has a time of its own, and a store that hangs must not take minutes of it."""
 _SPELLED = {"s3a": "s3", "abfs": "abfss"}
 
 
@@ -60,7 +64,8 @@ class Objects:
             http = {name: value for name, value in self._options.items() if name.lower().endswith("allow_http")}
             rest: Any = {name: value for name, value in self._options.items() if name not in http}
             allowed = any(value.lower() == "true" for value in http.values())
-            return from_url(self.uri, config=rest, client_options={"allow_http": allowed})
+            client: Any = {"allow_http": allowed, **_PATIENCE}
+            return from_url(self.uri, config=rest, client_options=client, retry_config=_RETRIES)
         except (BaseError, ValueError, TypeError) as error:
             raise UnusableArgument(
                 f"the lake at {self.uri} cannot be opened ({type(error).__name__})",

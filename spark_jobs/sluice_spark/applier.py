@@ -116,6 +116,7 @@ class Applier:
                 session=private(self._session),
                 telemetry=self._telemetry,
             )
+            self._reports.begin(seq=self._ledger.state.seq)
             self._boundaries = Boundaries(self._ledger, apart_seconds=self._options.complete_seconds)
             self._intake = Intake(
                 self._store,

@@ -60,7 +60,7 @@ class Transfers:
     """
 
     dsn: str
-    pause_seconds: float = 0.02
+    pause_seconds: float = 0.1
     seed: int = 1
     count: int = 0
     stop: threading.Event = field(default_factory=threading.Event)

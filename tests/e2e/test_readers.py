@@ -24,8 +24,8 @@ from tools.local.postgres import free_port
 from tools.local.sluice import Pipeline, SluiceProcess
 
 pytestmark = pytest.mark.timeout(1800)
-KILLS, LOOPS = (12, 20_000) if FULL else (2, 60)
-TIMEOUT_SECONDS = 120.0
+KILLS, LOOPS = (12, 20_000) if FULL else (1, 60)
+TIMEOUT_SECONDS = 500.0
 
 
 def _published(lake: Lake, process: SluiceProcess, *, whole: bool = True) -> int:
@@ -54,7 +54,7 @@ def test_the_sum_is_constant_at_every_boundary_through_kills_resyncs_and_mainten
         for kill in range(KILLS):
             asked = pipeline.run("resync", choice.choice(["public.checking", "public.savings"]))
             assert asked.returncode == 0, asked.stderr
-            if kill % 2:
+            if kill % 2 == 0:
                 process.kill()
             else:
                 os.kill(process.pid, signal.SIGTERM)
@@ -106,7 +106,7 @@ def test_who_waits_for_a_position_never_reads_what_was_there_before_it(database:
 
 def _wait_by_one_of_three_ways(pipeline: Pipeline, lake: Lake, port: int, position: str, loop: int) -> None:
     if loop % 20 == 7:
-        answer = pipeline.run("wait", "--lsn", position, "--timeout", "120s", "public.checking")
+        answer = pipeline.run("wait", "--lsn", position, "--timeout", "500s", "public.checking")
         assert answer.returncode == 0, answer.stderr
     elif loop % 2 == 0 or not _endpoint_says_so(port, position):
         lake.wait_for(position, timeout=TIMEOUT_SECONDS)

@@ -72,6 +72,11 @@ class Offers:
         """Of the newest boundary, 0 while there is none."""
         return self._numbers[-1] if self._numbers else 0
 
+    @property
+    def are_of_another_manifest(self) -> bool:
+        """Whether the newest boundary is of a manifest before this one, whose positions may mean other things."""
+        return self._newest is not None and self._newest.manifest != self._manifest()
+
     def publish(self, complete: Complete, *, current_at: float) -> bool:
         """Offers `complete`, whose number is new, none of whose tables was beyond its version at `current_at` (unix
         seconds). Whether it did: not when the newest one of this manifest is further. Raises WriterFenced

@@ -110,6 +110,17 @@ class Reports:
         """Whether every version that this process has stated last was the newest of its table so recently."""
         return time.monotonic() - self._completed_at < seconds
 
+    def begin(self, *, seq: int) -> None:
+        """Before anything is applied of a manifest that begins: the lake offers a boundary without a table, so that
+        nobody takes a position of the log before for one of this log. `seq` is the last entry that there is.
+        """
+        if not seq or not self._offers.are_of_another_manifest:
+            return
+        self._complete_number += 1
+        now = time.time()
+        nothing = Complete(self._complete_number, 0, seq, "", {}, time_us=int(now * 1e6))
+        self._offers.publish(nothing, current_at=now)
+
     def complete(self, complete: Complete, current_at: float) -> None:
         """Writes the next completion, unless it says what the last one said, or less. `complete` comes
         without number and time; its versions were all the newest of their tables at `current_at`, or later.

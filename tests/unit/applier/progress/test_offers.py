@@ -1,5 +1,6 @@
 """What the lake offers stays readable for the retention, and only what is gone from the offer lets go of files."""
 
+import time
 import uuid
 
 import pytest
@@ -10,6 +11,7 @@ from sluice.contract.boundary import LakeBoundary
 from sluice.errors import WriterFenced
 from sluice.store.memory import MemoryStore
 from sluice_lake.boundary import decoded, key_of, number_in
+from sluice_spark.progress.reports import Reports
 from tests.support.offers import offers
 
 HOUR = 3600.0
@@ -93,6 +95,23 @@ def test_an_lsn_of_the_same_manifest_never_falls_and_that_of_another_one_may() -
     assert again.publish(_complete(2, lsn=50), current_at=0.0)
     begun_again = offers(files, manifest="another manifest")
     assert begun_again.publish(_complete(3, lsn=7), current_at=0.0)
+    assert _offered(files) == [1, 2, 3]
+
+
+def test_a_manifest_that_begins_takes_back_the_positions_of_the_one_before() -> None:
+    """Those of another server may be greater: who waits for one of the new server must not be told of the old one."""
+    files, spool = (MemoryStore(uuid.uuid4().hex, prefix="") for _ in range(2))
+    offers(files).publish(_complete(1, lsn=5000), current_at=0.0)
+    same = Reports(spool, instance="test", offers=offers(files))
+    same.begin(seq=1)
+    assert _offered(files) == [1], "the same manifest goes on"
+    reports = Reports(spool, instance="test", offers=offers(files, manifest="another manifest"))
+    reports.begin(seq=0)
+    assert _offered(files) == [1], "there is no entry yet"
+    reports.begin(seq=1)
+    newest = LakeBoundary.decode(files.get(boundary.key("shop", 2)))
+    assert (newest.lsn, newest.tables, newest.manifest) == ("0/0", (), "another manifest")
+    reports.complete(_complete(0, lsn=7), time.monotonic())
     assert _offered(files) == [1, 2, 3]
 
 
