@@ -47,6 +47,12 @@ class AsOf:
         """The tables of the boundary."""
         return self.boundary.tables
 
+    def require_offered(self) -> None:
+        """Raises BoundaryExpired when the boundary is not offered any more. For whoever sees an engine fail."""
+        gone = self._gone()
+        if gone is not None:
+            raise gone
+
     def uri_of(self, name: str) -> str:
         """The address of a table."""
         return f"{self._uri}/{self.boundary.named(name).path}"

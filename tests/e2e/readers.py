@@ -20,7 +20,13 @@ ACCOUNTS, BALANCE = 50, 1000
 TOTAL = 2 * ACCOUNTS * BALANCE
 SUM = "SELECT (SELECT sum(balance) FROM checking) + (SELECT sum(balance) FROM savings), (SELECT count(*) FROM checking)"
 FAST: dict[str, dict[str, Any]] = {
-    "apply": {"freshness": "0s", "poll": "50ms", "driver_memory": "1GiB", "maintenance_share": 1.0},
+    "apply": {
+        "freshness": "0s",
+        "poll": "50ms",
+        "complete_every": "200ms",
+        "driver_memory": "1GiB",
+        "maintenance_share": 1.0,
+    },
     "spool": {"max_delay": "50ms"},
 }
 """Settings of a pipeline that shows what was written as soon as it can."""

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import re
 import subprocess
+import sys
 import tomllib
 import zipfile
 from pathlib import Path

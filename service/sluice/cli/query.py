@@ -1,7 +1,6 @@
 """`query`: SQL over the tables of the lake, all as of one boundary."""
 
 import csv
-import io
 import json
 import sys
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from sluice.errors import UsageError
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow as pa
 
     from sluice_lake import AsOf
 
@@ -70,17 +68,17 @@ def query(invocation: Invocation, statement: str, moment: str, form: str) -> Non
     _FORMS[form](invocation, answer)
 
 
-def _answer(found: "AsOf", statement: str) -> "pa.Table":
+def _answer(found: "AsOf", statement: str) -> Any:
     """Raises LakeError, UsageError."""
     import duckdb
 
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
     try:
         found.duckdb(connection, tables=_named(found, connection, statement))
-        answer: pa.Table = connection.execute(statement).to_arrow_table()
+        return connection.execute(statement).to_arrow_table()
     except duckdb.Error as error:
+        found.require_offered()  # what it needs may have gone meanwhile, and DuckDB only knows that a read failed
         _refused(error)
-    return answer
 
 
 def _named(found: "AsOf", connection: "duckdb.DuckDBPyConnection", statement: str) -> list[str]:
@@ -140,7 +138,7 @@ def _refused(error: "duckdb.Error") -> NoReturn:
     ) from None
 
 
-def _as_table(invocation: Invocation, answer: "pa.Table") -> None:
+def _as_table(invocation: Invocation, answer: Any) -> None:
     rows = answer.slice(0, SHOWN).to_pylist()
     shown = [["" if value is None else str(value) for value in row.values()] for row in rows]
     invocation.console().print(output.table("", answer.column_names, shown))
@@ -148,47 +146,25 @@ def _as_table(invocation: Invocation, answer: "pa.Table") -> None:
         click.echo(f"{answer.num_rows - SHOWN:,} more rows are not shown; -o csv has them all", err=True)
 
 
-def _as_csv(_: Invocation, answer: "pa.Table") -> None:
-    import pyarrow.csv
+def _as_csv(_: Invocation, answer: Any) -> None:
+    from sluice.operate.answers import as_csv
 
-    sink = io.BytesIO()
-    pyarrow.csv.write_csv(_plain(answer), sink)
-    _write(sink.getvalue())
+    sys.stdout.buffer.write(as_csv(answer))
 
 
-def _as_json(_: Invocation, answer: "pa.Table") -> None:
+def _as_json(_: Invocation, answer: Any) -> None:
     for batch in answer.to_batches():
         for row in batch.to_pylist():
             click.echo(json.dumps(row, default=str, ensure_ascii=False))
 
 
-def _as_parquet(_: Invocation, answer: "pa.Table") -> None:
-    import pyarrow.parquet
+def _as_parquet(_: Invocation, answer: Any) -> None:
+    from sluice.operate.answers import as_parquet
 
-    sink = io.BytesIO()
-    pyarrow.parquet.write_table(answer, sink)
-    _write(sink.getvalue())
+    sys.stdout.buffer.write(as_parquet(answer))
 
 
-def _plain(answer: "pa.Table") -> "pa.Table":
-    """CSV has no lists and maps: they are written as JSON."""
-    import pyarrow as pa
-
-    columns = [
-        pa.array([None if value is None else json.dumps(value, default=str) for value in column.to_pylist()])
-        if pa.types.is_nested(column.type)
-        else column
-        for column in answer.columns
-    ]
-    plain: pa.Table = pa.table(columns, names=answer.column_names)
-    return plain
-
-
-def _write(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-
-
-_FORMS: dict[str, Callable[[Invocation, "pa.Table"], None]] = {
+_FORMS: dict[str, Callable[[Invocation, Any], None]] = {
     "table": _as_table,
     "csv": _as_csv,
     "json": _as_json,
