@@ -48,7 +48,13 @@ def test_actionlint_has_nothing_to_say() -> None:
 
 
 def test_zizmor_has_nothing_to_say_however_pedantic(tmp_path: Path) -> None:
-    command = [Path(sys.executable).with_name("zizmor"), "--offline", "--pedantic", "--format", "plain"]
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("zizmor"),
+        "--offline",
+        "--pedantic",
+        "--format",
+        "plain",
+    ]
     done = subprocess.run([*command, *WORKFLOWS], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout
     bad = tmp_path / "bad.yml"

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def test_a_command_that_needs_more_names_the_extra_to_install(
 
 
 def test_the_wheel_of_the_readers_holds_its_package_whole_and_nothing_else(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT / "lake"]
+    command = (sys.executable, "-m", "build", "--wheel", "--outdir", os.fspath(tmp_path), os.fspath(ROOT / "lake"))
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     (readers,) = tmp_path.glob("sluice_lake-*.whl")
     with zipfile.ZipFile(readers) as archive:
