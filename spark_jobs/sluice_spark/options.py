@@ -35,6 +35,7 @@ class ApplyOptions:
     `key_cache_bytes` the key columns of data files kept in memory, `until_lsn` ends the process
     once every live table is complete through it, `once` once everything in the manifest at start is
     applied. What is applied stays in the spool for `retention_seconds`, None for ever.
+    The lake tables `rebuild` (schema.table) are removed first, and made again from the spool.
     `stop_seconds` is all that a stop may take, from the signal on. `listen` is where metrics and
     probes are served (empty: nowhere), with the token in `token_path` and the certificate, key and
     authorities of clients in `tls_files` where they are given, `config_hash` the settings' fingerprint that they show.
@@ -77,6 +78,7 @@ class ApplyOptions:
     way: str = AUTO
     key_cache_bytes: int = 256 * 1024 * 1024
     once: bool = False
+    rebuild: tuple[str, ...] = ()
     until_lsn: int = 0
     lease_seconds: float = 30.0
     stop_seconds: float = 20.0

@@ -22,6 +22,7 @@ from sluice.cli import (
     jars,
     plan,
     query,
+    rebuild,
     run,
     setup,
     slot,
@@ -41,7 +42,7 @@ _GROUPS = {
     "Run": (up.up, run.run, apply.apply, drain.drain),
     "Look": (status.status, tables.tables, plan.plan, verify.verify, spool.spool),
     "Read": (query.query, views.views, wait.wait, blame.blame),
-    "Fix": (tables.tables.commands["resync"], slot.slot),
+    "Fix": (tables.tables.commands["resync"], rebuild.rebuild, slot.slot),
     "Configure": (config.config, jars.jars, completion.completion, version.version),
 }
 

@@ -8,7 +8,7 @@ where only the base packages are installed.
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +148,7 @@ def apply_options(
     log_format: str,
     log_level: str = "info",
     once: bool = False,
+    rebuild: Sequence[str] = (),
     reread: "Reread | None" = None,
 ) -> str:
     """How one applier process works, as the JSON that `sluice_spark.options` reads. Holds
@@ -188,6 +189,7 @@ def apply_options(
         "way": settings.apply.way,
         "key_cache_bytes": settings.apply.key_cache,
         "once": once,
+        "rebuild": tuple(rebuild),
         "stop_seconds": settings.stop_timeout,
         "log_format": log_format,
         "log_level": log_level,

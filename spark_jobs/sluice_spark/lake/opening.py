@@ -51,7 +51,7 @@ class Lake:
     def __init__(self, options: ApplyOptions, store: ObjectStore, *, before_commit: Callable[[], None]) -> None:
         self._options = options
         self._store = store
-        self._before_commit = before_commit
+        self.require_owner = self._before_commit = before_commit
         self.files = open_store(options.lake_uri, options=options.lake_options)
         """All that lies below the lake's address."""
         self.keys = KeyCache(options.key_cache_bytes)

@@ -25,6 +25,7 @@ from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.options import ApplyOptions
+from sluice_spark.progress.begin_again import begin_again
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.table_progress import ATTEMPTS, TableProgress
 from sluice_spark.read.window import PendingChanges
@@ -46,10 +47,19 @@ def open_ledger(
     telemetry: ApplyTelemetry,
 ) -> Ledger:
     """Every table as it stands now, `log` being what was last reported. Raises SparkGone, ManifestCorrupt,
-    FormatTooNew, StoreError.
+    FormatTooNew, StoreError; UsageError when a table cannot be made again as the options ask.
     """
     # In this order: what is pruned after the state was read is not needed by it.
     ledger, floor_seq = Ledger(options, load_state(store)), pruned_through(store)
+    if options.rebuild:
+        log = begin_again(
+            store,
+            lake.files,
+            ledger.state,
+            log,
+            wanted=options.rebuild,
+            require_owner=lake.require_owner,
+        )
     found = find_tables(
         options, ledger.state.tables, log, lake=lake, session=session, telemetry=telemetry, floor_seq=floor_seq
     )

@@ -1,0 +1,71 @@
+"""`rebuild`: make lake tables again from the spool, without the source."""
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from sluice.cli import output, table_names, wiring
+from sluice.cli.invocation import Invocation, common
+from sluice.contract.table_state import State
+from sluice.printable import one_line
+
+if TYPE_CHECKING:
+    from sluice.manifest.values import PipelineState
+
+
+@click.command()
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE...", shell_complete=table_names.completed)
+@click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
+@common
+def rebuild(invocation: Invocation, tables: tuple[str, ...], yes: bool) -> None:  # noqa: FBT001 - a command's parameter
+    """Make lake tables again from the spool, in place: for one that was lost or damaged. PostgreSQL is not
+    asked. Stop the applier first: one that runs ends this with 8.
+
+    The spool must have everything since the table's snapshot began, which spool.retention decides; what is missing is
+    named, and nothing is changed then. With --yes the log of each lake table is removed, and everything that the
+    manifest has is applied, as by `sluice apply --once`. Nobody can read the tables meanwhile, nor at earlier
+    boundaries afterwards. If it is interrupted, run it again.
+
+    \b
+    Examples:
+      sluice rebuild public.orders
+      sluice rebuild public.orders --yes
+    """
+    wiring.require("obstore", *(("pyspark", "pyarrow") if yes else ()))
+    settings = invocation.settings().settings
+    from sluice.manifest import rebuilding
+    from sluice.manifest.reader import load_state
+
+    store = wiring.open_spool(settings)
+    state = load_state(store)
+    names = _named(state, tables)
+    for name, table_id in names.items():
+        plan = rebuilding.plan(store, state, state.tables[table_id])
+        click.echo(
+            one_line(
+                f"{name}: {plan.segments:,} segments, {output.amount(plan.bytes)}, "
+                f"of the entries {plan.first_seq} to {plan.last_seq}"
+            )
+        )
+    if not yes:
+        click.echo("nothing was changed: --yes makes them again", err=True)
+        return
+    log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
+    level = invocation.log_level(settings)
+    options = wiring.apply_options(settings, log_format=log_format, log_level=level, once=True, rebuild=tuple(names))
+    command = wiring.applier_command()
+    sys.stdout.flush()
+    os.execve(command[0], command, wiring.applier_environment(options, dict(os.environ)))  # noqa: S606 - our own command, and it needs no shell
+
+
+def _named(state: "PipelineState", tables: tuple[str, ...]) -> dict[str, str]:
+    """The ids of the tables, by schema.table. Raises UsageError for a name that is none."""
+    known = {
+        (table.schema_name, table.table_name): table.table_id
+        for table in state.tables.values()
+        if table.state != State.DETACHED and table.schemas
+    }
+    found = [table_names.named(name, known, what="a table that the pipeline carries") for name in tables]
+    return {".".join(name): known[name] for name in dict.fromkeys(found)}

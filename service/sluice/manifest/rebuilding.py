@@ -1,0 +1,70 @@
+"""What a lake table needs of the spool to be made again without the source: everything of its present generation.
+
+Invariant: a table is called rebuildable only when every object that its entries name is there, with its size. What was
+pruned is named. Reads only.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sluice.contract.entries import Changes, Entry, Repair, Segment, Snapshot
+from sluice.errors import UsageError
+from sluice.manifest.reader import pruned_through, read_entries
+from sluice.manifest.values import PipelineState, TableState
+from sluice.store.base import ObjectStore
+from sluice.store.calls import together
+
+THREADS = 16
+_ANEW = "`sluice resync {table}` reads the table from the source again"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """All that the present generation of a table is made of."""
+
+    first_seq: int
+    last_seq: int
+    segments: int
+    bytes: int
+
+
+def plan(store: ObjectStore, state: PipelineState, table: TableState) -> Rebuild:
+    """What `table` would be made of. Raises UsageError when the spool does not have all of it, or the table is none
+    that is applied, ManifestCorrupt, FormatTooNew, StoreError.
+    """
+    name = f"{table.schema_name}.{table.table_name}"
+    hint = _ANEW.format(table=name)
+    if not table.is_applied:
+        raise UsageError(f"{name} is {table.state}, and nothing of it is applied now", hint=hint)
+    if not table.schemas:
+        raise UsageError(f"{name} has no snapshot yet", hint="it becomes a lake table by itself")
+    floor = pruned_through(store)
+    if table.generation_seq <= floor:
+        raise UsageError(
+            f"the snapshot of {name} began with entry {table.generation_seq}, and the spool begins behind {floor}",
+            hint=hint,
+        )
+    segments: dict[str, Segment] = {}
+    for entry, _ in read_entries(store, after_seq=table.generation_seq - 1, limit=state.seq - table.generation_seq + 1):
+        segments.update((segment.key, segment) for segment in _of(entry, table))
+    missing = [
+        key
+        for key, size in zip(segments, together(store.size, list(segments), threads=THREADS), strict=True)
+        if size != segments[key].bytes
+    ]
+    if missing:
+        raise UsageError(
+            f"{len(missing)} of the {len(segments)} segments of {name} are not in the spool any more, {missing[0]} "
+            "is the first",
+            hint=hint,
+        )
+    return Rebuild(table.generation_seq, state.seq, len(segments), sum(segment.bytes for segment in segments.values()))
+
+
+def _of(entry: Entry, table: TableState) -> Iterator[Segment]:
+    body = entry.body
+    if isinstance(body, Snapshot | Repair):
+        if (body.table_id, body.generation) == (table.table_id, table.generation):
+            yield from body.segments
+    elif isinstance(body, Changes):
+        yield from (segment for segment in body.segments if segment.table_id == table.table_id)

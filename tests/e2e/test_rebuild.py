@@ -1,0 +1,69 @@
+"""`sluice rebuild`: lake tables that were lost or damaged are made again from the spool, with the source away."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.readers import bank
+from tests.support.sources import Database
+from tools.local.compare import compare_table
+from tools.local.postgres import free_port
+from tools.local.sluice import Pipeline
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def _apply(pipeline: Pipeline, *changes: str, database: Database) -> None:
+    database.execute(*changes)
+    for command in (("run", "--until-caught-up"), ("apply", "--once")):
+        done = pipeline.run(*command, timeout=600)
+        assert done.returncode == 0, done.stderr
+
+
+def _differences(pipeline: Pipeline, database: Database) -> list[str]:
+    with database.connect() as connection:
+        compared = [
+            compare_table(connection, schema="public", table=name, lake_uri=pipeline.lake_uri)
+            for name in ("checking", "savings")
+        ]
+    assert all(one.lake_rows for one in compared)
+    return [difference for one in compared for difference in one.differences]
+
+
+def _refused(pipeline: Pipeline, *arguments: str, says: str) -> None:
+    done = pipeline.run("rebuild", *arguments)
+    assert (done.returncode, says in done.stderr) == (2, True), done.stderr
+
+
+def test_lost_and_damaged_lake_tables_are_made_again_without_the_source(database: Database, tmp_path: Path) -> None:
+    pipeline = bank(database, tmp_path)
+    _apply(pipeline, database=database)
+    _apply(
+        pipeline,
+        "UPDATE checking SET balance = balance - id WHERE id % 2 = 0",
+        "DELETE FROM savings WHERE id < 10",
+        "ALTER TABLE savings ADD COLUMN more int DEFAULT 7",
+        "UPDATE savings SET id = id + 1000 WHERE id > 40",
+        database=database,
+    )
+    assert _differences(pipeline, database) == []
+    lake = tmp_path / "lake" / "public"
+    shutil.rmtree(lake / "checking")
+    next((lake / "savings").glob("*.parquet")).unlink()
+    planned = pipeline.run("rebuild", "public.checking", "public.savings")
+    assert (planned.returncode, "nothing was changed" in planned.stderr) == (0, True), planned.stderr
+    assert not (lake / "checking").exists()
+    _refused(pipeline, "public.nothing", says="is not the name of a table")
+    away = {"SLUICE_SOURCE__DSN": f"postgresql://nobody@127.0.0.1:{free_port()}/nowhere"}
+    done = pipeline.run("rebuild", "public.checking", "public.savings", "--yes", environment=away, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert _differences(pipeline, database) == []
+    assert {table["state"] for table in pipeline.tables() if table["schema"] == "public"} == {"live"}
+    _apply(pipeline, "UPDATE checking SET balance = 0 WHERE id = 1", "TRUNCATE savings", database=database)
+    _apply(pipeline, "INSERT INTO savings (id, balance) VALUES (5, 5)", database=database)
+    assert _differences(pipeline, database) == []
+    segment = next((pipeline.own_spool / "data").glob("*/*.parquet"))
+    segment.unlink()
+    _refused(pipeline, "public.checking", "public.savings", "--yes", says="are not in the spool any more")
+    assert _differences(pipeline, database) == [], "nothing was changed"
