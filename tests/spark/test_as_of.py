@@ -7,6 +7,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from sluice.cli import views
 from sluice.contract import boundary, keys
 from sluice.contract.boundary import LakeBoundary
 from sluice.lsn import show
@@ -166,3 +167,26 @@ def test_lsns_of_boundaries_never_fall_whatever_a_start_reads_again(pipeline: Pi
     pipeline.apply()
     assert [one.lsn for one in lake.boundaries()][-1] == newest.lsn + 1000
     assert max(store.list(keys.APPLY_COMPLETE)).endswith(f"{newest.number:016d}.json")
+
+
+def test_the_sql_of_views_reads_the_tables_as_of_their_boundary(pipeline: Pipeline) -> None:
+    """Run by Spark; for the other engines it is what their parsers take, for neither is here."""
+    _begin(pipeline)
+    end = _transfer(pipeline, 10)
+    pipeline.apply()
+    lake = _lake(pipeline)
+    now = lake.as_of(lsn=end)
+    _transfer(pipeline, 50)
+    pipeline.apply()
+    made = views.script(lake, now, "spark", ())
+    assert made.splitlines()[0] == f"-- All tables as of {now.boundary}."
+    for statement in made.split(";\n"):
+        pipeline.spark.sql(statement.rstrip(";"))
+    assert [row.amount for row in pipeline.spark.sql("SELECT amount FROM accounts ORDER BY id").collect()] == [90, 100]
+    assert pipeline.spark.sql("SELECT sum(amount) FROM `Other.accounts`").collect()[0][0] == 210
+    parser = pipeline.spark._jsparkSession.sessionState().sqlParser()  # type: ignore[attr-defined]
+    for statement in views.script(lake, now, "databricks", ("accounts",)).split(";\n"):
+        parser.parsePlan(statement.rstrip(";"))
+    parsed = duckdb.extract_statements(views.script(lake, now, "duckdb", ()))
+    assert len(parsed) == 4
+    assert "version => " in parsed[1].query

@@ -40,10 +40,11 @@ def views(invocation: Invocation, tables: tuple[str, ...], engine: str, moment: 
     lake = lake_reading.lake_of(invocation.settings().settings)
     found = lake_reading.as_of(lake, moment)
     with lake_reading.ours():
-        click.echo(_script(lake, found, engine, tables))
+        click.echo(script(lake, found, engine, tables))
 
 
-def _script(lake: "Lake", found: "AsOf", engine: str, names: tuple[str, ...]) -> str:
+def script(lake: "Lake", found: "AsOf", engine: str, names: tuple[str, ...]) -> str:
+    """SQL of views of the tables called `names`, or of all. Raises LakeError."""
     boundary = found.boundary
     chosen = [boundary.named(name) for name in names] or list(boundary.tables)
     until = lake.expires_at(boundary)
