@@ -32,8 +32,8 @@ from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.intake import Intake
 from sluice_spark.progress.reports import Reports
-from sluice_spark.progress.restart import open_ledger
 from sluice_spark.progress.spool_upkeep import Upkeep
+from sluice_spark.progress.start import open_ledger
 from sluice_spark.progress.table_progress import Work
 from sluice_spark.session import private
 from sluice_spark.telemetry import ApplyTelemetry

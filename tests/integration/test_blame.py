@@ -15,11 +15,11 @@ def _of(pipeline: IngestPipeline, name: str, *key: str) -> list[RowVersion]:
     return list(versions_of(pipeline.store, table, key))
 
 
-def _told(versions: list[RowVersion], column: str) -> list[tuple[str, object]]:
+def _shown(versions: list[RowVersion], column: str) -> list[tuple[str, object]]:
     return [(one.how, one.values.get(column)) for one in versions]
 
 
-def test_every_version_of_a_row_is_told_with_its_transaction_and_its_messages(pipeline: IngestPipeline) -> None:
+def test_every_version_of_a_row_is_shown_with_its_transaction_and_its_messages(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'read'), (2, 'other')")
     pipeline.run(messages=True)
@@ -36,7 +36,7 @@ def test_every_version_of_a_row_is_told_with_its_transaction_and_its_messages(pi
         connection.execute("TRUNCATE t")
     pipeline.run(messages=True)
     one = _of(pipeline, "t", "1")
-    assert _told(one, "v") == [
+    assert _shown(one, "v") == [
         ("snapshot", "read"),
         ("update", "second"),
         ("update", None),
@@ -48,8 +48,8 @@ def test_every_version_of_a_row_is_told_with_its_transaction_and_its_messages(pi
     assert [version.messages for version in one] == [(), ("ticket: 4711",), (), (), ()]
     assert [version.lsn for version in one] == sorted(version.lsn for version in one)
     assert all(version.at is not None for version in one[1:])
-    assert _told(_of(pipeline, "t", "7"), "v") == [("update", "moved"), ("delete", None), ("truncate", None)]
-    assert _told(_of(pipeline, "t", "2"), "v") == [
+    assert _shown(_of(pipeline, "t", "7"), "v") == [("update", "moved"), ("delete", None), ("truncate", None)]
+    assert _shown(_of(pipeline, "t", "2"), "v") == [
         ("snapshot", "other"),
         ("update", "not this one"),
         ("truncate", None),
@@ -72,7 +72,7 @@ def test_rows_of_rolled_back_savepoints_were_never_there(pipeline: IngestPipelin
         connection.execute("UPDATE t SET v = 'last' WHERE id = 1")
     pipeline.run(streaming="on")
     found = _of(pipeline, "t", "1")
-    assert _told(found, "v") == [("insert", "stays"), ("update", "last")]
+    assert _shown(found, "v") == [("insert", "stays"), ("update", "last")]
     assert len({version.lsn for version in found}) == 1
 
 
@@ -93,7 +93,7 @@ def test_a_key_of_any_type_is_found_as_it_is_written(
 ) -> None:
     pipeline.database.execute(f"CREATE TABLE t (id {kind} PRIMARY KEY, v int)", f"INSERT INTO t VALUES ({value}, 1)")
     pipeline.run()
-    assert _told(_of(pipeline, "t", given), "v") == [("snapshot", 1)]
+    assert _shown(_of(pipeline, "t", given), "v") == [("snapshot", 1)]
 
 
 def test_what_cannot_be_a_key_or_is_not_in_the_spool_is_said(pipeline: IngestPipeline) -> None:
@@ -103,7 +103,7 @@ def test_what_cannot_be_a_key_or_is_not_in_the_spool_is_said(pipeline: IngestPip
         "CREATE TABLE keyless (v int)",
     )
     pipeline.run()
-    assert _told(_of(pipeline, "t", "1", "2"), "v") == [("snapshot", Decimal("3.50"))]
+    assert _shown(_of(pipeline, "t", "1", "2"), "v") == [("snapshot", Decimal("3.50"))]
     with pytest.raises(UsageError, match=r"2 columns \(a, b\)"):
         _of(pipeline, "t", "1")
     with pytest.raises(UsageError, match="is integer"):
@@ -122,4 +122,4 @@ def test_a_row_keeps_its_story_through_a_renamed_key_column(pipeline: IngestPipe
     pipeline.database.execute("ALTER TABLE t RENAME COLUMN id TO number", "UPDATE t SET v = 'b' WHERE number = 1")
     with psycopg.connect(pipeline.database.dsn):
         pipeline.run()
-    assert _told(_of(pipeline, "t", "1"), "v") == [("snapshot", "a"), ("update", "b")]
+    assert _shown(_of(pipeline, "t", "1"), "v") == [("snapshot", "a"), ("update", "b")]

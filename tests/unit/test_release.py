@@ -38,6 +38,13 @@ def test_two_builds_on_different_machines_are_the_same_bytes(tmp_path: Path) -> 
     } | (folders & {".gitignore"})
 
 
+def test_the_readers_are_a_distribution_of_the_release_too(tmp_path: Path) -> None:
+    python = environment_with(BACKEND, tmp_path)
+    builder = [str(python.with_name("hatchling")), "build", "-d"]
+    made = dist.build(ROOT / "lake", tmp_path / "dist", sources=dist.READERS, builder=builder)
+    assert [file.name.split("-")[0] for file in made] == ["sluice_lake", "sluice_lake"]
+
+
 def test_a_build_that_differs_is_not_kept(tmp_path: Path) -> None:
     builder = ["sh", "-c", 'mkdir -p "$1" && pwd > "$1/built"', "sh"]
     with pytest.raises(UsageError, match="two builds"):

@@ -51,7 +51,7 @@ def _notes(tag: str) -> None:
 
 def _dist(to: Path) -> None:
     version = _version()
-    made = dist.build(ROOT, to)
+    made = [*dist.build(ROOT, to), *dist.build(ROOT / "lake", to, sources=dist.READERS)]
     materials = to / f"sluice-cdc-{version}.cdx.json"
     materials.write_text(bill.of(ROOT, version), encoding="utf-8")
     sums = "".join(f"{dist.digest(one)}  {one.name}\n" for one in [*made, materials])

@@ -13,16 +13,18 @@ from pathlib import Path
 
 from sluice.errors import UsageError
 
-_SOURCES = ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "service", "spark_jobs")
+SOURCES = ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "service", "spark_jobs")
+READERS = ("README.md", "pyproject.toml", "sluice_lake")
+"""What the distribution of those who read the lake is made of, in its own folder."""
 
 
-def build(root: Path, to: Path, *, builder: list[str] | None = None) -> list[Path]:
-    """Builds wheel and sdist of the checkout `root` into the folder `to`; where they are. `builder` is a command
+def build(root: Path, to: Path, *, sources: tuple[str, ...] = SOURCES, builder: list[str] | None = None) -> list[Path]:
+    """Builds wheel and sdist of `sources` in `root` into the folder `to`; where they are. `builder` is a command
     that takes the folder of results last. Raises UsageError when two builds differ.
     """
     to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        first, second = (_built(root, Path(scratch) / name, builder) for name in ("one", "two/deeper"))
+        first, second = (_built(root, Path(scratch) / name, sources, builder) for name in ("one", "two/deeper"))
         if [digest(one) for one in first] != [digest(one) for one in second]:
             raise UsageError("two builds of the same sources differ", hint=f"compare {first} with {second}")
         return [Path(shutil.copy2(one, to / one.name)) for one in first]
@@ -33,10 +35,10 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _built(root: Path, folder: Path, builder: list[str] | None) -> list[Path]:
+def _built(root: Path, folder: Path, sources: tuple[str, ...], builder: list[str] | None) -> list[Path]:
     copy, results = folder / "checkout", folder / "dist"
     copy.mkdir(parents=True)
-    for name in _SOURCES:
+    for name in sources:
         if (root / name).is_dir():
             shutil.copytree(
                 root / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copy

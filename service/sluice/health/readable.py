@@ -33,7 +33,7 @@ class Readable:
                 self._moved.notify_all()
 
     def close(self) -> None:
-        """Who waits is told that it has ended."""
+        """Whoever waits is answered that it has ended."""
         with self._moved:
             self._closed = True
             self._moved.notify_all()

@@ -124,7 +124,7 @@ class Reports:
     def complete(self, complete: Complete, current_at: float) -> None:
         """Writes the next completion, unless it says what the last one said, or less. `complete` comes
         without number and time; its versions were all the newest of their tables at `current_at`, or later.
-        The lake offers it first: who was told of a position finds it there.
+        The lake offers it first: whoever learns of a position finds it there.
         """
         at = time.time() - (time.monotonic() - current_at)
         if self._last_complete is not None and replace(self._last_complete, number=0, written_at="") == complete:

@@ -15,9 +15,7 @@ from sluice.contract.applied import AppliedLog
 from sluice.contract.reasons import Reason, ReasonCode, lake_differs, sentence
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, UnsupportedChange
-from sluice.manifest.reader import load_state, pruned_through
 from sluice.manifest.values import TableState
-from sluice.store.base import ObjectStore
 from sluice_spark.kinds.registry import other_kind
 from sluice_spark.lake.commit_way import CommitWay
 from sluice_spark.lake.examined_version import ExaminedVersion
@@ -25,8 +23,6 @@ from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress.begin_again import begin_again
-from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.table_progress import ATTEMPTS, TableProgress
 from sluice_spark.read.window import PendingChanges
 from sluice_spark.telemetry import ApplyTelemetry
@@ -35,36 +31,6 @@ AT_ONCE = 32
 """Tables that are looked at side by side: a look waits for three answers of the object store."""
 
 _log = structlog.get_logger("sluice.apply")
-
-
-def open_ledger(
-    options: ApplyOptions,
-    store: ObjectStore,
-    log: AppliedLog | None,
-    *,
-    lake: Lake,
-    session: SparkSession,
-    telemetry: ApplyTelemetry,
-) -> Ledger:
-    """Every table as it stands now, `log` being what was last reported. Raises SparkGone, ManifestCorrupt,
-    FormatTooNew, StoreError; UsageError when a table cannot be made again as the options ask.
-    """
-    # In this order: what is pruned after the state was read is not needed by it.
-    ledger, floor_seq = Ledger(options, load_state(store)), pruned_through(store)
-    if options.rebuild:
-        log = begin_again(
-            store,
-            lake.files,
-            ledger.state,
-            log,
-            wanted=options.rebuild,
-            require_owner=lake.require_owner,
-        )
-    found = find_tables(
-        options, ledger.state.tables, log, lake=lake, session=session, telemetry=telemetry, floor_seq=floor_seq
-    )
-    ledger.begin(found, floor_seq=floor_seq)
-    return ledger
 
 
 def find_tables(

@@ -1,4 +1,4 @@
-"""GET /wait: who asks for a position is answered when it can be read, or told that it cannot yet."""
+"""GET /wait: who asks for a position is answered when it can be read, or learns that it cannot yet."""
 
 import json
 import threading
@@ -64,7 +64,7 @@ def test_nobody_waits_for_a_time_that_is_none(waiting: tuple[Readable, str], sec
     assert _ask(f"{waiting[1]}?lsn=0/A&timeout={seconds}")[0] == 400
 
 
-def test_who_waits_is_told_that_the_applier_ends(waiting: tuple[Readable, str]) -> None:
+def test_who_waits_is_answered_that_the_applier_ends(waiting: tuple[Readable, str]) -> None:
     found, address = waiting
     threading.Timer(0.2, found.close).start()
     began = time.monotonic()

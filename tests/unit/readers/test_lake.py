@@ -108,7 +108,7 @@ def test_a_log_that_began_again_is_not_searched_for_positions_of_the_one_before(
         lake.as_of(lsn=500)
 
 
-def test_who_waits_is_told_as_soon_as_a_boundary_has_the_position_and_the_tables(tmp_path: Path) -> None:
+def test_who_waits_is_answered_as_soon_as_a_boundary_has_the_position_and_the_tables(tmp_path: Path) -> None:
     _publish(tmp_path, 1, 10)
     lake = Lake(str(tmp_path))
     assert lake.wait_for("0/A", timeout=0.0).number == 1

@@ -99,7 +99,7 @@ def test_an_lsn_of_the_same_manifest_never_falls_and_that_of_another_one_may() -
 
 
 def test_a_manifest_that_begins_takes_back_the_positions_of_the_one_before() -> None:
-    """Those of another server may be greater: who waits for one of the new server must not be told of the old one."""
+    """Those of another server may be greater: a wait for one of the new server must not end by the old one."""
     files, spool = (MemoryStore(uuid.uuid4().hex, prefix="") for _ in range(2))
     offers(files).publish(_complete(1, lsn=5000), current_at=0.0)
     same = Reports(spool, instance="test", offers=offers(files))

@@ -1,7 +1,8 @@
-"""Lake tables that an operator wants made again from the spool, before the applier looks at them.
+"""What the applier starts with: every table as it stands, and those that an operator wants made again from the spool
+as tables that have no snapshot yet.
 
-Owns the order: first the spool is found to have everything, then the log of the lake table goes, which is all that
-makes it a table. From then on it is one that has no snapshot yet. A kill in between leaves a table that is stale by
+Owns the order for the latter: first the spool is found to have everything, then the log of the lake table goes, which
+is all that makes it a table. From then on it is one that has no snapshot yet. A kill in between leaves a table that is stale by
 name, and the same command makes it again. Its data files are removed by VACUUM.
 """
 
@@ -9,14 +10,51 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
+from pyspark.sql import SparkSession
 
 from sluice.contract.applied import AppliedLog
 from sluice.errors import UsageError
 from sluice.manifest import rebuilding
+from sluice.manifest.reader import load_state, pruned_through
 from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
+from sluice_spark.lake.opening import Lake
+from sluice_spark.options import ApplyOptions
+from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.restart import find_tables
+from sluice_spark.telemetry import ApplyTelemetry
 
 _log = structlog.get_logger("sluice.apply")
+
+
+def open_ledger(
+    options: ApplyOptions,
+    store: ObjectStore,
+    log: AppliedLog | None,
+    *,
+    lake: Lake,
+    session: SparkSession,
+    telemetry: ApplyTelemetry,
+) -> Ledger:
+    """Every table as it stands now, `log` being what was last reported. Raises SparkGone, ManifestCorrupt,
+    FormatTooNew, StoreError; UsageError when a table cannot be made again as the options ask.
+    """
+    # In this order: what is pruned after the state was read is not needed by it.
+    ledger, floor_seq = Ledger(options, load_state(store)), pruned_through(store)
+    if options.rebuild:
+        log = begin_again(
+            store,
+            lake.files,
+            ledger.state,
+            log,
+            wanted=options.rebuild,
+            require_owner=lake.require_owner,
+        )
+    found = find_tables(
+        options, ledger.state.tables, log, lake=lake, session=session, telemetry=telemetry, floor_seq=floor_seq
+    )
+    ledger.begin(found, floor_seq=floor_seq)
+    return ledger
 
 
 def begin_again(
