@@ -2,8 +2,8 @@
 as tables that have no snapshot yet.
 
 Owns the order for the latter: first the spool is found to have everything, then the log of the lake table goes, which
-is all that makes it a table. From then on it is one that has no snapshot yet. A kill in between leaves a table that is stale by
-name, and the same command makes it again. Its data files are removed by VACUUM.
+is all that makes it a table. From then on it is one that has no snapshot yet. A kill in between leaves a table that
+is stale by name, and the same command makes it again. Its data files are removed by VACUUM.
 """
 
 from collections.abc import Callable
