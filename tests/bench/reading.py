@@ -7,6 +7,7 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from rich.table import Table as Printed
@@ -30,7 +31,7 @@ def p20(_rounds: int) -> dict[str, float | None]:
         with server.superuser() as connection:
             connection.execute(b"CREATE TABLE t (id int PRIMARY KEY, v int)")
             connection.execute(b"INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i")
-        settings = {
+        settings: dict[str, dict[str, Any]] = {
             "source": {"tables": ["public.*"]},
             "apply": {"freshness": "0s", "poll": "50ms"},
             "telemetry": {"apply_listen": f"127.0.0.1:{port}"},

@@ -184,7 +184,7 @@ def test_the_sql_of_views_reads_the_tables_as_of_their_boundary(pipeline: Pipeli
         pipeline.spark.sql(statement.rstrip(";"))
     assert [row.amount for row in pipeline.spark.sql("SELECT amount FROM accounts ORDER BY id").collect()] == [90, 100]
     assert pipeline.spark.sql("SELECT sum(amount) FROM `Other.accounts`").collect()[0][0] == 210
-    parser = pipeline.spark._jsparkSession.sessionState().sqlParser()  # type: ignore[attr-defined]
+    parser = pipeline.spark._jsparkSession.sessionState().sqlParser()
     for statement in views.script(lake, now, "databricks", ("accounts",)).split(";\n"):
         parser.parsePlan(statement.rstrip(";"))
     parsed = duckdb.extract_statements(views.script(lake, now, "duckdb", ()))
