@@ -75,10 +75,13 @@ def _answer(found: "AsOf", statement: str) -> Any:
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
     try:
         found.duckdb(connection, tables=_named(found, connection, statement))
-        return connection.execute(statement).to_arrow_table()
+        answer = connection.sql(statement)
+        if answer is not None:
+            return answer.to_arrow_table()
     except duckdb.Error as error:
         found.require_offered()  # what it needs may have gone meanwhile, and DuckDB only knows that a read failed
         _refused(error)
+    raise UsageError("the statement has no answer", hint="`sluice query` is for questions, such as SELECT")
 
 
 def _named(found: "AsOf", connection: "duckdb.DuckDBPyConnection", statement: str) -> list[str]:
