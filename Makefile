@@ -7,6 +7,8 @@
 PYTHON      ?= python3
 VENV        ?= .venv
 BIN         := $(VENV)/bin
+# Two steps: what `make check` needs, within a minute; and everything, with Spark, PostgreSQL and a browser's driver.
+CHECKED     := $(VENV)/.check-done
 SETUP       := $(VENV)/.setup-done
 PYTEST_ARGS ?=
 ONLY        ?=
@@ -51,24 +53,32 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help simulate setup prerequisites jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds test-ops images test test-matrix test-languages test-drills fuzz bench docs lock wheel dist notes chart baseline clean distclean
+.PHONY: help simulate setup python java jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds test-ops images test test-matrix test-languages test-drills fuzz bench docs lock wheel dist notes chart baseline clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## Make the virtual environment with everything locked (once)
 
-prerequisites:
+python:
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Python 3.11 or newer with venv is needed: sudo apt-get install python3 python3-venv (or name another: make PYTHON=python3.12 ...)" >&2; exit 1; }
+
+java:
 	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; major=$$($$java -version 2>&1 | sed -n '1s/.*version "\([0-9]*\).*/\1/p'); \
 	  [ "$${major:-0}" -ge 17 ] || \
 	  { echo "Java 17 or newer is needed: sudo apt-get install openjdk-17-jre-headless" >&2; exit 1; }
 
-$(SETUP): requirements/dev.txt pyproject.toml | prerequisites
+$(CHECKED): requirements/check.txt pyproject.toml | python
+	@echo "installing what make check needs: $$(grep -c == requirements/check.txt) packages, half a minute"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --require-hashes -r requirements/check.txt
 	$(BIN)/python -m pip install --quiet --no-deps -e .
+	@touch $@
+
+$(SETUP): requirements/dev.txt $(CHECKED) | java
+	@echo "installing everything else: $$(grep -c == requirements/dev.txt) packages; PySpark alone is 430 MB"
+	$(BIN)/python -m pip install --require-hashes -r requirements/dev.txt
 	@touch $@
 
 jars: setup ## Fetch the jars for Delta and S3 once, checked against recorded sums
@@ -100,23 +110,23 @@ down: setup ## Stop the stack in good order; its data stays
 reset: setup ## Stop the stack and delete its data
 	@$(BIN)/python -m tools.stack reset
 
-check: lint types imports spelling ## Everything that needs no server: format, lint, types, import rules, spelling
+check: lint types imports spelling ## Format, lint, types, import rules, spelling: needs neither Java nor PostgreSQL nor Spark
 
-format: setup ## Format the code
+format: $(CHECKED) ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lint: setup
+lint: $(CHECKED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: setup ## Check the types, strictly
+types: $(CHECKED) ## Check the types, strictly
 	$(BIN)/mypy $(TYPED)
 
-imports: setup ## Check who may import whom
+imports: $(CHECKED) ## Check who may import whom
 	$(BIN)/lint-imports
 
-spelling: setup
+spelling: $(CHECKED)
 	$(BIN)/codespell
 
 unit: setup ## Test the pure core: no server, seconds
@@ -217,6 +227,8 @@ lock: ## Resolve all dependencies again and write requirements/
 	  $(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
 	    --extra $$extra pyproject.toml -o requirements/$$extra.txt || exit; \
 	done
+	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
+	  --group check pyproject.toml -o requirements/check.txt
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
 	  --group image -o requirements/build.txt
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --no-deps \

@@ -27,7 +27,7 @@ def main() -> None:
     chosen = options(folder)
     began = time.monotonic()
     spark = session.start(chosen)
-    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr, unused-ignore]
     up, cpu = time.monotonic(), _cpu_seconds(java)
     stop, telemetry = threading.Event(), ApplyTelemetry(chosen)
     store = open_store(chosen.spool_uri, prefix=f"{NAME}/", options={})

@@ -363,7 +363,8 @@ from sluice.manifest import pruning as gc
 from sluice.store.opening import open_store
 gc.THREADS = 1
 store = open_store("file://{tmp_path}", options={{}})
-gc.carry_out(store, gc.plan(store, keep_seconds=0, now=lambda: __import__("datetime").datetime.fromisoformat("{LATER.isoformat()}")))
+later = __import__("datetime").datetime.fromisoformat("{LATER.isoformat()}")
+gc.carry_out(store, gc.plan(store, keep_seconds=0, now=lambda: later))
 """
     killed_at(point, script)
     assert len(old - world.objects()) == gone

@@ -28,9 +28,11 @@ FUNCTIONS = (
         "FROM generate_series(1, 1500) i)"
     ),
     """CREATE FUNCTION days(seed text) RETURNS date[] IMMUTABLE
-    RETURN ARRAY(SELECT '2000-01-01'::date + number(seed, i) % 9999 FROM generate_series(1, 1500) i) || 'infinity'::date""",
+    RETURN ARRAY(SELECT '2000-01-01'::date + number(seed, i) % 9999 FROM generate_series(1, 1500) i)
+    || 'infinity'::date""",
     """CREATE FUNCTION digits(seed text) RETURNS numeric IMMUTABLE
-    RETURN (SELECT string_agg(lpad((number(seed, i) % 10000)::text, 4, '7'), '')::numeric FROM generate_series(1, 1500) i)""",
+    RETURN (SELECT string_agg(lpad((number(seed, i) % 10000)::text, 4, '7'), '')::numeric
+    FROM generate_series(1, 1500) i)""",
 )
 
 _TOAST = (

@@ -27,16 +27,19 @@ PARTITIONS = (
     Scenario(
         "levels",
         before="""
-            CREATE TABLE r (id int, k int, region text, body text, PRIMARY KEY (id, k, region)) PARTITION BY LIST (region)
+            CREATE TABLE r (id int, k int, region text, body text, PRIMARY KEY (id, k, region)) \
+              PARTITION BY LIST (region)
             CREATE TABLE east PARTITION OF r FOR VALUES IN ('e') PARTITION BY RANGE (k)
             CREATE TABLE east_low PARTITION OF east FOR VALUES FROM (0) TO (10)
-            CREATE TABLE other (body text, spare int, region text NOT NULL, k int NOT NULL, id int NOT NULL, PRIMARY KEY (id, k, region))
+            CREATE TABLE other (body text, spare int, region text NOT NULL, k int NOT NULL, id int NOT NULL, \
+              PRIMARY KEY (id, k, region))
             ALTER TABLE other DROP COLUMN spare
             ALTER TABLE r ATTACH PARTITION other DEFAULT
             ALTER TABLE r ALTER body SET STORAGE EXTERNAL
             ALTER TABLE east_low ALTER body SET STORAGE EXTERNAL
             ALTER TABLE other ALTER body SET STORAGE EXTERNAL
-            INSERT INTO r SELECT i, i % 10, CASE WHEN i % 2 = 0 THEN 'e' ELSE 'w' END, repeat('body' || i, 900) FROM generate_series(1, 12) i
+            INSERT INTO r SELECT i, i % 10, CASE WHEN i % 2 = 0 THEN 'e' ELSE 'w' END, repeat('body' || i, 900) \
+              FROM generate_series(1, 12) i
         """,
         after="""
             UPDATE r SET region = 'w' WHERE id = 2

@@ -44,7 +44,8 @@ PUBLISHED = (
             CREATE TABLE t (id int PRIMARY KEY, region text, body text)
             ALTER TABLE t REPLICA IDENTITY FULL
             ALTER TABLE t ALTER body SET STORAGE EXTERNAL
-            INSERT INTO t SELECT i, CASE WHEN i % 2 = 0 THEN 'in' ELSE 'out' END, repeat('body' || i, 900) FROM generate_series(1, 12) i
+            INSERT INTO t SELECT i, CASE WHEN i % 2 = 0 THEN 'in' ELSE 'out' END, repeat('body' || i, 900) \
+              FROM generate_series(1, 12) i
             INSERT INTO t VALUES (13, NULL, NULL)
         """,
         after="""

@@ -65,7 +65,8 @@ ROWS = (
         "foreign_keys",
         before="""
             CREATE TABLE owner (id int PRIMARY KEY)
-            CREATE TABLE pet (id int PRIMARY KEY, owner int REFERENCES owner ON DELETE CASCADE ON UPDATE CASCADE DEFERRABLE)
+            CREATE TABLE pet (id int PRIMARY KEY, owner int REFERENCES owner ON DELETE CASCADE ON UPDATE CASCADE \
+              DEFERRABLE)
             ALTER TABLE pet ADD COLUMN friend int REFERENCES pet ON DELETE SET NULL
             INSERT INTO owner SELECT generate_series(1, 5)
             INSERT INTO pet SELECT i, i % 5 + 1, i FROM generate_series(1, 15) i
@@ -193,7 +194,8 @@ ROWS = (
         "temporal_keys",
         before="""
             CREATE TABLE t (id int4range, during daterange, v text, PRIMARY KEY (id, during WITHOUT OVERLAPS))
-            INSERT INTO t SELECT int4range(i, i + 1), daterange('2020-01-01', '2030-01-01'), 'v' FROM generate_series(1, 5) i
+            INSERT INTO t SELECT int4range(i, i + 1), daterange('2020-01-01', '2030-01-01'), \
+              'v' FROM generate_series(1, 5) i
         """,
         after="""
             UPDATE t SET v = 'u' WHERE id = '[1,2)'
@@ -300,11 +302,14 @@ ROWS = (
             CREATE TYPE trip AS (name text, spots spot[], during tstzrange)
             CREATE DOMAIN even AS int CHECK (VALUE % 2 = 0)
             CREATE DOMAIN evens AS even[]
-            CREATE TABLE t (id int PRIMARY KEY, h hstore, c citext, g grade[], s spot, trips trip[], e even, es evens, r int4multirange)
+            CREATE TABLE t (id int PRIMARY KEY, h hstore, c citext, g grade[], s spot, trips trip[], e even, \
+              es evens, r int4multirange)
             CREATE TABLE bag (h hstore, c citext, g grade[], s spot)
             ALTER TABLE bag REPLICA IDENTITY FULL
-            INSERT INTO t SELECT i, hstore('k' || i, NULLIF(i, 2)::text), 'MiXed' || i, ARRAY['low', NULL, 'it''s']::grade[], ROW(point(i, 0.1), \
-              '{high}')::spot, ARRAY[ROW('a "b"', ARRAY[ROW(NULL, '{}')::spot], '[2024-01-01,)')::trip], i * 2, ARRAY[i * 2, NULL]::evens, \
+            INSERT INTO t SELECT i, hstore('k' || i, NULLIF(i, 2)::text), 'MiXed' || i, ARRAY['low', NULL, \
+              'it''s']::grade[], ROW(point(i, 0.1), \
+              '{high}')::spot, ARRAY[ROW('a "b"', ARRAY[ROW(NULL, '{}')::spot], '[2024-01-01,)')::trip], i * 2, \
+                ARRAY[i * 2, NULL]::evens, \
               int4multirange(int4range(i, i + 2)) FROM generate_series(1, 6) i
             INSERT INTO bag SELECT h, c, g, s FROM t, generate_series(1, 2)
         """,
@@ -353,7 +358,8 @@ ROWS = (
         before="""
             CREATE TABLE t (id int PRIMARY KEY, v text, n int DEFAULT 0)
             CREATE TABLE audit (id bigserial PRIMARY KEY, what text)
-            CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO audit (what) VALUES (TG_OP || NEW.id); NEW.n := NEW.n + 1; \
+            CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO audit (what) \
+              VALUES (TG_OP || NEW.id); NEW.n := NEW.n + 1; \
               RETURN NEW; END$$
             CREATE TRIGGER noting BEFORE INSERT OR UPDATE ON t FOR EACH ROW EXECUTE FUNCTION note()
             INSERT INTO t VALUES (1, 'a'), (2, 'b')
@@ -366,9 +372,11 @@ ROWS = (
             INSERT INTO t VALUES (1, 'c'), (3, 'c') ON CONFLICT (id) DO UPDATE SET v = excluded.v
             INSERT INTO t VALUES (1, 'never') ON CONFLICT DO NOTHING
             WITH gone AS (DELETE FROM t WHERE id = 2 RETURNING v) INSERT INTO t SELECT 20, v FROM gone
-            DO $$BEGIN IF current_setting('server_version_num')::int >= 150000 THEN EXECUTE 'MERGE INTO t USING (VALUES (1), (7)) s (id) ON t.id = \
+            DO $$BEGIN IF current_setting('server_version_num')::int >= 150000 THEN EXECUTE \
+              'MERGE INTO t USING (VALUES (1), (7)) s (id) ON t.id = \
               s.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT VALUES (s.id, ''merged'')'; END IF; END$$
-            DO $$BEGIN FOR i IN 100..105 LOOP BEGIN INSERT INTO t VALUES (i, 'loop'); IF i % 2 = 0 THEN RAISE EXCEPTION 'undo'; END IF; EXCEPTION \
+            DO $$BEGIN FOR i IN 100..105 LOOP BEGIN INSERT INTO t VALUES (i, 'loop'); \
+              IF i % 2 = 0 THEN RAISE EXCEPTION 'undo'; END IF; EXCEPTION \
               WHEN OTHERS THEN NULL; END; END LOOP; END$$
             INSERT INTO seen VALUES (9, 'through a view')
             REFRESH MATERIALIZED VIEW counted
@@ -402,7 +410,8 @@ ROWS = (
         before="""
             CREATE TABLE t (id text PRIMARY KEY, body text, n int)
             ALTER TABLE t ALTER body SET STORAGE EXTERNAL, ALTER id SET STORAGE EXTERNAL
-            INSERT INTO t SELECT 'key' || s || repeat('k', 2000), (SELECT string_agg(md5(i::text || s), '') FROM generate_series(1, 200) i), 0 FROM \
+            INSERT INTO t SELECT 'key' || s || repeat('k', 2000), (SELECT string_agg(md5(i::text || s), '') \
+              FROM generate_series(1, 200) i), 0 FROM \
               generate_series(1, 4) s
         """,
         after="""

@@ -180,7 +180,8 @@ def copied(server: PostgresServer, source: str) -> list[bytes]:
     """The initial copy's format: a header, rows of text, a trailer."""
     connection = pq.PGconn.connect(server.dsn().encode())
     connection.exec_(
-        f"COPY (SELECT textin(int8out(n)), textin(textout(t)) FROM {source} AS v(n, t)) TO STDOUT (FORMAT binary)".encode()
+        f"COPY (SELECT textin(int8out(n)), textin(textout(t)) FROM {source} AS v(n, t)) "
+        "TO STDOUT (FORMAT binary)".encode()
     )
     chunks = []
     while (chunk := connection.get_copy_data(0))[0] > 0:

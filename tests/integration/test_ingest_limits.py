@@ -74,7 +74,8 @@ def test_thousands_of_savepoints_every_other_one_rolled_back_leave_the_others(pi
     started(pipeline)
     pipeline.database.execute(
         f"""DO $$ BEGIN FOR i IN 1..{SAVEPOINTS} LOOP
-          BEGIN INSERT INTO a VALUES (i, NULL); IF i % 2 = 0 THEN RAISE EXCEPTION 'rolled back'; END IF; EXCEPTION WHEN raise_exception THEN NULL; END;
+          BEGIN INSERT INTO a VALUES (i, NULL); IF i % 2 = 0 THEN RAISE EXCEPTION 'rolled back'; END IF; \
+            EXCEPTION WHEN raise_exception THEN NULL; END;
         END LOOP; END $$"""
     )
     pipeline.run(**STORED_AT_ONCE)

@@ -34,7 +34,8 @@ def ci_files() -> list[Path]:
 
 def values_of(path: Path) -> Values:
     """A file of values, read as Helm reads it."""
-    return native.values_from_yaml(path.read_text(encoding="utf-8"))
+    values: Values = native.values_from_yaml(path.read_text(encoding="utf-8"))
+    return values
 
 
 def feature(name: str) -> Values:

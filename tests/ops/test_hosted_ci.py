@@ -48,18 +48,12 @@ def test_actionlint_has_nothing_to_say() -> None:
 
 
 def test_zizmor_has_nothing_to_say_however_pedantic(tmp_path: Path) -> None:
-    command: list[str | Path] = [
-        Path(sys.executable).with_name("zizmor"),
-        "--offline",
-        "--pedantic",
-        "--format",
-        "plain",
-    ]
-    done = subprocess.run([*command, *WORKFLOWS], capture_output=True, text=True, check=False, timeout=60)
+    command = [str(Path(sys.executable).with_name("zizmor")), "--offline", "--pedantic", "--format", "plain"]
+    done = subprocess.run([*command, *map(str, WORKFLOWS)], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout
     bad = tmp_path / "bad.yml"
     bad.write_text(WORKFLOWS[0].read_text(encoding="utf-8").replace("permissions: {}", "permissions: write-all"))
-    found = subprocess.run([*command, bad], capture_output=True, text=True, check=False, timeout=60)
+    found = subprocess.run([*command, str(bad)], capture_output=True, text=True, check=False, timeout=60)
     assert "excessive-permissions" in found.stdout
 
 

@@ -29,8 +29,10 @@ def rows_in(path: Path, *, metadata: bool = False, version: int | None = None) -
 
 def marker(path: Path, store: ObjectStore, *, generation: int = 1, suffix: str = "") -> int | None:
     """What the table records for table 16385 of pipeline `shop` and the manifest in `store`."""
-    return DeltaTable(path).transaction_version(f"sluice/shop/16385/{generation}/{identity(store)}{suffix}")
+    name = f"sluice/shop/16385/{generation}/{identity(store)}{suffix}"
+    found: int | None = DeltaTable(path).transaction_version(name)
+    return found
 
 
 def version(path: Path) -> int:
-    return DeltaTable(path).version()
+    return int(DeltaTable(path).version())

@@ -95,7 +95,7 @@ def test_settings_of_spark_under_which_days_and_types_would_differ_are_not_ours(
     ):
         applied.session.conf.set(name, value)
     session.require(applied.session)
-    active = pipeline.spark._jvm.org.apache.spark.sql.SparkSession  # type: ignore[union-attr]
+    active = pipeline.spark._jvm.org.apache.spark.sql.SparkSession  # type: ignore[union-attr, unused-ignore]
     active.setActiveSession(applied.session._jsparkSession)
     applied.apply()
     days = [dt.date(year, 3, 1) for year in YEARS]

@@ -223,4 +223,4 @@ def test_a_quoted_name_is_one_identifier(spark: SparkSession, name: str) -> None
 def test_no_setting_of_the_operator_turns_substitution_on(spark: SparkSession) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.variable.substitute", "true")
-    assert private(session).sql("SELECT '${env:SLUICE_TEST_HOSTILE}'").first()[0] == "${env:SLUICE_TEST_HOSTILE}"  # type: ignore[index]
+    assert private(session).sql("SELECT '${env:SLUICE_TEST_HOSTILE}'").first()[0] == "${env:SLUICE_TEST_HOSTILE}"  # type: ignore[index, unused-ignore]

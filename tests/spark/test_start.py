@@ -55,7 +55,7 @@ def test_tables_are_found_without_spark_where_delta_finds_them(pipeline: Pipelin
         states,
         log,
         lake=lake,
-        session=NoSpark(),  # type: ignore[arg-type]
+        session=NoSpark(),  # type: ignore[arg-type, unused-ignore]
         telemetry=ApplyTelemetry(pipeline.options()),
     )
     assert [item.stale for item in found.values()] == [None, None, None]

@@ -3,11 +3,11 @@ plan, at random, or both.
 
     with running_s3(buckets=("b",)) as s3, S3FaultProxy(s3.port) as proxy:
         store = open_store("s3://b/spool", options=s3.options() | {"endpoint": proxy.endpoint})
-        fired = proxy.plan(error(403, "AccessDenied"), operations={"put"}, count=1)     # the next overwrite; `fired` is an Event
+        fired = proxy.plan(error(403, "AccessDenied"), operations={"put"}, count=1)  # `fired` is an Event
         proxy.plan(reset_after(), matches=lambda request: "/manifest/" in request.key)  # stored, and the answer is lost
         proxy.at_random(0.05, [error(503, "SlowDown"), reset_before(), truncated(), delayed(0.2)], seed=7)
-        proxy.hold(); proxy.release()                                                  # every request waits, none is refused
-        proxy.calm()                                                                   # no plan, no random fault, nothing held
+        proxy.hold(); proxy.release()  # every request waits, none is refused
+        proxy.calm()  # no plan, no random fault, nothing held
 
 A fault acts before the request reaches the server (`error`, `reset_before`, `delayed`), or after
 the server has answered it (`error_after`, `reset_after`, `truncated`, `stale_list`). The first plan

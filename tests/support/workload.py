@@ -318,7 +318,8 @@ class Workload:
         if names:
             values = [self._value(table, name) for name in names]
             self._connection.execute(
-                f"UPDATE {table.name} SET {', '.join(f'{name} = %s' for name in names)} WHERE {self._some_row(table)}".encode(),
+                f"UPDATE {table.name} SET {', '.join(f'{name} = %s' for name in names)} "
+                f"WHERE {self._some_row(table)}".encode(),
                 values,
             )
 
@@ -327,7 +328,8 @@ class Workload:
 
     def _shrink(self, table: Table) -> None:
         self._connection.execute(
-            f"DELETE FROM {table.name} WHERE ctid IN (SELECT ctid FROM {table.name} ORDER BY ctid OFFSET {_SMALL})".encode()
+            f"DELETE FROM {table.name} WHERE ctid IN "
+            f"(SELECT ctid FROM {table.name} ORDER BY ctid OFFSET {_SMALL})".encode()
         )
 
     def _change_key(self, table: Table) -> None:

@@ -41,7 +41,8 @@ KINDS: tuple[Kind, ...] = (
         "SluiceSlotLost",
         "The pipeline cannot go on from its slot: the slot is missing, invalidated, ahead of the "
         "manifest, or on another server.",
-        "Do not retry. `sluice slot show` names the case. `sluice slot recreate` goes on with a new slot where that is possible; docs/operations/disasters.md has the steps.",
+        "Do not retry. `sluice slot show` names the case. `sluice slot recreate` goes on with a new slot where that is "
+        "possible; docs/operations/disasters.md has the steps.",
     ),
     _kind(
         "slot.unreserved",
@@ -115,8 +116,8 @@ KINDS: tuple[Kind, ...] = (
         "SluiceProblemStays",
         "Changes are spooled and applied, and no look at the catalog has found that it has nothing else: what only the "
         "catalog shows may be missing, so no table is stated complete any further, and no boundary is stated.",
-        "The log of ingest says why looks fail or wait. Look for a session that holds a lock on a table of the catalog, "
-        "and for DDL that never pauses. Nothing is lost, and the statements go on by themselves.",
+        "The log of ingest says why looks fail or wait. Look for a session that holds a lock on a table of the "
+        "catalog, and for DDL that never pauses. Nothing is lost, and the statements go on by themselves.",
     ),
     _kind(
         "ingest.error",
@@ -346,8 +347,8 @@ KINDS: tuple[Kind, ...] = (
         "tables",
         "i",
         "SluiceTableNotFollowed",
-        "A table left the pipeline: it was dropped at the source, or is no longer published or selected. Its lake table "
-        "keeps the rows that it had, and gets no more. Shown until its entries are pruned.",
+        "A table left the pipeline: it was dropped at the source, or is no longer published or selected. Its lake "
+        "table keeps the rows that it had, and gets no more. Shown until its entries are pruned.",
         "If that was not meant, publish it again: it begins with a new snapshot. `sluice tables add` says how.",
     ),
     _kind(

@@ -22,7 +22,7 @@ _NO_PYTHON = "Cannot run program"
 _OTHER_PYTHON = "PYTHON_VERSION_MISMATCH"
 _CHOSEN = "spark.pyspark.python in apply.conf or PYSPARK_PYTHON says which, else it is python3"
 
-cloudpickle.register_pickle_by_value(probe)  # type: ignore[no-untyped-call]
+cloudpickle.register_pickle_by_value(probe)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 @contextmanager

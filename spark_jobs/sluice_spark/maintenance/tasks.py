@@ -84,7 +84,7 @@ class Call:
     def end(self) -> None:
         """In the thread of the turn: what it does next belongs to somebody else."""
         for name in ("spark.jobGroup.id", "spark.job.description"):
-            self.session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
+            self.session.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type, unused-ignore]
 
     def call_off(self) -> None:
         """Cancels its jobs, those to come as well. Raises SparkGone."""

@@ -7,7 +7,7 @@ from tests.ops.page.documents import Document
 
 
 def text(page: Page, selector: str) -> str:
-    return page.inner_text(selector).replace("\u00a0", " ")
+    return str(page.inner_text(selector)).replace("\u00a0", " ")
 
 
 def shows_all(page: Page, document: Document) -> None:

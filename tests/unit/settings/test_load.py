@@ -46,7 +46,8 @@ def test_the_example_of_the_design_loads(read: Read) -> None:
         """\
 version: 1
 pipeline: shop
-source: {dsn: "postgresql://sluice@127.0.0.1:5432/shop", slot: sluice_shop, publication: sluice_shop, tables: ["public.*"],
+source: {dsn: "postgresql://sluice@127.0.0.1:5432/shop", slot: sluice_shop, publication: sluice_shop,
+         tables: ["public.*"],
          streaming: parallel, two_phase: false, messages: true, origin: any}
 spool: {uri: "file:///var/lib/sluice/spool", max_delay: 2s, max_bytes: 128MiB}
 lake: {uri: "file:///var/lib/sluice/lake", mode: mirror}

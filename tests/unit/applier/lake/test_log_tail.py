@@ -44,7 +44,7 @@ def _table(
 
 
 def _tail(store: MemoryStore, *, since: int = -1) -> LogTail:
-    return LogTail(NoSpark(), "/lake/public/items", store=store, folder="public/items/", since=since)  # type: ignore[arg-type]
+    return LogTail(NoSpark(), "/lake/public/items", store=store, folder="public/items/", since=since)  # type: ignore[arg-type, unused-ignore]
 
 
 @pytest.mark.parametrize("since", [-1, 0, 2, 3])
