@@ -10,9 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def built_wheel(directory: Path) -> Path:
-    """The wheel of this checkout, built into `directory`."""
-    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(directory), str(ROOT)]
+def built_wheel(directory: Path, *, source: Path = ROOT) -> Path:
+    """The wheel of this checkout, or of the distribution below `source`, built into `directory`."""
+    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(directory), str(source)]
     subprocess.run(build, check=True, capture_output=True, timeout=120)
     return next(directory.glob("*.whl"))
 

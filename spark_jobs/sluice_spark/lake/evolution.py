@@ -145,7 +145,7 @@ def values(found: Iterable[Step], old: Shape, new: Shape, *, with_defaults: bool
     types = [step for step in found if isinstance(step, Retyped) and _stored_otherwise(step)]
     made |= {step.column.name: quote(step.before.name) for step in types}
     everywhere = bool(types) or any(defaults)
-    constants = _constants(found) if made.keys() == defaults[0].keys() else {}
+    constants = _constants(found) if with_defaults and made.keys() == defaults[0].keys() else {}
     return Values(made, "" if everywhere else " OR ".join(conditions), bool(types), constants)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from sluice_spark import jars
 from tests.support.extent import FULL
-from tests.support.installed import built_wheel
+from tests.support.installed import ROOT, built_wheel
 from tools.local.binaries import helper_account
 
 _DEADLINE_SECONDS = 900.0 if FULL else 170.0
@@ -44,11 +44,12 @@ class Installation:
     """`sluice` below `folder`. Commands run in `home`, which is not the folder of any configuration."""
 
     def __init__(self, folder: Path) -> None:
-        wheel = built_wheel(folder / "dist")
+        wheels = built_wheel(folder / "dist"), built_wheel(folder / "readers", source=ROOT / "lake")
         venv.create(folder / "venv", with_pip=False, symlinks=True)
         modules = next((folder / "venv" / "lib").glob("python3*")) / "site-packages"
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(modules)
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(modules)
         (modules / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
         self.python = folder / "venv" / "bin" / "python"
         self.program = folder / "venv" / "bin" / "sluice"
