@@ -14,6 +14,7 @@ from tests.bench import (
     catalog,
     freshness,
     idle,
+    kinds,
     long_log,
     long_run,
     memory,
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P16": backlog.p16,
     "P17": freshness.p17,
     "P18": idle.p18,
+    "P19": kinds.p19,
     "P23": idle.p23,
 }
 RESULTS = Path("build/bench.json")

@@ -21,7 +21,7 @@ from sluice import faults
 from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError
 from sluice_spark.distributed.partition_stage import ROWS, versioned
-from sluice_spark.distributed.stages import COUNT, RESULT, Piece
+from sluice_spark.distributed.stages import COUNT, RESULT, Piece, require
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded
 from sluice_spark.fold.partition import PARTS, Cutter, weight
@@ -128,14 +128,16 @@ def _stored(folded: Folded, window: WindowTask, number: int) -> Portion:
     rows = folded.rows
     if folded.replaces:
         return Portion(number, len(rows), window.written([rows]), None, replaces=True)
+    require(holds=folded.sweep is None, what="a TRUNCATE came to the executors")
     if not len(rows):
         return Portion(number, 0, Written(), None, replaces=False)
     metadata = window.kind.metadata(window.schema, wanted=window.metadata)
     plan = MergePlan.of(folded, window.schema, metadata=metadata)
     wants = wanting(rows, plan)
-    alive = ~rows[DELETED].to_numpy()
-    ready = alive & ~wants
-    written = window.written([rows if ready.all() else rows.filter(pa.array(ready))])
+    written = Written()
+    if plan.settlement is None:
+        ready = ~rows[DELETED].to_numpy() & ~wants
+        written = window.written([rows if ready.all() else rows.filter(pa.array(ready))])
     match = rows[MATCH].to_numpy()
     return Portion(
         number,
@@ -151,7 +153,9 @@ def _stored(folded: Folded, window: WindowTask, number: int) -> Portion:
 
 
 def wanting(rows: pa.Table, plan: MergePlan) -> Claims:
-    """Which of `rows` keep a value of the lake."""
+    """Which of `rows` keep a value of the lake. What is settled waits as a whole."""
+    if plan.settlement is not None:
+        return np.ones(len(rows), dtype=bool)
     flags = [rows[f"{KEEP}{column.attnum}"].to_numpy() for column in plan.kept]
     return np.logical_or.reduce(flags) if flags else np.zeros(len(rows), dtype=bool)
 
@@ -173,7 +177,8 @@ def _keys(rows: pa.Table, wants: Claims, match: Claims, window: WindowTask, numb
     table = rows.select(names)
     table = table.append_column(PORTION, pa.array(np.full(len(rows), number)))
     table = table.append_column(ROW, pa.array(np.arange(len(rows))))
-    table = table.append_column(GONE, rows[DELETED]).append_column(WANTS, pa.array(wants))
+    gone = rows[DELETED] if DELETED in rows.column_names else pa.array(np.zeros(len(rows), dtype=bool))
+    table = table.append_column(GONE, gone).append_column(WANTS, pa.array(wants))
     sink = io.BytesIO()
     table = table if match.all() else table.filter(pa.array(match))
     pq.write_table(table, sink, compression="lz4", use_dictionary=False, write_statistics=False)

@@ -30,7 +30,8 @@ def other_kind(options: ApplyOptions, state: TableState, columns: Iterable[str])
     is. The columns decide what the table holds, not a report about it.
     """
     wanted, present = kind_of(options, state.schemas[state.schema_version]), set(columns)
-    kinds = sorted(map(registered, KINDS), key=lambda kind: not kind.sign)
+    every = [kind for name in KINDS for kind in (registered(name), *registered(name).variants)]
+    kinds = sorted(every, key=lambda kind: not kind.sign)
     held = next(kind for kind in kinds if not kind.sign or kind.sign in present)
     if held.sign == wanted.sign:
         return None
@@ -47,6 +48,7 @@ def snapshot_columns(options: ApplyOptions, schema: TableSchema) -> list[tuple[s
     have such a table.
     """
     refuse_alike(schema)
+    kind_of(options, schema).require(schema)
     columns = lake_columns(options, schema)
     if not columns:
         raise UnsupportedChange(

@@ -24,7 +24,7 @@ from sluice_spark.lake.commit_way import DIRECT, NotDirect
 from sluice_spark.lake.direct.data_files import FileWriter, with_all_columns
 from sluice_spark.lake.direct.edit import Edit, with_vector
 from sluice_spark.lake.direct.joining import Joining
-from sluice_spark.lake.direct.kept_values import with_kept_values
+from sluice_spark.lake.direct.kept_values import logical, old_rows, with_kept_values
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.direct.key_search import FileKeys, Found, KeyColumns, Numbers, WindowKeys
 from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
@@ -71,6 +71,8 @@ class DirectTable:
         What was `found` for the rows of one of them is not looked for again. Raises NotDirect before
         anything is written, UnsupportedChange, StoreError; nothing is left then.
         """
+        if isinstance(plan.action, MergePlan) and plan.action.sweep is not None:
+            raise NotDirect("a TRUNCATE changes every row of the table")
         edit = Edit(base, plan.action if isinstance(plan.action, str) else "merge", reads=plan.action != "append")
         with edit.seconds.phase("find"):
             edit.layout = layout = self._live.follow(base)
@@ -123,7 +125,11 @@ class DirectTable:
     def _key_of(self, plan: CommitPlan, layout: TableLayout) -> KeyColumns | None:
         if isinstance(plan.action, RowsMergePlan):
             raise NotDirect("the table has no key")
-        return KeyColumns.of(plan.action.schema, layout) if isinstance(plan.action, MergePlan) else None
+        return (
+            KeyColumns.of(plan.action.schema, layout, only=plan.action.only)
+            if isinstance(plan.action, MergePlan)
+            else None
+        )
 
     def _fill(
         self,
@@ -161,13 +167,25 @@ class DirectTable:
             taken[hit.file.path].append(hit.positions)
         if bool((matched > 1).any()):
             raise two_rows_of_one_key(plan.schema.qualified_name)
-        deleted = rows[DELETED].to_numpy()
         edit.matched += int(matched.sum())
+        if plan.settlement is not None:
+            assert edit.layout is not None
+            old = pa.concat_tables(
+                [edit.layout.arrow.empty_table(), *(self._old_rows(hit, edit.layout) for hit in hits)]
+            )
+            ordinals = np.concatenate([np.empty(0, dtype=np.int64), *(hit.ordinals for hit in hits)])
+            return plan.settlement.settled(rows, logical(old, edit.layout), ordinals)
+        deleted = rows[DELETED].to_numpy()
         edit.deleted += int((deleted & (matched > 0)).sum())
         if plan.kept:
             assert edit.layout is not None
             rows = with_kept_values(rows, [_old(self._folder, hit) for hit in hits], plan, edit.layout)
         return rows.filter(pa.array(~deleted)) if bool(deleted.any()) else rows
+
+    def _old_rows(self, hit: Hit, layout: TableLayout) -> pa.Table:
+        """All columns of rows that were found, as data files have them."""
+        read, positions, _ = _old(self._folder, hit)
+        return old_rows(read(layout.arrow.names), pa.array(positions), layout.arrow)
 
     def search_ahead(self, plan: CommitPlan, portions: Iterable[pa.Table]) -> Found | None:
         """Where the keys of the first of `portions` are in the data files that are known now, for a
@@ -177,7 +195,7 @@ class DirectTable:
         layout, rows = self._live.layout, next(iter(portions), None)
         if layout is None or rows is None or not isinstance(plan.action, MergePlan):
             return None
-        found = self._found(rows, plan.action, KeyColumns.of(plan.action.schema, layout), None)
+        found = self._found(rows, plan.action, KeyColumns.of(plan.action.schema, layout, only=plan.action.only), None)
         files = [file for file in self._live.known() if found.keys.may_be_in(file.low, file.high)]
         return replace(found, by_path={file.path: self._positions(file, found) for file in files})
 
