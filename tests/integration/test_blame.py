@@ -12,7 +12,7 @@ from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 
 def _of(pipeline: IngestPipeline, name: str, *key: str) -> list[RowVersion]:
     table = next(one for one in pipeline.state().tables.values() if one.table_name == name)
-    return list(versions_of(pipeline.store, table, key))
+    return list(versions_of(pipeline.store, table, key, after_seq=0))
 
 
 def _shown(versions: list[RowVersion], column: str) -> list[tuple[str, object]]:
@@ -84,6 +84,13 @@ def test_rows_of_rolled_back_savepoints_were_never_there(pipeline: IngestPipelin
         ("uuid", "'0b2e2e6e-6a47-4a0f-8f43-2b7f7b6f4c11'", "0b2e2e6e-6a47-4a0f-8f43-2b7f7b6f4c11"),
         ("numeric(10,2)", "12.50", "12.50"),
         ("timestamptz", "'2026-01-02 03:04:05.6+00'", "2026-01-02 03:04:05.6+00:00"),
+        ("timestamptz", "'2026-01-02 03:04:05.6+00'", "2026-01-02 03:04:05.6+00"),
+        ("boolean", "true", "t"),
+        ("double precision", "'NaN'", "NaN"),
+        ("double precision", "'-Infinity'", "-Infinity"),
+        ("date", "'infinity'", "infinity"),
+        ("numeric(10,2)", "'NaN'", "NaN"),
+        ("numeric", "1e60", "1" + "0" * 60),
         ("bytea", "'\\x00ff'", "\\x00ff"),
         ("date", "'2026-01-02'", "2026-01-02"),
     ],

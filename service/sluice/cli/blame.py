@@ -7,7 +7,6 @@ import click
 
 from sluice.cli import output, table_names, wiring
 from sluice.cli.invocation import Invocation, common
-from sluice.contract.table_state import State
 from sluice.lsn import show
 from sluice.printable import counted, one_line
 
@@ -33,26 +32,21 @@ def blame(invocation: Invocation, table: str, key: tuple[str, ...], json_wanted:
       sluice blame public.order_lines 42 1 --json
     """
     wiring.require("obstore", "pyarrow")
-    from sluice.manifest.reader import load_state
-    from sluice.operate.blame import begins_after, versions_of
+    from sluice.manifest.reader import load_state, pruned_through
+    from sluice.operate.blame import versions_of
 
     store = wiring.open_spool(invocation.settings().settings)
-    known = {
-        (state.schema_name, state.table_name): state
-        for state in load_state(store).tables.values()
-        if state.state != State.DETACHED and state.schemas
-    }
+    known = table_names.carried(load_state(store).tables.values())
     state = known[table_names.named(table, known, what="a table that the pipeline carries")]
-    found = list(versions_of(store, state, key))
+    pruned = pruned_through(store)
+    found = list(versions_of(store, state, key, after_seq=pruned))
     if json_wanted:
-        output.as_json(
-            {"schema_version": 1, "spool_begins_after_entry": begins_after(store), "versions": list(map(_facts, found))}
-        )
+        output.as_json({"schema_version": 1, "spool_begins_after_entry": pruned, "versions": list(map(_facts, found))})
     else:
         for version in found:
             _show(version)
         click.echo(f"{counted(len(found), 'version')} in the spool", err=True)
-        if pruned := begins_after(store):
+        if pruned:
             click.echo(f"the spool begins behind entry {pruned}: earlier versions were pruned", err=True)
 
 

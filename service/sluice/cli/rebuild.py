@@ -8,7 +8,6 @@ import click
 
 from sluice.cli import output, table_names, wiring
 from sluice.cli.invocation import Invocation, common
-from sluice.contract.table_state import State
 from sluice.printable import one_line
 
 if TYPE_CHECKING:
@@ -62,10 +61,6 @@ def rebuild(invocation: Invocation, tables: tuple[str, ...], yes: bool) -> None:
 
 def _named(state: "PipelineState", tables: tuple[str, ...]) -> dict[str, str]:
     """The ids of the tables, by schema.table. Raises UsageError for a name that is none."""
-    known = {
-        (table.schema_name, table.table_name): table.table_id
-        for table in state.tables.values()
-        if table.state != State.DETACHED and table.schemas
-    }
+    known = table_names.carried(state.tables.values())
     found = [table_names.named(name, known, what="a table that the pipeline carries") for name in tables]
-    return {".".join(name): known[name] for name in dict.fromkeys(found)}
+    return {".".join(name): known[name].table_id for name in dict.fromkeys(found)}

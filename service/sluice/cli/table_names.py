@@ -26,6 +26,7 @@ from sluice.settings.tree import nearest
 from sluice.source.selection import excluding, matches, naming
 
 if TYPE_CHECKING:
+    from sluice.manifest.values import TableState
     from sluice.store.base import ObjectStore
 
 Name = tuple[str, str]
@@ -100,6 +101,17 @@ def completed(context: click.Context, parameter: click.Parameter, incomplete: st
         known = deadline.within(_COMPLETE_SECONDS, lambda: in_manifest(wiring.open_spool(settings)))
         return [name for name in sorted(map(".".join, known)) if name.startswith(incomplete)]
     return []
+
+
+def carried(states: "Iterable[TableState]") -> "dict[Name, TableState]":
+    """The tables that the pipeline carries, by name: of two with one name the newest. Not that of logical messages."""
+    from sluice.ingest.tables.messages import TABLE_ID
+
+    return {
+        (state.schema_name, state.table_name): state
+        for state in sorted(states, key=lambda state: state.generation_seq)
+        if state.state != State.DETACHED and state.table_id != TABLE_ID
+    }
 
 
 def in_manifest(store: "ObjectStore") -> dict[Name, State]:

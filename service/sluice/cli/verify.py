@@ -9,7 +9,6 @@ import click
 
 from sluice.cli import output, policies, table_names, wiring
 from sluice.cli.invocation import Invocation, common
-from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT, NOT_COMPARED
 from sluice.errors import ApplyError, UsageError, VerificationFailed
 from sluice.lsn import show
@@ -213,11 +212,7 @@ def _concluded(verdicts: "Sequence[Comparison]", *, named: bool) -> int:
 
 def _chosen(known: "Mapping[str, TableState]", names: Sequence[str]) -> "list[TableState]":
     """The tables named, or all that are carried. Raises UsageError for a name that is none of them."""
-    carried = {
-        (state.schema_name, state.table_name): state
-        for state in sorted(known.values(), key=lambda state: state.generation_seq)
-        if state.state != State.DETACHED and state.table_id != "0"
-    }
+    carried = table_names.carried(known.values())
     wanted = [table_names.named(name, carried, what="a table that the pipeline carries") for name in names]
     return [carried[name] for name in (dict.fromkeys(wanted) or sorted(carried))]
 

@@ -5,9 +5,8 @@ rolled-back subtransactions do not exist, and where the spool begins is stated: 
 denied. Reads only.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,15 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice.contract import envelope
-from sluice.contract.entries import Changes, Entry, Repair, Segment, Snapshot
+from sluice.contract.entries import Changes, Entry, Repair, Segment, Snapshot, digest
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import ManifestCorrupt, ObjectMissing, UsageError
-from sluice.manifest.reader import pruned_through, read_entries
+from sluice.ingest.tables.messages import TABLE_ID as MESSAGES
+from sluice.manifest.reader import read_entries
 from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
-
-MESSAGES = "0"
-"""The table of logical messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +44,31 @@ class RowVersion:
     messages: tuple[str, ...] = ()
 
 
-def begins_after(store: ObjectStore) -> int:
-    """The last entry that may have been pruned, 0 when the spool has all of them."""
-    return pruned_through(store)
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a row has in the key column `name`: `value`, or the mark `text` where the type cannot hold it."""
+
+    name: str
+    value: Any
+    text: str
+
+    def is_in(self, row: Mapping[str, Any], marks: Mapping[str, str]) -> bool:
+        """Whether `row` has it."""
+        if self.name in marks:
+            return marks[self.name] == self.text
+        found = row[self.name]
+        # NaN is a key like any other, and in Python it is not equal to itself.
+        return self.value is not None and (found == self.value or (found != found and self.value != self.value))
 
 
-def versions_of(store: ObjectStore, table: TableState, key: Sequence[str]) -> Iterator[RowVersion]:
-    """The versions of the row of `table` with `key` (texts, in the order of its key), oldest first. Raises UsageError
-    for a key of another form, ManifestCorrupt, FormatTooNew, StoreError.
+def versions_of(store: ObjectStore, table: TableState, key: Sequence[str], *, after_seq: int) -> Iterator[RowVersion]:
+    """The versions of the row of `table` with `key` (texts, in the order of its key), in the entries after
+    `after_seq`, oldest first. Raises UsageError for a key of another form, ManifestCorrupt, FormatTooNew, StoreError.
     """
+    if not table.schemas:
+        raise UsageError(
+            f"{table.schema_name}.{table.table_name} has no snapshot yet", hint="`sluice tables` says what it waits for"
+        )
     newest = table.schemas[table.schema_version]
     columns = newest.key_columns
     if not columns:
@@ -67,7 +80,7 @@ def versions_of(store: ObjectStore, table: TableState, key: Sequence[str]) -> It
         names = ", ".join(column.name for column in columns)
         raise UsageError(f"the key has {len(columns)} columns ({names}), and {len(key)} were given")
     wanted = dict(zip((column.attnum for column in columns), key, strict=True))
-    for entry, _ in read_entries(store, after_seq=begins_after(store)):
+    for entry, _ in read_entries(store, after_seq=after_seq):
         yield from _in_entry(store, entry, table, wanted)
 
 
@@ -82,7 +95,7 @@ def _in_entry(store: ObjectStore, entry: Entry, table: TableState, wanted: Mappi
             found += _in_segment(store, entry, segment, schema, wanted)
     said = _messages(store, body, {one.lsn for one in found}) if found and isinstance(body, Changes) else {}
     for one in sorted(found, key=lambda version: version.lsn):
-        yield one if one.lsn not in said else _with(one, said[one.lsn])
+        yield replace(one, messages=said.get(one.lsn, ()))
 
 
 def _may_hold(segment: Segment, schema: TableSchema, wanted: Mapping[int, str]) -> bool:
@@ -110,11 +123,12 @@ def _in_segment(
     if len(keys) != len(wanted):
         return
     rows = _rows(store, segment)
-    values = {column.name: _as(rows.schema.field(column.name).type, wanted[column.attnum], column) for column in keys}
+    values = [_as(rows.schema.field(column.name).type, wanted[column.attnum], column) for column in keys]
     for row in rows.to_pylist():
-        now = all(row[name] == value for name, value in values.items())
+        marks, old_marks = (dict(row.get(name) or {}) for name in envelope.MARKS)
+        now = all(one.is_in(row, marks) for one in values)
         old = row.get(envelope.OLD)
-        before = old is not None and all(name in old and old[name] == value for name, value in values.items())
+        before = old is not None and all(one.name in old and one.is_in(old, old_marks) for one in values)
         op = row[envelope.OP]
         if op == envelope.OP_TRUNCATE or (now and op != envelope.OP_DELETE) or before:
             yield _version(entry, segment, schema, row, gone=not now and op == envelope.OP_UPDATE)
@@ -154,11 +168,6 @@ def _moved(row: Mapping[str, Any], schema: TableSchema) -> bool:
     return old is not None and any(name in old and old[name] != row.get(name) for name in names)
 
 
-def _with(version: RowVersion, messages: tuple[str, ...]) -> RowVersion:
-    fields = {name: getattr(version, name) for name in RowVersion.__dataclass_fields__}
-    return RowVersion(**{**fields, "messages": messages})
-
-
 def _messages(store: ObjectStore, body: Changes, lsns: set[int]) -> dict[int, tuple[str, ...]]:
     """The logical messages of the transactions that ended at `lsns`: prefix, and content as text."""
     found: dict[int, tuple[str, ...]] = {}
@@ -179,24 +188,27 @@ def _rows(store: ObjectStore, segment: Segment) -> pa.Table:
         data = store.get(segment.key)
     except ObjectMissing as error:
         raise ManifestCorrupt(f"the segment {segment.key} is missing", hint="`sluice spool verify` looks") from error
-    if len(data) != segment.bytes or hashlib.sha256(data).hexdigest() != segment.sha256:
+    if len(data) != segment.bytes or digest(data) != segment.sha256:
         raise ManifestCorrupt(f"the segment {segment.key} is not the one that the manifest describes")
     rows: pa.Table = pq.read_table(pa.BufferReader(data))
     body = segment.body
     if body is None or not body.aborted_xids:
         return rows
-    spans = tuple(zip(body.aborted_xids.firsts, body.aborted_xids.lasts, strict=True))
-    kept = [not any(first <= xid <= last for first, last in spans) for xid in rows[envelope.XID].to_pylist()]
+    kept = [xid not in body.aborted_xids for xid in rows[envelope.XID].to_pylist()]
     return rows.filter(pa.array(kept, pa.bool_()))
 
 
-def _as(kind: pa.DataType, text: str, column: ColumnSchema) -> Any:
-    """`text` as a value of the column. Raises UsageError."""
+def _as(kind: pa.DataType, text: str, column: ColumnSchema) -> _Wanted:
+    """What a row has in the column whose value PostgreSQL prints as `text`. Raises UsageError."""
     try:
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            return bytes.fromhex(text.removeprefix("\\x"))
-        return pa.array([text], pa.string()).cast(kind)[0].as_py()
+            return _Wanted(column.name, bytes.fromhex(text.removeprefix("\\x")), text)
+        if pa.types.is_boolean(kind):
+            text = {"t": "true", "f": "false"}.get(text, text)
+        return _Wanted(column.name, pa.array([text], pa.string()).cast(kind)[0].as_py(), text)
     except (pa.ArrowException, ValueError):
+        if column.lake.special:
+            return _Wanted(column.name, None, text)
         raise UsageError(
             f"the key column {column.name} is {column.type_name}, and what was given is not", hint="give it as text"
         ) from None
