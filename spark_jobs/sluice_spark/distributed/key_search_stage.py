@@ -139,7 +139,7 @@ def mark(task: MarkTask, batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
     account for the driver.
     """
     vectors = VectorFile()
-    old = OldRows(task.window.folder, task.window.layout)
+    old = OldRows(task.window.folder, task.window.layout, [])  # what a task leaves behind nobody deletes but VACUUM
     marked: list[MarkedFile] = []
     rows_of: dict[int, list[Numbers]] = defaultdict(list)
     for name, hits in _by_file(batches).items():

@@ -114,7 +114,7 @@ class DirectTable:
         if old.feeds and not old.names.items() <= layout.names.items():
             raise columns_in_a_feed()
         edit = Edit(base, "overwrite", reads=True)
-        gone = OldRows(self._folder, old)
+        gone = OldRows(self._folder, old, edit.orphans)
         writer = self._writer(layout)
         with self._discarded_unless_whole(edit), edit.seconds.phase("write"):
             held: list[pa.Table] = []
@@ -131,7 +131,6 @@ class DirectTable:
             if held and (rows := pa.concat_tables(held)):
                 writer.put(rows, edit.written)
             edit.replaced += gone.actions()
-            edit.orphans += gone.paths
             faults.point("apply.direct.data_written")
         return edit
 
@@ -291,14 +290,11 @@ class DirectTable:
     def _state_old_rows(self, edit: Edit, taken: Taken) -> None:
         """States the rows that go, for readers of changes."""
         assert edit.layout is not None
-        old = OldRows(self._folder, edit.layout)
-        try:
-            for path, parts in taken.items():
-                positions, gone = (np.concatenate(one) for one in zip(*parts, strict=True))
-                old.take(path, int(self._live.by_path[path].add["size"]), positions, gone)
-            edit.replaced += old.actions()
-        finally:
-            edit.orphans += old.paths
+        old = OldRows(self._folder, edit.layout, edit.orphans)
+        for path, parts in taken.items():
+            positions, gone = (np.concatenate(one) for one in zip(*parts, strict=True))
+            old.take(path, int(self._live.by_path[path].add["size"]), positions, gone)
+        edit.replaced += old.actions()
         faults.point("apply.direct.changes_written")
 
     def _name(self, path: str, key: KeyColumns) -> str:

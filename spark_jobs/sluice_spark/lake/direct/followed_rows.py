@@ -111,16 +111,16 @@ def action(path: str, size: int) -> dict[str, Any]:
 
 
 class OldRows:
-    """The rows of a table of `layout` that go, in files of `folder`. `paths` are those of the files, also when
-    one could not be stored.
+    """The rows of a table of `layout` that go, in files of `folder`. The path of each file joins `orphans` before it is
+    stored.
     """
 
-    def __init__(self, folder: TableFolder, layout: TableLayout) -> None:
+    def __init__(self, folder: TableFolder, layout: TableLayout, orphans: list[str]) -> None:
         self._folder = folder
         self._layout = layout
+        self._orphans = orphans
         self._held: list[pa.Table] = []
         self._actions: list[dict[str, Any]] = []
-        self.paths: list[str] = []
 
     def take(self, path: str, size: int, positions: Numbers, gone: Claims) -> None:
         """The rows at `positions` of the data file `path` go; those `gone` are deleted, the others replaced. Raises
@@ -149,6 +149,6 @@ class OldRows:
         content = parquet(pa.concat_tables(self._held))
         self._held = []
         path = f"_change_data/cdc-00000-{uuid.uuid4()}.c000.snappy.parquet"
-        self.paths.append(path)
+        self._orphans.append(path)
         self._folder.put(path, content)
         self._actions.append(action(path, len(content)))
