@@ -99,7 +99,7 @@ class DeltaTransaction:
         named = int(protocol.minWriterVersion()) >= _FEATURES_NAMED
         return read_layout(
             str(metadata.schemaString()),
-            properties=self._configuration,
+            properties=dict(self._names.convert(metadata.configuration())),
             partitions=list(self._names.convert(metadata.partitionColumns())),
             features=list(self._names.convert(protocol.writerFeatureNames())) if named else [],
         )
@@ -149,14 +149,10 @@ class DeltaTransaction:
         made += [names.action(json.dumps(action, ensure_ascii=False)) for action in actions]
         self._register(metrics)
         tags = names.map()
-        if str(self._configuration.get(_TRACKING, "")).lower() == "true":
+        if _property(self._transaction.metadata(), _TRACKING) == "true":
             tags.put(_PRESERVED, "true")
         done = self._transaction.commit(names.seq(made), self._operation(operation), names.utils.toScalaMap(tags))
         return int(done)
-
-    @property
-    def _configuration(self) -> dict[str, str]:
-        return dict(self._names.convert(self._transaction.metadata().configuration()))
 
     def change_columns(
         self, fields: Sequence[Field], *, markers: Mapping[str, int], stated: Sequence[Field] | None = None
@@ -256,5 +252,10 @@ def _is_mapped(properties: Mapping[str, str]) -> bool:
 
 def _mapping(metadata: Any) -> str:
     """How the columns of a table are found in its data files."""
-    mode = metadata.configuration().get("delta.columnMapping.mode")
-    return str(mode.get()).lower() if mode.isDefined() else "none"
+    return _property(metadata, "delta.columnMapping.mode") or "none"
+
+
+def _property(metadata: Any, name: str) -> str:
+    """A property of a table in lower case, empty where it has none of that name."""
+    value = metadata.configuration().get(name)
+    return str(value.get()).lower() if value.isDefined() else ""
