@@ -84,6 +84,17 @@ def seq_of(table: DeltaFolder, version: int) -> int | None:
     return next((one["version"] for one in markers if one["appId"].count("/") == 4), None)
 
 
+def check_feed(session: SparkSession, pipeline: Pipeline, rows: FollowedRows, first: int, last: int) -> None:
+    """What Spark reads as the changes of each version is what the rows before and after it say."""
+    table, found = DeltaFolder(pipeline.path()), changes_by_spark(session, pipeline, first, last)
+    before = rows.by_seq[min(rows.by_seq)]
+    for version in range(first, last + 1):
+        seq = seq_of(table, version)
+        after = before if seq is None else rows.by_seq[seq]
+        assert found[version] == feed_of(before, after), f"version {version}"
+        before = after
+
+
 @pytest.fixture(params=SEEDS)
 def seed(request: pytest.FixtureRequest) -> int:
     number: int = request.param
@@ -119,13 +130,7 @@ def test_rows_keep_their_ids_and_readers_see_every_change(pipeline: Pipeline, wa
     assert {number: version for number, version, _ in table.state().tracked_rows()} == ids
     for version in range(first, last + 1):
         check_checksum(table, version)
-    found = changes_by_spark(session, pipeline, first, last)
-    before = rows.by_seq[min(rows.by_seq)]
-    for version in range(first, last + 1):
-        seq = seq_of(table, version)
-        after = before if seq is None else rows.by_seq[seq]
-        assert found[version] == feed_of(before, after), f"version {version}"
-        before = after
+    check_feed(session, pipeline, rows, first, last)
 
 
 @pytest.mark.timeout(600)
@@ -152,13 +157,7 @@ def test_files_that_are_joined_keep_ids_and_versions_of_rows_and_say_nothing_of_
             if old.get(row["name"]) == rows.rows[row["name"]] and version != made:
                 assert version == before[row["name"]], "a row that was copied says that it was changed"
     last = table.versions()[-1]
-    found = changes_by_spark(windows.session, pipeline, first, last)
-    before_rows = rows.by_seq[min(rows.by_seq)]
-    for version in range(first, last + 1):
-        seq = seq_of(table, version)
-        after = before_rows if seq is None else rows.by_seq[seq]
-        assert found[version] == feed_of(before_rows, after), f"version {version}"
-        before_rows = after
+    check_feed(windows.session, pipeline, rows, first, last)
     with pytest.raises(DeltaError, match="Column mapping is not supported"):
         # Its readers of rows are, see below.
         DeltaTable(pipeline.path()).load_cdf(starting_version=first, ending_version=last)

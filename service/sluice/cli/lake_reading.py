@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import click
+
 from sluice.cli import wiring
 from sluice.errors import FormatTooNew, Interrupted, ManifestCorrupt, ServiceError, StoreUnavailable, UsageError
 from sluice.settings import Settings
@@ -16,6 +18,16 @@ if TYPE_CHECKING:
     from sluice_lake import AsOf, Lake
 
 _LSN = re.compile(r"\A[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}\Z")
+
+moment = click.option(
+    "--as-of",
+    "moment",
+    default="latest",
+    show_default=True,
+    metavar="LSN|TIME",
+    help="The last boundary that holds nothing which ended after this LSN, or was committed after this time.",
+)
+"""What `as_of` takes, as an option of a command."""
 
 
 def lake_of(settings: Settings) -> "Lake":

@@ -23,14 +23,7 @@ SHOWN = 1000
 
 @click.command()
 @click.argument("statement", metavar="SQL")
-@click.option(
-    "--as-of",
-    "moment",
-    default="latest",
-    show_default=True,
-    metavar="LSN|TIME",
-    help="The last boundary that holds nothing which ended after this LSN, or was committed after this time.",
-)
+@lake_reading.moment
 @click.option(
     "-o",
     "--output",

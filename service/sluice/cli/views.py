@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @click.option("--engine", type=click.Choice(["spark", "duckdb", "databricks"]), required=True, help="Whose SQL it is.")
-@click.option(
-    "--as-of",
-    "moment",
-    default="latest",
-    show_default=True,
-    metavar="LSN|TIME",
-    help="The last boundary that holds nothing which ended after this LSN, or was committed after this time.",
-)
+@lake_reading.moment
 @common
 def views(invocation: Invocation, tables: tuple[str, ...], engine: str, moment: str) -> None:
     """Write SQL that makes a view of each table, or of those that are named, at the version of one boundary.
