@@ -69,11 +69,11 @@ class Configuration:
                 f"{', '.join(differing)} cannot change while a process runs, and nothing of the file was taken",
                 hint="restart the process, or set it back",
             )
-        other = sorted(name for name in self._names() if self._options.mode_of(name) != read.mode_of(name))
+        other = sorted(name for name in self._names() if self._options.targets_of(name) != read.targets_of(name))
         if other:
             raise UsageError(
-                f"the mode of {', '.join(other[:3])} cannot change while a process runs",
-                hint="set it back; docs/how-to/adding-tables.md says how a table gets another mode",
+                f"the targets of {', '.join(other[:3])} cannot change while a process runs",
+                hint="set them back; docs/how-to/adding-tables.md says how a table gets other lake tables",
             )
         if _stores(read) != _stores(self._options):
             self._rotated()

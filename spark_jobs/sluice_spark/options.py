@@ -6,10 +6,12 @@ repr.
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.contract import applied, lake_kinds
+from sluice.contract.lake_targets import LakeTarget
 from sluice.errors import UsageError
 
 AUTO = "auto"
@@ -24,7 +26,7 @@ SHORTEST_VACUUM_SECONDS = 3600.0
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
     """Everything the applier needs to know. `tables` maps "schema.table" to overrides such as
-    {"mode": "changelog"}. `replaces` are pipelines whose lake tables this one may replace.
+    {"targets": [{"kind": "changelog"}]}. `replaces` are pipelines whose lake tables this one may replace.
 
     `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id,
     ...). `jars` is the directory of jars (empty: the default). The manifest is looked at every
@@ -61,7 +63,7 @@ class ApplyOptions:
     vacuum_seconds: float = 7 * 86400.0
     boundary_retention_seconds: float = 3600.0
     maintenance_share: float = 0.05
-    tables: dict[str, dict[str, str | float]] = field(default_factory=dict)
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     spark_master: str = "local[*]"
     spark_conf: dict[str, str] = field(default_factory=dict)
     driver_memory: str = "2g"
@@ -95,25 +97,19 @@ class ApplyOptions:
     fixed_settings: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        for section, option, default, offered in (
-            ("lake", "mode", self.mode, tuple(lake_kinds.KINDS)),
-            ("apply", "way", self.way, WAYS),
-        ):
-            for name, value in [
-                (f"{section}.{option}", default),
-                *((f"tables.{table}.{option}", here.get(option, default)) for table, here in self.tables.items()),
-            ]:
-                if value not in offered:
-                    raise UsageError(
-                        f"{name} is {value!r}, which this version does not offer",
-                        hint=f"choose one of: {', '.join(offered)}",
-                    )
+        _offered("lake.mode", self.mode, lake_kinds.KINDS)
+        _offered("apply.way", self.way, WAYS)
+        for table, here in self.tables.items():
+            _offered(f"tables.{table}.way", here.get("way", self.way), WAYS)
+            for target in self.targets_of(table):
+                _offered(f"tables.{table}.targets.kind", target.kind, lake_kinds.KINDS)
         if min(self.workers, self.max_window_bytes, self.max_memory_bytes) < 1:
             raise UsageError("workers, max_window_bytes and max_memory_bytes must be at least 1")
 
-    def mode_of(self, qualified_name: str) -> str:
-        """The kind of lake table that is configured for a table, by name."""
-        return str(self.tables.get(qualified_name, {}).get("mode", self.mode))
+    def targets_of(self, qualified_name: str) -> tuple[LakeTarget, ...]:
+        """The lake tables that are configured for a table, by name."""
+        own = self.tables.get(qualified_name, {}).get("targets")
+        return (LakeTarget(self.mode),) if own is None else tuple(LakeTarget.decode(target) for target in own)
 
     def way_of(self, qualified_name: str) -> str:
         """The way configured for a table."""
@@ -159,3 +155,10 @@ class ApplyOptions:
             return ApplyOptions(**value)
         except TypeError as error:
             raise UsageError("the applier's options lack pipeline, spool_uri or lake_uri") from error
+
+
+def _offered(name: str, value: str, offered: Iterable[str]) -> None:
+    if value not in offered:
+        raise UsageError(
+            f"{name} is {value!r}, which this version does not offer", hint=f"choose one of: {', '.join(offered)}"
+        )

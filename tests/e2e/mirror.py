@@ -92,7 +92,7 @@ class Mirror:
             once=True,
             poll_seconds=0.05,
             tables={
-                **{name: {"mode": "changelog"} for name in CHANGELOGS},
+                **{name: {"targets": [{"kind": "changelog"}]} for name in CHANGELOGS},
                 **{name: {"way": way} for name, way in (ways or {}).items()},
             },
             **more,

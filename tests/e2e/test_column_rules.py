@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED
+from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.schema import ColumnRule
 from sluice.contract.verified import DIFFERENT, EQUAL
 from sluice.errors import SlotLost
@@ -187,7 +188,7 @@ EDITED: tuple[tuple[dict[str, ColumnRule | None], dict[str, Any]], ...] = (
 
 def test_a_changelog_has_old_rows_without_what_the_rules_keep_out(apart: Mirror) -> None:
     rules = with_keys({"card": EXCLUDED, "email": hashed(KEYS[0]), "phone": mask("***")})
-    options = under(rules, "public.grown_log", mode="changelog")
+    options = under(rules, "public.grown_log", targets=(LakeTarget("changelog"),))
     apart.execute(
         "CREATE TABLE grown_log (id int PRIMARY KEY, card text, email text, phone text)",
         "ALTER TABLE grown_log REPLICA IDENTITY FULL",

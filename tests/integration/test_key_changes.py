@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice import faults
+from sluice.contract.lake_targets import LakeTarget
 from sluice.ingest.options import FlushPolicy
 from sluice.ingest.tables.policies import Policies, TablePolicy
 from tests.support.catalog_stories import (
@@ -197,7 +198,7 @@ def test_a_changelog_is_read_again_when_old_rows_come_with_fewer_columns(
 ) -> None:
     before = (*KEYED[:1], "ALTER TABLE t REPLICA IDENTITY FULL", *KEYED[1:])
     after = (*CHANGES, "ALTER TABLE t REPLICA IDENTITY DEFAULT", *CHANGES[:1])
-    options = {**RESYNC, "policies": Policies(TablePolicy(mode="changelog"))}
+    options = {**RESYNC, "policies": Policies(TablePolicy(targets=(LakeTarget("changelog"),)))}
     changed_while_down(pipeline, before, after, runs=2, **options)
     assert_equal(pipeline, tmp_path, {"key": 1})
 

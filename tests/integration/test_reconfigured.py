@@ -68,9 +68,10 @@ def test_an_edited_file_is_taken_whole_or_not_at_all_and_nothing_pauses(database
         os.kill(pipe.process.pid, signal.SIGHUP)
         pipe.wait(lambda: not refused(pipe) and states(pipe) == {"kept": "live", "logs": "live"})
 
-        edit(pipe, ("limits:", 'tables: {"public.kept": {mode: changelog}, "public.new": {mode: changelog}}\nlimits:'))
-        assert "the mode of public.kept cannot change" in pipe.wait(lambda: refused(pipe))
-        edit(pipe, ('"public.kept": {mode: changelog}, ', ""))
+        changed = ", ".join(f'"public.{name}": {{targets: [{{kind: changelog}}]}}' for name in ("kept", "new"))
+        edit(pipe, ("limits:", f"tables: {{{changed}}}\nlimits:"))
+        assert "the targets of public.kept cannot change" in pipe.wait(lambda: refused(pipe))
+        edit(pipe, ('"public.kept": {targets: [{kind: changelog}]}, ', ""))
         pipe.wait(lambda: not refused(pipe))
 
         events = [event["event"] for event in pipe.events()]

@@ -29,7 +29,7 @@ from tests.support.pipeline import wait_until
 
 LOG = replace(SCHEMA, table_id="16386", table_name="log")
 """A changelog, in which a window that is applied twice shows: a MERGE by key would hide it."""
-MODES = {"public.log": {"mode": "changelog"}}
+MODES = {"public.log": {"targets": [{"kind": "changelog"}]}}
 TABLES = (SCHEMA, LOG)
 
 Rows = Counter[tuple[object, ...]]

@@ -39,7 +39,7 @@ CHUNKED = replace(SCHEMA, table_id="16386", table_name="chunked")
 IN_PARTS = replace(SCHEMA, table_id="16388", table_name="in_parts")
 KEYS = 60
 POINTS = ("snapshot", "joined", "cut", "folded", "marked", "finished", "appended")
-AS_CHANGELOG = {"public.chunked": {"mode": "changelog"}}
+AS_CHANGELOG = {"public.chunked": {"targets": [{"kind": "changelog"}]}}
 """Chunks of a mirror are not joined: they are applied one by one."""
 SPECULATION = {
     "spark.speculation": "true",

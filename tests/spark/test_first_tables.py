@@ -33,7 +33,7 @@ ROWS: list[dict[str, object]] = [{"id": 1, "a `b` ${c}": "ü\n", "f": -0.0, "l":
 NO_KEY = table_schema(column("v", 1, INT4), column("s", 2, TEXT), identity="n")
 CASES: dict[str, tuple[TableSchema, list[dict[str, object]], dict[str, object]]] = {
     "mirror": (WIDE, ROWS, {}),
-    "changelog": (WIDE, ROWS, {"tables": {"public.items": {"mode": "changelog"}}}),
+    "changelog": (WIDE, ROWS, {"tables": {"public.items": {"targets": [{"kind": "changelog"}]}}}),
     "no rows": (WIDE, [], {}),
     "no key": (NO_KEY, [{"v": 1, "s": "x"}, {"v": 1, "s": "x"}], {}),
     "no metadata columns": (SCHEMA, [{"id": 1, "v": 2, "big": "b", "at": None}], {"metadata_columns": False}),

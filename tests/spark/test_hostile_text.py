@@ -165,7 +165,7 @@ def test_no_text_of_the_source_is_ever_read_as_sql(
             change.lsn, change.ordinal = end, place
         segments += [manifest.segment(rows, first), manifest.segment(later, wider)]
     manifest.append(Changes(tuple(segments), Commits([end], [end], [7], {0: (origin, 5)})), through_lsn=end)
-    log = pipeline.apply(tables={log_name: {"mode": "changelog"}})
+    log = pipeline.apply(tables={log_name: {"targets": [{"kind": "changelog"}]}})
     assert {row.state for row in log.tables.values()} == {"live"}, [row.reason for row in log.tables.values()]
     expected = {
         one: {key: one, text: two, at: None, new: default, until: "infinity"},

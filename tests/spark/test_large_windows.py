@@ -118,7 +118,7 @@ def test_new_rows_and_every_change_of_a_changelog_are_appended_as_they_stream_by
     pipeline.manifest.entry(
         [(older, SCHEMA), (newer, wider), ([Change("u", _row(key, 2)) for key in range(1, 90)], log)]
     )
-    pipeline.apply(max_memory_bytes=SMALL, tables={"public.log": {"mode": "changelog"}})
+    pipeline.apply(max_memory_bytes=SMALL, tables={"public.log": {"targets": [{"kind": "changelog"}]}})
     assert _by_key(pipeline.rows()) == {key: {**_row(key), "extra": 7 if key < 100 else 1} for key in range(1, 200)}
     logged = lake.rows_in(pipeline.path("log"), metadata=True)
     assert sorted((row["_sluice_op"], row["id"], row["_sluice_ordinal"]) for row in logged) == [

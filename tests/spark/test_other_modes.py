@@ -92,7 +92,7 @@ def test_a_changelog_by_configuration_keeps_old_rows_and_what_was_not_sent(pipel
     pipeline.manifest.table(schema)
     pipeline.manifest.snapshot([], schema)
     pipeline.manifest.transaction([Change("u", {"id": 2}, old={"id": 1}, unchanged=("big",))], schema)
-    pipeline.apply(tables={"public.items": {"mode": "changelog"}})
+    pipeline.apply(tables={"public.items": {"targets": [{"kind": "changelog"}]}})
     row = lake.rows_in(pipeline.path(), metadata=True)[0]
     assert (row["_sluice_old"], row["_sluice_unchanged"], row["big"]) == ({"id": 1}, [2], None)
 
@@ -111,7 +111,7 @@ def test_a_changelog_names_the_origin_of_each_transaction(pipeline: Pipeline, me
     pipeline.manifest.append(
         Changes((segment,), Commits(ends, ends, [7, 8], {1: ("upstream", 2**64 - 1)})), through_lsn=ends[1]
     )
-    pipeline.apply(max_memory_bytes=memory, tables={"public.items": {"mode": "changelog"}})
+    pipeline.apply(max_memory_bytes=memory, tables={"public.items": {"targets": [{"kind": "changelog"}]}})
     rows = {
         row["id"]: (row["_sluice_origin"], row["_sluice_origin_lsn"])
         for row in lake.rows_in(pipeline.path(), metadata=True)
@@ -119,9 +119,9 @@ def test_a_changelog_names_the_origin_of_each_transaction(pipeline: Pipeline, me
     assert rows == {0: (None, None), 1: (None, None), 2: (None, None), 3: ("upstream", 2**64 - 1)}
 
 
-def test_history_mode_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="history"):
-        ApplyOptions("p", "file:///s", "file:///l", tables={"public.t": {"mode": "history"}})
+def test_a_kind_that_nobody_registered_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="snapshots"):
+        ApplyOptions("p", "file:///s", "file:///l", tables={"public.t": {"targets": [{"kind": "snapshots"}]}})
 
 
 def test_E05_rows_older_than_a_column_get_its_default_once(pipeline: Pipeline) -> None:
@@ -262,7 +262,7 @@ def test_an_identity_column_of_any_name_keeps_its_old_value_in_a_changelog(pipel
     pipeline.manifest.table(schema)
     pipeline.manifest.snapshot([old], schema)
     pipeline.manifest.transaction([Change("u", new, old=old)], schema)
-    pipeline.apply(tables={"public.items": {"mode": "changelog"}})
+    pipeline.apply(tables={"public.items": {"targets": [{"kind": "changelog"}]}})
     found = {row["_sluice_op"]: row for row in lake.rows_in(pipeline.path(), metadata=True)}
     assert (found["u"]["_sluice_old"], {name: found["u"][name] for name in names}) == (old, new)
 
@@ -305,7 +305,7 @@ def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resy
     [
         ("d", {}, 4),
         ("f", {}, 2),
-        ("f", {"tables": {"public.items": {"mode": "changelog"}}}, 4),
+        ("f", {"tables": {"public.items": {"targets": [{"kind": "changelog"}]}}}, 4),
         ("f", {"max_memory_bytes": 1}, 2),
     ],
 )

@@ -341,7 +341,7 @@ def test_a_truncate_between_two_chunks_leaves_no_row_from_before_it(
 def test_a_changelog_has_each_row_of_a_snapshot_in_chunks_once_and_no_change_between(
     pipeline: Pipeline, seed: int
 ) -> None:
-    choice, log = random.Random(seed), {"public.items": {"mode": "changelog"}}
+    choice, log = random.Random(seed), {"public.items": {"targets": [{"kind": "changelog"}]}}
     heap = heap_of(pipeline)
     for step, place in enumerate(choice.sample(range(RANGES), RANGES)):
         if step:

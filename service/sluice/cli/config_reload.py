@@ -10,6 +10,7 @@ import structlog
 
 from sluice.cli import wiring
 from sluice.cli.invocation import Invocation
+from sluice.cli.policies import targets_of
 from sluice.errors import UsageError
 from sluice.reloading import Signature, signature
 from sluice.settings import Settings
@@ -84,7 +85,7 @@ def ingest(
         return Reread(
             wiring.ingest_options(fresh, instance=instance, source=source),
             config_hash=fingerprint(fresh),
-            mode_of=lambda name: mode_of(fresh, name),
+            targets_of=lambda name: targets_of(fresh, name),
             accept=lambda: invocation.log_as(fresh),
         )
 
@@ -98,12 +99,6 @@ def refuse(names: tuple[str, ...]) -> None:
             f"{', '.join(names)} cannot change while a process runs, and nothing of the file was taken",
             hint="restart the process, or set it back",
         )
-
-
-def mode_of(settings: Settings, name: str) -> str:
-    """The mode that is configured for table `name`."""
-    table = settings.tables.get(name)
-    return str((table.mode if table is not None else None) or settings.lake.mode)
 
 
 def of_applier(invocation: Invocation, *, seen: Signature, log_format: str) -> wiring.Reread:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
 from sluice.contract.column_values import HashKeys, key_id
 from sluice.contract.envelope import OP_NAMES
+from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.schema import ColumnRule, RuleKind
 from sluice.errors import UsageError
 from sluice.settings import Settings
@@ -17,7 +18,7 @@ from sluice.settings.tables import TableSettings
 if TYPE_CHECKING:
     from sluice.ingest.tables.policies import Policies
 
-POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract", "mode"}
+POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract"}
 """Settings of a table that decide what ingest does when it changes."""
 SHORTEST_KEY = 16
 """Bytes. A hash with a key that can be tried out is as good as none."""
@@ -29,13 +30,29 @@ def policies(settings: Settings) -> "Policies":
 
     default = TablePolicy(
         **settings.lake.model_dump(include=POLICY_KEYS),
+        targets=default_targets(settings),
         accept_missing=accepted(settings),
         binary=settings.source.binary,
     )
     own = {name: table.model_dump(include=POLICY_KEYS, exclude_none=True) for name, table in settings.tables.items()}
     rules = column_rules(settings)
     default = replace(default, ruled=frozenset(name for name, found in rules.items() if found))
-    return Policies(default, {name: replace(default, rules=rules[name], **own[name]) for name in own})
+    return Policies(
+        default,
+        {name: replace(default, rules=rules[name], targets=targets_of(settings, name), **own[name]) for name in own},
+    )
+
+
+def default_targets(settings: Settings) -> tuple[LakeTarget, ...]:
+    """The lake tables of a source table for which none are configured."""
+    return (LakeTarget(settings.lake.mode),)
+
+
+def targets_of(settings: Settings, name: str) -> tuple[LakeTarget, ...]:
+    """The lake tables that source table `name`, as schema.table, feeds."""
+    table = settings.tables.get(name)
+    own = table.targets if table is not None else None
+    return default_targets(settings) if own is None else tuple(target.target for target in own)
 
 
 def accepted(settings: Settings) -> str:

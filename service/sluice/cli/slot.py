@@ -8,10 +8,9 @@ import click
 
 from sluice import lsn
 from sluice.cli import output, table_names, wiring
-from sluice.cli.config_reload import mode_of
 from sluice.cli.invocation import Invocation, common
+from sluice.cli.policies import targets_of
 from sluice.contract.control import RESYNC
-from sluice.contract.lake_kinds import KINDS
 from sluice.errors import UsageError
 from sluice.lsn import show
 from sluice.printable import one_line
@@ -116,7 +115,7 @@ def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -
     done = recreate(
         wiring.ingest_options(settings, instance="sluice slot recreate"),
         store,
-        mirrored=lambda name: not KINDS[mode_of(settings, name)].keeps_changes,
+        mirrored=lambda name: not any(target.keeps_changes for target in targets_of(settings, name)),
         resync=lambda name: table_names.request(store, RESYNC, known[name]),
         upgraded=upgraded,
     )

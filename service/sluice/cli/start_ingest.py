@@ -69,7 +69,7 @@ def start(
             rereading=pipeline.Rereading(
                 FileWatch(*config_reload.files(invocation), *keys, seen=(*seen, *keys_seen)),
                 config_reload.ingest(invocation, settings, instance=instance, source=source),
-                lambda name: config_reload.mode_of(settings, name),
+                lambda name: policies.targets_of(settings, name),
             ),
             applier=applier,
             until_lsn=until_lsn,

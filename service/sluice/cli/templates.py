@@ -32,7 +32,7 @@ lake:
 
 # apply: {spark_master: "local[*]", driver_memory: 2GiB, workers: 2}
 # telemetry: {listen: "127.0.0.1:9187", apply_listen: "127.0.0.1:9188", log_format: auto, log_level: info}
-# tables: {"public.events": {mode: changelog}}
+# tables: {"public.events": {targets: [{kind: changelog}]}}
 """
 
 VARIABLES = """\

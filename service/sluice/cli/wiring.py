@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from sluice.cli.policies import accepted, policies
+from sluice.cli.policies import accepted, policies, targets_of
 from sluice.errors import UsageError
 from sluice.reloading import Signature
 from sluice.settings import Settings
@@ -155,10 +155,13 @@ def apply_options(
     secrets: for a child's environment, never for a command line. Without `reread` the applier never
     looks at the configuration again.
     """
-    tables = {
-        name: table.model_dump(mode="python", exclude_none=True, exclude=RULE_KEYS)
+    tables: dict[str, dict[str, Any]] = {
+        name: table.model_dump(mode="python", exclude_none=True, exclude=RULE_KEYS | {"targets"})
         for name, table in settings.tables.items()
     }
+    for name, table in settings.tables.items():
+        if table.targets is not None:
+            tables[name]["targets"] = [target.encode() for target in targets_of(settings, name)]
     options: dict[str, Any] = {
         "pipeline": settings.pipeline,
         "spool_uri": settings.spool.uri,

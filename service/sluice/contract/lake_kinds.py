@@ -8,13 +8,15 @@ class LakeKind:
     """`what` such a table does, for people, and the `module` whose KIND makes it.
 
     With `keeps_changes` its rows are changes as they were sent: they need whole old rows for ever, and none of
-    them is a row of the source that could be compared and read again.
+    them is a row of the source that could be compared and read again. `takes` are the settings of a target that mean
+    something for this kind, besides those that every kind has.
     """
 
     name: str
     what: str
     module: str
     keeps_changes: bool = False
+    takes: tuple[str, ...] = ()
 
 
 KINDS: dict[str, LakeKind] = {

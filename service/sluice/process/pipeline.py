@@ -45,6 +45,10 @@ ordinary scrape.
 """
 
 
+Targets = Callable[[str], object]
+"""The lake tables of a source table, by schema.table: values that can be compared."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApplierCommand:
     """How to start the applier; the environment carries its options, secrets among them."""
@@ -55,23 +59,23 @@ class ApplierCommand:
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """Settings that were read again. `mode_of` is the mode that they give a table, `accept` is called
+    """Settings that were read again. `targets_of` are the lake tables that they give a table, `accept` is called
     when they are in force.
     """
 
     options: IngestOptions
     config_hash: int
-    mode_of: Callable[[str], str]
+    targets_of: Targets
     accept: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Rereading:
-    """How to notice and to read a change of the settings, and the modes that are in force."""
+    """How to notice and to read a change of the settings, and the lake tables that are in force."""
 
     watch: FileWatch
     read: Callable[[], Reread]
-    mode_of: Callable[[str], str]
+    targets_of: Targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +181,7 @@ class Process:
             runbook_url=telemetry.runbook_url,
         )
         metrics.before_render(self.observer.export_verdict)
-        self._mode_of = rereading.mode_of if rereading is not None else None
+        self._targets_of = rereading.targets_of if rereading is not None else None
         self._reloading = (
             Reloading(rereading.watch, read=rereading.read, take=self._take, said=self._configuration_said)
             if rereading is not None
@@ -244,17 +248,17 @@ class Process:
 
     def _take(self, reread: Reread) -> None:
         """In the thread that reads. Raises UsageError for what the settings alone do not show."""
-        manifest, mode_of = self.ingest.status.manifest, self._mode_of
+        manifest, before = self.ingest.status.manifest, self._targets_of
         known = () if manifest is None else manifest.tables.values()
         names = [f"{table.schema_name}.{table.table_name}" for table in known if table.state != State.DETACHED]
-        other = [name for name in names if mode_of is not None and mode_of(name) != reread.mode_of(name)]
+        other = [name for name in names if before is not None and before(name) != reread.targets_of(name)]
         if other:
             raise UsageError(
-                f"the mode of {', '.join(sorted(other)[:3])} cannot change while a process runs",
-                hint="set it back; docs/how-to/adding-tables.md says how a table gets another mode",
+                f"the targets of {', '.join(sorted(other)[:3])} cannot change while a process runs",
+                hint="set them back; docs/how-to/adding-tables.md says how a table gets other lake tables",
             )
         assert self._loop is not None
-        self._mode_of = reread.mode_of
+        self._targets_of = reread.targets_of
         self._loop.call_soon_threadsafe(self._configure, reread)
 
     def _configure(self, reread: Reread) -> None:

@@ -167,7 +167,7 @@ at once when they get SIGHUP. They take from it, without any pause: `source.tabl
 below `tables`, `limits`, `apply.freshness`, `apply.maintenance_share`, `spool.retention`,
 `lake.vacuum_after`, `telemetry.log_level`, the credentials in `source.dsn`, and keys of S3
 ([rotation.md](how-to/rotation.md)). A file in which anything else changed, that is not valid, or
-that gives a table which is already carried another `mode`, is refused as a whole: all settings stay
+that gives a table which is already carried other `targets`, is refused as a whole: all settings stay
 as they were. The problem `configuration.refused` says why until you restart the process, or set that
 back; `process.configuration` in `status --json` says since when the present settings are in force.
 The environment and mounted secrets belong to the process and are read again with the file.
@@ -183,7 +183,7 @@ pipeline: shop
 source: {dsn: "postgresql://sluice@127.0.0.1:5432/shop", tables: ["public.*"]}
 spool: {uri: "file:///var/lib/sluice/spool", max_delay: 2s, max_bytes: 128MiB}
 lake: {uri: "file:///var/lib/sluice/lake", mode: mirror}
-tables: {"public.orders": {mode: changelog}}
+tables: {"public.orders": {targets: [{kind: changelog}]}}
 ```
 
 <!-- Generated from service/sluice/settings/model.py by `python -m tools.docs`; a test compares. -->

@@ -68,7 +68,7 @@ def check(tree: Document) -> Settings:
 
 def _problem(detail: ErrorDetails, tree: Document) -> str:
     path = tuple(str(part) for part in detail["loc"] if not isinstance(part, int) and part != "[key]")
-    name = ".".join(path) or "the whole"
+    name = _name(detail) or "the whole"
     origin = tree.origin(path)
     where = f"{origin}: {name}" if origin else name
     if detail["type"] == "extra_forbidden":
@@ -76,6 +76,12 @@ def _problem(detail: ErrorDetails, tree: Document) -> str:
     if detail["type"] == "missing":
         return f"{where}: missing; it has no default{_env_name(path)}"
     return f"{where}: {_reason(detail)}{_shown(path, detail['input'])}"
+
+
+def _name(detail: ErrorDetails) -> str:
+    """The key with the places in lists, as `tables.public.a.targets[0].kind`."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"] if part != "[key]"]
+    return "".join(parts).removeprefix(".")
 
 
 def _reason(detail: ErrorDetails) -> str:

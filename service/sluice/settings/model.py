@@ -17,7 +17,6 @@ from sluice.settings.addresses import (
     optional_web_address,
     web_address,
 )
-from sluice.settings.lake_mode import LakeMode
 from sluice.settings.section import (
     LONGEST_FRESHNESS,
     ApplyWay,
@@ -27,6 +26,7 @@ from sluice.settings.section import (
 )
 from sluice.settings.spool import LimitSettings, SpoolSettings
 from sluice.settings.tables import TableSettings
+from sluice.settings.targets import Kind
 from sluice.settings.values import Duration, Size
 
 PIPELINE_NAME = r"^[a-z0-9_]{1,50}$"
@@ -180,7 +180,7 @@ class LakeSettings(Section):
     replaces: tuple[PipelineName, ...] = Field(
         (), description="names of earlier pipelines whose lake tables this one replaces; any other's are refused"
     )
-    mode: LakeMode = Field(
+    mode: Kind = Field(
         lake_kinds.DEFAULT,
         description=", ".join(f"{kind.name} {kind.what}" for kind in lake_kinds.KINDS.values()),
     )

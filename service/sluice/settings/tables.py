@@ -1,19 +1,23 @@
 """What differs for one table: its policies, and what happens to its columns before anything is stored."""
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from sluice.contract.column_rules import NewColumns
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.columns import ColumnSettings
-from sluice.settings.lake_mode import LakeMode
 from sluice.settings.section import LONGEST_FRESHNESS, ApplyWay, Section
+from sluice.settings.targets import TargetSettings, require_one
 from sluice.settings.values import Duration
 
 
 class TableSettings(Section):
     """What differs for one table."""
 
-    mode: LakeMode | None = Field(None, description="as lake.mode, for this table")
+    targets: Annotated[tuple[TargetSettings, ...], AfterValidator(require_one)] | None = Field(
+        None, description="the lake tables that it feeds; left out: one, of the kind that lake.mode names"
+    )
     on_change: OnChange | None = Field(None, description="as lake.on_change, for this table")
     on_widen: OnWiden | None = Field(None, description="as lake.on_widen, for this table")
     on_rename: OnRename | None = Field(None, description="as lake.on_rename, for this table, by its new name")

@@ -8,7 +8,8 @@ messages cannot drift from what is accepted.
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
@@ -74,7 +75,7 @@ def allowed_below(path: Path) -> tuple[str, ...]:
         if get_origin(annotation) is dict and rest:
             rest.pop(0)
             annotation = get_args(annotation)[1]
-        section = _as_section(annotation)
+        section = _as_section(_item(annotation))
     return tuple(section.model_fields) if section is not None else ()
 
 
@@ -82,8 +83,8 @@ def may_be_shown(path: Path) -> bool:
     """Whether the value at `path` may be repeated in an error: only known settings that are no
     secrets. A secret under a mistyped name is still one.
     """
-    if len(path) == 3 and path[0] == "tables":
-        return path[2] in allowed_below(path[:2])
+    if len(path) >= 3 and path[0] == "tables":
+        return path[2] in allowed_below(path[:2]) and (len(path) == 3 or path[2] == "targets")
     return any(path[: len(key.path)] == key.path and not key.secret for key in keys())
 
 
@@ -91,6 +92,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` was most likely meant to be."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+def _item(annotation: Any) -> Any:
+    """What a list holds, which may be left out; anything else as it is."""
+    while get_origin(annotation) in (Annotated, Union, UnionType, tuple):
+        annotation = get_args(annotation)[0]
+    return annotation
 
 
 def _as_section(annotation: Any) -> type[Section] | None:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from sluice.contract import envelope
 from sluice.contract.entries import Opened, Segment
+from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.schema import TableSchema
 from sluice.errors import ManifestCorrupt, UnsupportedChange
 from sluice.manifest.values import TableState
@@ -78,6 +79,10 @@ class Kind(ABC):
     reads_lake: ClassVar[bool] = False
     not_in_parts: ClassVar[str] = ""
     only_by_statement: ClassVar[str] = ""
+
+    def configured(self, target: LakeTarget) -> "Kind":
+        """This kind as `target` asks for it: with the settings of a target that its line in `lake_kinds` takes."""
+        return self
 
     def of(self, schema: TableSchema) -> "Kind":
         """The kind for a source table of `schema` when this one is configured."""

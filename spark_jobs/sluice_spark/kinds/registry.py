@@ -14,14 +14,15 @@ from sluice_spark.options import ApplyOptions
 
 
 def registered(name: str) -> Kind:
-    """The kind that the configuration calls `name`."""
+    """The kind that the configuration calls `name`, as it is when nothing more is configured."""
     kind: Kind = import_module(KINDS[name].module).KIND
     return kind
 
 
 def kind_of(options: ApplyOptions, schema: TableSchema) -> Kind:
     """What the lake table of `schema` holds."""
-    return registered(options.mode_of(schema.qualified_name)).of(schema)
+    target = options.targets_of(schema.qualified_name)[0]
+    return registered(target.kind).configured(target).of(schema)
 
 
 def other_kind(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> Reason | None:

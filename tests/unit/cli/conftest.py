@@ -63,7 +63,7 @@ source: {{dsn: "postgresql://u:{CANARY}@127.0.0.1:1/d?connect_timeout=2"}}
 spool: {{uri: "file://{tmp_path}/spool", options: {{aws_secret_access_key: {CANARY}}}}}
 lake: {{uri: "file://{tmp_path}/lake"}}
 apply: {{conf: {{spark.x: {CANARY}}}, driver_memory: 1GiB}}
-tables: {{public.events: {{mode: changelog}}}}
+tables: {{public.events: {{targets: [{{kind: changelog}}]}}}}
 telemetry: {{listen: "127.0.0.1:0"}}
 """,
         encoding="utf-8",

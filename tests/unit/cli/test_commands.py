@@ -13,6 +13,7 @@ from sluice.cli import cli, exits, wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Table
+from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.table_state import State
 from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
@@ -158,7 +159,7 @@ def test_apply_hands_every_option_to_the_applier_and_none_on_the_command_line(co
     assert handed.lake_options == handed.spool_options, "both are on one kind of store and the lake has none of its own"
     assert handed.spark_conf == {"spark.x": CANARY}
     assert handed.driver_memory == "1024m"
-    assert handed.mode_of("public.events") == "changelog"
+    assert handed.targets_of("public.events") == (LakeTarget("changelog"),)
     assert CANARY not in " ".join(wiring.applier_command())
 
 

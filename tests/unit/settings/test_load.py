@@ -11,6 +11,7 @@ import pytest
 from sluice.errors import UsageError
 from sluice.settings import Loaded, load, secret_strings
 from sluice.settings.display import effective, json_schema, masked
+from sluice.settings.targets import TargetSettings
 from sluice.settings.tree import allowed_below, keys, nearest
 from sluice.settings.values import parse_duration, parse_retention, parse_size, show_duration, show_retention, show_size
 
@@ -51,13 +52,13 @@ source: {dsn: "postgresql://sluice@127.0.0.1:5432/shop", slot: sluice_shop, publ
          streaming: parallel, two_phase: false, messages: true, origin: any}
 spool: {uri: "file:///var/lib/sluice/spool", max_delay: 2s, max_bytes: 128MiB}
 lake: {uri: "file:///var/lib/sluice/lake", mode: mirror}
-tables: {"public.orders": {mode: changelog}}
+tables: {"public.orders": {targets: [{kind: changelog}]}}
 """
     )
     assert loaded.settings.spool.max_delay == 2.0
     assert loaded.settings.spool.max_bytes == 128 * 1024 * 1024
     assert loaded.settings.source.tables == ("public.*",)
-    assert loaded.settings.tables["public.orders"].mode == "changelog"
+    assert loaded.settings.tables["public.orders"].targets == (TargetSettings.model_validate({"kind": "changelog"}),)
 
 
 def test_slot_and_publication_are_named_after_the_pipeline_unless_given(read: Read) -> None:
@@ -88,12 +89,6 @@ def test_a_missing_setting_names_its_variable(read: Read) -> None:
     )
 
 
-def test_history_is_refused_by_name_until_it_is_supported(read: Read) -> None:
-    assert "mode history is not supported by this version" in refusal(
-        read, MINIMAL + "tables: {public.orders: {mode: history}}\n"
-    )
-
-
 @pytest.mark.parametrize(
     "address", ["billing:9187", "ftp://billing:9187", "http://user:pw@billing:9187", "http://billing:99999", "http://"]
 )
@@ -108,6 +103,29 @@ def test_half_of_a_certificate_and_authorities_without_one_are_refused(read: Rea
     for half in ("tls_cert_path", "tls_key_path"):
         assert "belong together" in refusal(read, MINIMAL + f"telemetry: {{{half}: /etc/one.pem}}\n")
     assert "needs tls_cert_path" in refusal(read, MINIMAL + "telemetry: {tls_client_ca_path: /etc/ca.pem}\n")
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        ("[{kind: changlog}]", "targets[0].kind: changlog is no kind of lake table; did you mean changelog?"),
+        ("[{kind: mirror, deletes: soff}]", "targets[0].deletes: input should be 'hard' or 'soft' (given: 'soff')"),
+        ("[{knd: mirror}]", "targets[0].knd: unknown key; did you mean kind?"),
+        ("[{name: copy}]", "targets[0].kind: missing"),
+        ("[]", "targets: a table has exactly one target"),
+        ("[{kind: mirror}, {kind: changelog}]", "targets: a table has exactly one target"),
+        ("[{kind: changelog, track: [a]}]", "targets[0]: track is"),
+    ],
+)
+def test_a_mistake_in_a_target_is_said_with_table_field_and_nearest_word(read: Read, targets: str, said: str) -> None:
+    assert f"sluice.yaml:6: tables.public.orders.{said}" in refusal(
+        read, MINIMAL + f"tables: {{public.orders: {{targets: {targets}}}}}\n"
+    )
+
+
+def test_the_mode_of_a_table_is_no_setting(read: Read) -> None:
+    said = refusal(read, MINIMAL + "tables: {public.orders: {mode: changelog}}\n")
+    assert "tables.public.orders.mode: unknown key" in said
 
 
 def test_a_key_given_twice_is_refused(read: Read) -> None:
@@ -297,7 +315,7 @@ def test_the_json_schema_forbids_unknown_keys_everywhere() -> None:
 
 def test_names_below_a_table_are_known() -> None:
     assert allowed_below(("tables", "public.orders")) == (
-        "mode",
+        "targets",
         "on_change",
         "on_widen",
         "on_rename",

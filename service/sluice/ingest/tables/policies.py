@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.contract import column_rules, lake_kinds
+from sluice.contract import column_rules
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.column_rules import ColumnRules, RulesInForce, for_table
 from sluice.contract.column_values import HashKeys
 from sluice.contract.conditions import refusal
+from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.reasons import Reason
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
@@ -20,7 +21,7 @@ class TablePolicy:
     a wider type is taken for a cast that changed no value. `on_rename`: whether the lake table of one that was
     renamed keeps its path, or is made anew at that of the new name. `contract`: whether the lake table
     follows the columns of the source, leaves out those that are added, or stops at any change of them.
-    `mode` is the kind of its lake table. `accept_missing` has a letter for each kind of
+    `targets` are the lake tables that it feeds. `accept_missing` has a letter for each kind of
     change that the publication may leave out. `binary`: values arrive in the binary form of their
     types. `rules`: what happens to columns before anything is stored; `ruled` are all tables that have some.
     """
@@ -29,7 +30,7 @@ class TablePolicy:
     on_widen: OnWiden = "resync"
     on_rename: OnRename = "keep"
     contract: Contract = "evolve"
-    mode: str = lake_kinds.DEFAULT
+    targets: tuple[LakeTarget, ...] = (LakeTarget(),)
     accept_missing: str = ""
     binary: bool = False
     rules: ColumnRules = field(default_factory=ColumnRules)
@@ -37,8 +38,8 @@ class TablePolicy:
 
     @property
     def keeps_changes(self) -> bool:
-        """Whether the lake table keeps every change, with its old row."""
-        return lake_kinds.KINDS[self.mode].keeps_changes
+        """Whether a lake table keeps every change, with its old row."""
+        return any(target.keeps_changes for target in self.targets)
 
     @property
     def casts_only(self) -> bool:

@@ -1,0 +1,52 @@
+"""The lake tables that a source table feeds, as they are configured: a kind, a name, and what the kind can be told."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sluice.contract import lake_kinds
+
+Deletes = Literal["hard", "soft"]
+"""What a deletion does to a row of a mirror: it goes, or it stays and is marked."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTarget:
+    """One lake table. `kind` is one of `lake_kinds.KINDS`, and `name` is empty for the table that has the name of
+    its source table.
+
+    `track` are the columns whose changes make a new version of a row (empty: all), and a row that is marked as
+    deleted is removed after `soft_delete_retention` seconds (None: never). Each means something for the kinds alone
+    that take it.
+    """
+
+    kind: str = lake_kinds.DEFAULT
+    name: str = ""
+    deletes: Deletes = "hard"
+    track: tuple[str, ...] = ()
+    soft_delete_retention: float | None = None
+
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether the lake table keeps every change, with its old row."""
+        return lake_kinds.KINDS[self.kind].keeps_changes
+
+    def encode(self) -> dict[str, Any]:
+        """As plain values, which `decode` reads."""
+        return asdict(self)
+
+    @staticmethod
+    def decode(value: Mapping[str, Any]) -> "LakeTarget":
+        """Raises TypeError for values that `encode` does not make."""
+        target = LakeTarget(**value)
+        return LakeTarget(**{**value, "track": tuple(target.track)})
+
+
+def not_taken(kind: str, given: Sequence[str]) -> str:
+    """Why a target of `kind` cannot have the settings `given`, empty when it can."""
+    for name in given:
+        takers = [other.name for other in lake_kinds.KINDS.values() if name in other.takes]
+        if kind not in takers:
+            whose = f"is a setting of {' and '.join(takers)}" if takers else "is not supported by this version"
+            return f"{name} {whose}, and this target is a {kind}"
+    return ""

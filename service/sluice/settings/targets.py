@@ -1,0 +1,66 @@
+"""The lake tables of a source table as the configuration has them."""
+
+import difflib
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
+
+from sluice.contract.lake_kinds import KINDS
+from sluice.contract.lake_targets import Deletes, LakeTarget, not_taken
+from sluice.settings.section import Section
+from sluice.settings.values import Duration
+
+
+def _registered(kind: str) -> str:
+    if kind not in KINDS:
+        near = difflib.get_close_matches(kind, KINDS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{kind} is no kind of lake table{meant} (there are {', '.join(KINDS)})")
+    return kind
+
+
+Kind = Annotated[str, AfterValidator(_registered), WithJsonSchema({"enum": list(KINDS), "type": "string"})]
+TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
+
+
+class TargetSettings(Section):
+    """One lake table."""
+
+    kind: Kind = Field(description="as lake.mode, for this lake table")
+    name: TargetName | None = Field(None, description="of the lake table; left out: the name of the source table")
+    deletes: Deletes = Field(
+        "hard",
+        description="what a deletion does to a row of a mirror: hard removes it, soft keeps it and marks it with the "
+        "time of the deletion",
+    )
+    track: tuple[str, ...] = Field(
+        (),
+        description="the columns of a history whose changes make a new version of a row; left out: all. Changes of "
+        "other columns alone are written into the newest version",
+    )
+    soft_delete_retention: Duration | None = Field(
+        None, ge=0, description="how long a mirror with soft deletes keeps a row that was deleted; left out: for ever"
+    )
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        given = [name for name in TargetSettings.model_fields if name in self.model_fields_set - {"kind", "name"}]
+        if problem := not_taken(self.kind, given):
+            raise ValueError(problem)
+        if self.soft_delete_retention is not None and self.deletes != "soft":
+            raise ValueError("soft_delete_retention needs deletes: soft")
+        return self
+
+    @property
+    def target(self) -> LakeTarget:
+        """What it asks for."""
+        return LakeTarget(self.kind, self.name or "", self.deletes, self.track, self.soft_delete_retention)
+
+
+def require_one(targets: tuple[TargetSettings, ...]) -> tuple[TargetSettings, ...]:
+    """Exactly one."""
+    if len(targets) != 1:
+        raise ValueError("a table has exactly one target")
+    if targets[0].name is not None:
+        raise ValueError("a target has the name of its source table")
+    return targets
