@@ -33,7 +33,7 @@ from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.intake import Intake
 from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.spool_upkeep import Upkeep
-from sluice_spark.progress.start import open_ledger
+from sluice_spark.progress.start import left_behind, open_ledger
 from sluice_spark.progress.table_progress import Work
 from sluice_spark.session import private
 from sluice_spark.telemetry import ApplyTelemetry
@@ -117,6 +117,7 @@ class Applier:
                 telemetry=self._telemetry,
             )
             self._reports.begin(seq=self._ledger.state.seq)
+            self._left = left_behind(self._ledger, last_log)
             self._boundaries = Boundaries(self._ledger, apart_seconds=self._options.complete_seconds)
             self._intake = Intake(
                 self._store,
@@ -128,6 +129,8 @@ class Applier:
             self._upkeep = self._kept(last_log.upkeep if last_log else SpoolUpkeep())
             self._workers = Workers(self._store, self._lake, self._session, count=self._options.workers)
             with closing(self._workers):
+                # What is pruned is judged by this report: a lake table that is new is in it.
+                self._report()
                 try:
                     self._upkeep.start()
                     self._loop()
@@ -166,7 +169,7 @@ class Applier:
         return Upkeep(
             self._store,
             require_owner=self._lease.check,
-            state=lambda: self._ledger.state,
+            state=lambda: self._ledger.manifest,
             retention_seconds=lambda: self._options.retention_seconds,
             failed=lambda error: self._telemetry.note("apply", error),
             before=before,
@@ -311,7 +314,7 @@ class Applier:
             self._ledger.busy.discard(running.lake_path)
             self._changed = True
             state = self._ledger.state.tables[running.work.table_id]
-            self._settle(future, running, name=f"{state.schema_name}.{state.table_name}")
+            self._settle(future, running, name=state.title)
 
     def _settle(self, future: Future[Applied], running: _Running, *, name: str) -> None:
         progress, window = running.work.progress, running.work.window
@@ -396,7 +399,7 @@ class Applier:
             if ledger.tables[table_id].quarantined and ledger.works(table_id)
         ]
         if behind and (self._options.once or self._options.until_lsn) and not self._stop.is_set():
-            names = ", ".join(f"{row.schema_name}.{row.table_name}" for row in behind)
+            names = ", ".join(row.title for row in behind)
             raise ApplyError(
                 f"{len(behind)} of {len(self._ledger.tables)} tables are quarantined: {names}; {behind[0].reason}"
             )
@@ -415,6 +418,7 @@ class Applier:
             succeeded_at=self._telemetry.succeeded_at,
             configuration_refused=self._refused(),
             upkeep=self._upkeep.report,
+            left=self._left,
         )
         if not self._called_off():
             self._boundaries.publish(rows, self._reports.complete, now=began)

@@ -2,7 +2,7 @@
 and tables that are there already. Starts no Spark.
 
 `python -m sluice_spark.preflight` reads the applier's options as the applier does and, on standard
-input, a JSON list of (schema, table); it writes a JSON object on standard output: `findings`, and
+input, a JSON list of lake tables (`Place`); it writes a JSON object on standard output: `findings`, and
 under `not_examined` (what, how to see it) for what could not be looked at. Invariant: writes one
 small object of its own below the lake and removes it, nothing else. (Spark: Overview; Delta:
 Storage configuration, Table features.)
@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pyspark
@@ -30,6 +31,7 @@ from sluice.contract.table_state import State
 from sluice.errors import ServiceError, UsageError
 from sluice.findings import Finding
 from sluice.manifest.reader import load_state
+from sluice.manifest.targets import lake_tables
 from sluice.store.opening import open_store
 from sluice_spark import jars, storage
 from sluice_spark.lake.features import read_protocol, unknown_features
@@ -45,8 +47,17 @@ _JAVA_SECONDS = 20
 _LOG_STORE = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.s3.impl")
 
 
-def examine(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iterator[Finding]:
-    """All findings about the Spark side, for these tables of the source. A lake that is refused is not looked at."""
+class Place(NamedTuple):
+    """A lake table: its source table, the name of the target, and where it is to stand if it is not there yet."""
+
+    schema: str
+    table: str
+    target: str
+    path: str
+
+
+def examine(options: ApplyOptions, tables: Sequence[Place]) -> Iterator[Finding]:
+    """All findings about the Spark side, for these lake tables. A lake that is refused is not looked at."""
     yield from examine_java(_java_said())
     yield from examine_versions(
         pyspark.__version__,
@@ -168,14 +179,14 @@ def _writable(options: ApplyOptions) -> Iterator[Finding]:
         yield Finding("critical", "lake.writable", options.lake_uri, str(error), fix_setting=error.hint)
 
 
-def _protocols(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iterator[Finding]:
+def _protocols(options: ApplyOptions, tables: Sequence[Place]) -> Iterator[Finding]:
     store = open_store(options.lake_uri, options=options.lake_options)
     paths = _paths(options)
 
-    def examine(table: tuple[str, str]) -> Finding | None:
-        name = ".".join(table)
+    def examine(table: Place) -> Finding | None:
+        name = keys.target_title(table.schema, table.table, table.target)
         try:
-            protocol = read_protocol(store, f"{paths.get(table) or keys.lake_path(*table)}/")
+            protocol = read_protocol(store, f"{paths.get(table[:3]) or table.path}/")
         except (ServiceError, ValueError) as error:
             said = str(error) if isinstance(error, ServiceError) else "its log cannot be understood"
             return Finding(
@@ -203,16 +214,17 @@ def _protocols(options: ApplyOptions, tables: Sequence[tuple[str, str]]) -> Iter
         yield from (finding for finding in pool.map(examine, tables) if finding)
 
 
-def _paths(options: ApplyOptions) -> dict[tuple[str, str], str]:
-    """Where the tables stand that the pipeline carries already. Nothing of a spool that cannot be read: whoever
+def _paths(options: ApplyOptions) -> dict[tuple[str, str, str], str]:
+    """Where the lake tables stand that the pipeline carries already. Nothing of a spool that cannot be read: whoever
     looks at the spool reports that.
     """
     try:
         store = open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options)
-        known = load_state(store).tables.values()
+        known = lake_tables(load_state(store), options.targets_of).values()
     except ServiceError:
         return {}
-    return {(table.schema_name, table.table_name): table.path for table in known if table.state != State.DETACHED}
+    followed = (table for table in known if table.state != State.DETACHED)
+    return {(table.schema_name, table.table_name, table.target_name): table.path for table in followed}
 
 
 def _log_store(options: ApplyOptions) -> Iterator[Finding]:
@@ -225,7 +237,7 @@ def _log_store(options: ApplyOptions) -> Iterator[Finding]:
 def main() -> int:
     """Exit code 0 whatever was found; the options are those of `sluice_spark.cli`."""
     options = ApplyOptions.from_json(os.environ["SLUICE_APPLY_OPTIONS"])
-    tables = [(schema, table) for schema, table in json.load(sys.stdin)]
+    tables = [Place(*place) for place in json.load(sys.stdin)]
     findings = [dataclasses.asdict(finding) for finding in examine(options, tables)]
     unseen = [(f"the Delta tables of {len(tables) - MOST_TABLES} more tables", "")] if len(tables) > MOST_TABLES else []
     json.dump({"findings": findings, "not_examined": unseen}, sys.stdout)

@@ -87,7 +87,7 @@ class SnapshotApply:
         if any(segment.schema_version != snapshot.schema_version for segment in window.segments):
             raise UnsupportedChange("the snapshot has rows of several schema versions")
         schema = self._state.schemas[snapshot.schema_version]
-        columns = snapshot_columns(self._options, schema.carried)
+        columns = snapshot_columns(self._options, self._state, schema.carried)
         faults.point("apply.read.after")
         # All rows of the snapshot are new.
         distribution = Distribution.of(self._options, self._lake, self._state, removals_sent=True)

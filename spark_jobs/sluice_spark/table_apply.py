@@ -257,6 +257,7 @@ class TableApply:
             self._options,
             self._lake,
             self._handover,
+            self._state,
             versions[-1],
             removals_sent=self._removals_sent,
             origins=window.origins,
@@ -285,8 +286,8 @@ class TableApply:
     def _evolve(self, number: int, *, since: int) -> int:
         known = {version: schema.carried for version, schema in self._state.schemas.items() if version >= since}
         shapes = {
-            version: evolution.Shape(schema, tuple(lake_columns(self._options, schema)))
+            version: evolution.Shape(schema, tuple(lake_columns(self._options, self._state, schema)))
             for version, schema in known.items()
         }
-        keeps_changes = kind_of(self._options, known[number]).keeps_changes
+        keeps_changes = kind_of(self._state, known[number]).keeps_changes
         return evolution.evolve(self._lake, shapes, number, since=since, keeps_changes=keeps_changes)

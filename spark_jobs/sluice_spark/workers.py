@@ -75,7 +75,7 @@ class Workers:
         state, progress = work.state, work.progress
         session = self._sessions.get()
         try:
-            session.sparkContext.setLocalProperty("spark.scheduler.pool", f"{state.schema_name}.{state.table_name}")
+            session.sparkContext.setLocalProperty("spark.scheduler.pool", state.title)
             lake = self._lake.table(state, session, place=progress.place)
             build = self._lake.build(state, session) if work.window.chunks else None
             table = TableApply(

@@ -22,6 +22,7 @@ from sluice.contract.entries import Changes, Opened, Snapshot
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
 from sluice.manifest.reader import load_state, read_entries
+from sluice.manifest.targets import lake_tables
 from sluice.manifest.values import TableState
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
@@ -98,7 +99,8 @@ class Bench:
     def apply(self) -> dict[str, float]:
         """Seconds for everything new in the manifest, as one window of the table, by way."""
         state = load_state(self.store)
-        (table,) = state.tables.values()
+        options = next(iter(self.options.values()))
+        (table,) = lake_tables(state, options.targets_of).values()
         entries = [entry for entry, _ in read_entries(self.store, after_seq=self.taken)]
         self.taken = state.seq
         chunks = [entry.body for entry in entries if isinstance(entry.body, Snapshot)]

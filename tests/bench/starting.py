@@ -29,6 +29,7 @@ from sluice.contract.entries import Changes, Snapshot
 from sluice.contract.schema import TableSchema
 from sluice.manifest import checkpoint
 from sluice.manifest.reader import identity, load_state, read_entries
+from sluice.manifest.targets import lake_tables
 from sluice.manifest.values import TableState
 from sluice.store.opening import open_store
 from sluice_spark import session
@@ -97,7 +98,7 @@ class Tables:
         state = load_state(self.store)
         checkpoint.write(self.store, state)
         lake = Lake(self.options, self.store, before_commit=lambda: None)
-        first, *others = state.tables.values()
+        first, *others = lake_tables(state, self.options.targets_of).values()
         self._apply(lake, first, spark)
         for other in others:
             self._copy(first, other)
@@ -138,7 +139,11 @@ class Tables:
         ledger = Ledger(self.options, state)
         ledger.begin(
             find_tables(
-                self.options, state.tables, None, lake=lake, session=spark, telemetry=ApplyTelemetry(self.options)
+                ledger.state.tables,
+                None,
+                lake=lake,
+                session=spark,
+                telemetry=ApplyTelemetry(self.options),
             )
         )
         for entry, sha256 in read_entries(self.store, after_seq=ledger.read_seq):

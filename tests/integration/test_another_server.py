@@ -126,7 +126,14 @@ def test_a_comparison_compares_with_no_other_server(two: Two) -> None:
         two.lead_away()
         return lambda: LakeAnswer(refused="the first table")
 
-    run = Run.of(two.pipeline.options().source, two.pipeline.store, ask, load_share=1.0, wait_seconds=0.0)
+    run = Run.of(
+        two.pipeline.options().source,
+        two.pipeline.store,
+        ask,
+        load_share=1.0,
+        wait_seconds=0.0,
+        targets_of=lambda _: (),
+    )
     states = [two.pipeline.table("public.a"), two.pipeline.table("public.b")]
     with pytest.raises(SlotLost, match="WRONG_CLUSTER"):
         run.compared(states)

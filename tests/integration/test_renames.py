@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from sluice.contract.lake_names import LakeNames
+from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.table_state import State
 from sluice.health.problems import Problem
 from sluice.health.reporter import Reporter
 from sluice.ingest.tables.policies import Policies, TablePolicy
+from sluice.manifest.targets import target_path
 from tests.support.catalog_stories import (
     RESYNC,
     assert_equal,
@@ -215,3 +218,27 @@ def test_a_table_that_is_selected_by_name_is_still_selected_when_it_has_another_
         pipeline.run(**one)
     assert [(table.table_name, table.state) for table in pipeline.state().tables.values()] == [("c", "live")]
     assert [row["id"] for row in pipeline.rows("public.c")] == [4]
+
+
+def test_a_table_whose_name_a_target_of_another_has_gets_a_path_of_its_own(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    names = LakeNames("{schema}_{target}")
+    policy = TablePolicy(targets=(LakeTarget(), LakeTarget(name="late"), LakeTarget(name="b")), names=names)
+    options = {"tables": (), "policies": Policies(TablePolicy(names=names), {"public.a": policy})}
+    set_up(pipeline, TWO)
+    pipeline.run(**options)
+    set_up(pipeline, ("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)"))
+    pipeline.run(**options)
+    assert_equal(pipeline, tmp_path, {})
+    tables = {table.table_name: table for table in pipeline.state().tables.values()}
+    found = {name: target_path(table, LakeTarget(name="h")) for name, table in tables.items()}
+    # Of the first two tables either may come first.
+    assert tables["late"].path == f"public_late~t{tables['late'].table_id}"
+    assert found["late"] == f"public_h~t{tables['late'].table_id}"
+    every = {table.path for table in tables.values()} | {target_path(tables["a"], one) for one in policy.targets}
+    assert len(every) == len(tables) + 2
+    set_up(pipeline, ("ALTER TABLE late RENAME TO later",))
+    pipeline.run(**options)
+    assert pipeline.table("public.later").path in ("public_later", tables["late"].path)
+    assert_equal(pipeline, tmp_path, {})

@@ -15,6 +15,7 @@ from sluice import faults
 from sluice.contract.entries import Snapshot
 from sluice.errors import ServiceError, UnsupportedChange
 from sluice.manifest.reader import load_state, read_entries
+from sluice.manifest.targets import lake_tables
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from sluice_spark.lake.failures import CommitConflict
 from sluice_spark.lake.opening import Lake
@@ -168,7 +169,7 @@ class _Parts:
 
     def apply(self, first: int, end: int) -> str:
         """Those from `first` to before `end`. Returns why they cannot be, empty when they are."""
-        state = load_state(self._store).tables["16385"]
+        state = lake_tables(load_state(self._store), self._options.targets_of)["16385"]
         entries = [entry for entry, _ in read_entries(self._store, after_seq=state.generation_seq)]
         chunks = [
             Chunk(entry.seq, entry.body.snapshot_lsn, entry.body.segments, 0.0)

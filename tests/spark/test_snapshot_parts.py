@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 
 from sluice.contract import envelope
 from sluice.manifest.reader import load_state, read_entries
+from sluice.manifest.targets import lake_tables
 from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.lake.build import PREFIX, BuildTable
 from sluice_spark.lake.examined_version import ExaminedVersion
@@ -180,7 +181,8 @@ def _lake(pipeline: Pipeline) -> Iterator[Lake]:
 
 def _bring_parts(pipeline: Pipeline, lake: Lake, *, before: Callable[[BuildTable], None] = lambda build: None) -> None:
     """All parts that the manifest has of the newest generation, as small as they can be."""
-    state, session = load_state(pipeline.store).tables["16385"], pipeline.spark.newSession()
+    states = lake_tables(load_state(pipeline.store), pipeline.options().targets_of)
+    state, session = states["16385"], pipeline.spark.newSession()
     pending = PendingChanges(state.generation, state.generation_seq, state.generation_seq)
     for entry, _ in read_entries(pipeline.store, after_seq=0):
         pending.take_in(entry, "16385", through_lsn=entry.from_lsn)

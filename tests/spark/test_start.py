@@ -9,6 +9,7 @@ import pytest
 from sluice.contract.applied import AppliedLog
 from sluice.contract.schema import TableSchema
 from sluice.manifest.reader import load_state
+from sluice.manifest.targets import lake_tables
 from sluice.store.opening import open_store
 from sluice_spark.lake.opening import Lake
 from sluice_spark.progress.restart import find_tables, reported
@@ -49,9 +50,8 @@ def test_tables_are_found_without_spark_where_delta_finds_them(pipeline: Pipelin
     # commits say where to begin.
     log = log if through_report else None
     lake = Lake(pipeline.options(), pipeline.store, before_commit=lambda: None)
-    states = load_state(pipeline.store).tables
+    states = lake_tables(load_state(pipeline.store), pipeline.options().targets_of)
     found = find_tables(
-        pipeline.options(),
         states,
         log,
         lake=lake,
@@ -118,9 +118,7 @@ def test_a_checkpoint_is_read_by_a_fresh_thread_when_the_last_checksum_is_missin
     pipeline.store = open_store(f"file://{pipeline.folder}/spool", prefix="shop/", options={})
     options = pipeline.options()
     lake = Lake(options, pipeline.store, before_commit=lambda: None)
-    states = load_state(pipeline.store).tables
-    (found,) = find_tables(
-        options, states, log, lake=lake, session=pipeline.spark, telemetry=ApplyTelemetry(options)
-    ).values()
+    states = lake_tables(load_state(pipeline.store), pipeline.options().targets_of)
+    (found,) = find_tables(states, log, lake=lake, session=pipeline.spark, telemetry=ApplyTelemetry(options)).values()
     assert (found.problem, found.failures) == (None, 0)
     assert found.place.marker == log.tables["16385"].through_seq

@@ -3,6 +3,7 @@
 from sluice.contract.entries import Changes, Snapshot
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import reduce
+from sluice.manifest.targets import lake_tables
 from sluice.manifest.values import PipelineState
 from sluice_spark.applied_window import Applied
 from sluice_spark.kinds.kind import removals_are_sent
@@ -35,7 +36,7 @@ class Windows:
             self.state = reduce(self.state, entry, sha256)
             new.append(entry)
         state = self.state
-        (table,) = state.tables.values()
+        (table,) = lake_tables(state, self.options.targets_of).values()
         is_snapshot = any(isinstance(entry.body, Snapshot) for entry in new)
         kind = Snapshot if is_snapshot else Changes
         segments = [segment for entry in new if isinstance(entry.body, kind) for segment in entry.body.segments]

@@ -152,6 +152,7 @@ def _examine_source(settings: Settings, report: _Report) -> list[tuple[str, str]
         sessions=wiring.ingest_options(settings, instance="").query_sessions,
         known=known,
         rules=policies.column_rules(settings),
+        layout=policies.layout(settings),
     )
     report.found += seen.findings
     return seen.tables or []
@@ -206,10 +207,11 @@ def _examine_lake(settings: Settings, tables: Sequence[tuple[str, str]], report:
         )
         return
     environment = wiring.applier_environment(wiring.apply_options(settings, log_format="console"), dict(os.environ))
+    layout = policies.layout(settings)
     try:
         done = subprocess.run(  # noqa: S603 - our own command
             wiring.lake_check_command(),
-            input=json.dumps(tables),
+            input=json.dumps([(*table, name, path) for table in tables for name, path in layout.paths(*table).items()]),
             env=environment,
             capture_output=True,
             text=True,

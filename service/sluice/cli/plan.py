@@ -125,9 +125,10 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     from sluice.ingest.tables import messages as messagetable
     from sluice.ingest.tables.preview import Preview, preview_of
     from sluice.manifest.reader import load_state
+    from sluice.operate.check.tables import collisions
     from sluice.operate.dry_run import rolled_back
     from sluice.source.catalog import Catalog
-    from sluice.source.selection import selects
+    from sluice.source.selection import matches, selects
     from sluice.source.sessions import known, open_query
 
     dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement else ""
@@ -162,6 +163,12 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
                 bytes=size,
             )
         )
+    taken = [facts for facts in published.values() if matches(patterns, facts.schema, facts.name)]
+    for finding in () if statement else collisions(taken, policies.layout(settings)):
+        if finding.by_hand:
+            continue  # Whether two paths that differ by case are one, only the store knows.
+        schema, _, table = finding.object.partition(".")
+        planned.append(Planned((schema, table), Preview("stop", finding.seen)))
     carried = [one.table for one in planned]
     for finding in () if statement else column_rules.without_table(policies.column_rules(settings), carried):
         schema, _, table = finding.object.partition(".")

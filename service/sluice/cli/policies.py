@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
 from sluice.contract.column_values import HashKeys, key_id
 from sluice.contract.envelope import OP_NAMES
+from sluice.contract.lake_names import LakeNames
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.schema import ColumnRule, RuleKind
 from sluice.errors import UsageError
+from sluice.manifest.targets import Layout
 from sluice.settings import Settings
 from sluice.settings.columns import ColumnSettings, HashSettings, MaskSettings
 from sluice.settings.tables import TableSettings
@@ -31,6 +33,7 @@ def policies(settings: Settings) -> "Policies":
     default = TablePolicy(
         **settings.lake.model_dump(include=POLICY_KEYS),
         targets=default_targets(settings),
+        names=names(settings),
         accept_missing=accepted(settings),
         binary=settings.source.binary,
     )
@@ -41,6 +44,23 @@ def policies(settings: Settings) -> "Policies":
         default,
         {name: replace(default, rules=rules[name], targets=targets_of(settings, name), **own[name]) for name in own},
     )
+
+
+def names(settings: Settings) -> LakeNames:
+    """Where lake tables stand. Raises UsageError."""
+    database = ""
+    if "{database}" in settings.lake.path:
+        from sluice.source.credentials import parsed
+
+        database = str(parsed(settings.source.dsn.get_secret_value()).get("dbname", ""))
+        if not database:
+            raise UsageError("lake.path has {database}, and source.dsn does not name one", hint="add dbname to it")
+    return LakeNames(settings.lake.path, settings.lake.lower, settings.pipeline, database)
+
+
+def layout(settings: Settings) -> Layout:
+    """Where lake tables will stand that are not there yet. Raises UsageError."""
+    return Layout(names(settings), lambda name: targets_of(settings, name))
 
 
 def default_targets(settings: Settings) -> tuple[LakeTarget, ...]:

@@ -182,7 +182,7 @@ def _tables(report: "Report", *, width: int, top: int) -> list[RenderableType]:
 
 def _row(table: "TableReport", *, wide: bool) -> tuple[str | Text, ...]:
     lag = duration(table.lag_seconds)
-    name = f"{table.schema}.{table.table}"
+    name = table.title
     through = show(table.complete_through_lsn) if table.complete_through_lsn else "-"
     if not wide:
         return name, _state(table.state), through, lag, table.remark

@@ -114,6 +114,23 @@ def carried(states: "Iterable[TableState]") -> "dict[Name, TableState]":
     }
 
 
+def lake_tables(states: "Iterable[TableState]", names: Iterable[str]) -> "list[TableState]":
+    """Those of the lake tables `states` that `names` mean: all that one table of the source feeds, or a single one as
+    schema.table/target; without names all that the pipeline carries. Raises UsageError for a name that is none.
+    """
+    known = list(states)
+    newest = {name: state.table_id for name, state in carried(known).items()}
+    beside = {name: [state for state in known if state.table_id == table_id] for name, table_id in newest.items()}
+    single = {state.title: state for found in beside.values() for state in found if state.key != state.table_id}
+    wanted: list[TableState] = []
+    for name in names:
+        if name in single:
+            wanted.append(single[name])
+        else:
+            wanted += beside[named(name, beside, what="a table that the pipeline carries")]
+    return list({one.key: one for one in wanted or sum(map(beside.__getitem__, sorted(beside)), [])}.values())
+
+
 def in_manifest(store: "ObjectStore") -> dict[Name, State]:
     """The tables that the manifest has, with the states of the newest of each name."""
     from sluice.manifest.reader import load_state

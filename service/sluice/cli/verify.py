@@ -123,7 +123,6 @@ def verify(
         return _ended(invocation, alone=not (tables or repair_wanted or continuous))
     wiring.require("psycopg", "obstore", "pyspark")
     settings = invocation.settings().settings
-    from sluice.manifest.reader import load_state
     from sluice.operate.compare.verify import Run
     from sluice.process.lake_reader import LakeReader, LakeReaderProcess
 
@@ -148,14 +147,15 @@ def verify(
             load_share=max_load / 100,
             wait_seconds=wait_seconds,
             every_seconds=every_seconds,
+            targets_of=lambda name: policies.targets_of(settings, name),
         )
         if continuous:
             run.for_ever(rest=lake.rest, repair_wanted=repair_wanted)
-        chosen = _chosen(load_state(store).tables, tables)
+        chosen = _chosen(run.lake_tables(), tables)
         if not chosen:
             raise UsageError("the pipeline carries no table yet", hint="`sluice up` takes the tables in")
         if repair_wanted and tables and (stale := run.stale(chosen)):
-            first = next(f"{state.schema_name}.{state.table_name}" for state in chosen if state.table_id in stale)
+            first = next(f"{state.schema_name}.{state.table_name}" for state in chosen if state.key in stale)
             raise UsageError(
                 f"{first} is stale and takes no repair", hint=f"`sluice resync {first}` takes the whole table anew"
             )
@@ -204,17 +204,19 @@ def _concluded(verdicts: "Sequence[Comparison]", *, named: bool) -> int:
     if later:
         click.echo(one_line(f"error: not compared now: {', '.join(later[:10])}; verify again later"), err=True)
         return ApplyError.exit_code
-    if named and skipped:
-        click.echo(one_line(f"error: {skipped[0].name} cannot be compared; leave it out"), err=True)
+    compared = {verdict.table_id for verdict in verdicts if verdict.outcome != NOT_COMPARED}
+    left = [verdict.name for verdict in skipped if verdict.table_id not in compared]
+    if named and left:
+        click.echo(one_line(f"error: {left[0]} cannot be compared; leave it out"), err=True)
         return UsageError.exit_code
     return 0
 
 
 def _chosen(known: "Mapping[str, TableState]", names: Sequence[str]) -> "list[TableState]":
-    """The tables named, or all that are carried. Raises UsageError for a name that is none of them."""
-    carried = table_names.carried(known.values())
-    wanted = [table_names.named(name, carried, what="a table that the pipeline carries") for name in names]
-    return [carried[name] for name in (dict.fromkeys(wanted) or sorted(carried))]
+    """The lake tables of the tables named, or single ones as schema.table/target, or all that are carried. Raises
+    UsageError for a name that is none of them.
+    """
+    return table_names.lake_tables(known.values(), names)
 
 
 def _say(verdict: "Comparison", shown: int) -> None:
@@ -259,6 +261,7 @@ def _facts(verdict: "Comparison", shown: int) -> dict[str, Any]:
     return {
         "schema": verdict.schema_name,
         "table": verdict.table_name,
+        "target": verdict.target,
         "outcome": verdict.outcome,
         "reason": verdict.reason or None,
         "may_be_compared_later": verdict.passing,

@@ -254,6 +254,7 @@ def reporter(
 ) -> "Reporter":
     """Takes reports of this pipeline, the server asked as well."""
     from sluice.health.reporter import Reporter
+    from sluice.health.tables import LakeTables
 
     return Reporter(
         pipeline=settings.pipeline,
@@ -261,6 +262,7 @@ def reporter(
         spool_uri=settings.spool.uri,
         lake_uri=settings.lake.uri,
         source=source_options(settings, reread_dsn=reread_dsn),
+        lake_tables=LakeTables(lambda name: targets_of(settings, name)),
     )
 
 

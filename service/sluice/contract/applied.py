@@ -8,7 +8,7 @@ the newest of each is enough to know the present.
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from sluice.contract import codec
+from sluice.contract import codec, keys
 from sluice.contract.reasons import Reason, sentence
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
@@ -111,6 +111,13 @@ class AppliedTable:
     way_reason: str = ""
     files: int = -1
     maintenance: Maintenance = field(default_factory=Maintenance)
+    target: str = ""
+    """The name of the lake table, empty for that of its source table."""
+
+    @property
+    def title(self) -> str:
+        """What people see of it."""
+        return keys.target_title(self.schema_name, self.table_name, self.target)
 
     @property
     def reason(self) -> str:
@@ -128,7 +135,7 @@ class SpoolUpkeep:
 
 @dataclass(frozen=True, slots=True)
 class AppliedLog:
-    """The applier's own state after a cycle: every table it knows, by table id.
+    """The applier's own state after a cycle: every lake table it knows, by `keys.target_key`.
 
     `succeeded_at` is when it last committed something or found nothing left to do, empty if it has
     not yet. `started_at` is when this instance began. Times are by the applier's clock.
@@ -143,6 +150,10 @@ class AppliedLog:
     configuration_refused: str = ""
     """Why the configuration file as it is now is not in force; empty when it is."""
     upkeep: SpoolUpkeep = SpoolUpkeep()
+    left: dict[str, str] = field(default_factory=dict)
+    """Lake tables that no target of the configuration asks for any more, by title, with their paths. They stay as
+    they are, and nothing refers to them.
+    """
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)
@@ -160,7 +171,8 @@ class AppliedLog:
 
 @dataclass(frozen=True, slots=True)
 class CompletedTable:
-    """What tells a lake table at its version from any other one: its names at the source, and `marker`, the middle of
+    """What tells a lake table at its version from any other one: its names at the source, the second
+    one with that of its target if it has one (`orders/orders_copy`), and `marker`, the middle of
     its transaction identifier in Delta, which has the version `marker_seq` there.
     """
 
@@ -179,8 +191,9 @@ class Complete:
 
     `paths` says where each of them is below the lake's address; one that an earlier version wrote does not.
     `left_out` names the tables that are stale, snapshot or quarantined, with their state.
-    Names are `schema.table`; a part with a dot or a double quote is quoted as in SQL. `tables` has the
-    same tables in full. `time_us` is when the last transaction up to `lsn` was committed, at the latest.
+    Names are `schema.table`, and `schema.table/target` for a lake table with a name of its own; a part with a dot, a
+    slash or a double quote is quoted as in SQL. `tables` has the same tables in full. `time_us` is when the last
+    transaction up to `lsn` was committed, at the latest.
     """
 
     number: int

@@ -210,7 +210,7 @@ class Table:
     `cause` is one of `Cause`, of a stale table and of a generation that is not the first (empty: an
     ordinary step). `resync_at` is when a stale table is read again by itself, ISO 8601 UTC; empty
     when people decide. `path` is where the lake table of a generation stands, given with the entry
-    that begins it; empty for that of the name.
+    that begins it, with braces as in `lake_names`; empty for that of the name.
     """
 
     kind: ClassVar[str] = "table"

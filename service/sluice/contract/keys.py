@@ -11,7 +11,7 @@ from sluice.errors import ManifestCorrupt
 
 LONGEST_FOLDER = 255
 """Bytes of one part of a path, on every file system that lakes are kept on."""
-_OF_ITS_OWN = "~t"
+OF_ITS_OWN = "~t"
 _SAFE = re.compile(rb"[A-Za-z0-9_-]")
 
 MANIFEST = "manifest/"
@@ -177,10 +177,27 @@ def lake_path_of_its_own(oid: int, schema_name: str, table_name: str) -> str:
     """Where it lives while another table has the path of its name. No name gives such a path: in
     those, `~` comes before two hexadecimal digits.
     """
-    folder = f"{path_part(table_name)}{_OF_ITS_OWN}{oid}"
-    return f"{path_part(schema_name)}/{folder if len(folder) <= LONGEST_FOLDER else f'{_OF_ITS_OWN}{oid}'}"
+    folder = f"{path_part(table_name)}{OF_ITS_OWN}{oid}"
+    return f"{path_part(schema_name)}/{folder if len(folder) <= LONGEST_FOLDER else f'{OF_ITS_OWN}{oid}'}"
+
+
+def beside(path: str, name: str) -> str:
+    """Where the lake table called `name` stands that is fed by the table whose own is at `path`: beside it."""
+    folder, _, own = path.rpartition("/")
+    _, of_its_own, oid = own.partition(OF_ITS_OWN)
+    return f"{folder}/{path_part(name)}{of_its_own}{oid}"
+
+
+def target_key(table_id: str, name: str) -> str:
+    """By which a lake table is known among all of the pipeline. Without a `name` it has that of its source table."""
+    return f"{table_id}/{name}" if name else table_id
+
+
+def target_title(schema_name: str, table_name: str, name: str) -> str:
+    """What people see of it."""
+    return f"{schema_name}.{table_name}/{name}" if name else f"{schema_name}.{table_name}"
 
 
 def is_of_its_own(lake_path: str) -> bool:
     """Whether a path is one of `lake_path_of_its_own`."""
-    return _OF_ITS_OWN in lake_path
+    return OF_ITS_OWN in lake_path

@@ -1,4 +1,4 @@
-"""The lake tables that a source table feeds, as they are configured: a kind, a name, and what the kind can be told."""
+"""The lake tables that a source table feeds, as they are configured: a kind, a name, and the settings of the kind."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

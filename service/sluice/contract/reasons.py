@@ -48,6 +48,7 @@ class ReasonCode(StrEnum):
     LAKE_UNREADABLE = "lake_unreadable"
     LAKE_DIFFERS = "lake_differs"
     OTHER_MODE = "other_mode"
+    PATH_TAKEN = "path_taken"
     PRUNED = "pruned"
 
 
@@ -67,8 +68,10 @@ _TEXTS = {
     ReasonCode.FAILING: "attempt {attempt} failed: {what}; the next one is due at {again}",
     ReasonCode.LAKE_UNREADABLE: "the lake table could not be read at start: {what}",
     ReasonCode.LAKE_DIFFERS: "{what}",
-    ReasonCode.OTHER_MODE: "the lake table holds a {held} and the mode that is configured is {wanted}; set the mode "
-    "back, or `sluice resync {table}` takes a new snapshot in the new one",
+    ReasonCode.OTHER_MODE: "the lake table holds a {held} and the kind that is configured is {wanted}; set the "
+    "kind back, or `sluice resync {table}` takes a new snapshot in the new one",
+    ReasonCode.PATH_TAKEN: "its lake table would stand at {path}, where that of {other} stands; give the target "
+    "another name and restart the applier",
     ReasonCode.PRUNED: "its lake table stands at manifest entry {entry}, and the entries behind it were pruned "
     "through entry {floor}; {remedy}",
 }

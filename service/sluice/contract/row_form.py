@@ -10,7 +10,7 @@ that can be any text, the number that its hash is. Its hash is `hashtextextended
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sluice.contract import codec
+from sluice.contract import codec, keys
 from sluice.contract.types import LakeType
 
 SEPARATOR = "|"
@@ -39,7 +39,7 @@ def range_bits(rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LakeQuestion:
-    """What the lake table of `table_id` holds as of `lsn`, which the manifest has passed. Without
+    """What the lake table `target` of `table_id` holds as of `lsn`, which the manifest has passed. Without
     `ranges` the sums of all ranges are asked for, with them the rows in these.
 
     The columns are those of `schema_version`. `wait_seconds` is how long to wait for ingest to
@@ -56,6 +56,12 @@ class LakeQuestion:
     wait_seconds: float
     probes: tuple[int, ...]
     ranges: tuple[int, ...] = ()
+    target: str = ""
+
+    @property
+    def key(self) -> str:
+        """By which the lake table is known."""
+        return keys.target_key(self.table_id, self.target)
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)

@@ -30,7 +30,7 @@ applier.
 @dataclass(frozen=True, slots=True)
 class Pending:
     """`oldest_us` is the commit time of the oldest pending change, of a snapshot the time when it was
-    written. `live` has, by table id, every table whose snapshot is in the lake, with the commit time
+    written. `live` has, by key, every lake table that has its snapshot, with the commit time
     of the oldest change that it lacks (None: nothing).
     """
 
@@ -74,7 +74,7 @@ class Backlog:
         self._read_us = 0
 
     def read(self, state: PipelineState, applied: AppliedLog | None) -> Pending:
-        """What is pending when the manifest is at `state` and the applier has said `applied`.
+        """What is pending when the lake tables of the manifest are at `state` and the applier has said `applied`.
         Raises StoreError, ManifestCorrupt, FormatTooNew.
         """
         through, live = _through(state, applied)
@@ -87,7 +87,7 @@ class Backlog:
         self._read_seq = max(self._read_seq, floor)
         self._read(state.seq)
         self._forget(state, through, live)
-        return self._sum(live, all_read=self._read_seq >= state.seq)
+        return self._sum(state, through, live, all_read=self._read_seq >= state.seq)
 
     def _read(self, last_seq: int) -> None:
         free = MOST_ITEMS - sum(map(len, self._changes.values()))
@@ -117,29 +117,36 @@ class Backlog:
                 self._changes.setdefault(table_id, deque()).append(item)
 
     def _forget(self, state: PipelineState, through: dict[str, int], live: set[str]) -> None:
-        self._changes = {table_id: items for table_id, items in self._changes.items() if table_id in through}
+        followed: dict[str, list[str]] = {}
+        for key in through:
+            followed.setdefault(state.tables[key].table_id, []).append(key)
+        self._changes = {table_id: items for table_id, items in self._changes.items() if table_id in followed}
         for table_id, items in self._changes.items():
-            while items and items[0].seq <= through[table_id]:
+            # All lake tables of a source table wait for the same objects.
+            slowest = min(through[key] for key in followed[table_id])
+            while items and items[0].seq <= slowest:
                 items.popleft()
         self._snapshots = {
             (table_id, generation): item
             for (table_id, generation), item in self._snapshots.items()
-            if table_id in through and table_id not in live and generation == state.tables[table_id].generation
+            if any(key not in live and state.tables[key].generation == generation for key in followed.get(table_id, ()))
         }
 
-    def _sum(self, live: set[str], *, all_read: bool) -> Pending:
+    def _sum(self, state: PipelineState, through: dict[str, int], live: set[str], *, all_read: bool) -> Pending:
         waiting = [item for items in self._changes.values() for item in items] + list(self._snapshots.values())
         unseen = None if all_read else self._read_us or None
         # Before the first commit that was read, nothing is known of a table without pending changes.
-        compared = {table_id for table_id in live if all_read or unseen or self._changes.get(table_id)}
+        oldest: dict[str, int | None] = {}
+        for key in live:
+            items = self._changes.get(state.tables[key].table_id, ())
+            first_us = next((item.first_us for item in items if item.seq > through[key]), None)
+            if first_us is not None or all_read or unseen:
+                oldest[key] = unseen if first_us is None else first_us
         return Pending(
             files=sum(item.files for item in waiting),
             bytes=sum(item.bytes for item in waiting),
             oldest_us=min((item.first_us for item in waiting), default=unseen),
-            live={
-                table_id: items[0].first_us if (items := self._changes.get(table_id)) else unseen
-                for table_id in compared
-            },
+            live=oldest,
         )
 
 

@@ -81,7 +81,7 @@ class History:
             self._spool.at(number).saw(flush_seconds)
             whole = self._all.at(number)
             for table in tables:
-                name = f"{table.schema}.{table.table}"
+                name = table.title
                 if name not in self._tables and len(self._tables) >= MOST_TABLES:
                     continue
                 line = self._tables.setdefault(name, _Line())
@@ -91,7 +91,7 @@ class History:
                     one.saw(table.lag_seconds)
                     one.rows += rows
                     one.versions += versions
-            known = {f"{table.schema}.{table.table}" for table in tables}
+            known = {table.title for table in tables}
             self._tables = {name: line for name, line in self._tables.items() if name in known}
 
     def to_json(self, names: Iterable[str], *, now: float) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class Report:
     spool_uri: str
     lake_uri: str
     manifest: PipelineState
+    lake: PipelineState
     opened_at: datetime | None
     tables: tuple[TableReport, ...]
     applied: AppliedLog | None
@@ -183,7 +184,7 @@ class Report:
         """What is waited for now: by the running process, and by tables until they are read again."""
         again = [
             Wait(
-                f"{table.schema}.{table.table}",
+                table.title,
                 "it is read again by itself",
                 datetime.fromisoformat(table.since).timestamp() if table.since else None,
                 datetime.fromisoformat(table.resync_at).timestamp(),
@@ -292,6 +293,7 @@ class Report:
                 "pending_entries": self.pending_entries,
                 "last_record_at": self.applied.written_at if self.applied else None,
                 "left_out": self.complete.left_out if self.complete else {},
+                "left": self.applied.left if self.applied else {},
             },
             "snapshot": self.snapshots.to_json(),
             "waits": [self._wait_json(one) for one in self.waits],

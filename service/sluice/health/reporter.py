@@ -17,7 +17,7 @@ from sluice.health.facts import Away, RefusalSeen
 from sluice.health.report import Report
 from sluice.health.source_history import SourceHistory
 from sluice.health.source_watch import SourceAnswer, SourceWatch
-from sluice.health.tables import TableReport, current, joined
+from sluice.health.tables import LakeTables, TableReport, current, joined
 from sluice.health.verified import Comparisons
 from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_entry
@@ -47,6 +47,7 @@ class Reporter:
         lake_uri: str,
         source: SourceOptions | None,
         spool_uri: str = "",
+        lake_tables: LakeTables | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._pipeline = pipeline
@@ -57,6 +58,7 @@ class Reporter:
         """Who asks the server; shared with whoever else needs its answers."""
         self._application_name = source.application_name if source is not None else ""
         self._clock = clock
+        self._lake_tables = lake_tables or LakeTables()
         self._log, self._complete = newest_log(store), newest_complete(store)
         self._backlog = Backlog(store)
         self._known = PipelineState()
@@ -77,9 +79,10 @@ class Reporter:
         complete = self._complete.read()
         state = self._known = load_state(self._store, known=self._known)
         now = self._clock()
-        pending = self._backlog.read(state, applied)
+        lake = self._lake_tables.of(state, applied)
+        pending = self._backlog.read(lake, applied)
         compared = self._compared = Comparisons.read(self._store, known=self._compared)
-        tables, pending_entries = self._tables(state, applied, pending, compared, now=now)
+        tables, pending_entries = self._tables(lake, applied, pending, compared, now=now)
         answer, lost = self._ask_server(state, within_seconds=asked_within_seconds)
         facts = answer.facts if answer is not None else None
         server, slot = (facts.server, facts.slot) if facts is not None else (None, None)
@@ -92,6 +95,7 @@ class Reporter:
             spool_uri=self._spool_uri,
             lake_uri=self._lake_uri,
             manifest=state,
+            lake=lake,
             opened_at=self._opened_at(state),
             tables=tables,
             applied=applied,
@@ -111,7 +115,7 @@ class Reporter:
             gone=gone,
             heard_at=heard_at,
             refusals=tuple(self._refusals()),
-            comparisons=tuple(compared.seen(state.tables)),
+            comparisons=tuple(compared.seen(lake.tables)),
             comparisons_unread=compared.unread,
         )
 
@@ -142,7 +146,9 @@ class Reporter:
         behind = [
             state.seq - table.through_seq for table in here.values() if table is not None and table.state == "live"
         ]
-        return tuple(sorted(tables, key=lambda table: (table.schema, table.table))), max(behind, default=0)
+        return tuple(sorted(tables, key=lambda table: (table.schema, table.table, table.target))), max(
+            behind, default=0
+        )
 
     def _refusals(self) -> Iterator[RefusalSeen]:
         """Requests that ingest could not carry out. One that is gone again, or that nobody can

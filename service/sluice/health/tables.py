@@ -5,19 +5,21 @@ Invariants: a table's state is the worse of the two sides; what the applier said
 generation says nothing about the present.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sluice.contract import codec, keys
-from sluice.contract.applied import AppliedTable, Maintenance
+from sluice.contract import codec, keys, lake_names
+from sluice.contract.applied import AppliedLog, AppliedTable, Maintenance
 from sluice.contract.conditions import left_out
+from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.reasons import Reason, ReasonCode, sentence
 from sluice.contract.table_state import State
 from sluice.contract.verified import VerifiedTable
 from sluice.health.facts import TableSeen
 from sluice.health.wal import shown
-from sluice.manifest.values import Pause, TableState
+from sluice.manifest.targets import Targets, TargetsOf, of_target
+from sluice.manifest.values import Pause, PipelineState, TableState
 from sluice.printable import counted
 
 _MEBI = 1024**2
@@ -77,6 +79,18 @@ class TableReport:
     """Kinds of change that the publication leaves out on purpose."""
     verification_late: bool = False
     """Tables are compared continuously, and this one was not found equal for three intervals."""
+    target: str = ""
+    """The name of the lake table, empty for that of its source table."""
+
+    @property
+    def title(self) -> str:
+        """What people see of the lake table."""
+        return keys.target_title(self.schema, self.table, self.target)
+
+    @property
+    def label(self) -> str:
+        """What metrics call it in its schema."""
+        return keys.target_key(self.table, self.target)
 
     def to_json(self) -> dict[str, Any]:
         optional = {name: getattr(self, name) or None for name in ("since", "resync_at", "verified_at")}
@@ -118,25 +132,44 @@ class TableReport:
     def seen(self) -> TableSeen:
         """What health depends on."""
         since = datetime.fromisoformat(self.since).timestamp() if self.since else None
-        return TableSeen(f"{self.schema}.{self.table}", self.state, self.reason, since, self.failing)
+        return TableSeen(self.title, self.state, self.reason, since, self.failing)
 
     @property
     def not_sent_seen(self) -> TableSeen | None:
         """The same of what the publication leaves out, None when that is nothing."""
         why = f"the publication leaves out {', '.join(self.not_sent)}, as source.accept_missing allows"
-        return TableSeen(f"{self.schema}.{self.table}", self.state, why) if self.not_sent else None
+        return TableSeen(self.title, self.state, why) if self.not_sent else None
 
     @property
     def path_seen(self) -> TableSeen | None:
         """The same of its path, None unless another table has that of its name."""
         displaced = keys.is_of_its_own(self.path) and self.state is not State.DETACHED
-        return TableSeen(f"{self.schema}.{self.table}", self.state, self.note) if displaced else None
+        return TableSeen(self.title, self.state, self.note) if displaced else None
 
     @property
     def maintenance_seen(self) -> TableSeen | None:
         """The same of its maintenance, None while that does not fail."""
-        name, reason = f"{self.schema}.{self.table}", self.maintenance.failure
+        name, reason = self.title, self.maintenance.failure
         return TableSeen(name, self.state, reason, failing=True) if reason and self.state.is_applied else None
+
+
+class LakeTables:
+    """The lake tables that are `configured`, and those that the applier speaks of because it was started with another
+    configuration.
+    """
+
+    def __init__(self, configured: TargetsOf = lambda _: (LakeTarget(),)) -> None:
+        self._targets = Targets(configured)
+
+    def of(self, state: PipelineState, applied: AppliedLog | None) -> PipelineState:
+        """`state` with a table for each of them, by key."""
+        lake = self._targets.of(state)
+        others = {
+            key: replace(of_target(state.tables[row.table_id], LakeTarget(name=row.target)), path=row.path)
+            for key, row in (applied.tables if applied else {}).items()
+            if key not in lake.tables and row.table_id in state.tables and row.target
+        }
+        return replace(lake, tables={**lake.tables, **others}) if others else lake
 
 
 def current(table: TableState, applied: AppliedTable | None) -> AppliedTable | None:
@@ -210,6 +243,7 @@ def joined(
         differences=verified.differences if verified else 0,
         verification_late=verification_late,
         not_sent=left_out(table.publishes) if table.publishes and table.state.is_followed else (),
+        target=table.target_name,
     )
 
 
@@ -230,8 +264,11 @@ def _paused(pause: Pause) -> Reason:
 
 
 def _note(table: TableState) -> str:
-    if table.path == keys.lake_path(table.schema_name, table.table_name):
-        return ""
-    if table.path == keys.lake_path(*table.first_name):
-        return f"renamed; its lake table stays at {table.path}"
-    return f"its lake table is at {table.path}: another table had the path of its name"
+    if keys.is_of_its_own(table.path):
+        return f"its lake table is at {table.path}: another table had the path of its name"
+    name, path = table.target_name, keys.lake_path(table.schema_name, table.table_name)
+    if table.pattern:
+        has_its_name = bool(name) or lake_names.has_name(table.path, table.pattern, table.table_name)
+    else:
+        has_its_name = table.path == (keys.beside(path, name) if name else path)
+    return "" if has_its_name else f"renamed; its lake table stays at {table.path}"

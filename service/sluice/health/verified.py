@@ -35,7 +35,7 @@ class Comparisons:
 
     def of(self, state: TableState) -> VerifiedTable | None:
         """What was found of the generation in force."""
-        found = self.record.tables.get(state.table_id)
+        found = self.record.tables.get(state.key)
         return found if found is not None and found.generation == state.generation else None
 
     def is_late(self, state: TableState, *, now: float) -> bool:
@@ -50,7 +50,7 @@ class Comparisons:
                 yield seen
 
     def _seen(self, state: TableState) -> ComparisonSeen | None:
-        found, name = self.of(state), f"{state.schema_name}.{state.table_name}"
+        found, name = self.of(state), state.title
         if not state.state.has_initial_rows or state.table_id == "0":
             return None
         if found is not None and found.outcome == DIFFERENT:

@@ -40,6 +40,11 @@ Gaps = tuple[Gap, ...]
 """Of one generation, in order. All but the last are closed."""
 
 
+def gap_at(gaps: Gaps, seq: int) -> Gap | None:
+    """The one that begins with entry `seq`."""
+    return next((gap for gap in gaps if gap.seq == seq), None)
+
+
 def widened(gaps: Gaps, *, seq: int, schema_version: int, from_lsn: int, to_lsn: int) -> Gaps:
     """With what entry `seq` says is lost."""
     if gaps and not gaps[-1].closed:

@@ -27,6 +27,7 @@ from sluice.contract import archive, keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Changes, Entry, Opened, Prepared
 from sluice.contract.horizon import Horizon
+from sluice.contract.reasons import ReasonCode
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import entry_lookup, horizon
 from sluice.manifest.compaction import newest_archived
@@ -43,6 +44,8 @@ STATEMENTS_KEPT = 3
 THREADS = 8
 DELETED_AT_ONCE = 50
 """Between two questions whether this process still may."""
+_OVER = (ReasonCode.PRUNED, ReasonCode.PATH_TAKEN)
+"""Why a lake table cannot go on from the spool whatever is in it."""
 FOR_EVER = math.inf
 """How many seconds an entry stays whose changes are in the lake."""
 
@@ -262,10 +265,13 @@ def _holds(state: PipelineState, log: AppliedLog | None, *, complete_seq: int) -
     if log is None:
         yield Hold(0, "the applier", "has not reported yet")
         return
+    rows: dict[str, list[AppliedTable]] = {}
+    for row in log.tables.values():
+        rows.setdefault(row.table_id, []).append(row)
     for table_id, table in state.tables.items():
-        hold = _table_hold(table, log.tables.get(table_id), complete_seq=complete_seq)
-        if hold is not None:
-            yield hold
+        # The lake tables that a table feeds: the slowest says what stays.
+        holds = [_table_hold(table, row, complete_seq=complete_seq) for row in rows.get(table_id, [None])]
+        yield from (hold for hold in holds if hold is not None)
 
 
 def _table_hold(table: TableState, row: AppliedTable | None, *, complete_seq: int) -> Hold | None:
@@ -274,8 +280,11 @@ def _table_hold(table: TableState, row: AppliedTable | None, *, complete_seq: in
     `complete_seq` is an entry which the applier had read when no window was under way that the
     manifest had called off until then.
     """
-    name = f"{table.schema_name}.{table.table_name}"
+    name = row.title if row is not None else table.title
     if not table.schemas or (not table.state.is_followed and complete_seq >= table.stated_seq):
+        return None
+    if row is not None and row.generation == table.generation and row.why is not None and row.why.code in _OVER:
+        # Nothing in front of its next generation is of use to it.
         return None
     if row is not None and row.generation == table.generation and row.through_seq:
         return Hold(
@@ -309,8 +318,8 @@ def _check_record(state: PipelineState, log: AppliedLog | None, complete: Comple
         raise ManifestCorrupt(
             f"the applier has applied through entry {complete.seq}, the manifest ends with {state.seq}", hint=hint
         )
-    for table_id, row in log.tables.items() if log else ():
-        table = state.tables.get(table_id)
+    for row in log.tables.values() if log else ():
+        table = state.tables.get(row.table_id)
         if table is None or row.generation > table.generation or row.through_seq > state.seq:
             raise ManifestCorrupt(
                 f"the applier's record of {row.schema_name}.{row.table_name} is not one of this manifest", hint=hint

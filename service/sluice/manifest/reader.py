@@ -134,6 +134,11 @@ def pruned_through(store: ObjectStore) -> int:
     return horizon.floor_seq(store)
 
 
+def objects_pruned_through(store: ObjectStore) -> int:
+    """The last entry of which objects may be gone, for the same reason; 0 if none may."""
+    return horizon.newest(store).through_seq
+
+
 def later_entry(store: ObjectStore, seq: int) -> int | None:
     """The number of an entry after `seq` that is an object of its own, None if there is none. The
     newest entries always are, so there is one if `seq` is not the end of the log.

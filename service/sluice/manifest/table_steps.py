@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from sluice.contract import keys
 from sluice.contract.entries import Entry, Table
+from sluice.contract.lake_names import split
 from sluice.contract.resyncs import Resyncs
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -33,6 +34,7 @@ def stated(state: PipelineState, entry: Entry, new: Table, *, old: TableState | 
         return _forgotten(known, new, seq=seq)
     reshaped = known is not None and new.schema is not None and new.state == known.state
     schemas = _schemas(seq, old, new)
+    place = split(new.path or keys.lake_path(new.schema_name, new.table_name))
     return TableState(
         table_id=new.table_id,
         schema_name=new.schema_name,
@@ -53,7 +55,8 @@ def stated(state: PipelineState, entry: Entry, new: Table, *, old: TableState | 
         cause=new.cause,
         resync_at=new.resync_at,
         resyncs=(old.resyncs.begun(new.cause, entry.written_at) if begins else old.resyncs) if old else Resyncs(),
-        path=known.path if known else new.path or keys.lake_path(new.schema_name, new.table_name),
+        path=known.path if known else place[0],
+        pattern=known.pattern if known else place[1],
         first_name=old.first_name if old and old.state != State.DETACHED else (new.schema_name, new.table_name),
         paused=_paused(entry, old, new),
         gaps=known.gaps if known else (),

@@ -41,7 +41,8 @@ class TableState:
     a pause outlasts changes of shape, a stale table and its resync, and ends when it is resumed or
     the table leaves. `cause` and `resync_at` are
     those of the newest Table entry, `resyncs` counts the generations after the first. `path` is
-    where the lake table of this generation stands, below the lake. `first_name` is (schema, name)
+    where the lake table of this generation stands, below the lake, and `pattern` where those of its targets with
+    other names do: see `contract.lake_names.split`. `first_name` is (schema, name)
     by which the table joined. All `schemas` have its present name. `unsent_lsn` is the newest position of a
     change of this generation that came without all its values before the first chunk of its snapshot did.
     `gaps` are those of this generation. `schema_seq` is the entry that introduced the newest shape, `held_lsn`
@@ -71,12 +72,38 @@ class TableState:
     resync_at: str = ""
     resyncs: Resyncs = field(default_factory=Resyncs)
     path: str = ""
+    pattern: str = ""
     first_name: tuple[str, str] = ("", "")
     paused: Pause | None = None
     gaps: Gaps = ()
     stated_seq: int = 0
     schema_seq: int = 0
     held_lsn: int = 0
+
+    @property
+    def key(self) -> str:
+        """By which it is known beside all others."""
+        return self.table_id
+
+    @property
+    def source_name(self) -> str:
+        """The name of the source table, by which its settings are known."""
+        return f"{self.schema_name}.{self.table_name}"
+
+    @property
+    def target_name(self) -> str:
+        """The name of the lake table, empty for that of its source table."""
+        return ""
+
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether the lake table keeps every change: then rows that are read again are none of its rows."""
+        return False
+
+    @property
+    def title(self) -> str:
+        """What people see of it."""
+        return self.source_name
 
     @property
     def reason(self) -> str:

@@ -137,7 +137,7 @@ def _not_stated(report: Report, followed_seq: int) -> Iterator[str]:
 
 def _not_live(tables: list[TableReport]) -> Iterator[str]:
     for state in State:
-        names = [f"{table.schema}.{table.table}" for table in tables if table.state is state is not State.LIVE]
+        names = [table.title for table in tables if table.state is state is not State.LIVE]
         if names:
             yield f"{state}: {_listed(names)}"
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from sluice.contract import lake_kinds
+from sluice.contract import lake_kinds, lake_names
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.addresses import (
     lake_uri,
@@ -38,6 +38,13 @@ Streaming = Literal["off", "on", "parallel", "auto"]
 Origin = Literal["any", "none"]
 
 
+def _lake_path(template: str) -> str:
+    if problem := lake_names.misspelled(template):
+        raise ValueError(problem)
+    return template
+
+
+LakePath = Annotated[str, AfterValidator(_lake_path)]
 PipelineName = Annotated[str, Field(pattern=PIPELINE_NAME)]
 
 
@@ -172,11 +179,20 @@ class SourceSettings(Section):
 class LakeSettings(Section):
     """Where the Delta tables are."""
 
-    uri: Annotated[str, AfterValidator(lake_uri)] = Field(description="each table lives at <uri>/<schema>/<table>")
+    uri: Annotated[str, AfterValidator(lake_uri)] = Field(
+        description="below it the lake tables stand, by default at <uri>/<schema>/<table>"
+    )
     options: dict[str, SecretStr] = Field(
         default_factory=dict,
         description="as spool.options, for the lake; left out: the spool's, when the schemes agree",
     )
+    path: LakePath = Field(
+        lake_names.DEFAULT_TEMPLATE,
+        description="where below lake.uri a lake table stands: letters, digits, _, - and / with {pipeline}, "
+        "{database}, {schema}, {table} and {target}, which is the name of the target, or of the table for one without "
+        "a name. A lake table that is there already stays where it is",
+    )
+    lower: bool = Field(default=False, description="make all letters of these paths small")
     replaces: tuple[PipelineName, ...] = Field(
         (), description="names of earlier pipelines whose lake tables this one replaces; any other's are refused"
     )

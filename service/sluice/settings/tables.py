@@ -8,14 +8,14 @@ from sluice.contract.column_rules import NewColumns
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.columns import ColumnSettings
 from sluice.settings.section import LONGEST_FRESHNESS, ApplyWay, Section
-from sluice.settings.targets import TargetSettings, require_one
+from sluice.settings.targets import TargetSettings, of_different_names
 from sluice.settings.values import Duration
 
 
 class TableSettings(Section):
     """What differs for one table."""
 
-    targets: Annotated[tuple[TargetSettings, ...], AfterValidator(require_one)] | None = Field(
+    targets: Annotated[tuple[TargetSettings, ...], AfterValidator(of_different_names)] | None = Field(
         None, description="the lake tables that it feeds; left out: one, of the kind that lake.mode names"
     )
     on_change: OnChange | None = Field(None, description="as lake.on_change, for this table")

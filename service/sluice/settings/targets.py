@@ -57,10 +57,16 @@ class TargetSettings(Section):
         return LakeTarget(self.kind, self.name or "", self.deletes, self.track, self.soft_delete_retention)
 
 
-def require_one(targets: tuple[TargetSettings, ...]) -> tuple[TargetSettings, ...]:
-    """Exactly one."""
-    if len(targets) != 1:
-        raise ValueError("a table has exactly one target")
-    if targets[0].name is not None:
-        raise ValueError("a target has the name of its source table")
+def of_different_names(targets: tuple[TargetSettings, ...]) -> tuple[TargetSettings, ...]:
+    """At least one, and no two with the same name: they would be one folder, on some stores also where only the case
+    differs.
+    """
+    if not targets:
+        raise ValueError("a table has at least one target; leave targets out for one of the kind that lake.mode names")
+    names = [(target.name or "").lower() for target in targets]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"two targets are called {name}" if name else "two targets have no name; one may have that of the table"
+            )
     return targets

@@ -184,7 +184,7 @@ class Distribution:
             schemas=self.state.schemas,
             schema=schema,
             limit=max(1, options.max_memory_bytes // at_once),
-            kind=kind_of(options, schema),
+            kind=kind_of(self.state, schema),
             removals_sent=self.removals_sent,
             metadata=options.metadata_columns,
             origins=origins or {},

@@ -51,9 +51,9 @@ class SnapshotParts:
         self._table = build.table
         self._schema = state.schemas[state.snapshot.schema_version]
         self._snapshot = state.snapshot
-        if refused := kind_of(options, self._schema).not_in_parts:
+        if refused := kind_of(state, self._schema).not_in_parts:
             raise NotDirect(refused)
-        self._columns = snapshot_columns(options, self._schema.carried)
+        self._columns = snapshot_columns(options, state, self._schema.carried)
         # A row of the source may be in the table already, whatever it is called.
         self._distribution = Distribution(options, build.table, build.path, state, removals_sent=False)
 

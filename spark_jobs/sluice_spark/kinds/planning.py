@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from sluice.contract.schema import TableSchema
+from sluice.manifest.values import TableState
 from sluice_spark.fold.spill import Versioned
 from sluice_spark.kinds.kind import Kind, Origins, Target
 from sluice_spark.kinds.registry import kind_of
@@ -31,14 +32,15 @@ class Planner:
         options: ApplyOptions,
         lake: LakeTable,
         handover: SparkHandover,
+        state: TableState,
         schema: TableSchema,
         *,
         removals_sent: bool,
         origins: Origins,
     ) -> "Planner":
-        """For the lake table in the schema version `schema`."""
+        """For the lake table of `state` in the schema version `schema`."""
         target = Target(lake, handover, schema, removals_sent=removals_sent, metadata=options.metadata_columns)
-        return Planner(options, target, kind_of(options, schema), origins)
+        return Planner(options, target, kind_of(state, schema), origins)
 
     @property
     def basis(self) -> tuple[object, ...]:

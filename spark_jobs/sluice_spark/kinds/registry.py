@@ -8,6 +8,7 @@ from sluice.contract.lake_kinds import KINDS
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
+from sluice.manifest.targets import fed
 from sluice.manifest.values import TableState
 from sluice_spark.kinds.kind import Kind
 from sluice_spark.options import ApplyOptions
@@ -19,17 +20,17 @@ def registered(name: str) -> Kind:
     return kind
 
 
-def kind_of(options: ApplyOptions, schema: TableSchema) -> Kind:
-    """What the lake table of `schema` holds."""
-    target = options.targets_of(schema.qualified_name)[0]
+def kind_of(state: TableState, schema: TableSchema) -> Kind:
+    """What the lake table of `state` holds, which is one of a pipeline's lake tables, in the version `schema`."""
+    target = fed(state)
     return registered(target.kind).configured(target).of(schema)
 
 
-def other_kind(options: ApplyOptions, state: TableState, columns: Iterable[str]) -> Reason | None:
+def other_kind(state: TableState, columns: Iterable[str]) -> Reason | None:
     """Why a lake table that has these columns is not what the configuration asks for, None when it
     is. The columns decide what the table holds, not a report about it.
     """
-    wanted, present = kind_of(options, state.schemas[state.schema_version]), set(columns)
+    wanted, present = kind_of(state, state.schemas[state.schema_version]), set(columns)
     kinds = sorted(map(registered, KINDS), key=lambda kind: not kind.sign)
     held = next(kind for kind in kinds if not kind.sign or kind.sign in present)
     if held.sign == wanted.sign:
@@ -37,17 +38,17 @@ def other_kind(options: ApplyOptions, state: TableState, columns: Iterable[str])
     return Reason(ReasonCode.OTHER_MODE, {"held": held.name, "wanted": wanted.name})
 
 
-def lake_columns(options: ApplyOptions, schema: TableSchema) -> list[tuple[str, str]]:
-    """The columns (name, Spark type) of the lake table of `schema`, in order."""
-    return kind_of(options, schema).columns(schema, metadata=options.metadata_columns)
+def lake_columns(options: ApplyOptions, state: TableState, schema: TableSchema) -> list[tuple[str, str]]:
+    """The columns (name, Spark type) of the lake table of `state` in the version `schema`, in order."""
+    return kind_of(state, schema).columns(schema, metadata=options.metadata_columns)
 
 
-def snapshot_columns(options: ApplyOptions, schema: TableSchema) -> list[tuple[str, str]]:
+def snapshot_columns(options: ApplyOptions, state: TableState, schema: TableSchema) -> list[tuple[str, str]]:
     """The columns of the table that a snapshot makes. Raises UnsupportedChange when Delta cannot
     have such a table.
     """
     refuse_alike(schema)
-    columns = lake_columns(options, schema)
+    columns = lake_columns(options, state, schema)
     if not columns:
         raise UnsupportedChange(
             f"{schema.qualified_name}: the lake table would have no column, because no column of the "

@@ -35,12 +35,12 @@ FILES_KEPT = 50_000
 
 
 def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
-    """The name of the marker of one generation of one table in one manifest.
+    """The name of the marker of one generation of one lake table in one manifest.
 
     A spool that was lost begins again with entry 1, under the same names: what an older manifest's
     marker says must not hold for it.
     """
-    return f"{OURS}{pipeline}/{state.table_id}/{state.generation}/{manifest}"
+    return f"{OURS}{pipeline}/{state.key}/{state.generation}/{manifest}"
 
 
 class Lake:

@@ -294,7 +294,7 @@ class Checkpoints:
         progress.maintenance = replace(progress.maintenance, runs={**progress.maintenance.runs, CHECKPOINT: run})
         self._telemetry.maintenance_ended(CHECKPOINT, "done", seconds=kept.seconds, runs={CHECKPOINT: run})
         seconds = round(kept.seconds, 3)
-        _log.info("checkpoint written", table=_name(item.state), delta_version=item.version, seconds=seconds)
+        _log.info("checkpoint written", table=item.state.title, delta_version=item.version, seconds=seconds)
 
     def _failed(self, item: _Item, error: Exception, running: _Running, *, now: float) -> None:
         """Nothing waits for it: readers take a little longer."""
@@ -312,7 +312,7 @@ class Checkpoints:
         self._telemetry.maintenance_ended(CHECKPOINT, "failed", seconds=seconds)
         _log.warning(
             "the log of a lake table was not kept short",
-            table=_name(item.state),
+            table=item.state.title,
             error=reason,
             hint=getattr(error, "hint", ""),
             exc_info=None if known_error else error,
@@ -332,7 +332,3 @@ class Checkpoints:
         progress.maintenance = replace(
             progress.maintenance, failing={**failing, CHECKPOINT: reason} if reason else failing
         )
-
-
-def _name(state: TableState) -> str:
-    return f"{state.schema_name}.{state.table_name}"

@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from sluice.contract.applied import time_of, time_text
 from sluice.errors import ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
-from sluice.manifest.values import TableState
 from sluice_spark import storage
 from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.failures import CommitConflict, SparkGone
@@ -239,7 +238,7 @@ class Maintenance:
         # Whatever is offered to readers stays.
         retention = max(facts.retention_seconds or 0.0, time.time() - self._reports.held_since)
         future = pool.submit(work.run, turn, retention_seconds=retention)
-        self._running = _Running(facts, turn, progress, path, _name(state), call, now, future)
+        self._running = _Running(facts, turn, progress, path, state.title, call, now, future)
 
     def _others(self, path: str) -> list[str]:
         options, tables = self._options, self._ledger.state.tables.values()
@@ -250,7 +249,8 @@ class Maintenance:
         at, options, ledger = time.time(), self._options, self._ledger
         for table_id in ledger.maintainable():
             state, progress = ledger.state.tables[table_id], ledger.tables[table_id]
-            name, record, version = _name(state), progress.maintenance, progress.place.version
+            name = f"{state.schema_name}.{state.table_name}"
+            record, version = progress.maintenance, progress.place.version
             if not options.maintains(name):
                 continue
             if not record.vacuumed_at or time_of(record.vacuumed_at) > at:
@@ -268,7 +268,3 @@ class Maintenance:
                 vacuumed_seconds=max(0.0, at - time_of(record.vacuumed_at)),
                 settled=record.settled,
             )
-
-
-def _name(state: TableState) -> str:
-    return f"{state.schema_name}.{state.table_name}"

@@ -11,6 +11,7 @@ published once the manifest says that it was examined. Pure.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from sluice.contract import keys
 from sluice.contract.applied import AppliedTable, Complete, CompletedTable
 from sluice.contract.table_state import State
 from sluice_spark.progress.ledger import Ledger
@@ -81,11 +82,13 @@ class Boundary:
         versions = {_name(table): self.versions[key] for key, table in named.items()}
         paths = {_name(table): table.path for table in named.values()}
         stated = tuple(self._stated(key, table) for key, table in named.items())
+        if len({(one.schema_name, one.table_name) for one in stated}) != len(stated):
+            return None  # A table of the source is called as another one's target: readers could not tell them apart.
         return Complete(0, self.lsn, self.seq, "", versions, left_out, paths, stated, self.time_us)
 
     def _stated(self, key: str, table: AppliedTable) -> CompletedTable:
-        marker = f"{table.table_id}/{table.generation}"
-        names = (table.schema_name, table.table_name)
+        marker = f"{key}/{table.generation}"
+        names = (table.schema_name, keys.target_key(table.table_name, table.target))
         return CompletedTable(*names, table.path, self.versions[key], marker, self.markers[key])
 
     def is_missed(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> bool:
@@ -195,8 +198,11 @@ class Boundaries:
 
 
 def _name(table: AppliedTable) -> str:
-    """`schema.table`. A part that holds a dot or a quote is quoted as in SQL, so that two tables
-    never share a name.
+    """`schema.table`, and `schema.table/target` for a lake table with a name of its own. A part that holds a dot, a
+    slash or a quote is quoted as in SQL, so that two tables never share a name.
     """
-    parts = (table.schema_name, table.table_name)
-    return ".".join('"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in parts)
+    return keys.target_title(_part(table.schema_name), _part(table.table_name), table.target)
+
+
+def _part(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"' if set(name) & {".", "/", '"'} else name

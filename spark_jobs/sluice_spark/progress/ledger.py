@@ -10,15 +10,15 @@ work, however many are idle. No Spark, no threads, no clock: the loop in `applie
 thread.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator
 
-from sluice.contract.applied import CHECKPOINT, AppliedTable, Maintenance
+from sluice.contract.applied import AppliedTable
 from sluice.contract.entries import Changes, Entry, Opened, Repair, Snapshot
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
-from sluice.manifest.gaps import Gap
+from sluice.manifest.gaps import gap_at
 from sluice.manifest.state import reduce
+from sluice.manifest.targets import Targets, clashing
 from sluice.manifest.values import PipelineState, TableState
 from sluice_spark.applied_window import Applied
 from sluice_spark.kinds.registry import kind_of
@@ -26,7 +26,7 @@ from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
 from sluice_spark.progress.table_progress import TableProgress, Work
-from sluice_spark.read.window import BEFORE, NO_ORIGINS, PendingChanges, Window
+from sluice_spark.read.window import BEFORE, NO_ORIGINS, Window
 
 KEPT_WHILE_WAITING, KEPT_BY_ONE = 5_000, 4
 """Entries that wait in memory for all tables that cannot continue now, because their windows fail
@@ -48,7 +48,11 @@ class Ledger:
         self._options = options
         self._all_at_once = options.once or options.until_lsn > 0
         """Somebody waits for the end: no table waits for more changes."""
-        self.state = state
+        self.targets = Targets(options.targets_of)
+        self.manifest = state
+        """What the manifest says of the tables of the source."""
+        self.state = self.targets.of(state)
+        """The same of the lake tables that they feed, by key."""
         self.tables: dict[str, TableProgress] = {}
         self.busy: set[str] = set()
         """Lake paths with a window in flight, or with maintenance under way."""
@@ -74,10 +78,11 @@ class Ledger:
     def reconfigure(self, options: ApplyOptions) -> None:
         """From now on `options` hold: what is due, and when."""
         self._options = options
+        self.targets.configured = options.targets_of
 
     def names(self) -> list[str]:
         """The tables that the source has, as schema.table."""
-        tables = self.state.tables.values()
+        tables = self.manifest.tables.values()
         return [f"{table.schema_name}.{table.table_name}" for table in tables if table.state != State.DETACHED]
 
     def begin(self, tables: dict[str, TableProgress], *, floor_seq: int = 0) -> None:
@@ -100,28 +105,30 @@ class Ledger:
     def take_in(self, entry: Entry, sha256: str, *, since: float = BEFORE) -> None:
         """Notes the next entry, which could first be read at `since` on the loop's clock."""
         body = entry.body
-        if entry.seq > self.state.seq:
-            self.state = reduce(self.state, entry, sha256)
+        if entry.seq > self.manifest.seq:
+            self.manifest = reduce(self.manifest, entry, sha256)
+            self.state = self.targets.of(self.manifest)
             for table in entry.tables:
                 self._follow(table.table_id)
-        ids = {table.table_id for table in entry.tables} | (
+        sources = {table.table_id for table in entry.tables} | (
             {body.table_id}
             if isinstance(body, Snapshot | Repair)
             else {segment.table_id for segment in body.segments}
             if isinstance(body, Changes)
-            else {table_id for table_id in self.tables if self._gap(table_id, entry) is not None}
+            else {key for key, table in self.manifest.tables.items() if gap_at(table.gaps, entry.seq)}
             if isinstance(body, Opened)
             else set()
         )
         origins = body.commits.origins_by_lsn() if isinstance(body, Changes) else NO_ORIGINS
+        ids = {key for table_id in sources for key in self.targets.keys(table_id)}
         for table_id in ids:
             self.tables[table_id].pending.take_in(
                 entry,
-                table_id,
+                self.state.tables[table_id].table_id,
                 through_lsn=self._through(table_id, entry, self.read_lsn),
                 origins=origins,
                 since=since,
-                gap=self._gap(table_id, entry),
+                gap=gap_at(self.state.tables[table_id].gaps, entry.seq),
                 schemas=self.state.tables[table_id].schemas,
             )
         self._active |= ids
@@ -129,18 +136,13 @@ class Ledger:
         self.read_seq, self.read_lsn, self.examined_lsn = entry.seq, entry.through_lsn, entry.examined_lsn
         self.read_time_us = max(self.read_time_us, entry.committed_by_us)
 
-    def _gap(self, table_id: str, entry: Entry) -> Gap | None:
-        """The gap of the table that begins with `entry`."""
-        if not isinstance(entry.body, Opened):
-            return None
-        return next((gap for gap in self.state.tables[table_id].gaps if gap.seq == entry.seq), None)
-
     def _through(self, table_id: str, entry: Entry, lsn: int) -> int:
         """Through where the table is complete without `entry`, in front of which the manifest is at `lsn`: a shape that
         begins in it may be older, as a look had found.
         """
-        known = self.state.tables[table_id].known_lsns
-        begun = (table.schema.version for table in entry.tables if table.table_id == table_id and table.schema)
+        state = self.state.tables[table_id]
+        known = state.known_lsns
+        begun = (table.schema.version for table in entry.tables if table.table_id == state.table_id and table.schema)
         return min([lsn, *(known[version] for version in begun if version in known)])
 
     def halted(self, table_id: str) -> bool:
@@ -148,15 +150,21 @@ class Ledger:
         return self.state.tables[table_id].gap is not None and self.tables[table_id].pending.is_halted
 
     def _follow(self, table_id: str) -> None:
-        """A table that is new, or begins again, has made no progress."""
-        state, progress = self.state.tables[table_id], self.tables.get(table_id)
-        if progress is None or progress.pending.generation != state.generation:
-            self.tables[table_id] = TableProgress(
-                PendingChanges(state.generation, state.generation_seq, state.generation_seq),
-                # The files of the generation before are still there.
-                maintenance=progress.maintenance if progress is not None else Maintenance(),
-            )
-            self._looks.setdefault(table_id)
+        """A table that is new, or begins again, has made no progress, and none of its lake tables has."""
+        for key in self.targets.keys(table_id):
+            state, progress = self.state.tables[key], self.tables.get(key)
+            if progress is None or progress.pending.generation != state.generation:
+                self.tables[key] = TableProgress.new(state, progress)
+                self._looks.setdefault(key)
+                if progress is None:
+                    self.separate(self.tables.keys() - {key})
+
+    def separate(self, first: Collection[str]) -> list[TableState]:
+        """Stops lake tables that would stand where another one stands; those of `first`, by key, were there before."""
+        clashes = clashing(self.state.tables, first)
+        for key, holder in clashes.items():
+            self.tables[key].stops_for(self.state.tables[key], holder)
+        return [self.state.tables[key] for key in clashes]
 
     def behind(self) -> dict[str, int]:
         """Tables that have applied all that they were given, with the first entry that they were
@@ -174,11 +182,11 @@ class Ledger:
         origins = entry.body.commits.origins_by_lsn() if isinstance(entry.body, Changes) else NO_ORIGINS
         self.tables[table_id].pending.take_again(
             entry,
-            table_id,
+            self.state.tables[table_id].table_id,
             through_lsn=self._through(table_id, entry, entry.from_lsn),
             newest_seq=self.read_seq,
             origins=origins,
-            gap=self._gap(table_id, entry),
+            gap=gap_at(self.state.tables[table_id].gaps, entry.seq),
             schemas=self.state.tables[table_id].schemas,
         )
         self._moved.add(table_id)
@@ -294,7 +302,7 @@ class Ledger:
 
     def _freshness(self, table_id: str) -> float:
         state = self.state.tables[table_id]
-        return self._options.freshness_of(f"{state.schema_name}.{state.table_name}")
+        return self._options.freshness_of(state.source_name)
 
     def _look(self, now: float) -> Iterator[Work]:
         """An empty window of the table that was looked at longest ago, when one is due: a lake
@@ -465,11 +473,11 @@ class Ledger:
             shown, why = State.QUARANTINED if progress.quarantined else shown, progress.problem or why
             failing = progress.problem is not None
         return AppliedTable(
-            table_id=table_id,
+            table_id=state.table_id,
             schema_name=state.schema_name,
             table_name=state.table_name,
             path=state.path,
-            mode=kind_of(self._options, schema).name,
+            mode=kind_of(state, schema).name,
             generation=state.generation,
             state=shown,
             why=why,
@@ -486,12 +494,6 @@ class Ledger:
             way=progress.way.name,
             way_reason=progress.way.reason,
             files=progress.files,
-            maintenance=self._maintenance(state, progress),
+            maintenance=progress.shown_maintenance(maintained=self._options.maintains(state.source_name)),
+            target=state.target_name,
         )
-
-    def _maintenance(self, state: TableState, progress: TableProgress) -> Maintenance:
-        """What fails and is not tried again is no problem any more. Checkpoints are written for every table."""
-        if self._options.maintains(f"{state.schema_name}.{state.table_name}"):
-            return progress.maintenance
-        failing = {turn: why for turn, why in progress.maintenance.failing.items() if turn == CHECKPOINT}
-        return replace(progress.maintenance, failing=failing)

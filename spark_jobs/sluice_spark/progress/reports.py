@@ -10,6 +10,7 @@ progress of idle tables from them.
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import structlog
 
@@ -26,6 +27,7 @@ from sluice_spark.progress.offers import Offers
 _log = structlog.get_logger("sluice.apply")
 
 _UPKEPT = SpoolUpkeep()
+_NONE: Mapping[str, str] = MappingProxyType({})
 KEPT = 20
 """Reports that stay for a reader who is late."""
 
@@ -70,9 +72,11 @@ class Reports:
         succeeded_at: float = 0.0,
         configuration_refused: str = "",
         upkeep: SpoolUpkeep = _UPKEPT,
+        left: Mapping[str, str] = _NONE,
     ) -> None:
         """Writes the next log. `succeeded_at`, unix seconds, is when the applier last had success;
-        0 if it had none. `upkeep` is how the spool is kept short.
+        0 if it had none. `upkeep` is how the spool is kept short, and `left` are lake tables that are no
+        target any more.
         """
         self._log_number += 1
         faults.point("apply.log.before")
@@ -86,6 +90,7 @@ class Reports:
             self._started_at,
             configuration_refused,
             upkeep,
+            dict(left),
         )
         self._store.create(keys.apply_log(self._log_number), log.encode())
         self.versions = {table_id: table.delta_version for table_id, table in tables.items()}

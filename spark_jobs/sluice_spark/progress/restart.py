@@ -22,7 +22,6 @@ from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
 from sluice_spark.lake.table import LakeTable
-from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.table_progress import ATTEMPTS, TableProgress
 from sluice_spark.read.window import PendingChanges
 from sluice_spark.telemetry import ApplyTelemetry
@@ -30,11 +29,13 @@ from sluice_spark.telemetry import ApplyTelemetry
 AT_ONCE = 32
 """Tables that are looked at side by side: a look waits for three answers of the object store."""
 
+_SEEN_AGAIN = (ReasonCode.OTHER_MODE, ReasonCode.PATH_TAKEN)
+"""What the lake table and the configuration of today say of themselves."""
+
 _log = structlog.get_logger("sluice.apply")
 
 
 def find_tables(
-    options: ApplyOptions,
     states: Mapping[str, TableState],
     log: AppliedLog | None,
     *,
@@ -42,10 +43,12 @@ def find_tables(
     session: SparkSession,
     telemetry: ApplyTelemetry,
     floor_seq: int = 0,
+    horizon_seq: int = 0,
 ) -> dict[str, TableProgress]:
-    """How far each table is, by table id. Every one has been examined as `LakeTable.find` says:
+    """How far each lake table is, by key. Every one has been examined as `LakeTable.find` says:
     nothing is skipped on the word of a marker whose history has not been looked at. A forgotten one is
-    not looked at. Raises SparkGone. Entries through `floor_seq` were pruned.
+    not looked at. Raises SparkGone. Entries through `floor_seq` are gone,
+    and objects that those through `horizon_seq` name.
     """
 
     def find(state: TableState) -> TableProgress:
@@ -53,23 +56,25 @@ def find_tables(
             return restore(state, log, place=ExaminedVersion())
         before = reported(state, log)
         table = lake.unseen(state, session, since=before.version if before else -1)
-        return not_pruned(find_table(options, state, log, lake=table, telemetry=telemetry), state, floor_seq)
+        progress = find_table(state, log, lake=table, telemetry=telemetry)
+        # A lake table of which nothing was reported kept nothing from being pruned.
+        is_new = log is not None and state.key not in log.tables
+        return not_pruned(progress, state, horizon_seq if is_new or not progress.pending.has_snapshot else floor_seq)
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="open") as pool:
         return dict(zip(states, pool.map(find, states.values()), strict=True))
 
 
 def find_table(
-    options: ApplyOptions, state: TableState, log: AppliedLog | None, *, lake: LakeTable, telemetry: ApplyTelemetry
+    state: TableState, log: AppliedLog | None, *, lake: LakeTable, telemetry: ApplyTelemetry
 ) -> TableProgress:
     """Looks at `lake`, the Delta table of `state`, and says how far it is. Raises SparkGone."""
-    name = f"{state.schema_name}.{state.table_name}"
-    before = reported(state, log)
+    name, before = state.title, reported(state, log)
     try:
         place = lake.find(before) if state.state.is_followed else lake.recorded()
         progress = restore(state, log, place=place)
         if progress.pending.has_snapshot and progress.stale is None:
-            progress.stale = other_kind(options, state, lake.column_names())
+            progress.stale = other_kind(state, lake.column_names())
         return progress
     except UnsupportedChange as error:
         _log.error("table is stale", table=name, error=str(error))
@@ -93,10 +98,14 @@ def not_pruned(progress: TableProgress, state: TableState, floor_seq: int) -> Ta
     """
     pending = progress.pending
     needed = pending.applied_seq if pending.has_snapshot else pending.generation_seq
+    if state.keeps_changes and state.gaps and not pending.has_snapshot and progress.stale is None:
+        # What closed the gap is rows, not changes.
+        lost = "changes of it are lost, so that it cannot have every change since the last snapshot"
+        progress.stale = lake_differs(UnsupportedChange(lost))
     if needed <= floor_seq and state.state.is_followed and state.schemas and progress.stale is None:
         progress.stale = Reason(ReasonCode.PRUNED, {"entry": str(needed), "floor": str(floor_seq)})
         name = f"{state.schema_name}.{state.table_name}"
-        _log.error("table is stale", table=name, error=sentence(progress.stale, State.STALE, name))
+        _log.error("table is stale", table=state.title, error=sentence(progress.stale, State.STALE, name))
     return progress
 
 
@@ -104,7 +113,7 @@ def reported(state: TableState, log: AppliedLog | None) -> ExaminedVersion | Non
     """Where the last log says that the present generation's lake table stands, None if it does not
     say.
     """
-    last = log.tables.get(state.table_id) if log else None
+    last = log.tables.get(state.key) if log else None
     if last is None or last.generation != state.generation or last.delta_version < 0:
         return None
     return ExaminedVersion(last.delta_version, last.committed_seq or None)
@@ -128,12 +137,13 @@ def restore(
             state.generation_seq,
             has_snapshot=has_snapshot,
             snapshot_lsn=state.after_lsn((marker or 0) + 1),
+            takes_repairs=not state.keeps_changes,
         )
     )
     progress.place = place
     if marker is not None and has_snapshot:
         progress.pending.applied_seq = marker
-    last = log.tables.get(state.table_id) if log else None
+    last = log.tables.get(state.key) if log else None
     progress.stale = doubt if state.state.is_followed else None
     if last is not None and last.path == state.path:
         progress.maintenance = last.maintenance
@@ -142,8 +152,7 @@ def restore(
     progress.rows_applied, progress.commit_time_us = last.rows_applied, last.commit_time_us
     progress.way = CommitWay(last.way, last.way_reason)
     progress.pending.reported_lsn = last.complete_through_lsn
-    # Whether the mode is another one is seen again from the lake table and the configuration of today.
-    was_stale = last.state == State.STALE and last.why is not None and last.why.code != ReasonCode.OTHER_MODE
+    was_stale = last.state == State.STALE and last.why is not None and last.why.code not in _SEEN_AGAIN
     if was_stale and state.state.is_followed:
         progress.stale = last.why
     elif has_snapshot and last.committed_seq == marker:

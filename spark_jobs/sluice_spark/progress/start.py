@@ -13,9 +13,11 @@ import structlog
 from pyspark.sql import SparkSession
 
 from sluice.contract.applied import AppliedLog
+from sluice.contract.reasons import sentence
+from sluice.contract.table_state import State
 from sluice.errors import UsageError
 from sluice.manifest import rebuilding
-from sluice.manifest.reader import load_state, pruned_through
+from sluice.manifest.reader import load_state, objects_pruned_through, pruned_through
 from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.opening import Lake
@@ -41,20 +43,45 @@ def open_ledger(
     """
     # In this order: what is pruned after the state was read is not needed by it.
     ledger, floor_seq = Ledger(options, load_state(store)), pruned_through(store)
+    horizon_seq = objects_pruned_through(store)
     if options.rebuild:
         log = begin_again(
             store,
             lake.files,
             ledger.state,
             log,
+            manifest=ledger.manifest,
             wanted=options.rebuild,
             require_owner=lake.require_owner,
         )
+        # The spool was found to have everything.
+        horizon_seq = floor_seq
     found = find_tables(
-        options, ledger.state.tables, log, lake=lake, session=session, telemetry=telemetry, floor_seq=floor_seq
+        ledger.state.tables,
+        log,
+        lake=lake,
+        session=session,
+        telemetry=telemetry,
+        floor_seq=floor_seq,
+        horizon_seq=horizon_seq,
     )
     ledger.begin(found, floor_seq=floor_seq)
+    for state in ledger.separate(log.tables if log else ()):
+        why = sentence(ledger.tables[state.key].stale, State.STALE, state.source_name)
+        _log.error("table is stale", table=state.title, error=why)
     return ledger
+
+
+def left_behind(ledger: Ledger, log: AppliedLog | None) -> dict[str, str]:
+    """The lake tables that `log` knows and the configuration does not, by title, with their paths. They stay."""
+    if log is None:
+        return {}
+    used = {state.path for state in ledger.state.tables.values()}
+    known = {row.title: row.path for key, row in log.tables.items() if key not in ledger.state.tables}
+    left = {title: path for title, path in {**log.left, **known}.items() if path not in used}
+    for title in left.keys() - log.left.keys():
+        _log.warning("a lake table is no target any more, and stays as it is", table=title, path=left[title])
+    return left
 
 
 def begin_again(
@@ -63,22 +90,24 @@ def begin_again(
     state: PipelineState,
     log: AppliedLog | None,
     *,
+    manifest: PipelineState,
     wanted: tuple[str, ...],
     require_owner: Callable[[], None],
 ) -> AppliedLog | None:
-    """Removes the lake tables `wanted` (schema.table), which lie in `files`, and returns the report without them.
+    """Removes the lake tables of the tables `wanted` (schema.table), which lie in `files`, and returns the report
+    without them. `state` is of the lake tables, `manifest` of the tables at the source.
     Raises UsageError when one of them cannot be made from the spool, and nothing was removed then; what `require_owner`
     raises, StoreError.
     """
-    named = {f"{table.schema_name}.{table.table_name}": table for table in state.tables.values() if table.is_applied}
+    named = {table.source_name: table for table in manifest.tables.values() if table.is_applied}
     unknown = [name for name in wanted if name not in named]
     if unknown:
         raise UsageError(f"{unknown[0]} is not a table that is applied now", hint="`sluice tables` lists the tables")
-    plans = {name: rebuilding.plan(store, state, named[name]) for name in wanted}
+    plans = {name: rebuilding.plan(store, manifest, named[name]) for name in wanted}
     for name, plan in plans.items():
-        table = named[name]
         require_owner()
-        removed = list(files.list(f"{table.path}/_delta_log/"))
+        paths = [table.path for table in state.tables.values() if table.table_id == named[name].table_id]
+        removed = [key for path in paths for key in files.list(f"{path}/_delta_log/")]
         for key in removed:
             files.delete(key)
         _log.warning(
@@ -92,4 +121,4 @@ def begin_again(
     if log is None:
         return None
     ids = {named[name].table_id for name in wanted}
-    return replace(log, tables={table_id: row for table_id, row in log.tables.items() if table_id not in ids})
+    return replace(log, tables={key: row for key, row in log.tables.items() if row.table_id not in ids})

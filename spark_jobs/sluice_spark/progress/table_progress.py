@@ -3,12 +3,12 @@
 Owns when a table whose window failed is tried again, and after how many attempts it is quarantined.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sluice.backoff import doubling
-from sluice.contract.applied import Maintenance
+from sluice.contract.applied import CHECKPOINT, Maintenance
 from sluice.contract.reasons import Reason, ReasonCode, lake_differs
 from sluice.contract.resyncs import text
 from sluice.manifest.values import TableState
@@ -53,6 +53,13 @@ class TableProgress:
     """Data files in the lake table, -1 when not counted."""
     maintenance: Maintenance = field(default_factory=Maintenance)
 
+    @staticmethod
+    def new(state: TableState, before: "TableProgress | None") -> "TableProgress":
+        """Of a generation that begins. `before` is that of the one before, whose files are still there."""
+        first = state.generation_seq
+        pending = PendingChanges(state.generation, first, first, takes_repairs=not state.keeps_changes)
+        return TableProgress(pending, maintenance=before.maintenance if before is not None else Maintenance())
+
     @property
     def committed_seq(self) -> int:
         """The last entry whose changes the Delta version holds, 0 before the snapshot."""
@@ -82,6 +89,17 @@ class TableProgress:
     def differs(self, error: Exception) -> None:
         """The lake table cannot be brought to what the source has."""
         self.stale = lake_differs(error)
+
+    def shown_maintenance(self, *, maintained: bool) -> Maintenance:
+        """What fails and is not tried again is no problem any more. Checkpoints are written for every table."""
+        if maintained:
+            return self.maintenance
+        failing = {turn: why for turn, why in self.maintenance.failing.items() if turn == CHECKPOINT}
+        return replace(self.maintenance, failing=failing)
+
+    def stops_for(self, state: TableState, holder: TableState) -> None:
+        """The lake table would stand where that of `holder` stands: it is not written."""
+        self.stale = Reason(ReasonCode.PATH_TAKEN, {"path": state.path, "other": holder.title})
 
     def failed(self, what: str, *, now: float, at: float, passing: bool) -> None:
         """An attempt failed, `now` on the loop's clock and `at` in unix seconds. An error that is

@@ -125,6 +125,8 @@ class PendingChanges:
     """By seq, of entries that have any."""
     identities: dict[int, int] = field(default_factory=dict)
     """By schema version, see Waiting; as far as it was asked for."""
+    takes_repairs: bool = True
+    """Whether rows that were read again become rows of the lake table."""
     reported_lsn: int = 0
     """Through which LSN an earlier process reported the table to be complete."""
     halted_seq: int = 0
@@ -212,7 +214,7 @@ class PendingChanges:
         schemas: Mapping[int, TableSchema],
     ) -> None:
         body = entry.body
-        if entry.seq <= self.applied_seq or _closes_gap(body):
+        if entry.seq <= self.applied_seq or _closes_gap(body) or (isinstance(body, Repair) and not self.takes_repairs):
             return
         segments: tuple[Segment, ...] = ()
         if isinstance(body, Changes | Repair):

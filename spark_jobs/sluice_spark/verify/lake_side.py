@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from sluice.contract import envelope
 from sluice.contract.row_form import PROBES, LakeAnswer, LakeQuestion
+from sluice.manifest.targets import lake_tables
 from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.distributed.stages import Stages, results
@@ -45,15 +46,16 @@ class LakeSide:
         """Raises ApplyError when a later question may be answered, StoreError, ManifestCorrupt."""
         if tuple(_signed(hash_texts(_probes(question), question.seed % _SEEDS))) != question.probes:
             return LakeAnswer(refused="the server computes other hashes than this machine")
+        key = question.key
         pipeline, before = wait_for(
-            self._store, question.table_id, lsn=question.lsn, seconds=0 if question.ranges else question.wait_seconds
+            self._store, key, lsn=question.lsn, seconds=0 if question.ranges else question.wait_seconds
         )
-        state = pipeline.tables[question.table_id]
+        state = lake_tables(pipeline, self._options.targets_of)[key]
         with translated_errors():
-            known = self._known.get((question.table_id, question.lsn))
+            known = self._known.get((key, question.lsn))
             if known is None:
                 known = self._positions.find(state, question, before)
-                self._known = {(question.table_id, question.lsn): known}
+                self._known = {(key, question.lsn): known}
             return self._answered(question, pipeline, state, known)
 
     def _answered(
@@ -64,7 +66,7 @@ class LakeSide:
         position: Position,
     ) -> LakeAnswer:
         schema = state.schemas[question.schema_version].carried
-        kind = kind_of(self._options, schema)
+        kind = kind_of(state, schema)
         if refused := kind.not_comparable(schema):
             return LakeAnswer(refused=refused)
         united = unite(position.changes, schema) if position.changes else None

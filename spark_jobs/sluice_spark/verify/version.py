@@ -52,14 +52,12 @@ class NotThere(WaitedOut):
     """The lake table has to come further before it can be compared."""
 
 
-def wait_for(
-    store: ObjectStore, table_id: str, *, lsn: int, seconds: float
-) -> tuple[PipelineState, AppliedTable | None]:
-    """The manifest's state once it has passed `lsn`, and what the applier said of the table before.
+def wait_for(store: ObjectStore, key: str, *, lsn: int, seconds: float) -> tuple[PipelineState, AppliedTable | None]:
+    """The manifest's state once it has passed `lsn`, and what the applier said of the lake table `key` before.
     Raises WaitedOut when ingest does not come there in time.
     """
     log = newest_log(store)
-    before = (found := log.read()) and found.tables.get(table_id)
+    before = (found := log.read()) and found.tables.get(key)
     deadline = time.monotonic() + seconds
     state = load_state(store)
     while state.through_lsn < lsn:

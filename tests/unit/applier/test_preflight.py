@@ -12,7 +12,7 @@ from sluice.store.opening import open_store
 from sluice_spark import jars, preflight
 from sluice_spark.lake.features import read_protocol, unknown_features
 from sluice_spark.options import ApplyOptions
-from sluice_spark.preflight import examine, examine_java, examine_lake_store, examine_versions
+from sluice_spark.preflight import Place, examine, examine_java, examine_lake_store, examine_versions
 from tests.support import manifests
 
 GOOD = 'openjdk version "17.0.15" 2025-04-15'
@@ -48,7 +48,7 @@ def test_spark_delta_and_scala_must_fit_each_other(spark: str, delta: str, core:
     ] * wrong
 
 
-def found(tmp_path: Path, lake: str = "", tables: tuple[tuple[str, str], ...] = (), **changed: str) -> list[str]:
+def found(tmp_path: Path, lake: str = "", tables: tuple[Place, ...] = (), **changed: str) -> list[str]:
     options = ApplyOptions("shop", f"file://{tmp_path}/spool", lake or f"file://{tmp_path}/lake", **changed)  # type: ignore[arg-type]
     return [finding.code for finding in examine(options, tables)]
 
@@ -128,7 +128,10 @@ def test_tables_with_features_that_delta_does_not_support_are_named_and_others_a
     )
     (path["newer"] / f"{1:020d}.json").write_text('{"protocol":{"minReaderVersion":4,"minWriterVersion":8}}')
     (path["broken"] / f"{0:020d}.json").write_text("{}")
-    tables = tuple(("public", name) for name in ("known", "strange", "newer", "broken", "not there"))
+    tables = tuple(
+        Place("public", name, "", f"public/{keys.path_part(name)}")
+        for name in ("known", "strange", "newer", "broken", "not there")
+    )
     options = ApplyOptions("shop", f"file://{tmp_path}/spool", f"file://{lake}")
     findings = [finding for finding in examine(options, tables) if finding.code == "lake.protocol"]
     assert [
@@ -176,4 +179,6 @@ def test_a_table_is_looked_at_where_it_stands_and_not_where_its_name_would_put_i
         write_deltalake(lake / path, pa.table({"id": [1]}))
         if not readable:
             (lake / path / "_delta_log" / f"{0:020d}.json").write_text("{}")
-    assert found(tmp_path, tables=((table.schema_name, table.table_name),))[-1:] == ["lake.protocol"]
+    assert found(tmp_path, tables=(Place(table.schema_name, table.table_name, "", "elsewhere"),))[-1:] == [
+        "lake.protocol"
+    ]

@@ -8,8 +8,11 @@ import pytest
 
 from sluice.contract.catalog_facts import ChildFacts, TableFacts
 from sluice.contract.conditions import conditions, refusal
+from sluice.contract.lake_names import LakeNames
+from sluice.contract.lake_targets import LakeTarget
 from sluice.findings import Finding
-from sluice.operate.check.tables import examine_tables
+from sluice.manifest.targets import Layout
+from sluice.operate.check.tables import collisions, examine_tables
 from tests.support.source_facts import BODY, ID, column, table
 
 LEAF: dict[str, Any] = {
@@ -108,3 +111,29 @@ def test_check_finds_nothing_critical_in_a_table_that_run_would_carry(code: str)
         if one.severity == "critical"
     }
     assert critical - HARMS_THE_SOURCE - KNOWN_TO_THE_STORE == codes(conditions(facts))
+
+
+@pytest.mark.parametrize(
+    ("template", "targets", "found"),
+    [
+        ("{schema}/{target}", {}, {}),
+        ("{schema}/{target}", {"public.a": ("b",)}, {"public.b": "public.a/b"}),
+        ("{schema}/{target}", {"public.a": ("h",), "public.b": ("H",)}, {"public.b/H": "public.a/h"}),
+        ("{schema}/{table}/{target}", {"public.a": ("h",), "public.b": ("h",)}, {}),
+        ("{target}", {}, {"sales.a": "public.a"}),
+        ("{schema}_{target}", {}, {"public.b_c": "public_b.c"}),
+    ],
+)
+def test_two_lake_tables_at_one_path_are_found_before_anything_is_written(
+    template: str, targets: dict[str, tuple[str, ...]], found: dict[str, str]
+) -> None:
+    named = {name: (LakeTarget(), *(LakeTarget(name=one) for one in names)) for name, names in targets.items()}
+    layout = Layout(LakeNames(template), lambda name: named.get(name, (LakeTarget(),)))
+    names = [("public", "a"), ("public", "b"), ("sales", "a"), ("public_b", "c"), ("public", "b_c")]
+    if template != "{schema}_{target}":
+        names = names[:3]
+    tables = [table(ID, oid=number, schema=schema, name=name) for number, (schema, name) in enumerate(names)]
+    findings = list(collisions(tables, layout))
+    assert {(one.code, one.severity) for one in findings} <= {("table.path", "critical")}
+    assert {one.object: one.seen for one in findings}.keys() == found.keys()
+    assert all(f"that of {found[one.object]} " in one.seen for one in findings)

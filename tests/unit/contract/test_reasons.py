@@ -15,7 +15,20 @@ ROOT = Path(__file__).parents[3]
 SAID = {"reason", "problem", "failing", "failure", "stale_reason", "way_reason"}
 """Names of text that people read."""
 MATCHERS = {"startswith", "endswith", "removeprefix", "removesuffix", "replace", "find", "index", "partition", "split"}
-PARAMETERS = ("what", "publication", "rows", "mebibytes", "attempt", "again", "held", "wanted", "entry", "floor")
+PARAMETERS = (
+    "what",
+    "publication",
+    "rows",
+    "mebibytes",
+    "attempt",
+    "again",
+    "held",
+    "wanted",
+    "entry",
+    "floor",
+    "path",
+    "other",
+)
 
 
 def _is_said(node: ast.expr) -> bool:

@@ -108,12 +108,14 @@ def test_half_of_a_certificate_and_authorities_without_one_are_refused(read: Rea
 @pytest.mark.parametrize(
     ("targets", "said"),
     [
-        ("[{kind: changlog}]", "targets[0].kind: changlog is no kind of lake table; did you mean changelog?"),
+        ("[{kind: changelogs}]", "targets[0].kind: changelogs is no kind of lake table; did you mean changelog?"),
         ("[{kind: mirror, deletes: soff}]", "targets[0].deletes: input should be 'hard' or 'soft' (given: 'soff')"),
         ("[{knd: mirror}]", "targets[0].knd: unknown key; did you mean kind?"),
         ("[{name: copy}]", "targets[0].kind: missing"),
-        ("[]", "targets: a table has exactly one target"),
-        ("[{kind: mirror}, {kind: changelog}]", "targets: a table has exactly one target"),
+        ("[]", "targets: a table has at least one target"),
+        ("[{kind: mirror}, {kind: changelog}]", "targets: two targets have no name"),
+        ("[{kind: mirror, name: A}, {kind: changelog, name: a}]", "targets: two targets are called a"),
+        ("[{kind: mirror, name: a/b}]", "targets[0].name: must match"),
         ("[{kind: changelog, track: [a]}]", "targets[0]: track is"),
     ],
 )

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
+from sluice.contract import keys
 from sluice.contract.table_state import State
 from sluice.health.backlog import Pending
 from sluice.health.report import Report
@@ -60,8 +61,8 @@ class LakeExport:
         self._export_watermarks(report, ingested_at)
         self._export_problems(report.tables)
         for table in report.tables:
-            if (table.schema, table.table) in self._named:
-                of = {"schema": table.schema, "table": table.table}
+            if (table.schema, table.label) in self._named:
+                of = {"schema": table.schema, "table": table.label}
                 metrics.show_table(catalogue.TABLE_FILES, table.files, **of)
                 at = datetime.fromisoformat(table.verified_at).timestamp() if table.verified_at else None
                 metrics.show_table(catalogue.TABLE_VERIFIED, at, **of)
@@ -81,7 +82,7 @@ class LakeExport:
         """A series for each table with a problem: an alert names the table, and a second table alerts
         although a first one does.
         """
-        found = sorted((table.schema, table.table, reason) for table in tables if (reason := table.problem))
+        found = sorted((table.schema, table.label, reason) for table in tables if (reason := table.problem))
         counts: dict[tuple[str, str, str], int] = dict.fromkeys(found[:_PROBLEMS_NAMED], 1)
         for _, _, reason in found[_PROBLEMS_NAMED:]:
             counts[OTHER, OTHER, reason] = counts.get((OTHER, OTHER, reason), 0) + 1
@@ -92,17 +93,17 @@ class LakeExport:
         self._problems = set(counts)
 
     def _export_watermarks(self, report: Report, ingested_at: float | None) -> None:
-        tables = report.manifest.tables
-        known = {(table.schema_name, table.table_name) for table in tables.values() if table.state != "detached"}
-        for schema, name in self._named - known:
+        known = {
+            (table.schema_name, keys.target_key(table.table_name, table.target_name)): key
+            for key, table in report.lake.tables.items()
+            if table.state != "detached"
+        }
+        for schema, name in self._named - known.keys():
             self._metrics.forget_table(schema, name)
-        self._named = known
-        for table_id, table in tables.items():
+        self._named = set(known)
+        for (schema, name), key in known.items():
             at = None
-            if table_id in self._pending.live and ingested_at is not None:
-                oldest_us = self._pending.live[table_id]
+            if key in self._pending.live and ingested_at is not None:
+                oldest_us = self._pending.live[key]
                 at = ingested_at if oldest_us is None else min(ingested_at, oldest_us / 1e6)
-            if (table.schema_name, table.table_name) in known:
-                self._metrics.show_table(
-                    catalogue.TABLE_WATERMARK, at, schema=table.schema_name, table=table.table_name
-                )
+            self._metrics.show_table(catalogue.TABLE_WATERMARK, at, schema=schema, table=name)

@@ -5,12 +5,13 @@ rows mean. Two tables that are carried never share a lake path, and a table gets
 with another generation, whose snapshot replaces whatever is there in one commit.
 """
 
-from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.lake_names import place_of, split
 from sluice.contract.table_state import State
 from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.policies import Policies
 from sluice.ingest.tables.register import TableRegister
+from sluice.manifest.targets import planned_paths, target_paths
 from sluice.manifest.values import TableState
 from sluice.source.selection import matches, selects
 
@@ -33,31 +34,35 @@ class LakePaths:
         return selects(self.patterns, facts.schema, facts.name, first_name=first_name)
 
     def path(self, oid: int, schema_name: str, table_name: str, known: TableState | None) -> str:
-        """Where the next generation of a table stands. That of its name, or the one that it had, as
-        the policy says; one of its own while another table that is carried has that, and no longer.
+        """Where the next generation of a table stands, as in `LakeNames.place`, and its other targets with it. By its
+        name, or where it stood, as the policy says; at a place of its own while another table that is carried has a
+        lake table there, and no longer.
         """
-        plain = keys.lake_path(schema_name, table_name)
-        own = keys.lake_path_of_its_own(oid, schema_name, table_name)
-        taken = {messagetable.PATH} | {
-            other.path
-            for other in self._register.states().values()
-            if other.table_id != str(oid) and other.state != State.DETACHED
-        }
-        keeps = known is not None and self.policies.of(schema_name, table_name).on_rename == "keep"
-        if known is not None and known.path not in {*taken, own} and keeps:
-            return known.path
-        return plain if plain not in taken else own
+        policy = self.policies.of(schema_name, table_name)
+        plain = policy.names.place(schema_name, table_name)
+        own = policy.names.place_of_its_own(oid, schema_name, table_name)
+        taken = {messagetable.PATH}.union(
+            *(
+                target_paths(other, self.policies.of(other.schema_name, other.table_name).targets)
+                for other in self._register.states().values()
+                if other.table_id != str(oid) and other.state != State.DETACHED
+            )
+        )
+        keeps = known is not None and policy.on_rename == "keep" and known.path != split(own)[0]
+        if known is not None and keeps and not taken & target_paths(known, policy.targets):
+            return place_of(known.path, known.pattern)
+        return own if taken & set(planned_paths(plain, policy.targets).values()) else plain
 
     def moves(self, known: TableState) -> bool:
         """Whether the lake table is made anew, at the path of the table's name: as the policy says, or
         because whoever had that path has left it. Its rows would stay there for ever, under a wrong name.
         """
         name = (known.schema_name, known.table_name)
-        return known.path != self.path(int(known.table_id), *name, known)
+        return known.path != split(self.path(int(known.table_id), *name, known))[0]
 
     def gives_way(self, other: TableState, facts: TableFacts) -> bool:
         """Whether it has the name of the table that `facts` describe, or the lake path of that name."""
-        path = keys.lake_path(facts.schema, facts.name)
+        path = split(self.policies.default.names.place(facts.schema, facts.name))[0]
         return other.path == path or (other.schema_name, other.table_name) == (facts.schema, facts.name)
 
     def namesakes(self, oid: int, schema_name: str, table_name: str) -> tuple[TableState, ...]:

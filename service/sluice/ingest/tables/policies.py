@@ -8,6 +8,7 @@ from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.column_rules import ColumnRules, RulesInForce, for_table
 from sluice.contract.column_values import HashKeys
 from sluice.contract.conditions import refusal
+from sluice.contract.lake_names import LakeNames
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.reasons import Reason
 from sluice.contract.schema import TableSchema
@@ -23,7 +24,8 @@ class TablePolicy:
     follows the columns of the source, leaves out those that are added, or stops at any change of them.
     `targets` are the lake tables that it feeds. `accept_missing` has a letter for each kind of
     change that the publication may leave out. `binary`: values arrive in the binary form of their
-    types. `rules`: what happens to columns before anything is stored; `ruled` are all tables that have some.
+    types. `names`: where lake tables stand. `rules`: what happens to columns before anything is stored; `ruled`
+    are all tables that have some.
     """
 
     on_change: OnChange = "resync"
@@ -35,6 +37,7 @@ class TablePolicy:
     binary: bool = False
     rules: ColumnRules = field(default_factory=ColumnRules)
     ruled: frozenset[str] = frozenset()
+    names: LakeNames = field(default_factory=LakeNames)
 
     @property
     def keeps_changes(self) -> bool:

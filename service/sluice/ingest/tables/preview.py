@@ -8,9 +8,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.evolution import keys_of
+from sluice.contract.lake_names import split
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -79,7 +79,7 @@ def _changed(state: TableState, facts: TableFacts, policy: TablePolicy, others: 
         return Preview("stop", lost.reason + _ASKED, lost.cause)
     said = []
     if (state.schema_name, state.table_name) != (facts.schema, facts.name):
-        if policy.on_rename == "move" and state.path != keys.lake_path(facts.schema, facts.name):
+        if policy.on_rename == "move" and state.path != split(policy.names.place(facts.schema, facts.name))[0]:
             why = f"renamed from {state.schema_name}.{state.table_name}, and its lake table moves"
             return Preview("snapshot", why, Cause.RENAME)
         said.append(f"renamed from {state.schema_name}.{state.table_name}; its lake table stays at {state.path}")

@@ -18,6 +18,7 @@ from sluice.contract.catalog_facts import PublicationFacts, TableFacts
 from sluice.contract.column_rules import ColumnRules, RulesInForce
 from sluice.errors import SourceError, UsageError
 from sluice.findings import Finding, Severity
+from sluice.manifest.targets import Layout
 from sluice.manifest.values import TableState
 from sluice.operate.check.server import Look, examine_connections, examine_load_limits, examine_server
 from sluice.operate.check.slot import examine_slot
@@ -35,6 +36,9 @@ _READ_LIMIT = "5s"
 that one which takes longer has shown what was asked.
 """
 _NO_RIGHT, _LOCKED, _TOOK_LONG = "42501", "55P03", "57014"
+
+
+_DEFAULT = Layout()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,13 @@ def run_preflight(
     sessions: int = 0,
     known: Iterable[TableState] = (),
     rules: Mapping[str, ColumnRules] | None = None,
+    layout: Layout = _DEFAULT,
     now: Callable[[], float] = time.time,
 ) -> Examined:
     """Looks at the source. `patterns` are those of source.tables, None or none for whatever the
     publication has; `load_limits` the settings that limit what only some roles may see; `sessions`
     how many the pipeline may have open at once; `known` the tables that it has or had; `rules` those of columns, by
-    schema.table. A source out of reach is a finding too.
+    schema.table; `layout` where lake tables are to stand. A source out of reach is a finding too.
     """
     try:
         transport = transport_of(options)
@@ -69,7 +74,7 @@ def run_preflight(
             return Examined([_tls(transport)], None)
         with closing(open_query(options)) as conn:
             examination = _Examination(
-                Look.at(options, conn, now=now), tuple(patterns or ()), transport, known, rules or {}
+                Look.at(options, conn, now=now), tuple(patterns or ()), transport, known, rules or {}, layout
             )
             return examination.examined(two_phase=two_phase, load_limits=load_limits, sessions=sessions)
     except (SourceError, UsageError) as error:
@@ -98,8 +103,10 @@ class _Examination:
         transport: Transport,
         known: Iterable[TableState],
         rules: Mapping[str, ColumnRules],
+        layout: Layout,
     ) -> None:
         self._look = look
+        self._layout = layout
         self._patterns = patterns
         self._known = {int(state.table_id): state for state in known}
         self._transport = transport
@@ -122,6 +129,7 @@ class _Examination:
                 accept_missing=self._look.options.accept_missing,
                 rules_of=self._rules_of,
                 binary=self._look.options.binary,
+                layout=self._layout,
             )
         )
         found += column_rules.without_table(self._rules, [facts.qualified_name for facts in tables])

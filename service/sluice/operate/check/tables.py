@@ -15,8 +15,12 @@ from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.column_rules import NO_RULES, RulesInForce
 from sluice.contract.conditions import conditions, left_out
 from sluice.findings import Finding
+from sluice.manifest.targets import Layout
 from sluice.quoting import quote_identifier, quote_qualified
 
+_DEFAULT = Layout()
+OURS = "_sluice"
+"""The folder of our own tables in the lake."""
 _STORED_GENERATED = 180000
 """The first server that can publish stored generated columns."""
 
@@ -29,6 +33,7 @@ def examine_tables(
     accept_missing: str = "",
     rules_of: Callable[[TableFacts], RulesInForce] = lambda _: NO_RULES,
     binary: bool = False,
+    layout: Layout = _DEFAULT,
 ) -> Iterator[Finding]:
     """Findings about each table, then about tables that get into each other's way."""
     for facts in tables:
@@ -38,7 +43,7 @@ def examine_tables(
         yield from _filter(facts)
         yield from _columns(facts)
         yield from _generated(facts, quote_identifier(publication), server_version)
-    yield from _collisions(tables)
+    yield from collisions(tables, layout)
 
 
 def _name(facts: TableFacts) -> str:
@@ -141,17 +146,26 @@ def _generated(facts: TableFacts, publication: str, server_version: int) -> Iter
         )
 
 
-def _collisions(tables: Sequence[TableFacts]) -> Iterator[Finding]:
-    seen: dict[str, str] = {}
+def collisions(tables: Sequence[TableFacts], layout: Layout) -> Iterator[Finding]:
+    """Lake tables that would stand where another one stands, on some stores at least."""
+    seen: dict[str, tuple[str, str]] = {keys.path_part(OURS): ("the table of messages", keys.path_part(OURS))}
     for facts in tables:
-        other = seen.setdefault(keys.lake_path(facts.schema, facts.name).lower(), facts.qualified_name)
-        if other != facts.qualified_name:
+        for name, path in layout.paths(facts.schema, facts.name).items():
+            title = keys.target_title(facts.schema, facts.name, name)
+            other, there = seen.setdefault(path.lower(), (title, path))
+            if other == title:
+                continue
+            same = there == path
             yield Finding(
                 "critical",
                 "table.path",
-                facts.qualified_name,
-                f"its lake path differs from that of {other} only by case: on some stores they are one",
-                fix_sql=f"ALTER TABLE {_name(facts)} RENAME TO ...;",
-                fix_setting="or leave one of them out in source.tables",
-                by_hand=True,
+                title,
+                f"its lake table and that of {other} would both stand at {path}"
+                if same
+                else f"its lake path differs from that of {other} only by case: on some stores they are one",
+                fix_sql="" if same or name else f"ALTER TABLE {_name(facts)} RENAME TO ...;",
+                fix_setting="another name of the target, or another lake.path"
+                if same or name
+                else "or leave one of them out in source.tables",
+                by_hand=not (same or name),
             )

@@ -50,7 +50,7 @@ def close_gap(
         if len(wanted) > MOST_ROWS:
             raise VerificationFailed(
                 f"{len(wanted)} rows of {verdict.name} differ, which is too many to read by their keys",
-                hint=f"`sluice resync {verdict.name}` takes a new snapshot",
+                hint=f"`sluice resync {verdict.source_name}` takes a new snapshot",
             )
         began = time.time_ns()
         token = keys.repair_token(began, uuid.uuid4().hex)
@@ -79,7 +79,7 @@ def _require_young(name: str, seconds: float) -> None:
     if seconds > REPAIR_READ_SECONDS:
         raise VerificationFailed(
             f"the rows of {name} that differ could not be read within {REPAIR_READ_SECONDS / 3600:g} hours",
-            hint=f"`sluice resync {name}` takes a new snapshot",
+            hint="`sluice resync` takes a new snapshot",
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.row_form import Difference, LakeAnswer, LakeQuestion, Row, Sums, differing, range_bits
 from sluice.contract.schema import TableSchema
@@ -68,10 +69,22 @@ class Comparison:
     key_columns: tuple[str, ...] = ()
     repaired: int = 0
     difference: Difference = field(default_factory=Difference)
+    target: str = ""
 
     @property
     def name(self) -> str:
+        """That of the lake table."""
+        return keys.target_title(self.schema_name, self.table_name, self.target)
+
+    @property
+    def source_name(self) -> str:
+        """That of its source table."""
         return f"{self.schema_name}.{self.table_name}"
+
+    @property
+    def key(self) -> str:
+        """By which the lake table is known."""
+        return keys.target_key(self.table_id, self.target)
 
 
 class Comparing:
@@ -87,7 +100,7 @@ class Comparing:
         self._logger = structlog.get_logger("verify")
 
     def compare(self, states: Sequence[TableState], stale: Mapping[str, str] | None = None) -> Iterator[Comparison]:
-        """One verdict for each. Tables in `stale`, by id with the reason, are not compared. Raises
+        """One verdict for each. Lake tables in `stale`, by key with the reason, are not compared. Raises
         ServiceError when nothing can be compared any more.
         """
         form = Form.of(self._options, secrets.randbits(63))
@@ -99,11 +112,11 @@ class Comparing:
                 if state.state == State.GAP:
                     yield not_compared(state, f"it has a gap: {state.reason}", passing=True)
                     continue
-                if stale is not None and state.table_id in stale:
-                    reason = f"it is stale: {stale[state.table_id]}; `sluice resync` takes it anew"
+                if stale is not None and state.key in stale:
+                    reason = f"it is stale: {stale[state.key]}; `sluice resync` takes it anew"
                     yield not_compared(state, reason, passing=True)
                     continue
-                self._logger.info("comparing", table=_name(state), number=position + 1, of=len(states))
+                self._logger.info("comparing", table=state.title, number=position + 1, of=len(states))
                 for attempt in range(1, ATTEMPTS + 1):
                     if holder is None or time.monotonic() - taken_at > SNAPSHOT_SECONDS:
                         if holder is not None:
@@ -180,6 +193,7 @@ class Comparing:
             form.as_hex,
             self._wait_seconds,
             form.probes,
+            target=state.target_name,
         )
         try:
             with opened(
@@ -229,6 +243,7 @@ class Comparing:
             seconds=time.monotonic() - began,
             key_columns=tuple(column.name for column in schema.key_columns),
             difference=difference,
+            target=question.target,
         )
 
 
@@ -253,13 +268,10 @@ def _why_not_now(state: TableState, facts: TableFacts | None) -> str:
     return ""
 
 
-def _name(state: TableState) -> str:
-    return f"{state.schema_name}.{state.table_name}"
-
-
 def not_compared(state: TableState, reason: str, *, passing: bool) -> Comparison:
     """A table that was not compared for `reason`, which is `passing` when it can be later."""
-    return Comparison(state.table_id, state.schema_name, state.table_name, NOT_COMPARED, reason, passing)
+    names = (state.table_id, state.schema_name, state.table_name)
+    return Comparison(*names, NOT_COMPARED, reason, passing, target=state.target_name)
 
 
 def _require(answer: LakeAnswer) -> LakeAnswer:

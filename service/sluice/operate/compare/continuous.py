@@ -32,17 +32,17 @@ Compare = Callable[[TableState], Comparison]
 def due(tables: Mapping[str, TableState], known: Verified, *, every_seconds: float, now: datetime) -> list[TableState]:
     """The tables to be compared now, the one first that was compared longest ago. Pure."""
     waiting: list[tuple[str, TableState]] = []
-    for table_id, state in tables.items():
-        if table_id == "0" or not (state.state.has_initial_rows or state.state == State.GAP):
+    for key, state in tables.items():
+        if state.table_id == "0" or not (state.state.has_initial_rows or state.state == State.GAP):
             continue
-        last = known.tables.get(table_id)
+        last = known.tables.get(key)
         if last is None or last.generation != state.generation:
             waiting.append(("", state))
             continue
         pause = min(every_seconds, AGAIN_SECONDS) if last.reason and last.possible else every_seconds
         if datetime.fromisoformat(last.compared_at) + timedelta(seconds=pause) <= now:
             waiting.append((last.compared_at, state))
-    return [state for _, state in sorted(waiting, key=lambda one: (one[0], one[1].table_id))]
+    return [state for _, state in sorted(waiting, key=lambda one: (one[0], one[1].key))]
 
 
 @dataclass(slots=True)

@@ -100,7 +100,7 @@ class Record:
 
 
 def _noted(found: Verified, state: TableState, verdict: Comparison, *, now: str) -> Verified:
-    before = found.tables.get(state.table_id)
+    before = found.tables.get(state.key)
     if before is None or before.generation != state.generation:
         before = VerifiedTable(state.generation, NOT_COMPARED, now)
     possible = verdict.outcome != NOT_COMPARED or verdict.passing
@@ -113,4 +113,4 @@ def _noted(found: Verified, state: TableState, verdict: Comparison, *, now: str)
         table = replace(table, differences=0, different_lsn=0)
     # What was found stays found until a comparison at a later position finds otherwise.
     outcome = DIFFERENT if table.differences else verdict.outcome
-    return replace(found, tables={**found.tables, state.table_id: replace(table, outcome=outcome)})
+    return replace(found, tables={**found.tables, state.key: replace(table, outcome=outcome)})

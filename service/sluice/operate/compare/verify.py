@@ -12,6 +12,7 @@ from sluice.errors import ApplyError, UsageError, VerificationFailed
 from sluice.lsn import show
 from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import load_state
+from sluice.manifest.targets import TargetsOf, lake_tables
 from sluice.manifest.values import TableState
 from sluice.operate.compare.closing_gaps import close_gap
 from sluice.operate.compare.comparing import Ask, Comparing, Comparison
@@ -41,6 +42,7 @@ class Run:
     load: Load
     record: Record
     wait_seconds: float
+    targets_of: TargetsOf
 
     @classmethod
     def of(
@@ -51,11 +53,16 @@ class Run:
         *,
         load_share: float,
         wait_seconds: float,
+        targets_of: TargetsOf,
         every_seconds: float = 0.0,
     ) -> "Run":
         """With `every_seconds` it is one that compares for ever."""
         record = Record(store, every_seconds=every_seconds)
-        return cls(source, store, ask, Load(load_share), record, wait_seconds)
+        return cls(source, store, ask, Load(load_share), record, wait_seconds, targets_of)
+
+    def lake_tables(self) -> dict[str, TableState]:
+        """Those of the pipeline by key, as the manifest has them now."""
+        return lake_tables(load_state(self.store), self.targets_of)
 
     def for_ever(self, *, rest: Callable[[], None], repair_wanted: bool) -> NoReturn:
         """Until the process is stopped, which is safe at any moment; `rest` is called when nothing is due."""
@@ -64,7 +71,7 @@ class Run:
             return (self.repaired if repair_wanted else self.compared)([state])[0]
 
         self.record.begin()
-        Continuous(lambda: load_state(self.store).tables, one, self.record, rest).run()
+        Continuous(self.lake_tables, one, self.record, rest).run()
         raise AssertionError("it ended")
 
     def compared(self, states: Sequence[TableState], say: Say = _silent) -> list[Comparison]:
@@ -77,17 +84,17 @@ class Run:
         return verdicts
 
     def stale(self, states: Sequence[TableState]) -> dict[str, str]:
-        """Why tables take no commit any more, by id: of those of `states` that ingest or applier calls
+        """Why lake tables take no commit any more, by key: of those of `states` that ingest or applier calls
         stale. Raises StoreError.
         """
         log = newest_log(self.store).read()
         found: dict[str, str] = {}
         for state in states:
-            row = log.tables.get(state.table_id) if log is not None else None
+            row = log.tables.get(state.key) if log is not None else None
             if state.state == State.STALE:
-                found[state.table_id] = state.reason
+                found[state.key] = state.reason
             elif row is not None and row.generation == state.generation and row.state == State.STALE:
-                found[state.table_id] = row.reason
+                found[state.key] = row.reason
         return found
 
     def repaired(self, states: Sequence[TableState], say: Say = _silent) -> list[Comparison]:
@@ -95,15 +102,18 @@ class Run:
         is refused, or takes too long, holds up no other one. Raises what `compared` raises.
         """
         logger = structlog.get_logger("verify")
+        closed_ids: set[str] = set()
         for state in states:
-            if state.state == State.GAP:
+            # The rows that close the gap of a table close that of all its lake tables.
+            if state.state == State.GAP and state.table_id not in closed_ids:
+                closed_ids.add(state.table_id)
                 source = self._known()
                 try:
                     closed = close_gap(source, self.store, self._comparing(source), state, seconds=self.wait_seconds)
                 except _OF_ONE_TABLE as error:
                     logger.error(
                         "the gap stays open",
-                        table=f"{state.schema_name}.{state.table_name}",
+                        table=state.title,
                         error=error,
                         hint=error.hint,
                     )
@@ -112,8 +122,8 @@ class Run:
                     logger.warning("the gap stays open", table=closed.name, reason=closed.reason)
                 else:
                     logger.info("the gap is closed", table=closed.name, rows=closed.repaired, lsn=show(closed.lsn))
-        now = load_state(self.store).tables
-        verdicts = self.compared([now[state.table_id] for state in states], say)
+        now = self.lake_tables()
+        verdicts = self.compared([now[state.key] for state in states], say)
         for place, verdict in enumerate(verdicts):
             if verdict.outcome == DIFFERENT:
                 try:
@@ -121,7 +131,7 @@ class Run:
                 except _OF_ONE_TABLE as error:
                     logger.error("the rows are not repaired", table=verdict.name, error=error, hint=error.hint)
                     continue
-                state = load_state(self.store).tables[verdict.table_id]
+                state = self.lake_tables()[verdict.key]
                 again = next(iter(self._comparing(self._known()).compare([state])))
                 verdicts[place] = replace(again, repaired=len(verdict.difference))
                 self.record.note(state, verdicts[place])
