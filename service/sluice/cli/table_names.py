@@ -128,7 +128,8 @@ def lake_tables(states: "Iterable[TableState]", names: Iterable[str]) -> "list[T
             wanted.append(single[name])
         else:
             wanted += beside[named(name, beside, what="a table that the pipeline carries")]
-    return list({one.key: one for one in wanted or sum(map(beside.__getitem__, sorted(beside)), [])}.values())
+    everything = (state for name in sorted(beside) for state in beside[name])
+    return list({one.key: one for one in wanted or everything}.values())
 
 
 def in_manifest(store: "ObjectStore") -> dict[Name, State]:
