@@ -18,7 +18,7 @@ from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.distributed.snapshot_parts import SnapshotParts
-from sluice_spark.kinds.registry import snapshot_columns
+from sluice_spark.kinds.registry import kind_of, snapshot_columns
 from sluice_spark.lake.build import BuildLost, BuildTable, Exchange
 from sluice_spark.lake.commit_way import DIRECT, NotDirect
 from sluice_spark.lake.table import LakeTable
@@ -148,6 +148,8 @@ class SnapshotApply:
         fitting = rows.within(self._options.max_memory_bytes)
         if fitting is None:
             return False
+        if len(fitting):
+            fitting = kind_of(self._state, schema.carried).arrived(fitting)
         try:
             self._lake.create(window.last_seq, columns=tuple(columns), rows=fitting)
         except NotDirect:

@@ -6,6 +6,7 @@ the caller runs one window of a table at a time. A window that fits in `max_memo
 at once, a larger one in portions of at most that. Either way there is one commit.
 """
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -105,7 +106,21 @@ class TableApply:
             raise
         except (ApplyError, StoreError) as error:
             _log.warning("small data files were not joined", error=str(error), hint=error.hint)
+        self._expire()
         return replace(done, place=self._lake.place, files=self._lake.known_file_count)
+
+    def _expire(self) -> None:
+        """Removes rows that have been there long enough. What cannot go now goes in a later turn."""
+        expiry = kind_of(self._state, self._state.schemas[self._state.schema_version]).expires()
+        if expiry is None:
+            return
+        try:
+            with self._seconds.phase("expire"):
+                self._lake.expire(expiry.column, expiry.seconds, now=time.time())
+        except SparkGone:
+            raise
+        except (ApplyError, StoreError) as error:
+            _log.warning("deleted rows that are old enough stay for now", error=str(error), hint=error.hint)
 
     def _landed(self, window: Window) -> Applied | None:
         """What the lake has of `window`: an earlier attempt may have committed before it failed.
@@ -289,5 +304,7 @@ class TableApply:
             version: evolution.Shape(schema, tuple(lake_columns(self._options, self._state, schema)))
             for version, schema in known.items()
         }
-        keeps_changes = kind_of(self._state, known[number]).keeps_changes
-        return evolution.evolve(self._lake, shapes, number, since=since, keeps_changes=keeps_changes)
+        kind = kind_of(self._state, known[number])
+        return evolution.evolve(
+            self._lake, shapes, number, since=since, keeps_changes=kind.keeps_changes, current=kind.current
+        )

@@ -67,7 +67,7 @@ def p12(rounds: int) -> dict[str, float | None]:
     return {"ours_s": ours, "assembly_s": theirs, "fresher": theirs / ours, "cpu_ratio": cpu_ratio}
 
 
-def _cpu(spark: SparkSession) -> float:
+def cpu_seconds(spark: SparkSession) -> float:
     """Seconds of CPU that this process and its JVM have used, without this thread."""
     gateway: Any = spark.sparkContext._gateway
     fields = Path(f"/proc/{gateway.proc.pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -101,11 +101,11 @@ def _ours(spark: SparkSession, folder: Path, seconds: int) -> tuple[list[float],
         rows = [Change("u", {"id": key, "qty": qty, "note": f"note {key}"}) for key, qty in _changes(number)]
         seqs[number] = pipeline.manifest.transaction(rows, ITEMS)
 
-    began = _cpu(spark)
+    began = cpu_seconds(spark)
     with running(pipeline):
         sent = _paced(seconds, send)
         commits = _until(lambda: _commits(pipeline.path()), last=seqs[seconds])
-    used = _cpu(spark) - began
+    used = cpu_seconds(spark) - began
     _verify(rows_in(pipeline.path()), seconds)
     return [_first_with(commits, seqs[number]) - sent[number] for number in sent], used
 
@@ -133,11 +133,11 @@ def _assembly(spark: SparkSession, folder: Path, seconds: int) -> tuple[list[flo
         pq.write_table(table, folder / "next.parquet")
         (folder / "next.parquet").rename(source / f"{number:06}.parquet")
 
-    began = _cpu(spark)
+    began = cpu_seconds(spark)
     with _stream(spark, source, lake, folder / "checkpoint"):
         sent = _paced(seconds, send)
         commits = _until(lambda: _commits(lake), last=seconds)
-    used = _cpu(spark) - began
+    used = cpu_seconds(spark) - began
     _verify(rows_in(lake), seconds)
     return [_first_with(commits, number) - sent[number] for number in sent], used
 

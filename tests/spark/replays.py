@@ -14,7 +14,8 @@ from tests.spark.canonical import Rows, marks, typed
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.protocol_reader import Action, DeltaFolder
-from tests.spark.stories import Phase, Story, lake_rows
+from tests.spark.stories import Phase, Story
+from tests.spark.story_lake import lake_rows
 from tests.spark.table_audit import check_checkpoints, check_checksum, check_files, live_files
 
 SMALL = 60_000
@@ -90,7 +91,10 @@ class Replay:
         if self.way == DISTRIBUTED:
             options["max_memory_bytes"] = SMALL
         log = self.pipeline.apply(
-            way=self.way, mode=shape.mode, metadata_columns=shape.metadata, **{**dict(shape.options), **options}
+            way=self.way,
+            tables={"public.items": {"targets": shape.targets}},
+            metadata_columns=shape.metadata,
+            **{**dict(shape.options), **options},
         )
         row = log.tables["16385"]
         assert row.state == "live", f"{self}: {row.state}, {row.reason}"

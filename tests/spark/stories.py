@@ -4,65 +4,19 @@ must hold after each entry.
 A story is the same for every way to commit: it depends on its shape and its seed alone.
 """
 
-import datetime as dt
 import itertools
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
-from tests.spark.canonical import Row, Rows, canonical, canonical_row, marked, marks, typed
+from tests.spark.canonical import Row, Rows, canonical, marks, typed
 from tests.spark.changes import Change, table_schema
-from tests.spark.pools import DOUBLE, Kind, Marked, Value
+from tests.spark.pools import DOUBLE
+from tests.spark.story_lake import FIRST_LSN, Key, Lake, Shape
 
-FIRST_LSN, STEP_LSN = 100, 10
-"""Where the manifest of tests.spark.changes begins, and by how much each transaction advances it."""
-
-Key = tuple[Any, ...]
+STEP_LSN = 10
 Ordinals = Iterator[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """A column that comes later. `missing` is its default as the catalog has it, `value` what older rows get by it."""
-
-    name: str
-    kind: Kind
-    missing: str | None = None
-    value: Value = None
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A kind of table, and a kind of history. `columns` are kinds by name, `key` names those of the key, in any place.
-
-    `then` is what others do between one phase and the next, in turn; `steps` is the number of entries of a phase.
-    `only_sql` says that the direct way refuses to merge into such a table.
-    """
-
-    name: str
-    columns: Mapping[str, Kind]
-    key: tuple[str, ...] = ()
-    identity: str = "d"
-    mode: str = "mirror"
-    publishes: str = "iudt"
-    metadata: bool = True
-    initial: int = 12
-    keys: int = 40
-    steps: int = 5
-    changes: int = 8
-    then: tuple[str, ...] = ("", "optimize", "")
-    added: tuple[Added, ...] = ()
-    truncates: bool = True
-    options: Mapping[str, Any] = field(default_factory=dict)
-    only_sql: bool = False
-
-    @property
-    def by_key(self) -> bool:
-        return bool(self.key)
 
 
 @dataclass
@@ -353,120 +307,3 @@ class Story:
             special=marks(sent),
             old_special=marks(before or {}),
         )
-
-
-class Lake:
-    """What the lake table of a shape must hold: rows by key, rows by number, or every change."""
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self._rows: dict[Any, Row] = {}
-        self._copies = itertools.count()
-        self._log: list[Row] = []
-        self.forgotten: list[Key] = []
-
-    def snapshot(self, rows: list[Row], schema: TableSchema) -> None:
-        for ordinal, row in enumerate(rows):
-            self.take(Change("i", typed(row), special=marks(row)), schema, lsn=FIRST_LSN, ordinal=ordinal)
-
-    def source(self) -> list[Row]:
-        """The rows without metadata."""
-        return [_plain(row) for row in self._rows.values()]
-
-    def sample(self, choice: random.Random, count: int) -> list[Row]:
-        """Up to `count` rows of the table as it is, without metadata."""
-        places = choice.sample(list(self._rows), min(count, len(self._rows)))
-        return [_plain(self._rows[place]) for place in places]
-
-    def take(self, change: Change, schema: TableSchema, *, lsn: int, ordinal: int) -> None:
-        if self.shape.mode == "changelog":
-            self._log.append(_logged(change, schema, lsn=lsn, ordinal=ordinal))
-        names = [item.name for item in schema.columns]
-        if change.op == "t":
-            self.forgotten = [tuple(row[name] for name in self.shape.key) for row in self._rows.values()]
-            self._rows.clear()
-            return
-        now = {name: change.values.get(name) for name in names} | marked(change.special)
-        old = None if change.old is None else dict(change.old) | marked(change.old_special)
-        base: Row = {}
-        if change.op != "i":
-            base = self._rows.pop(self._place(old or now), {})
-        if change.op != "d":
-            row = {name: base[name] if name in change.unchanged else now[name] for name in names}
-            place = self._place(row) if self.shape.by_key else next(self._copies)
-            assert change.op == "i" or not self.shape.by_key or place not in self._rows, (
-                "a story of two rows with one key"
-            )
-            self._rows[place] = {**row, envelope.LSN: lsn}
-
-    def widen(self, added: Added) -> None:
-        for row in self._rows.values():
-            row[added.name] = added.value
-        for row in self._log:
-            row[added.name] = None
-
-    def _place(self, row: Row) -> Any:
-        if self.shape.by_key:
-            return tuple(canonical(row[name], key=True) for name in self.shape.key)
-        wanted = _spelled(row)
-        return next(place for place, found in self._rows.items() if _spelled(found) == wanted)
-
-    def canonical(self) -> Rows:
-        """The rows with their metadata, as far as it is defined, in the form of `canonical_row`."""
-        if self._log:
-            return Counter(canonical_row(row) for row in self._log)
-        if not self.shape.by_key or not self.shape.metadata:
-            return Counter(canonical_row(row) for row in self.source())
-        return Counter(canonical_row({**row, envelope.TS: _at(row[envelope.LSN])}) for row in self._rows.values())
-
-
-def _plain(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name != envelope.LSN}
-
-
-def _spelled(row: Row) -> tuple[Any, ...]:
-    return canonical_row(_plain(row))
-
-
-def _at(lsn: int) -> dt.datetime:
-    """Changes of tests have their LSN for a time."""
-    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=lsn)
-
-
-def _logged(change: Change, schema: TableSchema, *, lsn: int, ordinal: int) -> Row:
-    attnums = {item.name: item.attnum for item in schema.columns}
-    row: Row = {item.name: change.values.get(item.name) for item in schema.columns} | marked(change.special)
-    row |= {
-        envelope.OP: change.op,
-        envelope.LSN: lsn,
-        envelope.TS: _at(lsn),
-        envelope.ORDINAL: ordinal,
-        envelope.ORIGIN: None,
-        envelope.ORIGIN_LSN: None,
-    }
-    if schema.identity_columns:
-        old = None if change.old is None else {item.name: change.old.get(item.name) for item in schema.identity_columns}
-        row |= {
-            envelope.UNCHANGED: [attnums[name] for name in change.unchanged] or None,
-            envelope.OLD: old,
-            envelope.OLD_SPECIAL: change.old_special,
-        }
-    return row
-
-
-def lake_rows(rows: Iterable[dict[str, Any]], shape: Shape) -> Rows:
-    """Rows that a reader found, to be compared with `Lake.canonical`."""
-    defined = shape.metadata and (shape.by_key or shape.mode == "changelog")
-    found: Rows = Counter()
-    for row in rows:
-        row = dict(row)
-        special = row.pop(envelope.SPECIAL, None)
-        assert special is None or len(special), "an empty map of marked values"
-        for name, text in dict(special or {}).items():
-            assert row[name] is None, f"{name} has a value and a marked value"
-            row[name] = Marked(text)
-        if not defined:
-            row.pop(envelope.LSN, None)
-            row.pop(envelope.TS, None)
-        found[canonical_row(row)] += 1
-    return found

@@ -43,7 +43,7 @@ def test_each_kind_is_what_its_line_says() -> None:
 def test_a_kind_that_nobody_registered_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError, match=r"lake\.mode") as refused:
         ApplyOptions("p", "file:///s", "file:///l", mode="snapshots")
-    assert refused.value.hint == "choose one of: mirror, changelog, traced, arrivals"
+    assert refused.value.hint == "choose one of: mirror, changelog, history, traced, arrivals"
 
 
 def _traced(pipeline: Pipeline) -> dict[object, tuple[object, ...]]:

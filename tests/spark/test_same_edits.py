@@ -14,7 +14,8 @@ from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from tests.spark import pools
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.replays import Replay
-from tests.spark.stories import Shape, Story
+from tests.spark.stories import Story
+from tests.spark.story_lake import Shape
 from tests.support.extent import FULL
 
 FIRST = int(os.environ.get("WAYS_FIRST", "1"))

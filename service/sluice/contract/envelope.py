@@ -42,6 +42,19 @@ ORIGIN_LSN = "_sluice_origin_lsn"
 never does for a streamed transaction).
 """
 
+SNAPSHOT = "_sluice_snapshot"
+"""Whether the row is one of a snapshot, and no change. In changelogs only."""
+DELETED_AT = "_sluice_deleted_at"
+"""Commit time of the transaction that deleted the row, null while it lives. In mirrors with soft deletes only."""
+VALID_FROM, VALID_TO = "_sluice_valid_from", "_sluice_valid_to"
+"""Commit times between which a version of a row was the current one, the second one null while it is. In
+histories only, like the next three.
+"""
+FROM_LSN, TO_LSN = "_sluice_from_lsn", "_sluice_to_lsn"
+"""The same as end LSNs of the commits, which alone are in order."""
+IS_CURRENT = "_sluice_is_current"
+"""Whether the version is the row that the source has."""
+
 OP_INSERT = "i"
 OP_UPDATE = "u"
 OP_DELETE = "d"

@@ -22,8 +22,11 @@ class LakeKind:
 KINDS: dict[str, LakeKind] = {
     kind.name: kind
     for kind in (
-        LakeKind("mirror", "keeps current rows", "sluice_spark.kinds.mirror"),
+        LakeKind(
+            "mirror", "keeps current rows", "sluice_spark.kinds.mirror", takes=("deletes", "soft_delete_retention")
+        ),
         LakeKind("changelog", "appends every change", "sluice_spark.kinds.changelog", keeps_changes=True),
+        LakeKind("history", "keeps every version of each row", "sluice_spark.kinds.history", takes=("track",)),
     )
 }
 """By name. A kind is registered by its line here; the first one is the default."""

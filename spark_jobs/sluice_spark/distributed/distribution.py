@@ -5,12 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from pyspark.sql import DataFrame
+
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError, StoreError
 from sluice.manifest.values import TableState
 from sluice_spark import storage
 from sluice_spark.distributed import partition_stage, snapshot_chunks, snapshot_rows, touched_keys
+from sluice_spark.distributed.arrival import Arrival
 from sluice_spark.distributed.stages import Stages, results
 from sluice_spark.distributed.task import StorePrefix, WindowTask, in_bins
 from sluice_spark.distributed.touched_keys import TouchedSpan
@@ -76,13 +79,14 @@ class Distribution:
         """
         stages = Stages(self.lake.session)
         bins = in_bins(segments, slots=stages.slots, most=snapshot_rows.BIN_BYTES)
-        task = snapshot_rows.SnapshotTask(self._spool, bins, schema, touched)
+        kind = kind_of(self.state, schema.carried)
+        task = snapshot_rows.SnapshotTask(self._spool, bins, schema, kind, touched)
         try:
             frame = snapshot_rows.snapshot_frame(stages, task, columns, lsn=lsn)
             if further:
                 self.lake.write(self.lake.app_id, marker, frame=frame, mode="append")
             else:
-                self.lake.replace(marker, frame=frame)
+                self._replace(marker, frame, schema.carried, columns, lsn=lsn, segments=segments)
         except ApplyError:
             # Spark says that a task failed, not why.
             results(stages.collected(stages.first(snapshot_rows.check, task, tasks=len(bins))))
@@ -103,7 +107,8 @@ class Distribution:
         window = self._task([*chunks, *between], schema, after_lsn=snapshot.first_lsn, until_lsn=snapshot.snapshot_lsn)
         task = snapshot_chunks.task_of(window, chunks, snapshot_chunks.arrow_schema(columns), slots=stages.slots)
         try:
-            self.lake.replace(marker, frame=snapshot_chunks.joined(stages, task, columns))
+            frame = snapshot_chunks.joined(stages, task, columns)
+            self._replace(marker, frame, schema, columns, lsn=snapshot.snapshot_lsn, segments=chunks)
         except ApplyError:
             # Spark says that a task failed, not why.
             cut = stages.first(snapshot_chunks.cut_joined, task, tasks=len(window.bins))
@@ -111,6 +116,21 @@ class Distribution:
             raise
         finally:
             stages.close()
+
+    def _replace(
+        self,
+        marker: int,
+        frame: DataFrame,
+        schema: TableSchema,
+        columns: Sequence[tuple[str, str]],
+        *,
+        lsn: int,
+        segments: Sequence[Segment],
+    ) -> None:
+        """Commits `frame`, all rows of a snapshot, as the table, with what the table keeps."""
+        kind = kind_of(self.state, schema)
+        snapshot = Arrival(self._spool.open(), kind, schema, columns, lsn, segments)
+        self.lake.replace(marker, frame=snapshot.beside_kept(self.lake, frame))
 
     def changes(self, *, after_lsn: int, until_lsn: int) -> list[Segment]:
         """See `changes_between`."""

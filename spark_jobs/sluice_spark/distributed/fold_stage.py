@@ -21,15 +21,15 @@ from sluice import faults
 from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError
 from sluice_spark.distributed.partition_stage import ROWS, versioned
-from sluice_spark.distributed.stages import COUNT, RESULT, Piece
+from sluice_spark.distributed.stages import COUNT, RESULT, Piece, require
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded
 from sluice_spark.fold.partition import PARTS, Cutter, weight
 from sluice_spark.fold.row_identity import Claims
 from sluice_spark.fold.spill import Versioned, portions
 from sluice_spark.lake.direct.data_files import Written
-from sluice_spark.lake.direct.followed_rows import kinds_of_new
-from sluice_spark.lake.layout import CHANGE, TableLayout
+from sluice_spark.lake.direct.followed_rows import inserted
+from sluice_spark.lake.layout import TableLayout
 from sluice_spark.lake.plan import MergePlan
 
 PORTION, ROW, GONE, WANTS = "_sluice_portion", "_sluice_row_number", "_sluice_gone", "_sluice_wants"
@@ -130,14 +130,19 @@ def _stored(folded: Folded, window: WindowTask, number: int) -> Portion:
     rows = folded.rows
     if folded.replaces:
         return Portion(number, len(rows), window.written([rows]), None, replaces=True)
+    require(holds=folded.sweep is None, what="a TRUNCATE came to the executors")
     if not len(rows):
         return Portion(number, 0, Written(), None, replaces=False)
     metadata = window.kind.metadata(window.schema, wanted=window.metadata)
     plan = MergePlan.of(folded, window.schema, metadata=metadata)
     wants = wanting(rows, plan, window.layout)
-    alive = ~rows[DELETED].to_numpy()
-    ready = alive & ~wants
-    written = window.written([inserted(rows if ready.all() else rows.filter(pa.array(ready)), window.layout)])
+    settled = plan.settlement is not None
+    # What is settled goes, and other rows come: no row replaces another one.
+    gone = np.ones(len(rows), dtype=bool) if settled else rows[DELETED].to_numpy()
+    ready = ~gone & ~wants
+    written = Written()
+    if not settled:
+        written = window.written([inserted(rows if ready.all() else rows.filter(pa.array(ready)), window.layout)])
     match = rows[MATCH].to_numpy()
     return Portion(
         number,
@@ -145,7 +150,7 @@ def _stored(folded: Folded, window: WindowTask, number: int) -> Portion:
         written,
         plan,
         replaces=False,
-        keys=_keys(rows, wants, match, window, number),
+        keys=_keys(rows, (match, gone, wants), window, number),
         key_count=int(match.sum()),
         waiting=_waiting(rows, wants, window, number),
         waiting_count=int(wants.sum()),
@@ -159,16 +164,13 @@ def keeping(rows: pa.Table, plan: MergePlan) -> Claims:
 
 
 def wanting(rows: pa.Table, plan: MergePlan, layout: TableLayout) -> Claims:
-    """Which of `rows` cannot be written before it is known which row of the lake they replace."""
+    """Which of `rows` cannot be written before it is known which row of the lake they replace; all that are settled."""
+    if plan.settlement is not None:
+        return np.ones(len(rows), dtype=bool)
     wants = keeping(rows, plan)
     if layout.follows_rows:
         wants = wants | (rows[MATCH].to_numpy() & ~rows[DELETED].to_numpy())
     return wants
-
-
-def inserted(rows: pa.Table, layout: TableLayout) -> pa.Table:
-    """`rows`, which replace none of the lake, for a table of `layout`."""
-    return rows.append_column(CHANGE, kinds_of_new(np.zeros(len(rows), dtype=bool))) if layout.feeds else rows
 
 
 def key_columns(schema: TableSchema) -> list[tuple[str, str]]:
@@ -181,14 +183,15 @@ def key_columns(schema: TableSchema) -> list[tuple[str, str]]:
     return [*columns, (PORTION, "bigint"), (ROW, "bigint"), (GONE, "boolean"), (WANTS, "boolean")]
 
 
-def _keys(rows: pa.Table, wants: Claims, match: Claims, window: WindowTask, number: int) -> str:
+def _keys(rows: pa.Table, claims: tuple[Claims, Claims, Claims], window: WindowTask, number: int) -> str:
+    match, gone, wants = claims
     if not match.any():
         return ""
     names = [name for name, _ in key_columns(window.schema) if name in rows.column_names]
     table = rows.select(names)
     table = table.append_column(PORTION, pa.array(np.full(len(rows), number)))
     table = table.append_column(ROW, pa.array(np.arange(len(rows))))
-    table = table.append_column(GONE, rows[DELETED]).append_column(WANTS, pa.array(wants))
+    table = table.append_column(GONE, pa.array(gone)).append_column(WANTS, pa.array(wants))
     sink = io.BytesIO()
     table = table if match.all() else table.filter(pa.array(match))
     pq.write_table(table, sink, compression="lz4", use_dictionary=False, write_statistics=False)

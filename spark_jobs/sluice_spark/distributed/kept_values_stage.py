@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from sluice import faults
-from sluice_spark.distributed.fold_stage import PORTION, ROW, Portion, inserted, keeping, waiting_rows
+from sluice_spark.distributed.fold_stage import PORTION, ROW, Portion, keeping, waiting_rows
 from sluice_spark.distributed.key_search_stage import HITS, VALUES
-from sluice_spark.distributed.stages import RESULT, Piece
+from sluice_spark.distributed.stages import RESULT, Piece, require
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.row_identity import Numbers
 from sluice_spark.lake.direct.data_files import Written
-from sluice_spark.lake.direct.followed_rows import kinds_of_new
-from sluice_spark.lake.direct.kept_values import with_kept_values
+from sluice_spark.lake.direct.followed_rows import inserted, kinds_of_new
+from sluice_spark.lake.direct.kept_values import logical, with_kept_values
 from sluice_spark.lake.failures import no_row_to_keep_from, two_rows_of_one_key
 from sluice_spark.lake.layout import CHANGE, ROW_ID
 
@@ -48,7 +48,7 @@ def finish(task: FinishTask, pieces: Iterator[Piece]) -> Iterator[Piece]:
     """The account of one portion, which was announced; accounts of the stage before pass."""
     passed: list[Piece] = []
     rows: list[Numbers] = []
-    filling: _Filling | None = None
+    filling: _Filling | _Settling | None = None
     portion: Portion | None = None
     for piece in pieces:
         if piece.kind == RESULT:
@@ -56,7 +56,7 @@ def finish(task: FinishTask, pieces: Iterator[Piece]) -> Iterator[Piece]:
             continue
         portion = task.portions[piece.part]
         if filling is None and portion.waiting:
-            filling = _Filling(task.window, portion)
+            filling = _filling(task.window, portion)
         if piece.kind == HITS:
             rows.append(piece.value[1])
         elif piece.kind == VALUES and filling is not None:
@@ -77,6 +77,41 @@ def announce(count: int, numbers: Iterator[int]) -> Iterator[Piece]:
     for _ in numbers:
         for part in range(count):
             yield Piece.of(PORTION, None, part=part)
+
+
+def settle_rest(task: FinishTask, numbers: Iterator[int]) -> Iterator[Piece]:
+    """Accounts of portions that are settled and in which no row looks for one of the lake."""
+    for number in numbers:
+        portion = task.portions[number]
+        yield Piece.of(RESULT, Finished(portion.number, 0, _Settling(task.window, portion).done()))
+
+
+def _filling(window: WindowTask, portion: Portion) -> "_Filling | _Settling":
+    assert portion.plan is not None
+    return _Filling(window, portion) if portion.plan.settlement is None else _Settling(window, portion)
+
+
+class _Settling:
+    """Net changes, and the rows of the lake that they found: all of one portion."""
+
+    def __init__(self, window: WindowTask, portion: Portion) -> None:
+        assert portion.plan is not None
+        assert portion.plan.settlement is not None
+        self._window = window
+        self._settlement = portion.plan.settlement
+        self._rows = waiting_rows(window, portion).drop_columns([ROW])
+        self._old: list[pa.Table] = [window.layout.arrow.empty_table()]
+        self._found: list[Numbers] = [np.empty(0, dtype=np.int64)]
+
+    def take(self, values: pa.Table) -> None:
+        self._found.append(values[ROW].to_numpy())
+        self._old.append(values.select(self._window.layout.arrow.names))
+
+    def done(self) -> Written:
+        """Everything is written. Raises UnsupportedChange."""
+        old = logical(pa.concat_tables(self._old), self._window.layout)
+        rows = self._settlement.settled(self._rows, old, np.concatenate(self._found))
+        return self._window.written([inserted(rows, self._window.layout)])
 
 
 class _Filling:
@@ -125,9 +160,17 @@ class _Filling:
 
 
 def require_values(portions: Iterable[Portion], finished: Iterable[Finished]) -> None:
-    """Every waiting row of `portions` was written. Raises UnsupportedChange when one has no row in the
+    """Every waiting row of `portions` was written, or settled. Raises UnsupportedChange when one has no row in the
     lake to keep its value from.
     """
     written = {one.number: one.written.rows for one in finished}
-    if any(portion.waiting_count != written.get(portion.number, 0) for portion in portions):
-        raise no_row_to_keep_from()
+    for portion in portions:
+        if is_settled(portion):
+            require(holds=portion.number in written, what="a portion was not settled")
+        elif portion.waiting_count != written.get(portion.number, 0):
+            raise no_row_to_keep_from()
+
+
+def is_settled(portion: Portion) -> bool:
+    """Whether its rows wait for what its settlement makes of them."""
+    return portion.plan is not None and portion.plan.settlement is not None

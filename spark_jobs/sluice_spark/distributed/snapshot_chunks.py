@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from sluice import faults
@@ -25,7 +24,7 @@ from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.distributed.fold_stage import FoldTask, portions_of
 from sluice_spark.distributed.partition_stage import pieces_of
-from sluice_spark.distributed.stages import Piece, Stages, as_declared
+from sluice_spark.distributed.stages import Piece, Stages, as_declared, stamped
 from sluice_spark.distributed.task import WindowTask
 from sluice_spark.distributed.window import LEVEL, parts_for
 from sluice_spark.fold.fold import fold
@@ -96,8 +95,7 @@ def joined(stages: Stages, task: JoinTask, columns: Sequence[tuple[str, str]]) -
     """The table's rows with the columns (name, Spark type)."""
     pieces = stages.first(cut_joined, task, tasks=len(task.window.bins))
     frame = stages.then_rows(pieces, folded_rows, task, tasks=task.cutter.parts, schema=struct(columns))
-    stamped = any(name == envelope.LSN for name, _ in columns)
-    return frame.withColumn(envelope.LSN, sql.lit(task.window.until_lsn).cast("bigint")) if stamped else frame
+    return stamped(frame, columns, lsn=task.window.until_lsn)
 
 
 def cut_joined(task: JoinTask, numbers: Iterator[int]) -> Iterator[Piece]:
@@ -128,6 +126,7 @@ def folded_rows(task: JoinTask, pieces: Iterator[Piece]) -> Iterator[pa.RecordBa
         carried = window.kind.carried
         folded = fold(rows, window.schema, keyed=True, removals_sent=False, from_nothing=True, carried=carried).rows
         refuse_unplaced(folded, window.schema)
+        folded = window.kind.arrived(folded)
         # In a changelog these rows say that they were inserted.
         constants = {
             envelope.OP: pa.repeat(envelope.OP_INSERT, len(folded)),

@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from sluice import faults
-from sluice.contract import envelope
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
-from sluice_spark.distributed.stages import Piece, Stages, as_declared
+from sluice_spark.distributed.stages import Piece, Stages, as_declared, stamped
 from sluice_spark.distributed.task import StorePrefix
 from sluice_spark.distributed.touched_keys import Untouched
+from sluice_spark.kinds.kind import Kind
 from sluice_spark.lake.rows_to_commit import struct
 from sluice_spark.read.changes import read_rows, snapshot_tables
 
@@ -30,13 +29,14 @@ BIN_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTask:
-    """`bins` of segments in `spool` in the schema version `version`, whose rows get the columns `schema`. Those are
-    left out whose keys are in the objects `touched` of the spool.
+    """`bins` of segments in `spool` in the schema version `version`, whose rows get the columns `schema` of a table of
+    `kind`. Those are left out whose keys are in the objects `touched` of the spool.
     """
 
     spool: StorePrefix
     bins: tuple[tuple[Segment, ...], ...]
     version: TableSchema
+    kind: Kind
     touched: tuple[str, ...] = ()
     schema: pa.Schema = _NO_COLUMNS
 
@@ -49,15 +49,15 @@ def snapshot_frame(stages: Stages, task: SnapshotTask, columns: Sequence[tuple[s
         frame = stages.first_rows(_rows, task, tasks=len(task.bins), schema=schema)
     else:
         frame = stages.session.createDataFrame([], schema)
-    stamped = any(name == envelope.LSN for name, _ in columns)
-    return frame.withColumn(envelope.LSN, sql.lit(lsn).cast("bigint")) if stamped else frame
+    return stamped(frame, columns, lsn=lsn)
 
 
 def _rows(task: SnapshotTask, numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
     untouched = Untouched(task.spool, task.touched)
     for number in numbers:
         for rows in snapshot_tables(task.spool.open(), task.bins[number], task.version):
-            yield from as_declared(untouched.of(rows, task.version.carried), task.schema)
+            arrived = task.kind.arrived(untouched.of(rows, task.version.carried))
+            yield from as_declared(arrived, task.schema)
         faults.point("apply.distributed.snapshot")
 
 

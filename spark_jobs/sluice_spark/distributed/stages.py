@@ -7,7 +7,7 @@ other exception fails the task, and Spark's rules for retries hold. What executo
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,10 +16,12 @@ from typing import Any, NamedTuple, cast
 import pyarrow as pa
 from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
+from sluice.contract import envelope
 from sluice.errors import ApplyError, ServiceError
 from sluice_spark.distributed.executors import explained
 from sluice_spark.distributed.packages import packages
@@ -267,3 +269,10 @@ def as_declared(
     table = pa.Table.from_arrays(arrays, schema=schema)
     size = max(1, len(table) * _BATCH_BYTES // max(table.nbytes, _BATCH_BYTES))
     yield from table.to_batches(max_chunksize=size)
+
+
+def stamped(frame: DataFrame, columns: Sequence[tuple[str, str]], *, lsn: int) -> DataFrame:
+    """`frame` with the position of the snapshot in those of `columns` that have one."""
+    for name in {envelope.LSN, envelope.FROM_LSN} & {name for name, _ in columns}:
+        frame = frame.withColumn(name, sql.lit(lsn).cast("bigint"))
+    return frame

@@ -120,12 +120,18 @@ class DistributedWindow:
         return self._made
 
     def _require_columns(self, layout: TableLayout) -> None:
+        if not self._appends and self._task.kind.keeps_rows and self._truncates:
+            raise NotDirect("a TRUNCATE changes every row of the table")
         if not self._appends and self._task.kind.only_by_statement:
             raise NotDirect(self._task.kind.only_by_statement)
         if {column.name for column in layout.columns} != set(self._task.columns):
             raise NotDirect("the lake table has other columns than the window")
         if any(column.name.lower() == "_metadata" for column in layout.columns):
             raise NotDirect("a column has the name of Spark's metadata")
+
+    @property
+    def _truncates(self) -> bool:
+        return any(segment.ops.get(envelope.OP_TRUNCATE) for share in self._task.bins for segment in share)
 
     # Before the lake is looked at.
 
@@ -139,7 +145,8 @@ class DistributedWindow:
     def _fold(self) -> Folded:
         task, stages = self._task, self._stages
         parts = parts_for(task, slots=stages.slots)
-        cutter = replace(cutter_for([task.schema]), level=LEVEL, parts=parts)
+        cutter = cutter_for([task.schema])
+        cutter = replace(cutter, level=LEVEL, parts=parts, each_transaction=task.kind.keeps_rows)
         cutter = replace(cutter, groups=self._groups(CutTask(task, cutter)))
         cut = stages.first(partition_stage.cut, CutTask(task, cutter), tasks=len(task.bins))
         pieces = stages.collected(stages.then(cut, fold_stage.fold_part, FoldTask(task, cutter), tasks=parts))
@@ -195,6 +202,7 @@ class DistributedWindow:
         wanted = files or any(portion.waiting for portion in portions)
         found = self._look(portions, plan, base.version, files) if portions and wanted else []
         try:
+            found += self._rest(folded.portions, found)
             self._replace(edit, folded, files, found)
         except (ServiceError, NotDirect):
             self._task.folder.discard(_written(found))
@@ -241,7 +249,21 @@ class DistributedWindow:
         self._raise(pieces, _written(found))
         return found
 
+    def _rest(self, portions: Sequence[Portion], found: Sequence[Any]) -> list[Any]:
+        """Accounts of portions that are settled although no row of theirs was looked for."""
+        seen = {one.number for one in found if isinstance(one, Finished)}
+        rest = [one for one in portions if kept_values_stage.is_settled(one) and one.number not in seen]
+        if not rest:
+            return []
+        task = FinishTask(self._task, dict(enumerate(rest)))
+        pieces = self._stages.collected(self._stages.first(kept_values_stage.settle_rest, task, tasks=len(rest)))
+        made = [piece.value for piece in pieces if piece.kind == RESULT]
+        self._raise(pieces, _written(made))
+        return made
+
     def _kept(self, plan: MergePlan) -> pa.Schema:
+        if plan.settlement is not None:
+            return self._task.layout.arrow
         fields = [self._task.layout.field(column.name) for column in plan.kept]
         if any(column.lake.special for column in plan.kept):
             fields.append(self._task.layout.field(envelope.SPECIAL))

@@ -52,9 +52,10 @@ def _fewer(rows: pa.Table, schema: TableSchema, cutter: Cutter) -> pa.Table:
         return rows
     if not cutter.columns or cutter.bits:
         return _without_pairs(in_order(_updates_apart(rows)), schema)
-    if schema.replica_identity == "f":
-        return _of_whole_rows(rows, schema)
-    return _of_keys(rows, schema)
+    keys = Keys(rows, schema, operations(rows))
+    if cutter.each_transaction:
+        keys.in_transactions(rows[envelope.LSN].to_numpy())
+    return _of_whole_rows(rows, schema, keys) if schema.replica_identity == "f" else _of_keys(rows, schema, keys)
 
 
 def _updates_apart(rows: pa.Table) -> pa.Table:
@@ -101,12 +102,11 @@ class _Runs:
         )
 
 
-def _of_whole_rows(rows: pa.Table, schema: TableSchema) -> pa.Table:
+def _of_whole_rows(rows: pa.Table, schema: TableSchema, keys: Keys) -> pa.Table:
     """Of a table that sends whole old rows: a run in which each old row is the new row before it is
     one change from its first old row to its last new one.
     """
-    operation = operations(rows)
-    keys = Keys(rows, schema, operation)
+    operation = keys.operation
     after, before = row_numbers(rows, schema)
     after, before = np.where(operation == ord("d"), -1, after), np.where(operation == ord("i"), -1, before)
     runs = _Runs.of(keys.acts_on, np.arange(len(rows)))
@@ -130,12 +130,11 @@ def _of_whole_rows(rows: pa.Table, schema: TableSchema) -> pa.Table:
     return in_order(pa.concat_tables([_rest(rows, runs, ~linear), made]))
 
 
-def _of_keys(rows: pa.Table, schema: TableSchema) -> pa.Table:
+def _of_keys(rows: pa.Table, schema: TableSchema, keys: Keys) -> pa.Table:
     """Of a table whose old rows are keys: the last change of a key, its unsent values from the last
     change that has them, and a removal before it.
     """
-    operation = operations(rows)
-    keys = Keys(rows, schema, operation)
+    operation = keys.operation
     alone = np.flatnonzero(~keys.coupled(whole_rows=False))
     if not len(alone):
         return rows

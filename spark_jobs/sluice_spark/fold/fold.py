@@ -20,6 +20,7 @@ from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.chains import Events, Outcome, follow_by_key, follow_by_row
 from sluice_spark.fold.row_identity import OLD_WHOLE, Claims, Numbers, number_rows, special_rows, special_texts, whole
+from sluice_spark.fold.settlement import Settlement, Sweep
 
 KEY = "_sluice_key_"
 KEY_SPECIAL = "_sluice_key_special_"
@@ -37,12 +38,17 @@ class Folded:
     values), DELETED, MATCH (false: the row is new although its key is in use at the start) and one KEEP attnum
     per column in `kept` (true: the lake's value stays). `replaces` says that nothing of the lake's rows
     remains (TRUNCATE). `append` says that every row is new.
+
+    With a `settlement` the rows are what that one asks for, with the key that each looks for and MATCH, and `sweep`
+    is what a TRUNCATE does to the rows of other keys.
     """
 
     rows: pa.Table
     kept: tuple[ColumnSchema, ...] = ()
     append: bool = False
     replaces: bool = False
+    settlement: Settlement | None = None
+    sweep: Sweep | None = None
 
 
 def in_order(rows: pa.Table) -> pa.Table:
@@ -193,6 +199,16 @@ class Keys:
         self.now[after] = numbers[: len(after)]
         self.acts_on = self.now.copy()
         self.acts_on[before] = numbers[len(after) :]
+
+    def in_transactions(self, lsn: Numbers) -> None:
+        """From now on a key of two transactions, which end at `lsn` of their changes, has two numbers."""
+        acts_on, now = self.acts_on, np.where(self.now < 0, self.acts_on, self.now)
+        pairs = np.stack([np.concatenate([acts_on, now]), np.concatenate([lsn, lsn])], axis=1)
+        distinct, numbers = np.unique(pairs, axis=0, return_inverse=True)
+        numbers = numbers.reshape(-1).astype(np.int64)
+        self.count = len(distinct)
+        self.acts_on = numbers[: len(lsn)]
+        self.now = np.where(self.now < 0, self.now, numbers[len(lsn) :])
 
     def coupled(self, *, whole_rows: bool) -> Claims:
         """Changes of keys whose last change alone does not determine the state of their rows: some

@@ -109,6 +109,8 @@ class Cutter:
     """Assigns changes to parts. `columns` names what identifies rows: the key, or with `bits` what
     all versions of a table without a key have in common.
 
+    With `each_transaction` what a row was at the end of each transaction counts, not its last state alone.
+
     `level` makes other parts of the same rows, for a part that is still too large. `parts` is their
     number.
     """
@@ -118,6 +120,7 @@ class Cutter:
     groups: Groups = field(default_factory=Groups)
     level: int = 0
     parts: int = PARTS
+    each_transaction: bool = False
 
     def moves(self, rows: pa.Table) -> tuple[Hashes, Hashes]:
         """Old and new hash of each update that moves a row to another key and lacks a value."""

@@ -74,7 +74,7 @@ def _portions(spill: "_Spill", window: Iterable[Versioned]) -> Iterator[list[Ver
         if spill.weights[part] > spill.limit and spill.rows[part] > 1:
             yield from _portions(
                 spill.again(part),
-                condensed(behind(spill.read(part), spill.truncates), spill.cutter, at_once=spill.limit // 4),
+                condensed(spill.lasting(part), spill.cutter, at_once=spill.limit // 4),
             )
             continue
         if together and size + spill.weights[part] > spill.limit:
@@ -128,6 +128,11 @@ class _Spill:
                 file.seek(0)
                 for batch in pa.ipc.open_stream(file):
                     yield pa.Table.from_batches([batch]), version
+
+    def lasting(self, part: int) -> Iterator[Versioned]:
+        """The part's changes, without those that a TRUNCATE made an end of if nobody asks for them."""
+        changes = self.read(part)
+        return changes if self.cutter.each_transaction else behind(changes, self.truncates)
 
     def portion(self, parts: Iterable[int]) -> list[Versioned]:
         return [*self.truncates, *(item for part in parts for item in self.read(part))]

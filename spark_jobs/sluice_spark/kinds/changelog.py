@@ -29,6 +29,8 @@ _ALWAYS = (
     envelope.LSN,
     envelope.TS,
     envelope.ORDINAL,
+    envelope.XID,
+    envelope.SNAPSHOT,
     envelope.ORIGIN,
     envelope.ORIGIN_LSN,
     envelope.SPECIAL,
@@ -56,7 +58,13 @@ class Changelog(Kind):
 
     def united(self, parts: Iterable[Versioned], schema: TableSchema, origins: Origins) -> pa.Table:
         # Changes stay as they were sent: what a column means for older rows is no change.
-        return with_origins(unite(parts, schema, defaults=False), origins)
+        rows = with_origins(unite(parts, schema, defaults=False), origins)
+        return rows.append_column(envelope.SNAPSHOT, pa.repeat(pa.scalar(value=False), len(rows)))
+
+    def arrived(self, rows: pa.Table) -> pa.Table:
+        # No transaction of the source wrote them.
+        rows = rows.append_column(envelope.SNAPSHOT, pa.repeat(pa.scalar(value=True), len(rows)))
+        return rows.drop_columns([envelope.XID]) if envelope.XID in rows.column_names else rows
 
     def only_adds(self, segments: Iterable[Segment], schema: TableSchema, *, removals_sent: bool) -> bool:
         return True

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
 
 from sluice.contract import envelope
 from sluice.contract.entries import Opened, Segment
@@ -40,6 +41,13 @@ METADATA_TYPES = {
     envelope.OLD_SPECIAL: "map<string,string>",
     envelope.ORIGIN: "string",
     envelope.ORIGIN_LSN: "decimal(20,0)",
+    envelope.SNAPSHOT: "boolean",
+    envelope.DELETED_AT: "timestamp",
+    envelope.VALID_FROM: "timestamp",
+    envelope.VALID_TO: "timestamp",
+    envelope.FROM_LSN: "bigint",
+    envelope.TO_LSN: "bigint",
+    envelope.IS_CURRENT: "boolean",
 }
 """Spark types of the columns that are not the source's own."""
 
@@ -57,6 +65,27 @@ class Target:
     metadata: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a snapshot was taken."""
+
+    lsn: int
+    time_us: int
+
+    @property
+    def time(self) -> Column:
+        """In an expression."""
+        return sql.timestamp_micros(sql.lit(self.time_us))
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Rows go whose time in `column` is more than `seconds` ago."""
+
+    column: str
+    seconds: float
+
+
 class Kind(ABC):
     """What lake tables of a kind hold, and what becomes of changes.
 
@@ -64,8 +93,10 @@ class Kind(ABC):
     (empty: tables without the sign of any other kind). `carried` are columns of the envelope that a row has from its
     last change, besides LSN and commit time.
 
-    `keeps_changes`: see `sluice.contract.lake_kinds.LakeKind`. `reads_lake` says that a plan follows from the lake too,
-    not from the changes alone.
+    `keeps_changes`: see `sluice.contract.lake_kinds.LakeKind`. `keeps_rows` says that a snapshot which comes later
+    does not replace the rows that there are: `resynced` says what becomes of both. `current` is a boolean column: rows
+    in which it is true have a key of their own (empty: all rows have). `reads_lake` says that a plan
+    follows from the lake too, not from the changes alone.
 
     `not_in_parts` says why a snapshot cannot be brought part by part while it is read (empty: it can), and
     `only_by_statement` why a window that changes or removes rows of the lake is committed by a statement of Spark
@@ -76,6 +107,8 @@ class Kind(ABC):
     sign: ClassVar[str] = ""
     carried: ClassVar[tuple[str, ...]] = ()
     keeps_changes: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = False
+    current: ClassVar[str] = ""
     reads_lake: ClassVar[bool] = False
     not_in_parts: ClassVar[str] = ""
     only_by_statement: ClassVar[str] = ""
@@ -87,6 +120,14 @@ class Kind(ABC):
     def of(self, schema: TableSchema) -> "Kind":
         """The kind for a source table of `schema` when this one is configured."""
         return self
+
+    @property
+    def variants(self) -> "tuple[Kind, ...]":
+        """What this kind also is, with another sign, when it is configured otherwise."""
+        return ()
+
+    def require(self, schema: TableSchema) -> None:  # noqa: B027 - most kinds take every table
+        """Raises UnsupportedChange when there can be no lake table of this kind for a table of `schema`."""
 
     # Columns.
 
@@ -149,7 +190,33 @@ class Kind(ABC):
             pieces.add(in_order(rows).select([name for name, _ in columns]))
         return CommitPlan("append", tuple(columns)) if pieces.rows else None
 
+    # Snapshots.
+
+    def arrived(self, rows: pa.Table) -> pa.Table:
+        """Rows of a snapshot, with the columns of the lake table that follow from those that they have; others that
+        they lack are NULL.
+        """
+        return rows
+
+    def resynced(
+        self, old: DataFrame, new: DataFrame, schema: TableSchema, columns: Sequence[tuple[str, str]], moment: Moment
+    ) -> DataFrame:
+        """The lake table with `columns` (name, Spark type) when the rows `new` of a snapshot come to `old`, those that
+        it has. Raises UnsupportedChange.
+        """
+        return new
+
+    # Time.
+
+    def expires(self) -> Expiry | None:
+        """Which rows are removed when they have been there long enough, None: none ever."""
+        return None
+
     # Comparison with the source.
+
+    def present_net(self, rows: pa.Table, schema: TableSchema, *, removals_sent: bool) -> Folded | Counted:
+        """What united changes make of the rows that are `present`."""
+        return self.net(rows, schema, keyed=True, removals_sent=removals_sent)
 
     def not_comparable(self, schema: TableSchema) -> str:
         """Why `sluice verify` cannot compare such a table with the source, empty when it can."""

@@ -9,10 +9,12 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 
 from sluice.contract.entries import Segment
+from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.fold import DELETED, KEEP, KEY, KEY_SPECIAL, MATCH, Folded, fold
 from sluice_spark.kinds.kind import Kind, Target, refuse_unplaced
 from sluice_spark.kinds.rows import ROWS
+from sluice_spark.kinds.soft_deletes import SoftDeletes
 from sluice_spark.lake.plan import CommitPlan, MergePlan
 from sluice_spark.lake.rows_to_commit import HeldRows
 from sluice_spark.read.changes import only_inserts
@@ -25,6 +27,13 @@ class Mirror(Kind):
 
     name = "mirror"
     keyless: ClassVar[Kind] = ROWS
+
+    def configured(self, target: LakeTarget) -> Kind:
+        return SoftDeletes(target.soft_delete_retention) if target.deletes == "soft" else self
+
+    @property
+    def variants(self) -> tuple[Kind, ...]:
+        return (SoftDeletes(),)
 
     def of(self, schema: TableSchema) -> Kind:
         return self if schema.key_columns else self.keyless

@@ -61,7 +61,7 @@ class Planner:
             tables = changes.tables(count, limit=limit)
             added = (kind.added(self._united([item]), target.schema) for item in tables)
             return kind.appended(added, pieces, kind.columns(target.schema, metadata=target.metadata))
-        with closing(changes.portions(count, versions, limit=limit)) as cut:
+        with closing(changes.portions(count, versions, limit=limit, each_transaction=kind.keeps_rows)) as cut:
             return kind.plan(target, map(self._united, cut), pieces, keyed=True)
 
     def _united(self, parts: Iterable[Versioned]) -> pa.Table:

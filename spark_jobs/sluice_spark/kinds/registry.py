@@ -31,7 +31,8 @@ def other_kind(state: TableState, columns: Iterable[str]) -> Reason | None:
     is. The columns decide what the table holds, not a report about it.
     """
     wanted, present = kind_of(state, state.schemas[state.schema_version]), set(columns)
-    kinds = sorted(map(registered, KINDS), key=lambda kind: not kind.sign)
+    every = [kind for name in KINDS for kind in (registered(name), *registered(name).variants)]
+    kinds = sorted(every, key=lambda kind: not kind.sign)
     held = next(kind for kind in kinds if not kind.sign or kind.sign in present)
     if held.sign == wanted.sign:
         return None
@@ -48,6 +49,7 @@ def snapshot_columns(options: ApplyOptions, state: TableState, schema: TableSche
     have such a table.
     """
     refuse_alike(schema)
+    kind_of(state, schema).require(schema)
     columns = lake_columns(options, state, schema)
     if not columns:
         raise UnsupportedChange(

@@ -227,19 +227,22 @@ def _sql(value: Any, kind: str) -> str:
     return literal(text) if kind == "string" else f"CAST({literal(text)} AS {kind})"
 
 
-def evolve(lake: LakeTable, shapes: Mapping[int, Shape], number: int, *, since: int, keeps_changes: bool) -> int:
+def evolve(
+    lake: LakeTable, shapes: Mapping[int, Shape], number: int, *, since: int, keeps_changes: bool, current: str = ""
+) -> int:
     """Brings `lake`, which began with schema version `since`, to version `number` if it is not past
     it. Where it stands then. Raises UnsupportedChange.
 
     Rows that are older than a column get its default, unless the table `keeps_changes` as they were sent: what a
-    column means for older rows is no change.
+    column means for older rows is no change. Rows are kept apart by their key where the boolean column `current` is
+    true (empty: all are).
     """
     app_id = f"{lake.app_id}/schema"
     stands = max(lake.marker(app_id) or 0, since)
     target = max(stands, number)
     for stop in _stops(shapes, stands, target):
         old, new = shapes[stands], shapes[stop]
-        _require_same_rows(lake, old, new, keeps_changes=keeps_changes)
+        _require_same_rows(lake, old, new, keeps_changes=keeps_changes, current=current)
         wanted = values(steps(old.schema, new.schema), old, new, with_defaults=not keeps_changes)
         change = partial(reshaped, old=old, new=new)
         if wanted.constants and lake.fill_columns((app_id, stop), change, wanted.constants):
@@ -314,7 +317,7 @@ def _stops(shapes: Mapping[int, Shape], stands: int, target: int) -> list[int]:
     return sorted(stop for stop in stops if stop > stands)
 
 
-def _require_same_rows(lake: LakeTable, old: Shape, new: Shape, *, keeps_changes: bool) -> None:
+def _require_same_rows(lake: LakeTable, old: Shape, new: Shape, *, keeps_changes: bool, current: str) -> None:
     """Raises UnsupportedChange when rows that `new` identifies by other columns cannot be followed."""
     name, since = new.schema.qualified_name, f"since schema version {new.schema.version}"
     what = ""
@@ -323,14 +326,16 @@ def _require_same_rows(lake: LakeTable, old: Shape, new: Shape, *, keeps_changes
             what = f"old rows of {name} are sent with fewer columns {since}, which its changelog would lose"
     else:
         key = next((step for step in steps(old.schema, new.schema) if isinstance(step, Keyed)), None)
-        if key is not None and key.columns and not _has_own_keys(lake, old, key):
+        if key is not None and key.columns and not _has_own_keys(lake, old, key, current):
             what = f"{name} has another key {since}, and rows of the lake table share a value of it"
     if what:
         raise UnsupportedChange(what, hint="resync the table")
 
 
-def _has_own_keys(lake: LakeTable, shape: Shape, key: Keyed) -> bool:
-    """Whether each row of a lake table that has the shape has a key that no other one has."""
+def _has_own_keys(lake: LakeTable, shape: Shape, key: Keyed, current: str) -> bool:
+    """Whether each row of a lake table that has the shape has a key that no other one has; where the boolean column
+    `current` is true, if there is one.
+    """
     names = {column.attnum: column.name for column in shape.schema.columns}
     terms: list[str] = []
     absent: list[str] = []
@@ -342,7 +347,7 @@ def _has_own_keys(lake: LakeTable, shape: Shape, key: Keyed) -> bool:
         terms += texts
         absent.append("(" + " AND ".join(f"{text} IS NULL" for text in texts) + ")")
     text = (
-        f"SELECT 1 FROM {lake.expression} GROUP BY {', '.join(terms)} "
+        f"SELECT 1 FROM {lake.expression}{f' WHERE {quote(current)}' if current else ''} GROUP BY {', '.join(terms)} "
         f"HAVING count(*) > 1 OR {' OR '.join(absent)} LIMIT 1"
     )
     with translated_errors():

@@ -26,6 +26,8 @@ def table_at(path: str) -> str:
 def merge_text(plan: MergePlan, *, target: str, source: str) -> str:
     """MERGE of the view `source` into the table expression `target`."""
     lines = [f"MERGE INTO {target} AS t USING {source} AS s ON {' AND '.join(key_conditions(plan))}"]
+    if plan.settlement is not None:
+        return "\n".join([*lines, *_settled_clauses(plan)])
     if plan.deletes:
         lines.append(f"WHEN MATCHED{f' AND s.{quote(DELETED)}' if plan.upserts else ''} THEN DELETE")
     if plan.upserts:
@@ -38,9 +40,40 @@ def merge_text(plan: MergePlan, *, target: str, source: str) -> str:
     return "\n".join(lines)
 
 
+def _settled_clauses(plan: MergePlan) -> list[str]:
+    """The rows that were found go, and those that do not look for any come."""
+    names = [*(column.name for column in plan.schema.columns), *plan.metadata]
+    values = ", ".join(f"s.{quote(name)}" for name in names)
+    clauses = [
+        "WHEN MATCHED THEN DELETE",
+        f"WHEN NOT MATCHED AND NOT s.{quote(MATCH)} THEN INSERT ({', '.join(map(quote, names))}) VALUES ({values})",
+    ]
+    if plan.sweep is not None:
+        assigned = [(name, value) for name, value in plan.sweep.assignments if name in names]
+        assignments = ", ".join(f"t.{quote(name)} = {value}" for name, value in assigned)
+        clauses.append(f"WHEN NOT MATCHED BY SOURCE AND {plan.sweep.condition} THEN UPDATE SET {assignments}")
+    return clauses
+
+
+def found_text(plan: MergePlan, *, target: str, source: str, number: str) -> str:
+    """The rows of `target` that the rows of the view `source` look for, each with the `number` of that row."""
+    conditions = " AND ".join(key_conditions(plan))
+    return f"SELECT s.{quote(number)}, t.* FROM {target} AS t JOIN {source} AS s ON {conditions}"
+
+
+def expire_text(target: str, column: str, *, before_us: int) -> str:
+    """Removes rows whose time in `column` is before that. A DELETE that finds nothing would leave no marker."""
+    return (
+        f"MERGE INTO {target} AS t USING (SELECT timestamp_micros({before_us}L) AS before) AS s "
+        f"ON t.{quote(column)} < s.before WHEN MATCHED THEN DELETE"
+    )
+
+
 def key_conditions(plan: MergePlan) -> list[str]:
     """When the row `s` of a window is the row `t` of the lake."""
     conditions = [f"s.{quote(MATCH)}"] if plan.unmatched else []
+    if plan.only:
+        conditions.append(f"t.{quote(plan.only)}")
     for position, column in enumerate(plan.schema.key_columns):
         here, origin = f"t.{quote(column.name)}", f"s.{quote(f'{KEY}{position}')}"
         if column.lake.special:

@@ -13,6 +13,7 @@ from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.fold.fold import DELETED, MATCH, Folded
 from sluice_spark.fold.ranges import KeyRanges
+from sluice_spark.fold.settlement import Settlement, Sweep
 
 Columns = tuple[tuple[str, str], ...]
 """(name, Spark type), in order."""
@@ -22,6 +23,9 @@ Columns = tuple[tuple[str, str], ...]
 class MergePlan:
     """Net changes by key. `metadata` names the lake table's metadata columns, `kept` the columns of which a row may
     keep the lake's value. `deletes`, `upserts` and `unmatched` say which kinds of rows occur; every key is in `ranges`.
+
+    With a `settlement` the rows of the lake that are found go, and what it makes of them and of the net changes comes.
+    `sweep` is for the rows that are not found.
     """
 
     schema: TableSchema
@@ -31,10 +35,29 @@ class MergePlan:
     upserts: bool
     unmatched: bool
     ranges: KeyRanges = field(default_factory=KeyRanges)
+    settlement: Settlement | None = None
+    sweep: Sweep | None = None
+
+    @property
+    def only(self) -> str:
+        """A boolean column of the lake: rows in which it is true are looked for (empty: all)."""
+        return self.settlement.only if self.settlement is not None else ""
 
     @staticmethod
     def of(folded: Folded, schema: TableSchema, *, metadata: tuple[str, ...]) -> "MergePlan":
         """Which clauses the folded window needs."""
+        if folded.settlement is not None:
+            return MergePlan(
+                schema,
+                kept=(),
+                metadata=metadata,
+                deletes=True,
+                upserts=True,
+                unmatched=True,
+                ranges=KeyRanges.of(folded.rows, schema) if len(folded.rows) else KeyRanges(),
+                settlement=folded.settlement,
+                sweep=folded.sweep,
+            )
         deleted = folded.rows[DELETED].to_numpy()
         return MergePlan(
             schema,
@@ -48,7 +71,7 @@ class MergePlan:
 
     def cheapest(self, files: Callable[[], int]) -> "MergePlan":
         """Without the ranges of keys where a table of so many `files` gains nothing by them."""
-        if not self.ranges or self.ranges.worth_their_cost(files=files()):
+        if not self.ranges or (self.sweep is None and self.ranges.worth_their_cost(files=files())):
             return self
         return replace(self, ranges=KeyRanges())
 

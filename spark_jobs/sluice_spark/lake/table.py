@@ -34,7 +34,7 @@ from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, refuse_late, tag
 from sluice_spark.lake.layout import NEITHER, TABLE_PROPERTIES, Field, is_floating, statistics_properties
 from sluice_spark.lake.log import LakeLog
-from sluice_spark.lake.merge import merge_text, rows_merge_text, table_at
+from sluice_spark.lake.merge import expire_text, merge_text, rows_merge_text, table_at
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.rows_to_commit import HeldRows, Pieces, struct
 from sluice_spark.phases import Phases
@@ -42,6 +42,9 @@ from sluice_spark.phases import Phases
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 VIEW = "sluice_window"
 """What a MERGE statement calls the rows of its window."""
+_TURNS = 10
+"""For so many turns rows that expire stay; they may stay longer by one."""
+SHORTEST_TURN_SECONDS, LONGEST_TURN_SECONDS = 60.0, 86400.0
 CHOSEN = "the configuration asks for it"
 FRESH_LOOKS = 5
 """How often a direct commit that met another one is prepared again, at once."""
@@ -199,6 +202,10 @@ class LakeTable:
         if isinstance(plan.action, str):
             self.write(self.app_id, version, frame=pieces.frame(plan.columns), mode=plan.action)
             return
+        if isinstance(plan.action, MergePlan) and plan.action.settlement is not None:
+            with translated_errors():
+                read = f"{self.expression} VERSION AS OF {self.place.version}"
+                pieces = pieces.settled(plan, read)
         pieces.frame(plan.columns).createOrReplaceTempView(VIEW)
         before = self.place.version
         try:
@@ -301,6 +308,16 @@ class LakeTable:
     def replace(self, version: int, *, frame: DataFrame) -> None:
         """Commits the rows and columns of `frame` as the table, there or not, with the marker `version`."""
         self.write(self.app_id, version, frame=frame, mode="overwrite", new_schema=True)
+
+    def expire(self, column: str, seconds: float, *, now: float) -> None:
+        """Removes the rows whose time in `column` is more than `seconds` ago, once for each turn of time, in a commit
+        of its own whose marker is the number of the turn. Raises UnsupportedChange, ApplyError.
+        """
+        turn = int(now / min(max(seconds / _TURNS, SHORTEST_TURN_SECONDS), LONGEST_TURN_SECONDS))
+        app_id = f"{self.app_id}/expired"
+        if (self.marker(app_id) or 0) < turn:
+            statement = expire_text(self.expression, column, before_us=int((now - seconds) * 1_000_000))
+            self.execute(app_id, turn, statement=statement)
 
     def _statement(self, merge: MergePlan | RowsMergePlan) -> str:
         if isinstance(merge, RowsMergePlan):

@@ -141,12 +141,13 @@ class WindowChanges:
         return coalesced(count.over(self), limit=limit // 4)
 
     def portions(
-        self, count: Count, versions: Sequence[TableSchema], *, limit: int
+        self, count: Count, versions: Sequence[TableSchema], *, limit: int, each_transaction: bool = False
     ) -> Generator[list[Versioned], None, None]:
         """The changes in portions to fold one after the other, each at most `limit`; `count` counts
-        them. Raises UnsupportedChange, ApplyError.
+        them. `each_transaction`: see Cutter. Raises UnsupportedChange, ApplyError.
         """
-        return portions(self.tables(count, limit=limit), self.cutter(versions, limit=limit), limit=limit)
+        cutter = replace(self.cutter(versions, limit=limit), each_transaction=each_transaction)
+        return portions(self.tables(count, limit=limit), cutter, limit=limit)
 
     def cutter(self, versions: Sequence[TableSchema], *, limit: int) -> Cutter:
         """How to cut the window, keys that must stay together found by a pass over the key columns.

@@ -72,7 +72,7 @@ class LakeSide:
         united = unite(position.changes, schema) if position.changes else None
         task = ScanTask(schema, (), question.seed % _SEEDS, question.bits, question.as_hex, _NONE, question.ranges)
         removals = removals_are_sent(pipeline.opened, state)
-        net = kind.net(united, schema, keyed=True, removals_sent=removals) if united is not None else None
+        net = kind.present_net(united, schema, removals_sent=removals) if united is not None else None
         if isinstance(net, Folded):
             changed = UnappliedChanges.of(net, schema, task.keys)
             gathered = self._scanned(state, position, task, kind, changed=changed)

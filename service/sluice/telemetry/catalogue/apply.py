@@ -71,11 +71,14 @@ APPLY_DURATION = Histogram(
     "sluice_apply_duration_seconds",
     "Time of a window that ended well: look finds what others committed, read fetches and checks its "
     "segments, schema alters the table, merge folds and commits, join puts a file in the place of small ones, "
-    "total is all of it. Parts of merge: find looks for the rows that a direct commit replaces, write makes "
-    "and stores its files, commit is the transaction or the statement of Spark. Way none: a snapshot, or "
-    "nothing to commit.",
+    "expire removes rows that were deleted long enough ago, total is all of it. Parts of merge: find looks for "
+    "the rows that a direct commit replaces, write makes and stores its files, commit is the transaction or the "
+    "statement of Spark. Way none: a snapshot, or nothing to commit.",
     _APPLY,
-    {"way": (*WAYS, "none"), "phase": ("look", "read", "schema", "merge", "find", "write", "commit", "join", "total")},
+    {
+        "way": (*WAYS, "none"),
+        "phase": ("look", "read", "schema", "merge", "find", "write", "commit", "join", "expire", "total"),
+    },
     APPLY,
     buckets=_WINDOW_SECONDS,
 )

@@ -22,9 +22,9 @@ from sluice_spark.fold.fold import DELETED, MATCH
 from sluice_spark.lake.commit_way import DIRECT, NotDirect
 from sluice_spark.lake.direct.data_files import FILE_BYTES, FileWriter, with_all_columns
 from sluice_spark.lake.direct.edit import Edit, with_vector
-from sluice_spark.lake.direct.followed_rows import OldRows, RowIds, Taken, copied, kinds_of_new, optional
+from sluice_spark.lake.direct.followed_rows import OldRows, RowIds, Taken, copied, inserted, kinds_of_new, optional
 from sluice_spark.lake.direct.joining import Joining
-from sluice_spark.lake.direct.kept_values import with_kept_values
+from sluice_spark.lake.direct.kept_values import logical, old_rows, with_kept_values
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.direct.key_search import FileKeys, Found, KeyColumns, Numbers, WindowKeys
 from sluice_spark.lake.direct.live_files import LiveFile, LiveFiles
@@ -75,6 +75,8 @@ class DirectTable:
         What was `found` for the rows of one of them is not looked for again. Raises NotDirect before
         anything is written, UnsupportedChange, StoreError; nothing is left then.
         """
+        if isinstance(plan.action, MergePlan) and plan.action.sweep is not None:
+            raise NotDirect("a TRUNCATE changes every row of the table")
         edit = Edit(base, plan.action if isinstance(plan.action, str) else "merge", reads=plan.action != "append")
         with edit.seconds.phase("find"):
             edit.layout = layout = self._live.follow(base)
@@ -166,7 +168,11 @@ class DirectTable:
     def _key_of(self, plan: CommitPlan, layout: TableLayout) -> KeyColumns | None:
         if isinstance(plan.action, RowsMergePlan):
             raise NotDirect("the table has no key")
-        return KeyColumns.of(plan.action.schema, layout) if isinstance(plan.action, MergePlan) else None
+        return (
+            KeyColumns.of(plan.action.schema, layout, only=plan.action.only)
+            if isinstance(plan.action, MergePlan)
+            else None
+        )
 
     def _fill(
         self,
@@ -202,7 +208,8 @@ class DirectTable:
         rows = found.rows
         hits = self._hits(found)
         matched = np.zeros(len(rows), dtype=np.int64)
-        deleted = rows[DELETED].to_numpy()
+        # What is settled goes, and other rows come: no row replaces another one.
+        deleted = np.ones(len(rows), dtype=bool) if plan.settlement is not None else rows[DELETED].to_numpy()
         for hit in hits:
             np.add.at(matched, hit.ordinals, 1)
             taken[hit.file.path].append((hit.positions, deleted[hit.ordinals]))
@@ -210,6 +217,12 @@ class DirectTable:
             raise two_rows_of_one_key(plan.schema.qualified_name)
         edit.matched += int(matched.sum())
         edit.deleted += int((deleted & (matched > 0)).sum())
+        if plan.settlement is not None:
+            old = pa.concat_tables(
+                [edit.layout.arrow.empty_table(), *(self._old_rows(hit, edit.layout) for hit in hits)]
+            )
+            ordinals = np.concatenate([np.empty(0, dtype=np.int64), *(hit.ordinals for hit in hits)])
+            return inserted(plan.settlement.settled(rows, logical(old, edit.layout), ordinals), edit.layout)
         if plan.kept:
             rows = with_kept_values(rows, [_old(self._folder, hit) for hit in hits], plan, edit.layout)
         if edit.layout.feeds:
@@ -225,6 +238,11 @@ class DirectTable:
             ids[hit.ordinals] = self._ids.of(hit.file, hit.positions, tracking)
         return optional(ids)
 
+    def _old_rows(self, hit: Hit, layout: TableLayout) -> pa.Table:
+        """All columns of rows that were found, as data files have them."""
+        read, positions, _ = _old(self._folder, hit)
+        return old_rows(read(layout.arrow.names), pa.array(positions), layout.arrow)
+
     def search_ahead(self, plan: CommitPlan, portions: Iterable[pa.Table]) -> Found | None:
         """Where the keys of the first of `portions` are in the data files that are known now, for a
         window that comes next; None where nobody will ask. From any thread. Raises NotDirect,
@@ -233,7 +251,7 @@ class DirectTable:
         layout, rows = self._live.layout, next(iter(portions), None)
         if layout is None or rows is None or not isinstance(plan.action, MergePlan):
             return None
-        found = self._found(rows, plan.action, KeyColumns.of(plan.action.schema, layout), None)
+        found = self._found(rows, plan.action, KeyColumns.of(plan.action.schema, layout, only=plan.action.only), None)
         files = [file for file in self._live.known() if found.keys.may_be_in(file.low, file.high)]
         return replace(found, by_path={file.path: self._positions(file, found) for file in files})
 

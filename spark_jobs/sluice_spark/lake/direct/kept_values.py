@@ -60,6 +60,11 @@ def old_rows(stored: pa.Table, at: pa.Array, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
+def logical(stored: pa.Table, layout: TableLayout) -> pa.Table:
+    """Rows with all columns of a data file under the names that the lake table has for them."""
+    return stored.rename_columns([column.name for column in layout.columns])
+
+
 def _old_values(count: int, needed: Claims, old: Sequence[Old], schema: pa.Schema) -> tuple[Numbers, pa.Table]:
     """For each of `count` rows where its replaced row is among the values (-1: nowhere)."""
     places = np.full(count, -1, dtype=np.int64)

@@ -29,16 +29,18 @@ VALUE, PLACE = "value", "place"
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
     """The key of a lake table: names of its columns, their fields in the data files, and the field of
-    the marked values if a key value may be one.
+    the marked values if a key value may be one. Only rows count in which the boolean field `only` is true, if there is
+    one.
     """
 
     names: tuple[str, ...]
     fields: tuple[pa.Field, ...]
     marked: tuple[bool, ...]
     special: pa.Field | None
+    only: pa.Field | None = None
 
     @staticmethod
-    def of(schema: TableSchema, layout: TableLayout) -> "KeyColumns":
+    def of(schema: TableSchema, layout: TableLayout, *, only: str = "") -> "KeyColumns":
         """Raises NotDirect."""
         columns = schema.key_columns
         fields = tuple(layout.field(column.name) for column in columns)
@@ -46,7 +48,9 @@ class KeyColumns:
             raise NotDirect("a key column is a floating-point number or nested")
         marked = tuple(bool(column.lake.special) for column in columns)
         special = layout.field(envelope.SPECIAL) if any(marked) else None
-        return KeyColumns(tuple(column.name for column in columns), fields, marked, special)
+        return KeyColumns(
+            tuple(column.name for column in columns), fields, marked, special, layout.field(only) if only else None
+        )
 
     @property
     def integer(self) -> bool:
@@ -61,7 +65,7 @@ class KeyColumns:
     @property
     def stored(self) -> list[str]:
         """The columns of a data file to be read."""
-        return self.physical + ([self.special.name] if self.special is not None else [])
+        return self.physical + [field.name for field in (self.special, self.only) if field is not None]
 
 
 def _numbers(column: pa.ChunkedArray | pa.Array) -> Numbers:
@@ -80,13 +84,24 @@ class FileKeys:
         """From the columns `key.stored` of a whole data file."""
         if any(field.name not in rows.column_names for field in key.fields):
             raise UnsupportedChange("a data file of the lake table has no key column")
+        places: Numbers | None = None
+        if key.only is not None:
+            # Whether a row of a data file counts never changes: it is another row then.
+            counts = whole(rows[key.only.name]).fill_null(fill_value=False)
+            places = np.flatnonzero(counts.to_numpy(zero_copy_only=False))
+            rows = rows.filter(counts)
         if key.integer:
             column = rows[key.fields[0].name]
             values = _numbers(column.drop_null())
             columns = {VALUE: values}
-            if len(values) < len(rows) or (len(values) > 1 and not bool((values[1:] >= values[:-1]).all())):
+            if (
+                places is not None
+                or len(values) < len(rows)
+                or (len(values) > 1 and not bool((values[1:] >= values[:-1]).all()))
+            ):
                 # A removed row may be from before its column became the key, and have no value.
                 known = np.flatnonzero(column.is_valid().to_numpy())
+                known = known if places is None else places[known]
                 order = np.argsort(values, kind="stable")
                 columns = {VALUE: values[order], PLACE: known[order].astype(np.int32)}
             return FileKeys(pa.table(columns))
@@ -99,7 +114,8 @@ class FileKeys:
                 for name, marked in zip(key.names, key.marked, strict=True)
                 if marked
             ]
-        return FileKeys(pa.table(arrays, names=[str(place) for place in range(len(arrays))]))
+        table = pa.table(arrays, names=[str(place) for place in range(len(arrays))])
+        return FileKeys(table if places is None else table.append_column(PLACE, pa.array(places, pa.int64())))
 
 
 class WindowKeys:
@@ -144,7 +160,10 @@ class WindowKeys:
     def find(self, file: FileKeys) -> tuple[Numbers, Numbers]:
         """(positions in the file, ordinals of the window's rows), one pair for each match."""
         if not self._key.integer:
-            positions, numbers = self._tuples.find([whole(column) for column in file.table.columns])
+            names = [name for name in file.table.column_names if name != PLACE]
+            positions, numbers = self._tuples.find([whole(file.table[name]) for name in names])
+            if PLACE in file.table.column_names:
+                positions = whole(file.table[PLACE]).to_numpy()[positions]
             return positions, self._ordinals[numbers]
         values = whole(file.table[VALUE]).to_numpy()
         start, end = np.searchsorted(values, self._sorted, "left"), np.searchsorted(values, self._sorted, "right")
