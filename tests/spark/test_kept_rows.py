@@ -1,17 +1,23 @@
 """What a history and a mirror with soft deletes keep when rows are read again, columns change or time passes."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from sluice.contract.entries import REPAIR_ORDINAL, Progress, Repair
+from sluice.contract.schema import TableSchema
 from sluice_spark.lake import table
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
+from tests.spark.protocol_reader import DeltaFolder
+from tests.spark.table_audit import check_files
+from tests.spark.windows import Windows
 from tests.support.extent import FULL
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4), column("big", 3, TEXT))
@@ -82,6 +88,41 @@ def test_a_resync_marks_rows_that_went_and_leaves_those_that_were_deleted(pipeli
     _apply(pipeline, SOFT, way)
     living = [(1, 10, None, 150), (3, 33, None, 150), (5, 5, None, 150)]
     assert _marked(pipeline) == sorted([*living, (2, 2, 110, 110), (4, 4, 150, 150)])
+
+
+def _with_other_columns(pipeline: Pipeline, schema: TableSchema, rows: list[dict[str, Any]]) -> None:
+    """The table is read again because of what was done to its columns."""
+    pipeline.manifest.append(Progress(), through_lsn=pipeline.manifest.lsn + 40)
+    pipeline.manifest.table(schema, generation=2)
+    pipeline.manifest.snapshot(rows, schema, generation=2)
+    pipeline.manifest.table(schema, state="live", generation=2, new=False)
+
+
+@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+def test_columns_that_were_renamed_before_a_resync_keep_their_values(
+    pipeline: Pipeline, target: dict[str, Any]
+) -> None:
+    _begun(pipeline, target, DIRECT)
+    identity, value, _ = SCHEMA.columns
+    after = table_schema(identity, replace(value, name="w"), column("more", 4, INT4, missing="7"), version=2)
+    rows = [{"id": key, "w": number, "more": 7} for key, number in ((1, 10), (3, 33))]
+    _with_other_columns(pipeline, after, rows)
+    _apply(pipeline, target)
+    found = lake.rows_in(pipeline.path(), metadata=True)
+    assert not {"v", "big"} & found[0].keys()
+    before = {(1, 1), (1, 10), (2, 2), (3, 3), (4, 4)} if target is HISTORY else {(1, 10), (2, 2), (4, 4)}
+    assert {(row["id"], row["w"]) for row in found} == before | {(3, 33)}
+    assert {row["more"] for row in found} == {7}
+
+
+def test_columns_that_exchanged_their_names_before_a_resync_stop_the_table(pipeline: Pipeline) -> None:
+    schema = table_schema(column("id", 1, INT4, key=True), column("a", 2, INT4), column("b", 3, INT4))
+    pipeline.begin(schema, {"id": 1, "a": 1, "b": 2})
+    _apply(pipeline, HISTORY)
+    identity, a, b = schema.columns
+    after = table_schema(identity, replace(a, name="b"), replace(b, name="a"), version=2)
+    _with_other_columns(pipeline, after, [{"id": 1, "a": 2, "b": 1}])
+    assert "exchanged their names" in _apply(pipeline, HISTORY, state="stale")
 
 
 def test_a_resync_that_finds_no_row_keeps_all_that_were_there(pipeline: Pipeline) -> None:
@@ -164,3 +205,57 @@ def test_the_other_kinds_of_tables_are_recognised_by_their_columns(pipeline: Pip
     for target, held in ((HISTORY, "history"), ({"kind": "mirror"}, "mirror")):
         assert held in _apply(pipeline, target, state="stale")
     _apply(pipeline, SOFT)
+
+
+def _rows_of(session: SparkSession, pipeline: Pipeline, version: int) -> Counter[tuple[Any, ...]]:
+    frame = session.read.format("delta").option("versionAsOf", version).load(str(pipeline.path()))
+    return Counter(tuple(row) for row in frame.collect())
+
+
+def _feed_of(session: SparkSession, pipeline: Pipeline, versions: range) -> dict[int, Counter[tuple[Any, ...]]]:
+    """How often each row came (less how often it went) in each version, as readers of changes see it."""
+    reader = session.read.format("delta").option("readChangeFeed", "true")
+    span = reader.option("startingVersion", versions[0]).option("endingVersion", versions[-1])
+    found: dict[int, Counter[tuple[Any, ...]]] = {version: Counter() for version in versions}
+    for row in span.load(str(pipeline.path())).drop("_commit_timestamp").collect():
+        sign = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}[row["_change_type"]]
+        values = tuple(row[name] for name in row.__fields__ if not name.startswith(("_change", "_commit")))
+        found[row["_commit_version"]][values] += sign
+    return found
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED, MERGE] if FULL else [DIRECT, DISTRIBUTED])
+@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+def test_readers_of_changes_see_which_versions_came_and_went(
+    pipeline: Pipeline, way: str, target: dict[str, Any]
+) -> None:
+    windows = Windows(pipeline, way=way, tables={"public.items": {"targets": [target]}})
+    pipeline.begin(SCHEMA, *({"id": number, "v": number, "big": f"b{number}"} for number in range(1, 30)))
+    windows.apply()
+    session = windows.session
+    both = "'delta.enableRowTracking' = 'true', 'delta.enableChangeDataFeed' = 'true'"
+    session.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ({both})")
+    first = DeltaFolder(pipeline.path()).versions()[-1]
+    for turn in range(2):
+        keys = range(1 + turn, 20, 2)
+        changes = [Change("u", {"id": key, "v": 100 * turn + key}, unchanged=("big",)) for key in keys if key % 3]
+        changes += [Change("d", old={"id": 20 + turn}), Change("i", {"id": 40 + turn, "v": 1, "big": "new"})]
+        pipeline.manifest.transaction(changes, SCHEMA)
+        applied = windows.apply()
+        assert applied.way.name == way, applied.way
+        state = DeltaFolder(pipeline.path()).state()
+        check_files(state)
+        numbers = [number for number, _, _ in state.tracked_rows()]
+        assert len(set(numbers)) == len(numbers), "two rows have one id"
+    versions = range(first + 1, DeltaFolder(pipeline.path()).versions()[-1] + 1)
+    assert len(versions) >= 2
+    feed, before = _feed_of(session, pipeline, versions), _rows_of(session, pipeline, first)
+    for version in versions:
+        rows = _rows_of(session, pipeline, version)
+        net = Counter(rows)
+        net.subtract(before)
+        before = rows
+        assert {row: count for row, count in feed[version].items() if count} == {
+            row: count for row, count in net.items() if count
+        }

@@ -1,7 +1,7 @@
 """A snapshot that comes to a lake table which keeps its rows."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from sluice.contract.schema import TableSchema
 from sluice.store.base import ObjectStore
 from sluice_spark.kinds.kind import Kind, Moment
 from sluice_spark.lake.failures import translated_errors
+from sluice_spark.lake.resync import kept
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.read.changes import read_rows
 
@@ -20,12 +21,13 @@ from sluice_spark.read.changes import read_rows
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A snapshot taken at `lsn`, of which `segments` of `store` are some, for a table of `kind` with `columns` (name,
-    Spark type).
+    Spark type). `schemas` are all versions of the source table, of which `schema` is the snapshot's.
     """
 
     store: ObjectStore
     kind: Kind
     schema: TableSchema
+    schemas: Mapping[int, TableSchema]
     columns: Sequence[tuple[str, str]]
     lsn: int
     segments: Sequence[Segment]
@@ -38,7 +40,8 @@ class Arrival:
         if not kind.keeps_rows or lake.place.version < 0 or kind.sign not in lake.column_names():
             return rows
         with translated_errors():
-            old = lake.session.sql(f"SELECT * FROM {lake.expression}")
+            versions = [version.carried for version in self.schemas.values()]
+            old = kept(lake, versions, self.schema, tuple(self.columns))
             return kind.resynced(old, rows, self.schema, self.columns, Moment(self.lsn, self._time_us()))
 
     def _time_us(self) -> int:

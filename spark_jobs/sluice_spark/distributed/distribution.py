@@ -129,7 +129,7 @@ class Distribution:
     ) -> None:
         """Commits `frame`, all rows of a snapshot, as the table, with what the table keeps."""
         kind = kind_of(self.state, schema)
-        snapshot = Arrival(self._spool.open(), kind, schema, columns, lsn, segments)
+        snapshot = Arrival(self._spool.open(), kind, schema, self.state.schemas, columns, lsn, segments)
         self.lake.replace(marker, frame=snapshot.beside_kept(self.lake, frame))
 
     def changes(self, *, after_lsn: int, until_lsn: int) -> list[Segment]:

@@ -22,7 +22,7 @@ from sluice_spark.fold.settle import refuse_without_key
 from sluice_spark.fold.versions import first_versions, versions
 from sluice_spark.kinds.kind import Moment, refuse_unplaced
 from sluice_spark.kinds.settled import Settled
-from sluice_spark.lake.resync import same_key, same_values, shaped
+from sluice_spark.lake.resync import same_key, same_values
 from sluice_spark.lake.sql import quote
 from sluice_spark.read.changes import only_inserts
 
@@ -83,9 +83,8 @@ class History(Settled):
     def resynced(
         self, old: DataFrame, new: DataFrame, schema: TableSchema, columns: Sequence[tuple[str, str]], moment: Moment
     ) -> DataFrame:
-        before = shaped(old, columns, schema)
         here = sql.lit(True).alias(_HERE)  # noqa: FBT003
-        current = before.where(sql.col(envelope.IS_CURRENT)).select("*", here).alias("o")
+        current = old.where(sql.col(envelope.IS_CURRENT)).select("*", here).alias("o")
         both = current.join(new.select("*", here).alias("n"), same_key(schema, "o", "n"), "full_outer")
         was, comes = (sql.col(f"{side}.{_HERE}").isNotNull() for side in ("o", "n"))
         since_then = _of("o", envelope.FROM_LSN) >= moment.lsn
@@ -101,7 +100,7 @@ class History(Settled):
         }
         live = both.where(comes).select(*_columns("n", columns, since))
         closed = both.where(was & ~goes_on & ~since_then).select(*_columns("o", columns, until))
-        past = before.where(~sql.col(envelope.IS_CURRENT))
+        past = old.where(~sql.col(envelope.IS_CURRENT))
         return past.unionByName(closed).unionByName(live)
 
     def present(self, frame: DataFrame) -> DataFrame:

@@ -202,7 +202,7 @@ class Kind(ABC):
         self, old: DataFrame, new: DataFrame, schema: TableSchema, columns: Sequence[tuple[str, str]], moment: Moment
     ) -> DataFrame:
         """The lake table with `columns` (name, Spark type) when the rows `new` of a snapshot come to `old`, those that
-        it has. Raises UnsupportedChange.
+        it has, in the same columns. Raises UnsupportedChange.
         """
         return new
 

@@ -19,7 +19,7 @@ from sluice_spark.fold.settle import refuse_without_key
 from sluice_spark.fold.soft_deletes import soft_deletes
 from sluice_spark.kinds.kind import Expiry, Kind, Moment, refuse_unplaced
 from sluice_spark.kinds.settled import Settled
-from sluice_spark.lake.resync import of_each_key, same_key, shaped
+from sluice_spark.lake.resync import of_each_key, same_key
 from sluice_spark.lake.sql import quote
 
 
@@ -52,7 +52,7 @@ class SoftDeletes(Settled):
     def resynced(
         self, old: DataFrame, new: DataFrame, schema: TableSchema, columns: Sequence[tuple[str, str]], moment: Moment
     ) -> DataFrame:
-        before = of_each_key(shaped(old, columns, schema), schema, newest=self.sign)
+        before = of_each_key(old, schema, newest=self.sign)
         gone = before.alias("o").join(new.alias("n"), same_key(schema, "o", "n"), "left_anti")
         at = {envelope.DELETED_AT: moment.time, envelope.LSN: sql.lit(moment.lsn), envelope.TS: moment.time}
         lived = sql.col(envelope.DELETED_AT).isNull()

@@ -5,28 +5,87 @@ Owns exactness of the comparison: NULL is a value, marked values count, and zero
 spelled. A column keeps its name and its type: what cannot be kept so is refused by name.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
 from sluice.contract import envelope
+from sluice.contract.evolution import Added, Dropped, Renamed, Retyped, Step, widens
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
+from sluice_spark.lake import evolution
+from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.sql import quote
+from sluice_spark.lake.table import LakeTable
 
 
-def shaped(old: DataFrame, columns: Sequence[tuple[str, str]], schema: TableSchema) -> DataFrame:
+def kept(lake: LakeTable, versions: Iterable[TableSchema], schema: TableSchema, columns: Columns) -> DataFrame:
+    """The rows of `lake`, which has the columns of one of the `versions` of its source table, in `columns` and with the
+    names of `schema`: a column is known by its number, whatever it is called. Raises UnsupportedChange.
+    """
+    present = lake.session.sql(f"SELECT * FROM {lake.expression}")
+    stands = _version_of(present.columns, versions, schema)
+    if stands is None:
+        # It is another table, which had the name before: that is all that they have in common.
+        return shaped(present, columns, schema)
+    old, new = evolution.Shape(stands, tuple(present.dtypes)), evolution.Shape(schema, columns)
+    wanted = evolution.values(_steps(stands, schema), old, new, with_defaults=True)
+    text = evolution.selection(present.dtypes, wanted, old, new)
+    return lake.session.sql(f"SELECT {text} FROM {lake.expression}")
+
+
+def _version_of(names: Iterable[str], versions: Iterable[TableSchema], schema: TableSchema) -> TableSchema | None:
+    """The version whose columns have these names. Raises UnsupportedChange where that is not certain."""
+    own = {name for name in names if not name.startswith(envelope.RESERVED_PREFIX)}
+    found = [version for version in versions if {column.name for column in version.columns} == own]
+    if len({frozenset((column.attnum, column.name) for column in version.columns) for version in found}) > 1:
+        raise UnsupportedChange(
+            f"{schema.qualified_name}: columns exchanged their names before the table was read again, and nothing says "
+            "which names the rows have that its lake table keeps; give the target another name, which begins a table "
+            "of its own beside this one"
+        )
+    return max(found, key=lambda version: version.version, default=None)
+
+
+def _steps(old: TableSchema, new: TableSchema) -> list[Step]:
+    """From the columns of `old` to those of `new`: also where rows from before cannot have all values, because the
+    table was read again for that.
+    """
+    before = {column.attnum: column for column in old.columns}
+    after = {column.attnum: column for column in new.columns}
+    found: list[Step] = [Dropped(column) for number, column in before.items() if number not in after]
+    for number, column in after.items():
+        earlier = before.get(number)
+        if earlier is None:
+            # What rows had in a column before it was published is not known.
+            found.append(Added(column if number > old.attributes else replace(column, missing=None)))
+            continue
+        if earlier.name != column.name:
+            found.append(Renamed(column, earlier.name))
+        if earlier.lake.sql != column.lake.sql:
+            if not widens(earlier, column):
+                raise _other_type(new, column.name, now=column.lake.sql, before=earlier.lake.sql)
+            found.append(Retyped(column, earlier))
+    return found
+
+
+def _other_type(schema: TableSchema, name: str, *, now: str, before: str) -> UnsupportedChange:
+    return UnsupportedChange(
+        f"{schema.qualified_name}: column {name!r} is {now} now and {before} in the rows that its lake table keeps; "
+        "give the target another name, which begins a table of its own beside this one"
+    )
+
+
+def shaped(old: DataFrame, columns: Columns, schema: TableSchema) -> DataFrame:
     """The rows `old` with `columns` (name, Spark type); what they lack is NULL. Raises UnsupportedChange."""
     types = dict(old.dtypes)
     chosen = []
     for name, kind in columns:
         if types.get(name, kind) != kind:
-            raise UnsupportedChange(
-                f"{schema.qualified_name}: column {name!r} is {kind} now and {types[name]} in the rows that its lake "
-                "table keeps; give the target another name, which begins a table of its own beside this one"
-            )
+            raise _other_type(schema, name, now=kind, before=types[name])
         value = sql.col(quote(name)) if name in types else sql.lit(None).cast(kind)
         chosen.append(value.alias(name))
     return old.select(*chosen)
