@@ -17,7 +17,8 @@ class Applied:
 
     `way` says how changes were committed, `fresh_looks` how often the commit met another one. `files`
     counts the lake table's files, None when that is not known. `not_in_parts` says why a part of a snapshot is not
-    beside the lake table, and none will be; empty when it is.
+    beside the lake table, and none will be; empty when it is. `unarranged` says why the lake table does not lie as it
+    is configured (empty: it does; None: not asked).
     """
 
     place: ExaminedVersion
@@ -32,3 +33,4 @@ class Applied:
     fresh_looks: int = 0
     files: int | None = None
     not_in_parts: str = ""
+    unarranged: str | None = None

@@ -19,6 +19,7 @@ from sluice.store.base import ObjectStore
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.distributed.snapshot_parts import SnapshotParts
 from sluice_spark.kinds.registry import kind_of, snapshot_columns
+from sluice_spark.lake.arranging import require_partitions, uncluster
 from sluice_spark.lake.build import BuildLost, BuildTable, Exchange
 from sluice_spark.lake.commit_way import DIRECT, NotDirect
 from sluice_spark.lake.table import LakeTable
@@ -88,7 +89,10 @@ class SnapshotApply:
             raise UnsupportedChange("the snapshot has rows of several schema versions")
         schema = self._state.schemas[snapshot.schema_version]
         columns = snapshot_columns(self._options, self._state, schema.carried)
+        require_partitions(self._state.partitions, tuple(columns), schema.qualified_name)
         faults.point("apply.read.after")
+        if self._lake.place.version >= 0:
+            uncluster(self._lake, [name for name, _ in columns])
         # All rows of the snapshot are new.
         distribution = Distribution.of(self._options, self._lake, self._state, removals_sent=True)
         exchanged = bool(window.chunks) and self._exchange(window, columns)
@@ -109,6 +113,8 @@ class SnapshotApply:
     def _parts(self) -> SnapshotParts:
         if self._build is None:
             raise NotDirect("there is no place for parts")
+        if self._state.partitions:
+            raise NotDirect("the lake table has partitions")
         return SnapshotParts(self._options, self._build, self._state)
 
     def _exchange(self, window: Window, columns: Sequence[tuple[str, str]]) -> bool:

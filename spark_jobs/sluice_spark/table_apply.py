@@ -6,7 +6,6 @@ the caller runs one window of a table at a time. A window that fits in `max_memo
 at once, a larger one in portions of at most that. Either way there is one commit.
 """
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -106,21 +105,7 @@ class TableApply:
             raise
         except (ApplyError, StoreError) as error:
             _log.warning("small data files were not joined", error=str(error), hint=error.hint)
-        self._expire()
         return replace(done, place=self._lake.place, files=self._lake.known_file_count)
-
-    def _expire(self) -> None:
-        """Removes rows that have been there long enough. What cannot go now goes in a later turn."""
-        expiry = kind_of(self._state, self._state.schemas[self._state.schema_version]).expires()
-        if expiry is None:
-            return
-        try:
-            with self._seconds.phase("expire"):
-                self._lake.expire(expiry.column, expiry.seconds, now=time.time())
-        except SparkGone:
-            raise
-        except (ApplyError, StoreError) as error:
-            _log.warning("deleted rows that are old enough stay for now", error=str(error), hint=error.hint)
 
     def _landed(self, window: Window) -> Applied | None:
         """What the lake has of `window`: an earlier attempt may have committed before it failed.

@@ -9,13 +9,18 @@ run, and none for a table that was stopped meanwhile.
 import queue
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from sluice.contract.entries import Opened
+from sluice.manifest.targets import fed
 from sluice.store.base import ObjectStore
 from sluice_spark.applied_window import Applied
 from sluice_spark.kinds.kind import removals_are_sent
+from sluice_spark.kinds.registry import kind_of
+from sluice_spark.lake.arranging import Arrangements
+from sluice_spark.lake.expiring import expire_now
 from sluice_spark.lake.opening import Lake
 from sluice_spark.next_window import Ahead
 from sluice_spark.options import ApplyOptions
@@ -41,6 +46,7 @@ class Workers:
         for _ in range(count):
             self._sessions.put(private(session))
         self._ahead: dict[str, tuple[TableProgress, Ahead]] = {}
+        self._arrangements = Arrangements()
 
     def begin(
         self, work: Work, options: ApplyOptions, *, opened: Opened | None, following: Window | None
@@ -93,6 +99,14 @@ class Workers:
                 # A process that ends with the backlog has no later window to put them in place.
                 beside=None if options.once or options.until_lsn else self._joins,
             )
-            return table.apply(work.window)
+            done = table.apply(work.window)
+            if done.not_in_parts or work.window.is_part:
+                return done
+            expiry = kind_of(state, state.schemas[state.schema_version]).expires()
+            if expiry is not None:
+                expire_now(lake, expiry.column, expiry.seconds)
+            anew = done.committed and (work.window.is_snapshot or work.window.schema_version > 0)
+            unarranged = self._arrangements.turn(lake, fed(state).layout, anew=anew)
+            return replace(done, place=lake.place, unarranged=unarranged)
         finally:
             self._sessions.put(session)

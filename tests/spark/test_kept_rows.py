@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from sluice.contract.entries import REPAIR_ORDINAL, Progress, Repair
 from sluice.contract.schema import TableSchema
-from sluice_spark.lake import table
+from sluice_spark.lake import expiring
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
@@ -191,7 +191,7 @@ def test_versions_keep_the_values_of_a_renamed_column_and_have_the_default_of_a_
 def test_rows_that_were_deleted_long_enough_ago_go_and_no_others(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "SHORTEST_TURN_SECONDS", 0.001)
+    monkeypatch.setattr(expiring, "SHORTEST_TURN_SECONDS", 0.001)
     _begun(pipeline, {**SOFT, "soft_delete_retention": 0.01}, DIRECT)
     assert [row[0] for row in _marked(pipeline)] == [1, 3, 4]
     pipeline.manifest.transaction([Change("i", {"id": 2, "v": 5})], SCHEMA)

@@ -15,6 +15,7 @@ from sluice.errors import UsageError
 from sluice.manifest.targets import Layout
 from sluice.settings import Settings
 from sluice.settings.columns import ColumnSettings, HashSettings, MaskSettings
+from sluice.settings.layout import LAYOUT_KEYS
 from sluice.settings.tables import TableSettings
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract"}
 """Settings of a table that decide what ingest does when it changes."""
+NOT_FOR_THE_APPLIER = {"columns", "new_columns", "targets", *LAYOUT_KEYS}
+"""Settings of a table that the applier does not get, or not as they are: it reads what was made of columns before."""
 SHORTEST_KEY = 16
 """Bytes. A hash with a key that can be tried out is as good as none."""
 
@@ -71,8 +74,11 @@ def default_targets(settings: Settings) -> tuple[LakeTarget, ...]:
 def targets_of(settings: Settings, name: str) -> tuple[LakeTarget, ...]:
     """The lake tables that source table `name`, as schema.table, feeds."""
     table = settings.tables.get(name)
-    own = table.targets if table is not None else None
-    return default_targets(settings) if own is None else tuple(target.target for target in own)
+    if table is None:
+        return default_targets(settings)
+    if table.targets is None:
+        return (LakeTarget(settings.lake.mode, layout=table.layout()),)
+    return tuple(target.target(table) for target in table.targets)
 
 
 def accepted(settings: Settings) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from sluice.cli.policies import accepted, policies, targets_of
+from sluice.cli.policies import NOT_FOR_THE_APPLIER, accepted, policies, targets_of
 from sluice.errors import UsageError
 from sluice.reloading import Signature
 from sluice.settings import Settings
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 _MEBI = 1024**2
 READERS = {"sluice_lake", "duckdb"}
 """What commands that read the lake need."""
-RULE_KEYS = {"columns", "new_columns"}
-"""Those that the applier never hears of: what it reads is what was made of the columns before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +154,11 @@ def apply_options(
     looks at the configuration again.
     """
     tables: dict[str, dict[str, Any]] = {
-        name: table.model_dump(mode="python", exclude_none=True, exclude=RULE_KEYS | {"targets"})
+        name: table.model_dump(mode="python", exclude_none=True, exclude=NOT_FOR_THE_APPLIER)
         for name, table in settings.tables.items()
     }
     for name, table in settings.tables.items():
-        if table.targets is not None:
+        if table.targets is not None or table.layout():
             tables[name]["targets"] = [target.encode() for target in targets_of(settings, name)]
     options: dict[str, Any] = {
         "pipeline": settings.pipeline,

@@ -21,6 +21,8 @@ statement of Spark.
 """
 CHECKPOINT = "checkpoint"
 """The task that writes checkpoints and cleans logs, also where it fails."""
+LAYOUT = "layout"
+"""Where `Maintenance.failing` says why the lake table does not lie as it is configured."""
 MAINTENANCE_TASKS = ("join", "purge", CHECKPOINT, "vacuum")
 """What is done to a lake table besides windows. None of it changes a row."""
 _WHAT = "an object below apply/"

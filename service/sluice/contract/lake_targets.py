@@ -1,10 +1,11 @@
 """The lake tables that a source table feeds, as they are configured: a kind, a name, and the settings of the kind."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from sluice.contract import lake_kinds
+from sluice.contract.lake_layout import LakeLayout
 
 Deletes = Literal["hard", "soft"]
 """What a deletion does to a row of a mirror: it goes, or it stays and is marked."""
@@ -25,6 +26,7 @@ class LakeTarget:
     deletes: Deletes = "hard"
     track: tuple[str, ...] = ()
     soft_delete_retention: float | None = None
+    layout: LakeLayout = field(default_factory=LakeLayout)
 
     @property
     def keeps_changes(self) -> bool:
@@ -38,8 +40,9 @@ class LakeTarget:
     @staticmethod
     def decode(value: Mapping[str, Any]) -> "LakeTarget":
         """Raises TypeError for values that `encode` does not make."""
-        target = LakeTarget(**value)
-        return LakeTarget(**{**value, "track": tuple(target.track)})
+        target = LakeTarget(**{name: one for name, one in value.items() if name != "layout"})
+        layout = LakeLayout.decode(value.get("layout", {}))
+        return replace(target, track=tuple(target.track), layout=layout)
 
 
 def not_taken(kind: str, given: Sequence[str]) -> str:

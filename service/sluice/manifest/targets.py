@@ -37,6 +37,10 @@ class TargetState(TableState):
         return self.target.keeps_changes
 
     @property
+    def partitions(self) -> tuple[str, ...]:
+        return self.target.layout.partition_by
+
+    @property
     def title(self) -> str:
         return keys.target_title(self.schema_name, self.table_name, self.target.name)
 

@@ -101,6 +101,11 @@ class TableState:
         return False
 
     @property
+    def partitions(self) -> tuple[str, ...]:
+        """The columns by which the lake table is partitioned when it is made anew."""
+        return ()
+
+    @property
     def title(self) -> str:
         """What people see of it."""
         return self.source_name

@@ -7,12 +7,13 @@ from pydantic import AfterValidator, Field
 from sluice.contract.column_rules import NewColumns
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.columns import ColumnSettings
-from sluice.settings.section import LONGEST_FRESHNESS, ApplyWay, Section
+from sluice.settings.layout import LayoutSettings
+from sluice.settings.section import LONGEST_FRESHNESS, ApplyWay
 from sluice.settings.targets import TargetSettings, of_different_names
 from sluice.settings.values import Duration
 
 
-class TableSettings(Section):
+class TableSettings(LayoutSettings):
     """What differs for one table."""
 
     targets: Annotated[tuple[TargetSettings, ...], AfterValidator(of_different_names)] | None = Field(

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, m
 
 from sluice.contract.lake_kinds import KINDS
 from sluice.contract.lake_targets import Deletes, LakeTarget, not_taken
-from sluice.settings.section import Section
+from sluice.settings.layout import LAYOUT_KEYS, LayoutSettings
 from sluice.settings.values import Duration
 
 
@@ -23,7 +23,7 @@ Kind = Annotated[str, AfterValidator(_registered), WithJsonSchema({"enum": list(
 TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
 
 
-class TargetSettings(Section):
+class TargetSettings(LayoutSettings):
     """One lake table."""
 
     kind: Kind = Field(description="as lake.mode, for this lake table")
@@ -44,17 +44,21 @@ class TargetSettings(Section):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
-        given = [name for name in TargetSettings.model_fields if name in self.model_fields_set - {"kind", "name"}]
+        given = [
+            name
+            for name in TargetSettings.model_fields
+            if name in self.model_fields_set - {"kind", "name"} - LAYOUT_KEYS
+        ]
         if problem := not_taken(self.kind, given):
             raise ValueError(problem)
         if self.soft_delete_retention is not None and self.deletes != "soft":
             raise ValueError("soft_delete_retention needs deletes: soft")
         return self
 
-    @property
-    def target(self) -> LakeTarget:
-        """What it asks for."""
-        return LakeTarget(self.kind, self.name or "", self.deletes, self.track, self.soft_delete_retention)
+    def target(self, general: LayoutSettings) -> LakeTarget:
+        """What it asks for; where it does not say how files lie, `general` does."""
+        retention, layout = self.soft_delete_retention, self.layout(general)
+        return LakeTarget(self.kind, self.name or "", self.deletes, self.track, retention, layout)
 
 
 def of_different_names(targets: tuple[TargetSettings, ...]) -> tuple[TargetSettings, ...]:

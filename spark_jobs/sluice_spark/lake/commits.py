@@ -109,9 +109,11 @@ class Write:
     mode: str
     options: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    partitions: Sequence[str] = ()
 
     def run(self, _: SparkSession) -> None:
         """See Change."""
         app_id, version = self.marker
         options = {**self.options, "txnAppId": app_id, "txnVersion": str(version)}
-        self.frame.write.format("delta").mode(self.mode).options(**options).save(self.path)
+        writer = self.frame.write.format("delta").mode(self.mode).options(**options)
+        (writer.partitionBy(*self.partitions) if self.partitions else writer).save(self.path)

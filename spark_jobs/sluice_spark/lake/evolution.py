@@ -36,6 +36,7 @@ from sluice.contract.evolution import (
 )
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
+from sluice_spark.lake.arranging import uncluster
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.layout import Field
 from sluice_spark.lake.plan import Columns
@@ -243,7 +244,11 @@ def evolve(
     for stop in _stops(shapes, stands, target):
         old, new = shapes[stands], shapes[stop]
         _require_same_rows(lake, old, new, keeps_changes=keeps_changes, current=current)
-        wanted = values(steps(old.schema, new.schema), old, new, with_defaults=not keeps_changes)
+        found = steps(old.schema, new.schema)
+        if any(isinstance(step, Dropped) for step in found):
+            gone = {step.column.name for step in found if isinstance(step, Dropped)}
+            uncluster(lake, old.types.keys() - gone)
+        wanted = values(found, old, new, with_defaults=not keeps_changes)
         change = partial(reshaped, old=old, new=new)
         if wanted.constants and lake.fill_columns((app_id, stop), change, wanted.constants):
             pass

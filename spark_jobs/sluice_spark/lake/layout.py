@@ -9,12 +9,13 @@ protocol: Schema Serialization Format, Column Mapping, Table Features.)
 import json
 import uuid
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from sluice.errors import UnsupportedChange
 from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.sql import quote
 
@@ -66,6 +67,7 @@ _FEATURES = frozenset(
         "changeDataFeed",
         "checkConstraints",
         "checkpointProtection",
+        "clustering",
         "columnMapping",
         "deletionVectors",
         "domainMetadata",
@@ -218,6 +220,20 @@ class TableLayout:
     def statistics_columns(self) -> int:
         """Of how many leading columns Delta collects statistics; -1: of all."""
         return int(self.properties.get("delta.dataSkippingNumIndexedCols", "32"))
+
+
+def require_partitions_kept(partitions: Collection[str], before: str, fields: Iterable[Field]) -> None:
+    """Raises UnsupportedChange where the columns `partitions` of the schema `before` are not among `fields` by name."""
+    if not partitions:
+        return
+    old = {field["name"]: field["metadata"].get(_ID) for field in json.loads(before)["fields"]}
+    new = {field["name"]: field["metadata"].get(_ID) for field in fields}
+    for name in partitions:
+        if name not in new or new[name] != old[name]:
+            raise UnsupportedChange(
+                f"the lake table is partitioned by column {name!r}, which was renamed or dropped",
+                hint="correct partition_by in the configuration, and resync the table",
+            )
 
 
 def read_layout(

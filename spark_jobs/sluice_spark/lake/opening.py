@@ -97,6 +97,7 @@ class Lake:
                 beginnings=self._beginnings,
             ),
             replaces=self._options.replaces,
+            partitions=state.partitions,
         )
 
     def build(self, state: TableState, session: SparkSession) -> BuildTable:

@@ -19,6 +19,11 @@ def literal(value: str) -> str:
     return f"CAST({binary_literal(value.encode())} AS STRING)"
 
 
+def escaped(value: str) -> str:
+    """`value` as a string where the grammar takes no expression, for names and values of properties."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def binary_literal(value: bytes) -> str:
     """`value` as a BINARY."""
     return f"X'{value.hex()}'"

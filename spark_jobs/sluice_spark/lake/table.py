@@ -34,7 +34,7 @@ from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, refuse_late, tag
 from sluice_spark.lake.layout import NEITHER, TABLE_PROPERTIES, Field, is_floating, statistics_properties
 from sluice_spark.lake.log import LakeLog
-from sluice_spark.lake.merge import expire_text, merge_text, rows_merge_text, table_at
+from sluice_spark.lake.merge import merge_text, rows_merge_text, table_at
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.rows_to_commit import HeldRows, Pieces, struct
 from sluice_spark.phases import Phases
@@ -42,9 +42,6 @@ from sluice_spark.phases import Phases
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 VIEW = "sluice_window"
 """What a MERGE statement calls the rows of its window."""
-_TURNS = 10
-"""For so many turns rows that expire stay; they may stay longer by one."""
-SHORTEST_TURN_SECONDS, LONGEST_TURN_SECONDS = 60.0, 86400.0
 CHOSEN = "the configuration asks for it"
 FRESH_LOOKS = 5
 """How often a direct commit that met another one is prepared again, at once."""
@@ -71,14 +68,16 @@ class LakeTable:
         log: LakeLog | None = None,
         folder: TableFolder | None = None,
         replaces: Sequence[str] = (),
+        partitions: Sequence[str] = (),
     ) -> None:
         """`log` is how the table's log is read, None: through Delta. In `folder` are its files. `replaces`: see
-        `belongs_to_others`.
+        `belongs_to_others`. `partitions` are the columns by which the table is partitioned when it is made anew.
         """
         self.session = session
         self.path = path
         self.app_id = app_id
         self._replaces = replaces
+        self._partitions = partitions
         self.place = place or ExaminedVersion()
         self._based_on = self.place.marker
         """The marker that the next window follows."""
@@ -295,8 +294,8 @@ class LakeTable:
         """Makes the table with `columns` and `rows` (a column that they lack is NULL) without a Spark job, with the
         marker `version`. Raises NotDirect before anything is committed.
         """
-        if self._direct is None or self.place.version >= 0:
-            raise NotDirect("the table is there, or direct commits are off")
+        if self._direct is None or self.place.version >= 0 or self._partitions:
+            raise NotDirect("the table is there, it has partitions, or direct commits are off")
         if self._is_local:
             # Somebody may have removed a folder that the store has made once. The write says what is wrong.
             with suppress(OSError):
@@ -308,16 +307,6 @@ class LakeTable:
     def replace(self, version: int, *, frame: DataFrame) -> None:
         """Commits the rows and columns of `frame` as the table, there or not, with the marker `version`."""
         self.write(self.app_id, version, frame=frame, mode="overwrite", new_schema=True)
-
-    def expire(self, column: str, seconds: float, *, now: float) -> None:
-        """Removes the rows whose time in `column` is more than `seconds` ago, once for each turn of time, in a commit
-        of its own whose marker is the number of the turn. Raises UnsupportedChange, ApplyError.
-        """
-        turn = int(now / min(max(seconds / _TURNS, SHORTEST_TURN_SECONDS), LONGEST_TURN_SECONDS))
-        app_id = f"{self.app_id}/expired"
-        if (self.marker(app_id) or 0) < turn:
-            statement = expire_text(self.expression, column, before_us=int((now - seconds) * 1_000_000))
-            self.execute(app_id, turn, statement=statement)
 
     def _statement(self, merge: MergePlan | RowsMergePlan) -> str:
         if isinstance(merge, RowsMergePlan):
@@ -337,7 +326,7 @@ class LakeTable:
         options = {"overwriteSchema": "true", **TABLE_PROPERTIES, **statistics_properties(columns)}
         self._state(columns)
         settings = NEITHER if any(map(is_floating, columns)) else {}
-        self.commit(Write((app_id, version), frame, self.path, mode, options, settings))
+        self.commit(Write((app_id, version), frame, self.path, mode, options, settings, self._partitions))
         self._state(columns)
 
     def _state(self, columns: Sequence[Field]) -> None:
@@ -347,6 +336,16 @@ class LakeTable:
         if self.place.version >= 0:
             app_id, version = f"{self.app_id}/statistics", self.place.version + 1
             self.commit_newest(version, StatedColumns({app_id: version}, columns), app_id=app_id)
+
+    def alter(self, what: str) -> None:
+        """Changes what the table says of itself, without a marker. Raises ApplyError, UnsupportedChange."""
+        self._before_commit()
+        try:
+            with translated_errors():
+                self.session.sql(f"ALTER TABLE {self.expression} {what}")
+        except UnsupportedChange as error:
+            raise ApplyError(str(error), hint=error.hint) from error
+        self.examine()
 
     def change_columns(self, markers: Mapping[str, int], change: Callable[[list[Any]], Sequence[Any]]) -> None:
         """Commits what `change` makes of the table's columns, in Delta's own spelling, with a version

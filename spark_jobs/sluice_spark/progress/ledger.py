@@ -366,7 +366,7 @@ class Ledger:
         )
         if window.is_snapshot and result.through_seq > window.last_seq:
             progress.pending.done(Window((), result.through_seq))
-        progress.failures, progress.problem, progress.not_before = 0, None, 0.0
+        progress.went_well(unarranged=result.unarranged)
         if not (window.segments or window.is_snapshot or window.schema_version):
             self._stands_at(work.table_id, progress, result.place)
         progress.place = result.place
@@ -382,7 +382,7 @@ class Ledger:
     def _went_beside(progress: TableProgress, window: Window, result: Applied) -> None:
         """A part of a snapshot is beside the lake table, which stands where it stood."""
         progress.pending.done(window, apart=not result.not_in_parts)
-        progress.failures, progress.problem, progress.not_before = 0, None, 0.0
+        progress.went_well(unarranged=None)
         progress.rows_applied += result.rows
 
     def waiting(self, *, now: float) -> dict[str, float]:

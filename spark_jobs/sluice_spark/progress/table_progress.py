@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sluice.backoff import doubling
-from sluice.contract.applied import CHECKPOINT, Maintenance
+from sluice.contract.applied import CHECKPOINT, LAYOUT, Maintenance
 from sluice.contract.reasons import Reason, ReasonCode, lake_differs
 from sluice.contract.resyncs import text
 from sluice.manifest.values import TableState
@@ -91,11 +91,22 @@ class TableProgress:
         self.stale = lake_differs(error)
 
     def shown_maintenance(self, *, maintained: bool) -> Maintenance:
-        """What fails and is not tried again is no problem any more. Checkpoints are written for every table."""
+        """What fails and is not tried again is no problem any more. Checkpoints are written for every table, and each
+        lies as it is configured.
+        """
         if maintained:
             return self.maintenance
-        failing = {turn: why for turn, why in self.maintenance.failing.items() if turn == CHECKPOINT}
+        failing = {turn: why for turn, why in self.maintenance.failing.items() if turn in (CHECKPOINT, LAYOUT)}
         return replace(self.maintenance, failing=failing)
+
+    def went_well(self, *, unarranged: str | None) -> None:
+        """An attempt did not fail. `unarranged` is what `Applied` says."""
+        self.failures, self.problem, self.not_before = 0, None, 0.0
+        if unarranged is None or unarranged == self.maintenance.failing.get(LAYOUT, ""):
+            return
+        others = {turn: why for turn, why in self.maintenance.failing.items() if turn != LAYOUT}
+        failing = {**others, LAYOUT: unarranged} if unarranged else others
+        self.maintenance = replace(self.maintenance, failing=failing)
 
     def stops_for(self, state: TableState, holder: TableState) -> None:
         """The lake table would stand where that of `holder` stands: it is not written."""

@@ -317,6 +317,9 @@ def test_the_json_schema_forbids_unknown_keys_everywhere() -> None:
 
 def test_names_below_a_table_are_known() -> None:
     assert allowed_below(("tables", "public.orders")) == (
+        "properties",
+        "cluster_by",
+        "partition_by",
         "targets",
         "on_change",
         "on_widen",

@@ -16,7 +16,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice_spark.lake.commit_way import NotDirect
-from sluice_spark.lake.layout import Field, TableLayout, read_layout, statistics_properties, with_names
+from sluice_spark.lake.layout import (
+    Field,
+    TableLayout,
+    read_layout,
+    require_partitions_kept,
+    statistics_properties,
+    with_names,
+)
 
 _FEATURES_NAMED = 7
 _WRITE_ARGUMENTS = 9
@@ -213,6 +220,8 @@ class DeltaTransaction:
             named = [with_names(field) for field in fields]
             schema = schema if named == fields else json.dumps({"type": "struct", "fields": named})
             fields = named
+        partitions = list(names.convert(before.partitionColumns()))
+        require_partitions_kept(partitions, str(before.schemaString()), fields)
         present |= statistics_properties(fields if stated is None else stated, present=present)
         configuration = names.map()
         for name, value in present.items():

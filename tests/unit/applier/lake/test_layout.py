@@ -183,8 +183,8 @@ def test_a_column_that_would_need_work_is_refused_by_name(field: dict[str, Any],
 def test_partitions_and_unknown_features_are_refused() -> None:
     with pytest.raises(NotDirect, match="partitioned"):
         read_layout(delta_schema(delta_field("id", "long")), properties=ON, partitions=["id"], features=[])
-    with pytest.raises(NotDirect, match=r"the feature clustering$"):
-        _read(features=("deletionVectors", "clustering"))
+    with pytest.raises(NotDirect, match=r"the feature typeWidening$"):
+        _read(features=("deletionVectors", "clustering", "typeWidening"))
     assert _read(features=("deletionVectors", "columnMapping", "timestampNtz", "changeDataFeed"))
 
 

@@ -1,0 +1,102 @@
+"""A lake table gets the properties and the clustering that the configuration asks for.
+
+Owns that nothing is committed where the table has them already, and that what the configuration no longer names
+stays: somebody else may rely on it. None of these commits adds or removes a row. (Delta: table properties, liquid
+clustering.)
+"""
+
+import time
+from collections.abc import Collection, Sequence
+
+import structlog
+
+from sluice.contract.lake_layout import LakeLayout, refused_column
+from sluice.errors import ApplyError, StoreError, UnsupportedChange
+from sluice_spark.lake.failures import SparkGone, translated_errors
+from sluice_spark.lake.plan import Columns
+from sluice_spark.lake.sql import escaped, quote
+from sluice_spark.lake.table import LakeTable
+
+AGAIN_SECONDS = 60.0
+"""After a failure, the next attempt is made with a window that comes so much later."""
+
+_log = structlog.get_logger("sluice.apply")
+
+
+class Arrangements:
+    """Which lake tables, by path, were found to lie as they are configured, or are tried again later. Threads may share
+    it: a table is in one of them at a time.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[str, float] = {}
+
+    def turn(self, lake: LakeTable, layout: LakeLayout, *, anew: bool) -> str | None:
+        """Arranges `lake` unless that was done; a table that was made `anew` is arranged again. Returns why it does not
+        lie as configured, empty when it does, None when it is not its turn. Raises SparkGone, UnsupportedChange for
+        what somebody else did to the table.
+        """
+        if not layout:
+            return ""
+        now = time.monotonic()
+        if lake.place.version < 0 or (not anew and now < self._due.get(lake.path, now)):
+            return None
+        try:
+            arrange(lake, layout)
+        except SparkGone:
+            raise
+        except (ApplyError, StoreError) as error:
+            self._due[lake.path] = now + AGAIN_SECONDS
+            _log.warning("a lake table does not lie as configured", path=lake.path, error=str(error), hint=error.hint)
+            return f"{error}; {error.hint}" if error.hint else str(error)
+        self._due[lake.path] = float("inf")
+        return ""
+
+
+def require_partitions(partitions: Sequence[str], columns: Columns, name: str) -> None:
+    """Raises UnsupportedChange when a lake table with `columns` cannot have these `partitions`. `name` is that of the
+    source table.
+    """
+    for column in partitions:
+        if said := refused_column(column, dict(columns), partitions=True):
+            raise UnsupportedChange(f"{name}: {said}", hint="correct partition_by in the configuration")
+    if len(partitions) == len(columns):
+        raise UnsupportedChange(f"{name}: no column is left beside those of partition_by")
+
+
+def uncluster(lake: LakeTable, keeps: Collection[str]) -> None:
+    """Ends the clustering of `lake` by a column that is about to go: `keeps` are the names of those that stay. Delta
+    would look for it in vain.
+    """
+    with translated_errors():
+        (found,) = lake.session.sql(f"DESCRIBE DETAIL {lake.expression}").collect()
+    if not set(found["clusteringColumns"] or ()) <= set(keeps):
+        lake.alter("CLUSTER BY NONE")
+
+
+def arrange(lake: LakeTable, layout: LakeLayout) -> None:
+    """Commits what `lake` lacks of `layout`. Raises ApplyError, which says what cannot be."""
+    with translated_errors():
+        (found,) = lake.session.sql(f"DESCRIBE DETAIL {lake.expression}").collect()
+    kinds = dict(lake.columns())
+    wanted = {name: value for name, value in layout.properties if found["properties"].get(name) != value}
+    for name, value in sorted(wanted.items()):
+        # One at a time: Delta tracks rows in a command that sets nothing else, and says of none why it refuses it.
+        try:
+            lake.alter(f"SET TBLPROPERTIES ({escaped(name)} = {escaped(value)})")
+        except ApplyError as error:
+            raise ApplyError(f"property {name}: {error}", hint="correct properties in the configuration") from error
+    for column in layout.cluster_by:
+        if said := refused_column(column, kinds, partitions=False):
+            raise ApplyError(said, hint="correct cluster_by in the configuration")
+    clustered, partitioned = list(found["clusteringColumns"]), list(found["partitionColumns"])
+    if layout.cluster_by and clustered != list(layout.cluster_by):
+        if partitioned:
+            raise ApplyError("a partitioned table cannot be clustered", hint="`sluice resync` makes it anew")
+        lake.alter(f"CLUSTER BY ({', '.join(map(quote, layout.cluster_by))})")
+    if partitioned != list(layout.partition_by):
+        now = f"partitioned by {', '.join(partitioned)}" if partitioned else "not partitioned"
+        asked = ", ".join(layout.partition_by) or "none"
+        raise ApplyError(
+            f"the lake table is {now}, and partition_by asks for {asked}", hint="`sluice resync` makes it anew"
+        )
