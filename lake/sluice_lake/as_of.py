@@ -124,9 +124,7 @@ class AsOf:
 
     def short_name(self, table: Table) -> str:
         """The name of `table` without its schema where that names it, else empty."""
-        alike = [other for other in self.boundary.tables if other.table == table.table]
-        public = [other for other in alike if other.schema == "public"]
-        return table.table if [table] == (public or alike) else ""
+        return table.own_name if self.boundary.called(table.own_name) == [table] else ""
 
     def _names(self, tables: Iterable[str] | None) -> list[str]:
         chosen = self.boundary.tables if tables is None else [self.boundary.named(name) for name in tables]

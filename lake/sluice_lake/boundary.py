@@ -37,6 +37,11 @@ class Table:
         """`schema.table`; a part with a dot or a double quote is quoted as in SQL."""
         return f"{_part(self.schema)}.{_part(self.table)}"
 
+    @property
+    def own_name(self) -> str:
+        """That of the lake table: of one that has a name of its own, as in `orders/orders_history`, that name."""
+        return self.table.rpartition("/")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
@@ -67,10 +72,11 @@ class Boundary:
         for table in self.tables:
             if name == table.name:
                 return table
-        alike = [table for table in self.tables if table.table == name]
-        found = [table for table in alike if table.schema == "public"] or alike
+        found = self.called(name)
         out = {one: state for one, state in self.left_out.items() if one in (name, f"public.{_part(name)}")}
-        if out and not any(table.schema == "public" for table in found):
+        if not found:
+            out |= {one: state for one, state in self.left_out.items() if one.endswith(f"/{name}")}
+        if out and not any(table.schema == "public" and table.table == name for table in found):
             left, state = next(iter(out.items()))
             raise TableLeftOut(
                 f"{left} is {state}, and not part of the boundary {self}",
@@ -83,6 +89,21 @@ class Boundary:
             raise UnknownTable(f"more than one table is called {name}: {', '.join(one.name for one in found)}")
         known = ", ".join(sorted(table.name for table in self.tables)[:10])
         raise UnknownTable(f"no table is called {name} at the boundary {self}", hint=f"it has: {known or 'none'}")
+
+    def called(self, name: str) -> list[Table]:
+        """The tables that may be meant by `name`, without a schema or with one: more than one where it says too little.
+        What the source calls so comes before lake tables with a name of their own.
+        """
+        own = [table for table in self.tables if name == f"{_part(table.schema)}.{_part(self.name_in_schema(table))}"]
+        sources = [table for table in self.tables if table.table == name]
+        alike = sources or [table for table in self.tables if table.own_name == name]
+        return [table for table in alike if table.schema == "public"] or alike or own
+
+    def name_in_schema(self, table: Table) -> str:
+        """The own name of `table` where no other one of its schema has it, else the one with that of its source."""
+        alike = [one for one in self.tables if one.schema == table.schema]
+        taken = any(table.own_name in (one.table, one.own_name) for one in alike if one is not table)
+        return table.table if taken else table.own_name
 
 
 def decoded(data: bytes) -> Boundary:

@@ -47,7 +47,8 @@ def register(
         rows = f"_sluice_{uuid.uuid4().hex}"
         found.register(rows, Rows(as_of, table.name))
         found.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(table.schema)}")
-        found.execute(f"CREATE OR REPLACE VIEW {quoted(table.schema)}.{quoted(table.table)} AS SELECT * FROM {rows}")
+        for view in dict.fromkeys((table.table, as_of.boundary.name_in_schema(table))):
+            found.execute(f"CREATE OR REPLACE VIEW {quoted(table.schema)}.{quoted(view)} AS SELECT * FROM {rows}")
         name = as_of.short_name(table)
         if name and table.schema != "main" and name.casefold() in short:
             short.discard(name.casefold())

@@ -23,7 +23,7 @@ from sluice.contract.entries import Changes, Opened, Snapshot
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
 from sluice.manifest.reader import load_state, read_entries
-from sluice.manifest.targets import lake_tables
+from sluice.manifest.targets import of_target
 from sluice.manifest.values import TableState
 from sluice.source.sessions import SourceOptions
 from sluice.store.opening import open_store
@@ -109,8 +109,7 @@ class Bench:
     def next_window(self) -> tuple[TableState, Window, Opened | None]:
         """Everything new in the manifest, as one window of the table."""
         state = load_state(self.store)
-        options = next(iter(self.options.values()))
-        (table,) = lake_tables(state, options.targets_of).values()
+        (table,) = state.tables.values()
         entries = [entry for entry, _ in read_entries(self.store, after_seq=self.taken)]
         self.taken = state.seq
         chunks = [entry.body for entry in entries if isinstance(entry.body, Snapshot)]
@@ -127,6 +126,8 @@ class Bench:
     def applied(self, way: str, found: tuple[TableState, Window, Opened | None]) -> float:
         """Seconds for what `next_window` found, in one of the lakes."""
         table, window, opened = found
+        (target,) = self.options[way].targets_of(table.source_name)
+        table = of_target(table, target)
         began = time.perf_counter()
         lake = self.lakes[way]
         delta = lake.table(table, self.session, place=self.places[way])

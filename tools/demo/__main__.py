@@ -42,7 +42,16 @@ _JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
 back.
 """
 _MISMATCH = 4
+_HISTORY = "orders_history"
+_MASKED = {"customers": {"email": "***"}}
+"""What the lake has in place of values that never leave the source."""
 _QUESTION = "SELECT status, count(*) AS orders, sum(total) AS total FROM orders GROUP BY status ORDER BY status"
+_OF_HISTORY = (
+    "SELECT o.status AS was, n.status AS became, count(*) AS times FROM orders_history o JOIN orders_history n "
+    "ON n.id = o.id AND n._sluice_from_lsn = o._sluice_to_lsn GROUP BY ALL ORDER BY times DESC LIMIT 5"
+)
+"""No mirror knows what an order was before."""
+_OF_CUSTOMERS = "SELECT email, count(*) AS customers FROM customers GROUP BY email"
 
 
 class Demonstration:
@@ -53,6 +62,18 @@ class Demonstration:
         self._screen = screen
         settings: dict[str, dict[str, Any]] = {
             "source": {"tables": ["public.*"]},
+            "tables": {
+                f"public.{table}": {"columns": {name: {"mask": mask} for name, mask in masks.items()}}
+                for table, masks in _MASKED.items()
+            }
+            | {
+                "public.orders": {
+                    "targets": [
+                        {"kind": "mirror"},
+                        {"kind": "history", "name": _HISTORY, "track": ["status"]},
+                    ]
+                },
+            },
             "apply": {"conf": {"spark.driver.extraJavaOptions": _JAVA_OPTIONS}},
             "telemetry": {"log_format": "console"},
         }
@@ -97,7 +118,7 @@ class Demonstration:
             tables = self._look("load")
             if (
                 live_at is None
-                and len(tables) == len(shop.TABLES)
+                and len(tables) == len(shop.TABLES) + 1
                 and all(table["state"] == "live" for table in tables)
             ):
                 live_at, self.live_since = time.monotonic(), time.time()
@@ -149,7 +170,13 @@ class Demonstration:
 
     def compare(self) -> list[Comparison]:
         return [
-            compare_table(self._watch, schema="public", table=name, lake_uri=self.pipeline.lake_uri)
+            compare_table(
+                self._watch,
+                schema="public",
+                table=name,
+                lake_uri=self.pipeline.lake_uri,
+                masked=_MASKED.get(name, {}),
+            )
             for name in shop.TABLES
         ]
 
@@ -161,8 +188,9 @@ class Demonstration:
         self._screen.say(f"the lake has what was written {time.monotonic() - began:.1f} s ago")
 
     def ask(self) -> None:
-        """A question to all tables as of one transaction, with nothing running."""
-        self._answer("query", _QUESTION)
+        """Questions to all tables as of one transaction, with nothing running."""
+        for question in (_QUESTION, _OF_HISTORY, _OF_CUSTOMERS):
+            self._answer("query", question)
 
     def _answer(self, *arguments: str) -> None:
         """What a command says. Raises LocalServerError."""

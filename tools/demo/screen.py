@@ -76,7 +76,7 @@ class Screen:
         complete_lsn: int,
         ages: list[float],
     ) -> None:
-        known = {(table["schema"], table["table"]): table for table in tables}
+        known = {(table["schema"], table["table"]): table for table in tables if not table["target"]}
         shown = Table(title="Source and lake, compared row by row")
         for heading in ("table", "rows at the source", "rows in Delta", "checksum", "state", "way", "complete through"):
             shown.add_column(heading, justify="right" if heading.startswith("rows") else "left")
@@ -119,7 +119,7 @@ def _progress_table(tables: Sequence[dict[str, Any]], source_rows: dict[str, int
     for table in tables:
         lag = table.get("lag_seconds")
         shown.add_row(
-            table["table"],
+            f"{table['table']}/{table['target']}" if table["target"] else table["table"],
             f"{source_rows.get(table['table'], 0):,}",
             f"{table['rows_applied']:,}",
             table["state"],

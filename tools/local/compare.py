@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
+from types import MappingProxyType
 
 import psycopg
 import pyarrow as pa
@@ -75,14 +76,17 @@ def compare_table(
     path: str = "",
     storage_options: Mapping[str, str] | None = None,
     limit: int = 20,
+    masked: Mapping[str, str] = MappingProxyType({}),
 ) -> Comparison:
     """Compares `schema.table` at the source with `<lake_uri>/<path>`, which is `<schema>/<table>` unless
     it is given; neither may be changing.
 
     `storage_options` are delta-rs's own. A table that the lake keeps as a changelog is compared by
-    the inserts behind its last truncate. At most `limit` differences are spelled out.
+    the inserts behind its last truncate. At most `limit` differences are spelled out. `masked` columns have this
+    text in the lake wherever the source has a value.
     """
     source, key = read_source(connection, schema=schema, table=table)
+    source = _masked(source, masked)
     try:
         lake = read_lake(
             f"{lake_uri.rstrip('/')}/{path or keys.lake_path(schema, table)}",
@@ -97,6 +101,17 @@ def compare_table(
         found = _differences(source, lake, key)
     shown = (*found[:limit], *([f"and {len(found) - limit} more"] if len(found) > limit else []))
     return Comparison(schema, table, len(source.rows), len(lake.rows), _checksum(source), _checksum(lake), shown)
+
+
+def _masked(source: _Rows, masked: Mapping[str, str]) -> _Rows:
+    masks = [masked.get(name) for name in source.columns]
+    if not masked:
+        return source
+    rows: list[Row] = [
+        tuple(value if value is None or mask is None else mask for value, mask in zip(row, masks, strict=True))
+        for row in source.rows
+    ]
+    return replace(source, rows=rows)
 
 
 def read_source(connection: psycopg.Connection, *, schema: str, table: str) -> tuple[_Rows, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from sluice.errors import UsageError
 if TYPE_CHECKING:
     import duckdb
 
-    from sluice_lake import AsOf
+    from sluice_lake import AsOf, Table
 
 SHOWN = 1000
 """Rows of a table for people: more are for a file."""
@@ -87,11 +87,14 @@ def _named(found: "AsOf", connection: "duckdb.DuckDBPyConnection", statement: st
         schema, table = _parts(left)
         if {(schema, table), *([("", table)] if schema == "public" else [])} & wanted:
             boundary.named(left)
-    return [
-        table.name
-        for table in boundary.tables
-        if {(table.schema.casefold(), table.table.casefold()), ("", found.short_name(table).casefold())} & wanted
-    ]
+    return [table.name for table in boundary.tables if _names(found, table) & wanted]
+
+
+def _names(found: "AsOf", table: "Table") -> set[tuple[str, str]]:
+    """Schema and name of each view of `table`."""
+    inside = {table.table, found.boundary.name_in_schema(table)}
+    schema = table.schema.casefold()
+    return {*((schema, name.casefold()) for name in inside), ("", found.short_name(table).casefold())}
 
 
 def _base_tables(connection: "duckdb.DuckDBPyConnection", statement: str) -> set[tuple[str, str]] | None:

@@ -50,12 +50,12 @@ def script(lake: "Lake", found: "AsOf", engine: str, names: tuple[str, ...]) -> 
     ]
     for table in chosen:
         place = _place(found.uri_of(table.name), engine)
-        short = found.short_name(table) or f"{table.schema}_{table.table}"
+        short = found.short_name(table) or f"{table.schema}_{boundary.name_in_schema(table)}"
         if engine == "duckdb":
             lines += [
                 f"CREATE SCHEMA IF NOT EXISTS {_standard(table.schema)};",
                 (
-                    f"CREATE OR REPLACE VIEW {_standard(table.schema)}.{_standard(table.table)} AS "
+                    f"CREATE OR REPLACE VIEW {_standard(table.schema)}.{_standard(boundary.name_in_schema(table))} AS "
                     f"SELECT * FROM delta_scan({_text(place)}, version => {table.version});"
                 ),
             ]
@@ -68,7 +68,7 @@ def script(lake: "Lake", found: "AsOf", engine: str, names: tuple[str, ...]) -> 
             lines += [
                 f"CREATE SCHEMA IF NOT EXISTS {_ticked(table.schema)};",
                 (
-                    f"CREATE OR REPLACE VIEW {_ticked(table.schema)}.{_ticked(table.table)} AS "
+                    f"CREATE OR REPLACE VIEW {_ticked(table.schema)}.{_ticked(boundary.name_in_schema(table))} AS "
                     f"SELECT * FROM delta.{_ticked(place)} VERSION AS OF {table.version};"
                 ),
             ]

@@ -209,3 +209,31 @@ def test_the_package_alone_imports_no_engine_and_nothing_of_the_service() -> Non
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_lake_table_with_a_name_of_its_own_is_found_by_it_where_no_other_table_has_it(tmp_path: Path) -> None:
+    tables = ("public.orders", "public.orders/history", "public.copy", "public.lines/copy", "shop.orders/copy")
+    _publish(tmp_path, 1, 10, tables=tables, left_out={"public.late": "snapshot"})
+    boundary = Lake(str(tmp_path), pipeline="shop").boundaries()[-1]
+
+    def found(name: str) -> str:
+        return boundary.named(name).name
+
+    assert found("orders") == "public.orders"
+    assert found("history") == found("public.history") == found("public.orders/history") == "public.orders/history"
+    assert found("copy") == found("public.copy") == "public.copy"
+    assert found("lines/copy") == "public.lines/copy"
+    assert found("shop.copy") == "shop.orders/copy"
+    names = {table.name: boundary.name_in_schema(table) for table in boundary.tables}
+    assert names["public.orders/history"] == "history"
+    assert names["public.lines/copy"] == "lines/copy"
+
+
+def test_a_name_of_a_table_that_is_left_out_means_no_target_of_another_table(tmp_path: Path) -> None:
+    left = {"public.late": "snapshot", "public.orders/slow": "stale"}
+    _publish(tmp_path, 1, 10, tables=("public.orders", "public.orders/late"), left_out=left)
+    boundary = Lake(str(tmp_path), pipeline="shop").boundaries()[-1]
+    with pytest.raises(TableLeftOut, match=r"public\.late"):
+        boundary.named("late")
+    with pytest.raises(TableLeftOut, match=r"public\.orders/slow"):
+        boundary.named("slow")
