@@ -239,9 +239,16 @@ class DirectTable:
         return optional(ids)
 
     def _old_rows(self, hit: Hit, layout: TableLayout) -> pa.Table:
-        """All columns of rows that were found, as data files have them."""
-        read, positions, _ = _old(self._folder, hit)
-        return old_rows(read(layout.arrow.names), pa.array(positions), layout.arrow)
+        """All columns of rows that were found, as data files have them; of the row groups that have any."""
+        order = np.argsort(hit.positions, kind="stable")
+        positions, start = hit.positions[order], 0
+        parts = [layout.arrow.empty_table()]
+        for length, read in self._folder.row_groups(hit.file.path, int(hit.file.add["size"]), layout.arrow.names):
+            low, high = np.searchsorted(positions, [start, start + length]).tolist()
+            if low < high:
+                parts.append(old_rows(read(), pa.array(positions[low:high] - start), layout.arrow))
+            start += length
+        return pa.concat_tables(parts).take(pa.array(np.argsort(order)))
 
     def search_ahead(self, plan: CommitPlan, portions: Iterable[pa.Table]) -> Found | None:
         """Where the keys of the first of `portions` are in the data files that are known now, for a
