@@ -1,6 +1,6 @@
 """New columns that the contract of a table leaves out."""
 
-from sluice.ingest.tables.policies import Policies, TablePolicy
+from sluice.tables.policies import Policies, TablePolicy
 from tests.e2e.mirror import Mirror
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from sluice.ingest.tables.policies import Policies
+from sluice.tables.policies import Policies
 from tests.e2e.mirror import Mirror
 
 TABLES = ("kept", "swapped_a", "swapped_b", "again", "rewritten")

@@ -21,10 +21,10 @@ from sluice.contract.lake_names import LakeNames
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.row_form import LakeAnswer, LakeQuestion
 from sluice.contract.verified import DIFFERENT, EQUAL, NOT_COMPARED
-from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.targets import lake_tables
 from sluice.operate.compare.comparing import Comparing, Comparison
 from sluice.operate.compare.source_side import Load
+from sluice.tables.policies import Policies, TablePolicy
 from sluice_spark.applier import Applier
 from sluice_spark.options import ApplyOptions
 from sluice_spark.session import private

@@ -1,6 +1,6 @@
 """Wider types and columns left out in windows that Spark's executors commit, and by MERGE."""
 
-from sluice.ingest.tables.policies import Policies, TablePolicy
+from sluice.tables.policies import Policies, TablePolicy
 from tests.e2e.mirror import REBUILT, Mirror
 from tests.integration.test_wider_types import ADDED, BEFORE, FOLLOW, ROWS_AFTER, ROWS_BEFORE, WIDER
 from tests.support.extent import slow

@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.ingest.tables.catalog_diff import compare, fingerprint
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import open_query
+from sluice.tables.catalog_diff import compare, fingerprint
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
 

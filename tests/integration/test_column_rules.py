@@ -15,9 +15,9 @@ from sluice.cli.plan import look
 from sluice.cli.policies import column_rules
 from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
-from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.operate.check.preflight import run_preflight
 from sluice.settings import Settings, load
+from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_plan import configured
 from tests.support.catalog_stories import set_up
 from tests.support.column_rules import HIDDEN, assert_equal, assert_hidden, shape, under, written

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from sluice.health.reporter import Reporter
-from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.reader import read_entries
 from sluice.manifest.values import TableState
 from sluice.store.opening import open_store
+from sluice.tables.policies import Policies, TablePolicy
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import options_as, pipeline_role
 from tests.support.source_setup import since

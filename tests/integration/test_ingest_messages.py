@@ -6,7 +6,7 @@ import io
 
 import pyarrow.parquet as pq
 
-from sluice.ingest.tables.messages import TABLE_ID
+from sluice.tables.messages import TABLE_ID
 from tests.support.ingesting import IngestPipeline
 
 

@@ -10,7 +10,7 @@ import pytest
 from sluice import faults
 from sluice.contract.lake_targets import LakeTarget
 from sluice.ingest.options import FlushPolicy
-from sluice.ingest.tables.policies import Policies, TablePolicy
+from sluice.tables.policies import Policies, TablePolicy
 from tests.support.catalog_stories import (
     RESYNC,
     assert_equal,

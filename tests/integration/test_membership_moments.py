@@ -15,11 +15,11 @@ import pytest
 from sluice import lsn
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.table_state import State
-from sluice.ingest.tables.catalog_diff import Unseen, compare, fingerprint
 from sluice.source import ddl_signal
 from sluice.source.catalog import Catalog
 from sluice.source.published_tables import PublishedTables
 from sluice.source.sessions import Connection, open_query
+from sluice.tables.catalog_diff import Unseen, compare, fingerprint
 from tests.support.catalog_stories import RESYNC, read_again, verdicts
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline

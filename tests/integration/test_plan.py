@@ -10,8 +10,8 @@ import pytest
 
 from sluice.cli.plan import Planned, exit_code, look
 from sluice.errors import SourceError, SourceRefused, UsageError
-from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.settings import load
+from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_key_changes import STORIES as KEY_STORIES
 from tests.integration.test_renames import STORIES as RENAMES
 from tests.integration.test_renames import TWO

@@ -8,9 +8,9 @@ import pytest
 from sluice.cli.plan import look
 from sluice.contract import resyncs
 from sluice.errors import SourceUnavailable, UsageError
-from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.operate import dry_run
 from sluice.settings import load
+from sluice.tables.policies import Policies, TablePolicy
 from sluice_spark.read.column_defaults import missing_value
 from tests.integration.test_plan import configured, tried
 from tests.integration.test_resyncs import PLAIN

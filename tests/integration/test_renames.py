@@ -12,8 +12,8 @@ from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.table_state import State
 from sluice.health.problems import Problem
 from sluice.health.reporter import Reporter
-from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.targets import target_path
+from sluice.tables.policies import Policies, TablePolicy
 from tests.support.catalog_stories import (
     RESYNC,
     assert_equal,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sluice.contract import resyncs
-from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.values import TableState
+from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_catalog_unseen_changes import CASES
 from tests.support.catalog_stories import RESYNC, assert_equal, changed_while_down, set_up, verdicts
 from tests.support.extent import cases

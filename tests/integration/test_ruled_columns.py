@@ -12,9 +12,9 @@ from sluice.contract import resyncs
 from sluice.contract.column_values import key_id
 from sluice.contract.schema import ColumnRule
 from sluice.ingest.encode.builder import BuilderLimits
-from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.operate.check.preflight import run_preflight
 from sluice.source.sessions import SourceOptions
+from sluice.tables.policies import Policies, TablePolicy
 from tests.support import canary
 from tests.support.catalog_stories import set_up
 from tests.support.column_rules import (

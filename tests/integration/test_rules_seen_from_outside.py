@@ -10,8 +10,8 @@ from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.snapshot.chunk_round import SnapshotLimits
-from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.operate.check.preflight import run_preflight
+from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_column_rules import planned
 from tests.support import canary
 from tests.support.catalog_stories import set_up

@@ -163,7 +163,7 @@ def test_a_name_that_cannot_be_taken_out_or_in_is_said_what_it_is(database: Data
 
 def test_nothing_but_the_selection_matches_names_of_tables_with_patterns() -> None:
     """`messages` matches prefixes of logical messages, which are no tables."""
-    allowed = {"source/selection.py", "ingest/tables/messages.py"}
+    allowed = {"tables/selection.py", "tables/messages.py"}
     users = set()
     for folder in (ROOT / "service" / "sluice", ROOT / "spark_jobs" / "sluice_spark"):
         for path in folder.rglob("*.py"):

@@ -15,12 +15,12 @@ from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.snapshot.reader import SnapshotRaced, binary_columns, read_table
-from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.source.catalog import Catalog
 from sluice.source.publication import ensure_publication
 from sluice.source.sessions import KnownSource, SourceOptions, open_query
 from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder, Waiting
+from sluice.tables.schemas import build_schema, relation_of
 from tests.support import type_matrix
 from tests.support.pipeline import wait_until
 from tests.support.source_setup import known, options_of, since

@@ -12,13 +12,13 @@ import pytest
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.stream import StreamLimits
 from sluice.ingest.snapshot.reader import read_table
-from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.source.catalog import Catalog
 from sluice.source.publication import ensure_publication
 from sluice.source.sessions import open_query
 from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.opening import open_store
+from sluice.tables.schemas import build_schema, relation_of
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import known, options_of
 from tests.support.sources import Database

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluice.ingest.tables.policies import Policies, TablePolicy
+from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_plan import planned
 from tests.support.catalog_stories import assert_equal, set_up
 from tests.support.extent import cases

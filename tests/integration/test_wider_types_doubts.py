@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from sluice.ingest.tables.policies import Policies, TablePolicy
+from sluice.tables.policies import Policies, TablePolicy
 from tests.support.catalog_stories import set_up, verdicts
 from tests.support.ingesting import IngestPipeline
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluice.ingest.tables.policies import Policies, TablePolicy
+from sluice.tables.policies import Policies, TablePolicy
 from tests.support.catalog_stories import set_up, verdicts
 from tests.support.ingesting import IngestPipeline
 

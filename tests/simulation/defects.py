@@ -19,10 +19,10 @@ from sluice.ingest.commit.committer import CommitLine
 from sluice.ingest.encode.builder import Builder
 from sluice.ingest.tables.catalog_watch import CatalogWatch
 from sluice.ingest.tables.followed_tables import FollowedTables
-from sluice.ingest.tables.looks import Looks
-from sluice.ingest.tables.shape_history import ShapeHistory
 from sluice.manifest.values import TableState
 from sluice.manifest.writer import ManifestLog
+from sluice.tables.catalog_seen import CatalogJudge
+from sluice.tables.shape_history import ShapeHistory
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.read.window import PendingChanges
 
@@ -81,12 +81,12 @@ _publish_snapshot = FollowedTables.publish_snapshot
 
 
 def _publish_unexamined(self: FollowedTables, entry: Any) -> bool:
-    self._examined.clear()
+    self._lives._examined.clear()
     return _publish_snapshot(self, entry)
 
 
 def _publish_any_generation(self: FollowedTables, entry: Any) -> bool:
-    state = self._register.state(int(entry.table_id))
+    state = self.states().get(entry.table_id)
     if state is not None and state.state == State.SNAPSHOT and entry.generation < state.generation:
         entry = replace(entry, generation=state.generation, schema_version=state.schema_version)
         entry = replace(
@@ -97,7 +97,7 @@ def _publish_any_generation(self: FollowedTables, entry: Any) -> bool:
 
 def _looked_at_all(self: FollowedTables, *, before_lsn: int, examined_lsn: int, seen: Any) -> None:
     with self._lock:
-        self._shapes.history.confirm(before_lsn)
+        self._lives._shapes.history.confirm(before_lsn)
         self._log.examined(examined_lsn)
 
 
@@ -108,10 +108,10 @@ def _look_with_old_facts(self: FollowedTables, facts: Any, before: Any, *, wal_e
     return _look(self, facts, self.states(), wal_end=wal_end)
 
 
-_follow_catalog = Looks._follow_catalog
+_follow_catalog = CatalogJudge._follow_catalog
 
 
-def _follow_catalog_at_once(self: Looks, facts: Any, state: TableState, wal_end: int) -> None:
+def _follow_catalog_at_once(self: CatalogJudge, facts: Any, state: TableState, wal_end: int) -> None:
     _follow_catalog(self, facts, state, 0)
     now = self._register.states()[state.table_id]
     if now.state == State.PENDING:
@@ -234,7 +234,7 @@ DEFECTS = {
     ),
     "catalog ahead of the stream": Defect(
         "a shape that the catalog shows was followed before the stream had come to it",
-        _replaced(Looks, "_follow_catalog", _follow_catalog_at_once),
+        _replaced(CatalogJudge, "_follow_catalog", _follow_catalog_at_once),
     ),
     "a version that looks alike": Defect(
         "a column that was dropped and added again under its name was taken for the one before",

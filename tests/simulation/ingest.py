@@ -25,12 +25,12 @@ from sluice.ingest.tables import catalog_watch, ddl_signals
 from sluice.ingest.tables.catalog_watch import CatalogWatch
 from sluice.ingest.tables.ddl_signals import SignalReader
 from sluice.ingest.tables.followed_tables import FollowedTables
-from sluice.ingest.tables.messages import prefix_filter
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol import frames
 from sluice.source.ddl_signal import Seen
+from sluice.tables.messages import prefix_filter
 from tests.simulation.catalog import PUBLICATION
 from tests.simulation.server import Server
 from tests.simulation.steps import Breaker, Clock, Moment, Permits, Steps, Stop, Store

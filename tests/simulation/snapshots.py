@@ -16,8 +16,8 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.snapshot.reader import _raced
 from sluice.ingest.snapshot.snapshotter import cannot_end, cannot_go_on, end_of
-from sluice.ingest.tables.catalog_diff import compare, fingerprint
 from sluice.manifest.snapshot_state import SnapshotState
+from sluice.tables.catalog_diff import compare, fingerprint
 from tests.simulation.catalog import BLOCK, Row
 from tests.simulation.encoding import Change, Values, file_of
 from tests.simulation.ingest import Process, World

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from sluice.ingest.tables.policies import Policies
+from sluice.tables.policies import Policies
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.oracle import Spool, Verdict
 from tests.support.source_setup import since

@@ -7,7 +7,7 @@ from typing import Any
 from sluice.contract.column_rules import ColumnRules
 from sluice.contract.column_values import HashKeys, key_id
 from sluice.contract.schema import ColumnRule, RuleKind
-from sluice.ingest.tables.policies import Policies, TablePolicy
+from sluice.tables.policies import Policies, TablePolicy
 from tests.support import canary
 from tests.support.catalog_stories import set_up, verdicts
 from tests.support.ingesting import IngestPipeline

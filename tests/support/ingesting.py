@@ -22,11 +22,11 @@ from sluice.health.reporter import Reporter
 from sluice.ingest.options import FlushPolicy, IngestOptions
 from sluice.ingest.receive.stream import StreamLimits
 from sluice.ingest.supervisor import Ingest
-from sluice.ingest.tables.policies import Policies, TablePolicy
 from sluice.manifest.reader import load_state, read_entries
 from sluice.manifest.values import PipelineState, TableState
 from sluice.source.sessions import KnownSource, SourceOptions
 from sluice.store.base import ObjectStore
+from sluice.tables.policies import Policies, TablePolicy
 from sluice.telemetry.metrics import Metrics
 from tests.support.sources import Database
 

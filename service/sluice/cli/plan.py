@@ -15,8 +15,8 @@ from sluice.printable import counted, one_line
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from sluice.ingest.tables.preview import Preview
     from sluice.settings import Settings
+    from sluice.tables.preview import Preview
 
 _CODES = {"nothing": exits.OK, "followed": exits.OK, "snapshot": exits.PLAN_SNAPSHOT, "stop": exits.PLAN_STOP}
 
@@ -122,14 +122,14 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     not the manifest's.
     """
     from sluice.contract import column_rules
-    from sluice.ingest.tables import messages as messagetable
-    from sluice.ingest.tables.preview import Preview, preview_of
     from sluice.manifest.reader import load_state
     from sluice.operate.check.tables import collisions
     from sluice.operate.dry_run import rolled_back
     from sluice.source.catalog import Catalog
-    from sluice.source.selection import matches, selects
     from sluice.source.sessions import known, open_query
+    from sluice.tables import messages as messagetable
+    from sluice.tables.preview import Preview, preview_of
+    from sluice.tables.selection import matches, selects
 
     dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement else ""
     manifest = load_state(wiring.open_spool(settings))

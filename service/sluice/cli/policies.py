@@ -19,7 +19,7 @@ from sluice.settings.layout import LAYOUT_KEYS
 from sluice.settings.tables import TableSettings
 
 if TYPE_CHECKING:
-    from sluice.ingest.tables.policies import Policies
+    from sluice.tables.policies import Policies
 
 POLICY_KEYS = {"on_change", "on_widen", "on_rename", "contract"}
 """Settings of a table that decide what ingest does when it changes."""
@@ -31,7 +31,7 @@ SHORTEST_KEY = 16
 
 def policies(settings: Settings) -> "Policies":
     """What is to become of tables that change, and of columns. Raises UsageError for a key that cannot be read."""
-    from sluice.ingest.tables.policies import Policies, TablePolicy
+    from sluice.tables.policies import Policies, TablePolicy
 
     default = TablePolicy(
         **settings.lake.model_dump(include=POLICY_KEYS),

@@ -23,7 +23,7 @@ from sluice.errors import SlotLost, SourceError, SourceMoved, StoreUnavailable, 
 from sluice.printable import one_line
 from sluice.settings import DEFAULT_FILE, Settings, load
 from sluice.settings.tree import nearest
-from sluice.source.selection import excluding, matches, naming
+from sluice.tables.selection import excluding, matches, naming
 
 if TYPE_CHECKING:
     from sluice.manifest.values import TableState
@@ -105,7 +105,7 @@ def completed(context: click.Context, parameter: click.Parameter, incomplete: st
 
 def carried(states: "Iterable[TableState]") -> "dict[Name, TableState]":
     """The tables that the pipeline carries, by name: of two with one name the newest. Not that of logical messages."""
-    from sluice.ingest.tables.messages import TABLE_ID
+    from sluice.tables.messages import TABLE_ID
 
     return {
         (state.schema_name, state.table_name): state

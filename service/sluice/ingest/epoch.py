@@ -20,13 +20,13 @@ from sluice.ingest.snapshot.snapshotter import Snapshotter
 from sluice.ingest.start import Start, timeline_guard
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
-from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.catalog_watch import CatalogWatch
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.lookup import CatalogLookup
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
+from sluice.tables import messages as messagetable
 from sluice.telemetry.recent_errors import RecentErrors
 
 
@@ -98,7 +98,8 @@ def open_epoch(
         before_moving=guard.require,
     )
     opened = log.stored
-    messagetable.ensure(log, wanted=options.messages, prefixes=options.message_prefixes)
+    for entry in messagetable.brought_to(log.state, wanted=options.messages, prefixes=options.message_prefixes):
+        log.append(entry)
     if not options.two_phase and opened.prepared:
         _release_prepared(log)
     lookup = CatalogLookup(finishing)

@@ -8,10 +8,10 @@ from sluice.ingest.assemble.assembler import AssemblerLimits
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.receive.stream import StreamLimits
 from sluice.ingest.snapshot.chunk_round import SnapshotLimits
-from sluice.ingest.tables.messages import prefix_filter
-from sluice.ingest.tables.policies import Policies
 from sluice.source.facts import ServerFacts
 from sluice.source.sessions import SourceOptions
+from sluice.tables.messages import prefix_filter
+from sluice.tables.policies import Policies
 
 STOP_SECONDS = 20.0
 """All that a stop may take, below the 30 s that Kubernetes gives. Nothing is lost by exiting: what

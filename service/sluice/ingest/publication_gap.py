@@ -13,7 +13,6 @@ from sluice.contract.entries import Changes, Commits, PreparedEnd, Progress
 from sluice.contract.resyncs import Cause
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.options import IngestOptions
-from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.lsn import show
 from sluice.manifest.ordered_log import OrderedLog
@@ -21,6 +20,7 @@ from sluice.manifest.values import PipelineState
 from sluice.source.publication import changed_since_decoded, require_publication
 from sluice.source.sessions import Connection
 from sluice.source.slot_facts import prepared_transactions
+from sluice.tables import messages as messagetable
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ class PublicationGap:
         )
         body = Changes((), Commits(), ended=ended) if ended else Progress()
         log.move(body, through_lsn=to_lsn)
-        messagetable.ensure(log, wanted=options.messages, prefixes=options.message_prefixes)
+        for entry in messagetable.brought_to(log.state, wanted=options.messages, prefixes=options.message_prefixes):
+            log.append(entry)
         structlog.get_logger("ingest").error(
             "passing over changes of the time without publication",
             publication=publication,

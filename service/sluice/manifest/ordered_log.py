@@ -4,7 +4,7 @@ A change is decided against `state`, which has what is decided and not stored ye
 thread. So nobody who decides waits for the object store, and two decisions never meet in another order
 than they were made in.
 
-Invariant: `state` is always what `reduce` makes of the stored entries and of what waits, in order. What
+Invariant: `state` is always what `manifest.state` makes of the stored entries and of what waits, in order. What
 the stream decides waits in `held` for the entry that has its rows, so that either both are stored or
 neither is; a table with such a change takes no other one before that. When a connection ends, what it held
 is dropped with its rows, and comes again with them. After an entry could not be stored nothing more is.
@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from sluice.contract.entries import Changes, Entry, Opened, Progress, Repair, Snapshot, Table
+from sluice.contract.entries import Changes, Opened, Progress, Repair, Snapshot, Table
 from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ServiceError
-from sluice.manifest.state import reduce
+from sluice.manifest.state import decided
 from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
@@ -234,17 +234,7 @@ class OrderedLog:
         self._state, self._stored = self._after(before, body), stored
 
     def _after(self, state: PipelineState, body: Decided) -> PipelineState:
-        entry = Entry(
-            seq=state.seq + 1,
-            epoch=state.epoch,
-            previous_sha256=state.previous_sha256,
-            from_lsn=state.through_lsn,
-            through_lsn=state.through_lsn,
-            written_at=self._log.now(),
-            body=body,
-            examined_lsn=state.examined_lsn,
-        )
-        return reduce(state, entry, state.previous_sha256)
+        return decided(state, body, written_at=self._log.now())
 
     def _require_whole(self) -> None:
         if self._error is not None:

@@ -95,6 +95,23 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
     )
 
 
+def decided(state: PipelineState, body: Table | Snapshot | Progress, *, written_at: str) -> PipelineState:
+    """The state after `body`, which is decided and not stored: numbers and times are provisional. Raises
+    ManifestCorrupt if it may not follow.
+    """
+    entry = Entry(
+        seq=state.seq + 1,
+        epoch=state.epoch,
+        previous_sha256=state.previous_sha256,
+        from_lsn=state.through_lsn,
+        through_lsn=state.through_lsn,
+        written_at=written_at,
+        body=body,
+        examined_lsn=state.examined_lsn,
+    )
+    return reduce(state, entry, state.previous_sha256)
+
+
 def _check_link(state: PipelineState, entry: Entry) -> None:
     if entry.seq != state.seq + 1:
         raise ManifestCorrupt(f"manifest entry {state.seq + 1} calls itself {entry.seq}")

@@ -17,10 +17,10 @@ from sluice.contract import envelope
 from sluice.contract.entries import Changes, Entry, Repair, Segment, Snapshot, digest
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import ManifestCorrupt, ObjectMissing, UsageError
-from sluice.ingest.tables.messages import TABLE_ID as MESSAGES
 from sluice.manifest.reader import read_entries
 from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
+from sluice.tables.messages import TABLE_ID as MESSAGES
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from sluice.findings import Finding
 from sluice.operate.check.tables import examine_tables
 from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.catalog import Catalog
-from sluice.source.selection import EXCLUDED, excluding, matches
 from sluice.source.sessions import Connection, SourceOptions, open_query, translated
+from sluice.tables.selection import EXCLUDED, excluding, matches
 
 Name = tuple[str, str]
 _WHAT_IT_IS = b"""

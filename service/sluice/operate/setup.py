@@ -18,13 +18,13 @@ from sluice.source.catalog import Catalog
 from sluice.source.continuity import can_set_two_phase, prove_continuity, require_same_database
 from sluice.source.facts import Place
 from sluice.source.publication import create_publication_sql
-from sluice.source.selection import matches, naming
 from sluice.source.sessions import Connection, KnownSource, SourceOptions, open_query
 from sluice.source.setup import set_up
 from sluice.source.slot import can_fail_over
 from sluice.source.slot_facts import slot_facts
 from sluice.source.start_replication import set_two_phase
 from sluice.store.base import ObjectStore
+from sluice.tables.selection import matches, naming
 
 
 @dataclass(frozen=True, slots=True)

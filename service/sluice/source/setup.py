@@ -10,11 +10,11 @@ from sluice import faults
 from sluice.lsn import show
 from sluice.source.catalog import Catalog
 from sluice.source.publication import ensure_publication
-from sluice.source.selection import matches, named_alone, naming
 from sluice.source.sessions import Connection, SourceOptions
 from sluice.source.slot import can_fail_over, ensure_slot
 from sluice.source.slot_facts import slot_facts
 from sluice.source.snapshot_export import Waiting
+from sluice.tables.selection import matches, named_alone, naming
 
 
 def set_up(

@@ -14,8 +14,8 @@ from sluice.contract.entries import Prepared, Segment
 from sluice.contract.schema import TableSchema
 from sluice.ingest.encode.rows import EncodedRows
 from sluice.ingest.encode.undecoded import SentRows
-from sluice.ingest.tables.schemas import build_schema, relation_sent_as
 from sluice.protocol.messages import RelationVersion
+from sluice.tables.schemas import build_schema, relation_sent_as
 
 AS_SENT = 0
 """The schema version of a file that holds rows as they were sent: none."""

@@ -40,10 +40,10 @@ from sluice.ingest.encode.rows import EncodedRows, encode_rows, encode_truncate
 from sluice.ingest.encode.segment import SegmentFile, SegmentWriter, write_segment
 from sluice.ingest.encode.undecoded import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
 from sluice.ingest.encode.unit import Unit
-from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.tables.followed_tables import NOT_YET, FollowedTables
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.protocol.messages import RelationVersion
 from sluice.protocol.tuples import walk_rows
+from sluice.tables import messages as messagetable
 
 Upload = Callable[[str, TableSchema, SegmentFile], "Future[Segment]"]
 """Stores a finished file under a key; the future gives the manifest's record of it once it is
@@ -267,9 +267,7 @@ class Builder:
         schema = self._tables.written_in(run.relation)
         if schema is None:
             return
-        if self._is_unsettled(run):
-            schema = NOT_YET
-        if isinstance(schema, TableSchema):
+        if isinstance(schema, TableSchema) and not self._is_unsettled(run):
             for encoded in self._encoded(assembly, run, schema):
                 self._keep(run, encoded)
         elif isinstance(run, TruncateRun):

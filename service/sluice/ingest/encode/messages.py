@@ -9,7 +9,7 @@ import numpy as np
 
 from sluice.ingest.assemble.assembly import MessageRun
 from sluice.ingest.encode.rows import EncodedRows, encode_values
-from sluice.ingest.tables.messages import IN_DOUBT, SCHEMA
+from sluice.tables.messages import IN_DOUBT, SCHEMA
 
 
 def encode_messages(runs: Sequence[MessageRun]) -> EncodedRows:

@@ -28,12 +28,12 @@ from sluice.ingest.snapshot.load_gate import LoadLimits
 from sluice.ingest.snapshot.reader import BATCH_BYTES, SnapshotRaced, SnapshotSession, TableLocked, TableRefused
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.status import SnapshotCounts
-from sluice.ingest.tables.catalog_diff import compare, fingerprint
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.lsn import show
 from sluice.manifest.snapshot_state import SnapshotState
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, open_query
+from sluice.tables.catalog_diff import compare, fingerprint
 
 GROUP = 50
 """Tables that are locked and compared together: what a small table costs is asking about it."""

@@ -23,12 +23,12 @@ from sluice.contract.chunks import ENDLESS, BlockRange
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
-from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.protocol.copy_rows import CopyPayloads
 from sluice.quoting import quote_identifier, quote_literal, quote_qualified
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import GROW_BUFFER, Connection, KnownSource, open_query, raise_result, translated
 from sluice.source.snapshot_export import bound
+from sluice.tables.catalog_diff import fingerprint
 
 BATCH_BYTES = 8 * 1024 * 1024
 LOCK_WAIT_S = 2

@@ -21,7 +21,6 @@ from sluice.ingest.commit.committer import Committer
 from sluice.ingest.snapshot.reader import SnapshotRaced
 from sluice.ingest.snapshot.repair_rows import Key, read_again
 from sluice.ingest.snapshot.touched_keys import keys_in, truncates
-from sluice.ingest.tables.schemas import has_shape
 from sluice.lsn import show
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import read_entries
@@ -30,6 +29,7 @@ from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, open_query
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.base import ObjectStore
+from sluice.tables.schemas import has_shape
 
 ATTEMPTS = 5
 """At keys that change while they are read."""

@@ -29,7 +29,6 @@ from sluice.errors import NoFreeConnection, SourceUnavailable
 from sluice.ingest.snapshot.chunk_round import ChunkRound, Job, SnapshotLimits
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.status import SnapshotCounts, SnapshotProgress
-from sluice.ingest.tables.catalog_diff import Unseen, compare
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.lsn import show
 from sluice.manifest.snapshot_state import SnapshotState
@@ -37,6 +36,7 @@ from sluice.manifest.values import TableState
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, NoFreeSlot, open_query
 from sluice.source.snapshot_export import SnapshotHolder, Waiting, waited_for
+from sluice.tables.catalog_diff import Unseen, compare
 
 FAR = (1 << 64) - 1
 """A position behind every change that is known."""

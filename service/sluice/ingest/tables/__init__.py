@@ -1,6 +1,6 @@
-"""Which tables are followed, in which schema version, and when a table must be marked.
+"""The owner of the tables' life, and those that bring it what happens.
 
-`followed_tables` is the way in, and holds the lock for `generations` (a table joins, begins again or
-leaves), `shapes` (from one schema version to the next) and what these two use. `catalog_watch` compares
-the catalog with the manifest, and has `requests` carried out and dropped tables forgotten.
+`followed_tables` holds the lock, asks the catalog and stores what `sluice.tables` decides. `catalog_watch` looks at the
+catalog, `ddl_signals` reads what the stream says of it, `requests` carries out what operators ask for, and `forgetting`
+finds dropped tables that nothing refers to any more.
 """

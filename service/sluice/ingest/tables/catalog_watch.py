@@ -18,11 +18,9 @@ from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Progress
 from sluice.contract.reasons import unpublished
 from sluice.contract.table_state import State
-from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.ddl_signals import DdlSignals, Due, doubts
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.forgetting import Forgetting
-from sluice.ingest.tables.register import differs
 from sluice.ingest.tables.requests import Requests
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.values import TableState
@@ -32,6 +30,8 @@ from sluice.source.lazy_session import LazySession
 from sluice.source.published_tables import PublishedTables
 from sluice.source.sessions import Connection, KnownSource
 from sluice.store.base import ObjectStore
+from sluice.tables import messages as messagetable
+from sluice.tables.register import differs
 
 SETTLED = (State.LIVE, State.SNAPSHOT)
 """States in which the same facts say the same at the next look. In the others time, or the stream,

@@ -27,10 +27,10 @@ from sluice.ingest.assemble.assembly import (
     PreparedRolledBack,
     Published,
 )
-from sluice.ingest.tables.catalog_diff import Unseen
-from sluice.ingest.tables.policies import TablePolicy
 from sluice.manifest.values import TableState
 from sluice.source.ddl_signal import Seen
+from sluice.tables.catalog_diff import Unseen
+from sluice.tables.policies import TablePolicy
 
 Left = frozenset[tuple[str | int, ...]]
 """What commands left, by kind: see the function of the event triggers."""

@@ -16,12 +16,12 @@ import structlog
 from sluice import faults
 from sluice.contract.table_state import State
 from sluice.errors import ServiceError
-from sluice.ingest.tables import messages as messagetable
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest import horizon
 from sluice.manifest.values import PipelineState, TableState
 from sluice.source.catalog import Catalog
 from sluice.store.base import ObjectStore
+from sluice.tables import messages as messagetable
 
 LOOK_SECONDS = 60.0
 """Between two looks for tables that are gone: each asks the server, and the store for its horizon."""

@@ -27,8 +27,8 @@ from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.binary import examine_binary
 from sluice.source.catalog import Catalog
 from sluice.source.publication import create_publication_sql
-from sluice.source.selection import matches, named_alone, naming, selects
 from sluice.source.sessions import ServerTooOld, SourceOptions, Transport, open_query, source_error, transport_of
+from sluice.tables.selection import matches, named_alone, naming, selects
 
 _LOCK_WAIT = "2s"
 _READ_LIMIT = "5s"

@@ -21,13 +21,13 @@ from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT, EQUAL, NOT_COMPARED
 from sluice.errors import ApplyError, ServiceError, SourceError, UnsupportedChange
 from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused
-from sluice.ingest.tables.schemas import has_shape
 from sluice.lsn import show
 from sluice.manifest.values import TableState
 from sluice.operate.compare.source_side import Form, Load, SourceTable, opened
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, open_query, translated
 from sluice.source.snapshot_export import SnapshotHolder
+from sluice.tables.schemas import has_shape
 
 ATTEMPTS = 3
 """At a table that changes its shape, or is locked, while it is compared."""

@@ -5,8 +5,8 @@ import pytest
 from sluice.ingest.assemble.assembler import Assembler
 from sluice.ingest.assemble.assembly import Assembly, Published
 from sluice.ingest.encode.messages import encode_messages, settled
-from sluice.ingest.tables.messages import IN_DOUBT, prefix_filter
 from sluice.protocol.frames import join
+from sluice.tables.messages import IN_DOUBT, prefix_filter
 from tests.support import wire
 
 COLUMNS = [("id", 23, -1, True)]

@@ -10,16 +10,17 @@ from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Snapshot
 from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
-from sluice.ingest.tables.catalog_diff import fingerprint
-from sluice.ingest.tables.followed_tables import NOT_YET, FollowedTables
-from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as
-from sluice.ingest.tables.shape_history import ShapeHistory
+from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
 from sluice.manifest.values import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationColumn
 from sluice.store.memory import MemoryStore
+from sluice.tables.catalog_diff import fingerprint
+from sluice.tables.life import NOT_YET
+from sluice.tables.schemas import build_schema, relation_of, relation_sent_as
+from sluice.tables.shape_history import ShapeHistory
 from tests.support import source_facts
 from tests.support.manifests import changes, opened, put, schema, snapshot, table
 from tests.support.spooled import table as table_of

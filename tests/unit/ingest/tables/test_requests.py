@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from sluice.contract import keys
 from sluice.contract.control import RESYNC, Request
 from sluice.contract.table_state import State
-from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.requests import Requests
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
+from sluice.tables.catalog_diff import fingerprint
 from tests.support import source_facts
 from tests.support.manifests import opened, snapshot, table
 

@@ -14,12 +14,12 @@ from sluice.contract.lake_names import split
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
-from sluice.ingest.tables.column_policy import ruled_root
-from sluice.ingest.tables.policies import TablePolicy
-from sluice.ingest.tables.register import latest_schema
-from sluice.ingest.tables.schemas import relation_of
-from sluice.ingest.tables.shapes import step, unseen_of
 from sluice.manifest.values import TableState
+from sluice.tables.column_changes import step, unseen_of
+from sluice.tables.column_policy import ruled_root
+from sluice.tables.policies import TablePolicy
+from sluice.tables.register import latest_schema
+from sluice.tables.schemas import relation_of
 
 Effect = Literal["nothing", "followed", "snapshot", "stop"]
 _ASKED = "; `sluice resync` would then read it again"

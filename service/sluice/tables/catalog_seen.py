@@ -1,5 +1,5 @@
 """What one look at the catalog means for a table: it joins, leaves, is lost, begins again, or has another shape.
-For FollowedTables, under its lock.
+Pure.
 
 Invariant: what the stream does not say is never taken for what it says. A shape that no row announces is followed
 behind every row of an older one; what may have changed rows without an event turns the table stale, by name.
@@ -12,16 +12,16 @@ from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.reasons import UNSELECTED
 from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
-from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
-from sluice.ingest.tables.generations import Generations
-from sluice.ingest.tables.register import TableRegister, differs, latest_schema
-from sluice.ingest.tables.schemas import relation_of, same_columns
-from sluice.ingest.tables.shapes import Shapes, require_same, unseen_of
 from sluice.manifest.values import TableState
+from sluice.tables.catalog_diff import Unseen, fingerprint
+from sluice.tables.column_changes import ShapeChanges, require_same, unseen_of
+from sluice.tables.generations import Generations
+from sluice.tables.register import TableRegister, differs, latest_schema
+from sluice.tables.schemas import relation_of, same_columns
 
 
-class Looks:
-    def __init__(self, register: TableRegister, generations: Generations, shapes: Shapes) -> None:
+class CatalogJudge:
+    def __init__(self, register: TableRegister, generations: Generations, shapes: ShapeChanges) -> None:
         self._register = register
         self._generations = generations
         self._shapes = shapes
@@ -33,7 +33,7 @@ class Looks:
         self._awaited = {} if oid is None else {key: one for key, one in self._awaited.items() if key != oid}
 
     def take(self, facts: TableFacts, wal_end: int, before: Mapping[str, TableState]) -> None:
-        """See FollowedTables.look."""
+        """See CatalogSeen."""
         generations = self._generations
         known = generations.named(facts)
         if not generations.paths.selects(facts, known):
@@ -41,7 +41,7 @@ class Looks:
                 generations.detach(facts.oid, UNSELECTED)
         elif known is None:
             generations.join(relation_of(facts), facts, before.values())
-        elif known.state.is_followed and generations.paths.moves(known) and generations.resyncs.rested(known):
+        elif known.state.is_followed and generations.paths.moves(known) and generations.stale.rested(known):
             generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
         elif known.state.is_followed:
             self._take_carried(facts, known, wal_end, before)
@@ -49,7 +49,7 @@ class Looks:
             generations.heal(facts)
         elif known.state == State.DETACHED:
             generations.begin(facts, known, Unseen(Cause.PUBLICATION, "the table was not carried for a while"))
-        elif known.state == State.QUARANTINED and generations.resyncs.may_try(facts, known):
+        elif known.state == State.QUARANTINED and generations.stale.may_try(facts, known):
             generations.begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
 
     def _take_carried(

@@ -7,9 +7,9 @@ import pytest
 from sluice.contract.catalog_facts import ColumnFacts, TableFacts
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
-from sluice.ingest.tables.matching import Matched, match, match_again
-from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.protocol.messages import RelationColumn, RelationVersion
+from sluice.tables.column_matching import Matched, match, match_again
+from sluice.tables.schemas import build_schema, relation_of
 from tests.support.source_facts import column, table
 
 ROWS = 500

@@ -1,5 +1,5 @@
 """The generations of followed tables: how a table joins, when its next generation begins, and what ends
-one. For FollowedTables, under its lock.
+one. Pure.
 
 Invariant: a generation begins with an entry that says why, and only for a table that can be carried.
 One that ends for any other reason ends in the manifest first: stale, quarantined or detached, by name.
@@ -8,8 +8,6 @@ One that ends for any other reason ends in the manifest first: stale, quarantine
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import structlog
-
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.conditions import refusal_of
 from sluice.contract.entries import Table
@@ -17,17 +15,16 @@ from sluice.contract.reasons import DROPPED, Reason, ReasonCode, sentence, unpub
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
-from sluice.ingest.tables.automatic_resyncs import AutomaticResyncs, Clock, utc_now
-from sluice.ingest.tables.catalog_answers import CatalogAnswers
-from sluice.ingest.tables.catalog_diff import Unseen, fingerprint
-from sluice.ingest.tables.column_policy import ruled_root, rules_differ, under_policy
-from sluice.ingest.tables.lake_paths import LakePaths
-from sluice.ingest.tables.policies import Policies, TablePolicy
-from sluice.ingest.tables.register import TableRegister, latest_schema
-from sluice.ingest.tables.schemas import build_schema, relation_of
-from sluice.ingest.tables.shapes import CannotFollow, step
 from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
+from sluice.tables.catalog_diff import Unseen, fingerprint
+from sluice.tables.column_changes import CannotFollow, step
+from sluice.tables.column_policy import ruled_root, rules_differ, under_policy
+from sluice.tables.lake_paths import LakePaths
+from sluice.tables.policies import Policies, TablePolicy
+from sluice.tables.register import TableRegister, latest_schema
+from sluice.tables.schemas import build_schema, relation_of
+from sluice.tables.stale import StaleTables
 
 
 def first_entry(
@@ -73,30 +70,26 @@ class Generations:
         policies: Policies,
         patterns: tuple[str, ...],
         *,
-        catalog: CatalogAnswers,
-        clock: Clock | None,
         on_end: Callable[[int], None],
     ) -> None:
         self._register = register
-        self.resyncs = AutomaticResyncs(register, policies, clock=clock or utc_now)
+        self.stale = StaleTables(register, policies)
         self.paths = LakePaths(register, policies, patterns)
-        self._catalog = catalog
         self._on_end = on_end
-        self._logger = structlog.get_logger("tables")
 
     def configure(self, patterns: tuple[str, ...], policies: Policies) -> None:
         """From now on these hold."""
-        self.resyncs.policies = self.paths.policies = policies
+        self.stale.policies = self.paths.policies = policies
         self.paths.patterns = patterns
 
     def policy(self, state: TableState) -> TablePolicy:
-        return self.resyncs.policies.of(state.schema_name, state.table_name)
+        return self.stale.policies.of(state.schema_name, state.table_name)
 
     def _policy_of(self, facts: TableFacts) -> TablePolicy:
         """Under the name that the catalog has for the table now. Its state may have an older one, whose rules the
         table was renamed away from.
         """
-        return self.resyncs.policies.of(facts.schema, facts.name)
+        return self.stale.policies.of(facts.schema, facts.name)
 
     def outdated(self, state: TableState) -> str:
         """Why no more rows may be written in the newest version of the table: see `rules_differ`."""
@@ -108,7 +101,7 @@ class Generations:
         """Whether there are, or were, column rules for the table of `relation`, under any of its names. One that is
         not known yet may have any name when its transaction has committed, and may be a partition of any table.
         """
-        state, policies = self._register.state(relation.oid), self.resyncs.policies
+        state, policies = self._register.state(relation.oid), self.stale.policies
         if state is None:
             return any(policy.rules for policy in policies.tables.values())
         latest = latest_schema(state)
@@ -124,19 +117,18 @@ class Generations:
         """
         if facts is not None:
             relation = replace(relation, schema=facts.schema, name=facts.name)
-            self._require_namesakes(facts, set())
             self._clear_name(facts)
         path = self.paths.path(relation.oid, relation.schema, relation.name, None)
-        policy = self.resyncs.policies.of(relation.schema, relation.name)
+        policy = self.stale.policies.of(relation.schema, relation.name)
         known = (*before, *self._register.states().values())
         root = ruled_root(facts, known, policy.ruled) if facts is not None else ""
-        entry = first_entry(relation, facts, policy, lsn=self._catalog.wal_end(), path=path, root=root)
+        entry = first_entry(relation, facts, policy, lsn=self._register.wal_end(), path=path, root=root)
         self._register.join(entry)
         name = f"{relation.schema}.{relation.name}"
         if entry.state == State.SNAPSHOT:
-            self._logger.info("table joined", table=name, path=path)
+            self._register.say("info", "table joined", table=name, path=path)
         else:
-            self._logger.error("table cannot be carried", table=name, reason=entry.reason)
+            self._register.say("error", "table cannot be carried", table=name, reason=entry.reason)
         return entry.schema if entry.state == State.SNAPSHOT else None
 
     def begin(self, facts: TableFacts, state: TableState, why: Unseen | None) -> TableSchema | None:
@@ -155,7 +147,7 @@ class Generations:
             facts,
             schema,
             generation=state.generation + 1,
-            lsn=self._catalog.wal_end(),
+            lsn=self._register.wal_end(),
             path=self.paths.path(facts.oid, facts.schema, facts.name, state),
             cause=why.cause if why else None,
             what=why.reason if why else "",
@@ -163,7 +155,7 @@ class Generations:
         return schema
 
     def request(self, facts: TableFacts) -> bool:
-        """See FollowedTables.request_snapshot."""
+        """See SnapshotAsked."""
         state = self._register.state(facts.oid)
         if state is None:
             return self.join(relation_of(facts), facts) is not None
@@ -171,7 +163,7 @@ class Generations:
         return state.state != State.SNAPSHOT and self.begin(facts, state, asked) is not None
 
     def prepare(self, facts: TableFacts) -> TableSchema | None:
-        """See FollowedTables.prepare_snapshot."""
+        """See SnapshotDue."""
         state = self.named(facts)
         if state is None or state.state != State.SNAPSHOT:
             return None
@@ -188,29 +180,29 @@ class Generations:
         return self.begin(facts, state, None)
 
     def begin_again(self, facts: TableFacts, unseen: Unseen, *, generation: int) -> None:
-        """See FollowedTables."""
+        """See SnapshotSpoiled."""
         state = self._register.state(facts.oid)
         if state is None or (state.state, state.generation) != (State.SNAPSHOT, generation):
             return
         lost = step(state, relation_of(facts), facts, self.policy(state)).lost
         if lost is not None and not lost.cause.heals:
             unseen = lost
-        waits = unseen.cause != Cause.INTERRUPTED and self.resyncs.must_wait(state, unseen.cause)
+        waits = unseen.cause != Cause.INTERRUPTED and self.stale.must_wait(state, unseen.cause)
         if not unseen.cause.heals or waits:
             self.mark_stale(facts.oid, unseen.reason, lsn=self._register.through_lsn, cause=unseen.cause)
         elif self.begin(facts, state, unseen) is not None:
-            self._logger.warning("the snapshot begins again", table=facts.qualified_name, reason=unseen.reason)
+            self._register.say("warning", "the snapshot begins again", table=facts.qualified_name, reason=unseen.reason)
 
     def heal(self, facts: TableFacts) -> None:
         """Begins the next generation of a stale table, when it is time."""
         state = self._register.state(facts.oid)
-        if state is None or state.state != State.STALE or not self.resyncs.is_due(state):
+        if state is None or state.state != State.STALE or not self.stale.is_due(state):
             return
         lost = step(state, relation_of(facts), facts, self.policy(state)).lost
         if lost is not None and not lost.cause.heals:
-            self.resyncs.lose(state, lost.reason, cause=lost.cause, lsn=state.lsn)
+            self.stale.lose(state, lost.reason, cause=lost.cause, lsn=state.lsn)
         else:
-            self.begin(facts, state, self.resyncs.why(state))
+            self.begin(facts, state, self.stale.why(state))
 
     def lose(self, facts: TableFacts | None, unseen: Unseen, *, lsn: int, oid: int = 0) -> None:
         """The table is stale, or read again at once."""
@@ -235,10 +227,10 @@ class Generations:
         return schema
 
     def mark_stale(self, oid: int, reason: str, *, lsn: int, cause: Cause, generation: int | None = None) -> None:
-        """See FollowedTables."""
+        """See EqualityLost."""
         state = self._register.state(oid)
         if state is not None and state.state.is_followed and generation in (None, state.generation):
-            self.resyncs.lose(state, reason, cause=cause, lsn=lsn)
+            self.stale.lose(state, reason, cause=cause, lsn=lsn)
             self._on_end(oid)
 
     def refuses(self, facts: TableFacts, state: TableState) -> bool:
@@ -252,11 +244,11 @@ class Generations:
         """The table cannot be carried."""
         self._on_end(facts.oid)
         if (state.state, state.why) != (State.QUARANTINED, why):
-            self._logger.error("table cannot be carried", table=facts.qualified_name, reason=why.what)
+            self._register.say("error", "table cannot be carried", table=facts.qualified_name, reason=why.what)
         self._register.become(state, State.QUARANTINED, why, lsn=self._register.through_lsn, facts=facts)
 
     def detach(self, oid: int, why: Reason | None) -> None:
-        """See FollowedTables."""
+        """See TableGone."""
         state = self._register.state(oid)
         if state is None:  # rows said that there is one, and their connection ended before they were stored
             return
@@ -266,7 +258,7 @@ class Generations:
                 self._register.become(state, State.DETACHED, why)
         else:
             name = f"{state.schema_name}.{state.table_name}"
-            self._logger.warning("table detached", table=name, reason=sentence(why, State.DETACHED, name))
+            self._register.say("warning", "table detached", table=name, reason=sentence(why, State.DETACHED, name))
             self._register.become(state, State.DETACHED, why, lsn=self._register.through_lsn)
             self._on_end(oid)
 
@@ -276,23 +268,14 @@ class Generations:
         """
         state, name = self._register.state(facts.oid), (facts.schema, facts.name)
         if state is not None and (state.schema_name, state.table_name) != name:
-            self._require_namesakes(facts, set())
             self._register.rename(state, *name)
             self._clear_name(facts)
         return self._register.state(facts.oid)
 
-    def _require_namesakes(self, facts: TableFacts, seen: set[int]) -> None:
-        """Everything that `_clear_name` asks for is known."""
-        for other in self.paths.namesakes(facts.oid, facts.schema, facts.name):
-            oid = int(other.table_id)
-            found = self._catalog.facts(oid)
-            if found is not None and oid not in seen:
-                self._require_namesakes(found, seen | {oid})
-
     def _clear_name(self, facts: TableFacts) -> None:
         for other in self.paths.namesakes(facts.oid, facts.schema, facts.name):
             oid = int(other.table_id)
-            found = self._catalog.facts(oid)
+            found = self._register.facts(oid)
             if found is None:
                 self.detach(oid, DROPPED)
             else:

@@ -18,9 +18,9 @@ from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
-from sluice.ingest.tables.schemas import relation_sent_as
-from sluice.manifest.ordered_log import OrderedLog
+from sluice.manifest.values import PipelineState
 from sluice.protocol.messages import DDL_SIGNAL
+from sluice.tables.schemas import relation_sent_as
 
 TABLE_ID = "0"
 """No relation has this oid."""
@@ -55,35 +55,29 @@ RELATION = relation_sent_as(SCHEMA)
 """What messages come as, so that they wait in bodies and units like rows of any table."""
 
 
-def ensure(log: OrderedLog, *, wanted: bool, prefixes: Sequence[str]) -> None:
-    """Brings the table to what the configuration says: live and empty when messages are first kept,
+def brought_to(state: PipelineState, *, wanted: bool, prefixes: Sequence[str]) -> tuple[Table | Snapshot, ...]:
+    """What brings the table to what the configuration says: live and empty when messages are first kept,
     detached when they no longer are.
 
     Messages that were not kept never come again, so that a table which is kept again, or for other
     `prefixes`, begins anew.
     """
-    state = log.state.tables.get(TABLE_ID)
+    known, lsn = state.tables.get(TABLE_ID), state.through_lsn
     chosen = json.dumps({"prefixes": sorted(prefixes)})
-    live = state is not None and state.state == State.LIVE
-    if wanted and not (live and state is not None and state.fingerprint == chosen):
-        generation = state.generation + 1 if state is not None else 1
-        log.append(_table(State.SNAPSHOT, generation, log))
-        log.append(Snapshot(TABLE_ID, generation, 1, log.stored.through_lsn, (), final=True, fingerprint=chosen))
-    elif live and not wanted and state is not None:
-        log.append(
-            _table(
-                State.DETACHED,
-                state.generation,
-                log,
-                why=Reason(ReasonCode.MESSAGES_OFF),
-            )
+    live = known is not None and known.state == State.LIVE
+    if wanted and not (live and known is not None and known.fingerprint == chosen):
+        generation = known.generation + 1 if known is not None else 1
+        return (
+            _table(State.SNAPSHOT, generation, lsn),
+            Snapshot(TABLE_ID, generation, 1, lsn, (), final=True, fingerprint=chosen),
         )
+    if live and not wanted and known is not None:
+        return (_table(State.DETACHED, known.generation, lsn, why=Reason(ReasonCode.MESSAGES_OFF)),)
+    return ()
 
 
-def _table(state: State, generation: int, log: OrderedLog, *, why: Reason | None = None) -> Table:
-    return Table(
-        TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, why, log.stored.through_lsn, SCHEMA
-    )
+def _table(state: State, generation: int, lsn: int, *, why: Reason | None = None) -> Table:
+    return Table(TABLE_ID, SCHEMA.schema_name, SCHEMA.table_name, state, generation, why, lsn, SCHEMA)
 
 
 def prefix_filter(patterns: Sequence[str], *, kept: bool = True) -> Callable[[str], bool]:

@@ -1,67 +1,91 @@
-"""What is decided of tables: the only way by which one changes.
+"""What is decided of tables: the only way by which one changes. Pure.
 
-Invariant: a table's state changes by an entry and in no other way, and each change of state is
-counted.
+Invariant: a table's state changes by an entry and in no other way. A decision sees what was decided before it, and
+one that lacks an answer of the catalog leaves nothing behind.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-
-import structlog
+from datetime import datetime
+from typing import Any
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import Reason, ReasonCode
-from sluice.contract.receipt import DurableReceipt
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
-from sluice.ingest.status import TableCounts
-from sluice.ingest.tables.catalog_diff import fingerprint
 from sluice.lsn import show
-from sluice.manifest.ordered_log import OrderedLog
-from sluice.manifest.values import TableState
+from sluice.manifest.state import decided
+from sluice.manifest.values import PipelineState, TableState
+from sluice.tables.catalog_diff import fingerprint
+from sluice.tables.events import Counted, Decision, Moment, Said, TableChange
+
+
+class Unanswered(Exception):
+    """See NeedFacts."""
+
+    def __init__(self, oid: int | None) -> None:
+        super().__init__(oid)
+        self.oid = oid
 
 
 class TableRegister:
-    """For FollowedTables, under its lock. Every method that changes a table raises what `OrderedLog.append`
-    raises.
-    """
+    """Inside `at`, everybody who decides has the same moment."""
 
-    def __init__(self, log: OrderedLog, counts: TableCounts) -> None:
-        self._log = log
-        self._counts = counts
-        self._stream_lsn: int | None = None
-        self._logger = structlog.get_logger("tables")
+    def __init__(self) -> None:
+        self._moment: Moment
+        self._state: PipelineState
+        self._decisions: list[Decision] = []
 
     @contextmanager
-    def deciding_at(self, position_lsn: int) -> Iterator[None]:
-        """What changes meanwhile was decided by rows, at that position in the stream, and is stored with them."""
-        before, self._stream_lsn = self._stream_lsn, position_lsn
-        try:
-            yield
-        finally:
-            self._stream_lsn = before
+    def at(self, moment: Moment) -> Iterator[list[Decision]]:
+        """The block decides at `moment`; the list has what it decides, in order."""
+        self._moment, self._state = moment, moment.state
+        self._decisions = []
+        yield self._decisions
 
     @property
     def through_lsn(self) -> int:
         """The position through which the manifest is complete."""
-        return self._log.stored.through_lsn
+        return self._moment.through_lsn
+
+    @property
+    def now(self) -> datetime:
+        return self._moment.now
+
+    @property
+    def seconds(self) -> float:
+        """Of a monotonic clock."""
+        return self._moment.seconds
+
+    def facts(self, oid: int) -> TableFacts | None:
+        """What the catalog says of a table today; None when it is gone. Raises Unanswered."""
+        if oid not in self._moment.answers.facts:
+            raise Unanswered(oid)
+        return self._moment.answers.facts[oid]
+
+    def wal_end(self) -> int:
+        """A snapshot that is begun now will have whatever committed before it. Raises Unanswered."""
+        if self._moment.answers.wal_end is None:
+            raise Unanswered(None)
+        return self._moment.answers.wal_end
 
     def states(self) -> dict[str, TableState]:
         """By table id, with all that is decided; a value that does not change."""
-        return self._log.state.tables
+        return self._state.tables
 
     def state(self, oid: int) -> TableState | None:
-        return self._log.state.tables.get(str(oid))
+        return self._state.tables.get(str(oid))
+
+    def say(self, level: str, event: str, **fields: Any) -> None:
+        """A line of the log."""
+        self._decisions.append(Said(level, event, fields))
 
     def join(self, entry: Table) -> None:
         """The first entry of a table or of a generation."""
         self._append(entry)
-        if entry.state is not None:
-            self._counts.transitions[entry.state] += 1
 
     def begin(
         self,
@@ -77,7 +101,7 @@ class TableRegister:
         """Begins the next generation of a table: its rows are to be read, because of `what`. Without
         a `cause` the generation before was not read either, and this one does not count.
         """
-        known = self._log.state.tables[str(facts.oid)].schemas.get(schema.version)
+        known = self._state.tables[str(facts.oid)].schemas.get(schema.version)
         self.join(
             Table(
                 str(facts.oid),
@@ -94,8 +118,6 @@ class TableRegister:
                 path=path,
             )
         )
-        if cause is not None:
-            self._counts.resyncs[cause] += 1
 
     def become(
         self,
@@ -124,16 +146,14 @@ class TableRegister:
                 resync_at=resync_at,
             )
         )
-        if state != table.state:
-            self._counts.transitions[state] += 1
 
     def follow(self, table: TableState, schema: TableSchema, *, lsn: int) -> None:
         """The table has the shape `schema` from `lsn` on."""
-        self._logger.info("schema changed", table=schema.qualified_name, version=schema.version, lsn=show(lsn))
+        self.say("info", "schema changed", table=schema.qualified_name, version=schema.version, lsn=show(lsn))
         latest = latest_schema(table)
         before = {column.attnum for column in latest.left_out} if latest is not None else set()
         if added := [column.name for column in schema.left_out if column.attnum not in before]:
-            self._logger.warning("columns were added and are left out", table=schema.qualified_name, columns=added)
+            self.say("warning", "columns were added and are left out", table=schema.qualified_name, columns=added)
         self._append(replace(_as_it_is(table), schema=schema, lsn=lsn))
 
     def seen(self, table: TableState, facts: TableFacts) -> None:
@@ -142,7 +162,8 @@ class TableRegister:
 
     def rename(self, table: TableState, schema_name: str, table_name: str) -> None:
         """The table has another name."""
-        self._logger.info(
+        self.say(
+            "info",
             "table renamed",
             table=f"{table.schema_name}.{table.table_name}",
             name=f"{schema_name}.{table_name}",
@@ -157,29 +178,24 @@ class TableRegister:
     def await_shape(self, table: TableState, *, lsn: int) -> None:
         """The catalog shows another shape, which the stream reaches at `lsn`."""
         name = f"{table.schema_name}.{table.table_name}"
-        self._logger.info("columns changed, and no row has announced it yet", table=name, lsn=show(lsn))
+        self.say("info", "columns changed, and no row has announced it yet", table=name, lsn=show(lsn))
         self.become(table, State.PENDING, Reason(ReasonCode.SHAPE_AWAITED))
 
-    def publish_snapshot(self, entry: Snapshot, *, first: bool) -> "Future[DurableReceipt]":
+    def publish_snapshot(self, entry: Snapshot, *, first: bool) -> None:
         """Publishes rows of a snapshot; the final entry makes its table live. The first one says what is
-        read, and under which facts. The future is done when it is durable.
+        read, and under which facts.
         """
         if not first:
             entry = replace(entry, relations=(), fingerprint=entry.fingerprint if entry.final else "")
-        stored = self._log.append(entry)
-        if entry.final:
-            self._counts.transitions[State.LIVE] += 1
-        return stored
-
-    def _append(self, entry: Table) -> None:
-        if self._stream_lsn is not None or entry.table_id in self._log.held:
-            self._log.hold(entry, position_lsn=self._stream_lsn or 0)
-        else:
-            self._log.append(entry)
+        self._append(entry)
 
     def note_schema_change(self, kind: str, outcome: str) -> None:
         """Counts a change of shape that was `followed`, or turned its table `stale`."""
-        self._counts.schema_changes[kind, outcome] += 1
+        self._decisions.append(Counted(kind, outcome))
+
+    def _append(self, entry: Table | Snapshot) -> None:
+        self._state = decided(self._state, entry, written_at=self.now.isoformat())
+        self._decisions.append(TableChange(entry))
 
 
 def _as_it_is(table: TableState) -> Table:

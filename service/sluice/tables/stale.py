@@ -2,54 +2,38 @@
 anybody asking.
 
 Invariant: a table goes stale in the manifest first, with its cause; its next generation begins only
-where the policy and the pauses of `Resyncs` allow it, and the entry says until when it waits. For
-FollowedTables, under its lock.
+where the policy and the pauses of `Resyncs` allow it, and the entry says until when it waits. Pure.
 """
-
-import time
-from collections.abc import Callable
-from datetime import UTC, datetime
-
-import structlog
 
 from sluice.backoff import RetryTime
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.reasons import Reason
-from sluice.contract.resyncs import Cause, due, text
+from sluice.contract.resyncs import Cause, text
 from sluice.contract.table_state import State
-from sluice.ingest.tables.catalog_diff import Unseen
-from sluice.ingest.tables.policies import Policies
-from sluice.ingest.tables.register import TableRegister, differs, latest_schema
 from sluice.lsn import show
 from sluice.manifest.values import TableState
+from sluice.tables.catalog_diff import Unseen
+from sluice.tables.policies import Policies
+from sluice.tables.register import TableRegister, differs, latest_schema
 
 RETRY_SECONDS = (5.0, 30.0, 120.0, 600.0)
 """Pauses before a table that the server refused to let be read is tried again; the last one
 repeats. Each try costs the source a snapshot.
 """
 
-Clock = Callable[[], datetime]
 
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-class AutomaticResyncs:
-    """`clock` gives the time by which entries are dated too."""
-
-    def __init__(self, register: TableRegister, policies: Policies, *, clock: Clock) -> None:
+class StaleTables:
+    def __init__(self, register: TableRegister, policies: Policies) -> None:
         self._register = register
         self.policies = policies
-        self._clock = clock
         self._refused: dict[int, RetryTime] = {}
         """By oid, when the snapshot of a table may be tried again that the server refused."""
-        self._logger = structlog.get_logger("tables")
 
     def lose(self, state: TableState, what: str, *, cause: Cause, lsn: int) -> None:
         """Records that the lake table of `state` no longer equals its source."""
         at = self._resync_at(state, cause)
-        self._logger.error(
+        self._register.say(
+            "error",
             "table went stale",
             table=f"{state.schema_name}.{state.table_name}",
             reason=what,
@@ -64,7 +48,7 @@ class AutomaticResyncs:
 
     def rested(self, state: TableState) -> bool:
         """Whether the table may be read again now without anybody asking."""
-        now = self._clock()
+        now = self._register.now
         return state.resyncs.next_at(now) <= now
 
     def is_due(self, state: TableState) -> bool:
@@ -79,13 +63,9 @@ class AutomaticResyncs:
         """Why a stale table is read again."""
         return Unseen(Cause(state.cause), state.why.what if state.why else "")
 
-    def is_near(self, state: TableState) -> bool:
-        """Whether a stale table only waits for the next look at the catalog."""
-        return state.state == State.STALE and due(state.resync_at, self._clock())
-
     def refused(self, oid: int) -> None:
         """The server refused to let the table be read: it is tried again after a pause."""
-        self._refused.setdefault(oid, RetryTime(RETRY_SECONDS)).failed(time.monotonic())
+        self._refused.setdefault(oid, RetryTime(RETRY_SECONDS)).failed(self._register.seconds)
 
     def taken(self, oid: int) -> None:
         """The snapshot of the table was taken."""
@@ -99,10 +79,10 @@ class AutomaticResyncs:
             return True
         refused, policy = self._refused.get(facts.oid), self.policies.of(facts.schema, facts.name)
         refusal = policy.refusal(facts, latest_schema(known))
-        return refusal is None and (refused is None or refused.due(time.monotonic()))
+        return refusal is None and (refused is None or refused.due(self._register.seconds))
 
     def _is_automatic(self, state: TableState, cause: Cause) -> bool:
         return cause.heals and self.policies.of(state.schema_name, state.table_name).on_change == "resync"
 
     def _resync_at(self, state: TableState, cause: Cause) -> str:
-        return text(state.resyncs.next_at(self._clock())) if self._is_automatic(state, cause) else ""
+        return text(state.resyncs.next_at(self._register.now)) if self._is_automatic(state, cause) else ""

@@ -9,10 +9,10 @@ from dataclasses import replace
 from sluice.contract import column_rules
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
-from sluice.ingest.tables.catalog_diff import leaves_seen
-from sluice.ingest.tables.policies import TablePolicy
-from sluice.ingest.tables.register import latest_schema
 from sluice.manifest.values import TableState
+from sluice.tables.catalog_diff import leaves_seen
+from sluice.tables.policies import TablePolicy
+from sluice.tables.register import latest_schema
 
 
 def under_policy(schema: TableSchema, latest: TableSchema | None, policy: TablePolicy) -> TableSchema:

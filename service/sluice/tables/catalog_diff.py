@@ -23,7 +23,7 @@ from sluice.contract.evolution import is_rewritten, widens
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import ColumnSchema
 from sluice.contract.types import lake_type
-from sluice.ingest.tables.policies import TablePolicy
+from sluice.tables.policies import TablePolicy
 
 _FORMAT = 6
 _DOUBT = TablePolicy()

@@ -9,15 +9,13 @@ catalog is asked: columns that were dropped and added again look the same on the
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
-from sluice.ingest.tables.catalog_diff import other_primary_key
-from sluice.ingest.tables.schemas import same_shape
 from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
+from sluice.tables.catalog_diff import other_primary_key
+from sluice.tables.schemas import same_shape
 
 
 class ShapeHistory:
-    """For FollowedTables, under its lock."""
-
     def __init__(self) -> None:
         self._announced: dict[int, tuple[RelationVersion, int]] = {}
         """By oid: the last announcement, and where the commit record of the first rows under it begins."""

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
-from sluice.ingest.tables.schemas import build_schema, relation_of
 from sluice.protocol.messages import RelationColumn, RelationVersion
+from sluice.tables.schemas import build_schema, relation_of
 from tests.support.source_facts import BODY, ID, column, table
 
 

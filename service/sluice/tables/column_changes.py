@@ -23,16 +23,15 @@ from sluice.contract.evolution import (
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
-from sluice.ingest.tables.catalog_answers import CatalogAnswers
-from sluice.ingest.tables.catalog_diff import Unseen, compare
-from sluice.ingest.tables.column_policy import other_rules, rules_differ, under_policy
-from sluice.ingest.tables.matching import Matched, match, match_again
-from sluice.ingest.tables.policies import TablePolicy
-from sluice.ingest.tables.register import TableRegister, latest_schema
-from sluice.ingest.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
-from sluice.ingest.tables.shape_history import ShapeHistory
 from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
+from sluice.tables.catalog_diff import Unseen, compare
+from sluice.tables.column_matching import Matched, match, match_again
+from sluice.tables.column_policy import other_rules, rules_differ, under_policy
+from sluice.tables.policies import TablePolicy
+from sluice.tables.register import TableRegister, latest_schema
+from sluice.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
+from sluice.tables.shape_history import ShapeHistory
 
 _IDENTITY = "identity"
 
@@ -199,13 +198,10 @@ class CannotFollow(Exception):
         self.facts = facts
 
 
-class Shapes:
-    """For FollowedTables, under its lock."""
-
-    def __init__(self, register: TableRegister, catalog: CatalogAnswers) -> None:
+class ShapeChanges:
+    def __init__(self, register: TableRegister) -> None:
         self._register = register
         self.history = ShapeHistory()
-        self._catalog = catalog
 
     def forget(self) -> None:
         """What was found out of rows that come again."""
@@ -224,11 +220,11 @@ class Shapes:
             return max(older, key=lambda schema: schema.version, default=None)
         name = f"{state.schema_name}.{state.table_name}"
         if latest is not None and (said := rules_differ(latest, policy, name=name)):
-            raise CannotFollow(Unseen(Cause.RULES, said), self._catalog.facts(relation.oid))
+            raise CannotFollow(Unseen(Cause.RULES, said), self._register.facts(relation.oid))
         known = self.history.version_at(state, relation, position_lsn)
         if latest is None or (known is not None and not (known is latest and self.history.is_doubtful(relation.oid))):
             return known
-        facts = self._catalog.facts(relation.oid)
+        facts = self._register.facts(relation.oid)
         find = match if known is None else match_again
         try:
             matched = find(relation, latest, facts, xid=xid)

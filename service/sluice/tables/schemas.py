@@ -11,8 +11,8 @@ from sluice.contract.catalog_facts import ColumnFacts, TableFacts
 from sluice.contract.evolution import Retyped, text_after, widens
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.types import binary_form, lake_type
-from sluice.ingest.tables.matching import Matched
 from sluice.protocol.messages import RelationColumn, RelationVersion
+from sluice.tables.column_matching import Matched
 
 
 def build_schema(

@@ -1,4 +1,4 @@
-"""Under which name a table is known, and where its lake table stands. For FollowedTables, under its lock.
+"""Under which name a table is known, and where its lake table stands. Pure.
 
 Invariant: a table is followed by its oid; its name is what the catalog shows, and no part of what its
 rows mean. Two tables that are carried never share a lake path, and a table gets another path only
@@ -8,12 +8,12 @@ with another generation, whose snapshot replaces whatever is there in one commit
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.lake_names import place_of, split
 from sluice.contract.table_state import State
-from sluice.ingest.tables import messages as messagetable
-from sluice.ingest.tables.policies import Policies
-from sluice.ingest.tables.register import TableRegister
 from sluice.manifest.targets import planned_paths, target_paths
 from sluice.manifest.values import TableState
-from sluice.source.selection import matches, selects
+from sluice.tables import messages as messagetable
+from sluice.tables.policies import Policies
+from sluice.tables.register import TableRegister
+from sluice.tables.selection import matches, selects
 
 
 class LakePaths:

@@ -1,0 +1,108 @@
+"""The life of a table as a pure machine: what an event decides follows from the event and the moment alone."""
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.entries import Table
+from sluice.contract.reasons import DROPPED
+from sluice.contract.resyncs import Cause
+from sluice.contract.table_state import State
+from sluice.manifest.values import PipelineState
+from sluice.manifest.writer import ManifestLog
+from sluice.store.memory import MemoryStore
+from sluice.tables import events
+from sluice.tables.catalog_diff import fingerprint
+from sluice.tables.events import Answers, Decided, Moment, NeedFacts, TableChange
+from sluice.tables.life import TableLives
+from sluice.tables.policies import Policies, TablePolicy
+from sluice.tables.schemas import build_schema, relation_of
+from tests.support import source_facts
+from tests.support.manifests import opened, table
+
+ID = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
+SEVEN = source_facts.table(ID, oid=7, name="t7")
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def _state(*carried: TableFacts) -> PipelineState:
+    """In which these tables are live, as the catalog was looked at."""
+    log = ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState(), through_lsn=10)
+    for facts in carried:
+        said: dict[str, Any] = {"relfilenode": facts.relfilenode, "fingerprint": fingerprint(facts)}
+        shape = build_schema(relation_of(facts), facts, None, 1)
+        log.append(replace(table(str(facts.oid), state="live", **said), schema=shape))
+    return log.state
+
+
+def _moment(state: PipelineState, answers: Answers | None = None) -> Moment:
+    return Moment(state, state.through_lsn, NOON, 0.0, answers or Answers())
+
+
+def _changes(found: object) -> list[Table]:
+    assert isinstance(found, Decided)
+    bodies = [one.entry for one in found.decisions if isinstance(one, TableChange)]
+    return [body for body in bodies if isinstance(body, Table)]
+
+
+def _lives(**options: Any) -> TableLives:
+    return TableLives((), Policies(TablePolicy(**options)))
+
+
+def test_a_decision_that_lacks_an_answer_leaves_nothing_and_is_made_whole_with_it() -> None:
+    """Table 7 was renamed, and table 9 has its name now: what became of 7 only the catalog knows."""
+    lives, state = _lives(), _state(SEVEN)
+    seen = events.CatalogSeen(replace(SEVEN, oid=9), state.tables, wal_end=40)
+    known: dict[int, TableFacts | None] = {9: seen.facts}
+    assert lives.decide(seen, _moment(state, Answers(40, known))) == NeedFacts(7)
+    renamed = replace(SEVEN, name="before")
+    found = lives.decide(seen, _moment(state, Answers(40, {**known, 7: renamed})))
+    assert [(one.table_id, one.table_name, one.state) for one in _changes(found)] == [
+        ("7", "before", None),
+        ("9", "t7", State.SNAPSHOT),
+    ]
+    gone = _lives().decide(seen, _moment(state, Answers(40, {**known, 7: None})))
+    assert [(one.table_id, one.state, one.why) for one in _changes(gone)] == [
+        ("7", State.DETACHED, DROPPED),
+        ("9", State.SNAPSHOT, None),
+    ]
+
+
+def test_one_event_marks_a_table_stale_and_begins_its_next_generation_where_it_may() -> None:
+    rewritten = replace(SEVEN, relfilenode=SEVEN.relfilenode + 1, columns=(replace(ID, xmin=ID.xmin + 1),))
+    state = _state(SEVEN)
+    seen = events.CatalogSeen(rewritten, state.tables, wal_end=40)
+    at = _moment(state, Answers(40, {7: rewritten}))
+    assert [(one.state, one.generation, one.cause) for one in _changes(_lives().decide(seen, at))] == [
+        (State.STALE, 1, Cause.REWRITE),
+        (State.SNAPSHOT, 2, Cause.REWRITE),
+    ]
+    assert [(one.state, one.generation) for one in _changes(_lives(on_change="stop").decide(seen, at))] == [
+        (State.STALE, 1)
+    ]
+
+
+def test_an_added_column_is_followed_or_stops_the_table_as_its_contract_says() -> None:
+    wider = replace(SEVEN, columns=(ID, replace(ID, name="c2", attnum=2, in_primary_key=False, in_identity=False)))
+    wider = replace(wider, attributes=2)
+    state = _state(SEVEN)
+    rows = events.RowsCame(relation_of(wider), position_lsn=30, reaches_lsn=31, xid=ID.xmin + 10)
+    at = _moment(state, Answers(40, {7: wider}))
+    assert _lives().decide(rows, _moment(state)) == NeedFacts(7)
+    followed = _lives().decide(rows, at)
+    assert isinstance(followed, Decided)
+    assert followed.answer is not None
+    assert [column.name for column in followed.answer.columns] == ["c1", "c2"]
+    assert [(one.state, one.schema) for one in _changes(followed)] == [(None, followed.answer)]
+    stopped = _lives(contract="stop").decide(rows, at)
+    assert [(one.state, one.cause) for one in _changes(stopped)] == [(State.STALE, Cause.CONTRACT)]
+
+
+def test_a_pause_changes_nothing_but_that_it_is_one_and_a_second_one_nothing() -> None:
+    lives, state = _lives(), _state(SEVEN)
+    found = lives.decide(events.PauseAsked("7", paused=True), _moment(state))
+    assert [(one.state, one.paused, one.schema) for one in _changes(found)] == [(None, True, None)]
+    assert lives.decide(events.PauseAsked("7", paused=False), _moment(state)) == Decided(answer=True, decisions=())
+    assert lives.decide(events.PauseAsked("8", paused=True), _moment(state)) == Decided(answer=False, decisions=())
