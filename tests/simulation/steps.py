@@ -8,13 +8,16 @@ store come back.
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from sluice.errors import StoreUnavailable
 from sluice.ingest.circuit_breaker import CircuitBreaker
+from sluice.store.base import checked_key
 from sluice.store.memory import MemoryStore, named
 
 _PATIENCE = 100
+_checked_key = lru_cache(1000)(checked_key)
 
 
 class Crash(BaseException):
@@ -68,6 +71,9 @@ class Store(MemoryStore):
     def list(self, prefix: str, *, after: str = "") -> Any:
         self._ask(prefix)
         return super().list(prefix, after=after)
+
+    def _full(self, key: str) -> str:
+        return _checked_key(key)
 
     def _ask(self, key: str) -> None:
         if self.away:

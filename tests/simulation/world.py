@@ -8,7 +8,6 @@ it can be run again, without some of them as well: an event that is not possible
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from random import Random
 
@@ -121,7 +120,7 @@ class World:
         while len(events) < steps:
             runs = self._random.random()
             for name in _THROUGH if runs < _USUAL else _APPLY if runs < 2 * _USUAL else (None,):
-                event = self._choose(partial(self._is_called, name))
+                event = self._choose(only=name)
                 if event is not None:
                     events.append(event)
                     self.do(event)
@@ -177,11 +176,9 @@ class World:
         waits = "decoder" in self._busy and kind.waits and self.process is not None and self.process.holds
         return kind.inner and kind.actor not in self._busy and not waits
 
-    def _is_called(self, name: str | None, kind: _Kind) -> bool:
-        return name is None or kind is self._kinds[name]
-
-    def _choose(self, allowed: Callable[[_Kind], bool]) -> Event | None:
-        possible = [name for name, kind in self._kinds.items() if allowed(kind) and kind.can()]
+    def _choose(self, allowed: Callable[[_Kind], bool] | None = None, *, only: str | None = None) -> Event | None:
+        kinds = self._kinds if only is None else {only: self._kinds[only]}
+        possible = [name for name, kind in kinds.items() if (allowed is None or allowed(kind)) and kind.can()]
         if not possible:
             return None
         weights = [self._kinds[name].weight for name in possible]
@@ -473,8 +470,9 @@ class World:
         session.walsender.keepalive()
         for name in ("receive", "flush", "requests", "look", "snapshot", "snapshot", "snapshot", "look"):
             for _ in range(300 if name == "snapshot" else 0):  # a table may wait for the stream, which goes on then
-                if self.snapshots is not None and self.snapshots.can_step:
-                    self._heal_by(name, random)
+                if self.snapshots is None or not self.snapshots.can_step:
+                    break
+                self._heal_by(name, random)
             self._heal_by(name, random)
             while process.commits.waiting:
                 self._heal_by("commit", random)
