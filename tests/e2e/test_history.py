@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.contract import resyncs
-from sluice.ingest.tables.policies import Policies
+from sluice.tables.policies import Policies
 from sluice_spark.applier import Applier
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from sluice_spark.options import ApplyOptions
