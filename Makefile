@@ -10,6 +10,7 @@ BIN         := $(VENV)/bin
 # Two steps: what `make check` needs, within a minute; and everything, with Spark, PostgreSQL and a browser's driver.
 CHECKED     := $(VENV)/.check-done
 SETUP       := $(VENV)/.setup-done
+SITE        := $(VENV)/.site-done
 PYTEST_ARGS ?=
 ONLY        ?=
 FUZZ        ?=
@@ -53,7 +54,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help simulate setup python java jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds test-ops images test test-matrix test-languages test-drills fuzz bench docs lock wheel dist notes chart baseline clean distclean
+.PHONY: help simulate setup python java jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds test-ops images test test-matrix test-languages test-drills fuzz bench docs site lock wheel dist notes chart baseline clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -219,6 +220,13 @@ docs: setup ## Write the generated pages of docs/ again
 	$(BIN)/python -m deploy.monitoring
 	$(BIN)/python -m deploy.chart
 
+site: $(SITE) ## Build the documentation as a site into build/site/html; a warning fails it
+	$(BIN)/python -m tools.site
+
+$(SITE): requirements/docs.txt $(CHECKED)
+	$(BIN)/python -m pip install --require-hashes -r requirements/docs.txt
+	@touch $@
+
 lock: ## Resolve all dependencies again and write requirements/
 	test -x $(UV) || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install --quiet uv==$(UV_VERSION); }
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
@@ -235,6 +243,8 @@ lock: ## Resolve all dependencies again and write requirements/
 	  --group fuzz -o requirements/fuzz.txt
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
 	  --group peers -o requirements/peers.txt
+	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
+	  --group docs -o requirements/docs.txt
 
 wheel: setup ## Build the wheels into dist/: the pipeline's, and that of those who read the lake
 	$(BIN)/python -m build --wheel

@@ -4,7 +4,7 @@ import sys
 
 from sluice import signals
 
-_DRAINING = ("run", "up")
+_DRAINING = ("run", "up", "fleet")
 """Commands that a signal asks to finish what they hold."""
 _WITH_VALUE = ("-c", "--config", "--log-format")
 """Options that may stand before the command with a word of their own."""

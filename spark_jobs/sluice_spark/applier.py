@@ -10,6 +10,7 @@ gets its window when it is due, whatever the other tables do.
 
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
@@ -21,7 +22,7 @@ import structlog
 from pyspark.sql import SparkSession
 
 from sluice.contract.applied import SpoolUpkeep
-from sluice.errors import ApplyError, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
+from sluice.errors import ApplyError, Interrupted, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice.store.base import ObjectStore
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.failures import SparkGone
@@ -37,7 +38,7 @@ from sluice_spark.progress.start import left_behind, open_ledger
 from sluice_spark.progress.table_progress import Work
 from sluice_spark.session import private
 from sluice_spark.telemetry import ApplyTelemetry
-from sluice_spark.workers import Workers
+from sluice_spark.workers import Turns, Workers, background
 
 AWAY_SECONDS = 5.0
 """Between two attempts while the store does not answer."""
@@ -74,10 +75,14 @@ class Applier:
         telemetry: ApplyTelemetry | None = None,
         fresh: Callable[[], ApplyOptions | None] = lambda: None,
         refused: Callable[[], str] = str,
+        turns: Turns | None = None,
     ) -> None:
         """`fresh` gives options that are to be in force from now on, if there are any, and `refused` says
-        why others are not.
+        why others are not. `turns` are those of the pipelines of this process.
         """
+        self._turns = turns
+        self._tag = f"sluice-{uuid.uuid4().hex}"
+        """Of Spark's jobs for this pipeline."""
         self._options = options
         self._fresh, self._refused = fresh, refused
         self._telemetry = telemetry or ApplyTelemetry(options)
@@ -102,8 +107,7 @@ class Applier:
         self._lease.acquire()
         self._telemetry.owns(held=True)
         done = threading.Event()
-        renewer = threading.Thread(target=self._renew, args=(done,), name="lease", daemon=True)
-        renewer.start()
+        renewer = background(self._renew, done, name="lease")
         try:
             self._lake.forget_scratch()
             self._reports = Reports.of(self._options, self._store, self._lake, instance=self._lease.instance)
@@ -127,7 +131,14 @@ class Applier:
             )
             self._maintenance = self._maintained()
             self._upkeep = self._kept(last_log.upkeep if last_log else SpoolUpkeep())
-            self._workers = Workers(self._store, self._lake, self._session, count=self._options.workers)
+            self._workers = Workers(
+                self._store,
+                self._lake,
+                self._session,
+                count=self._options.workers,
+                tag=self._tag,
+                turns=self._turns,
+            )
             with closing(self._workers):
                 # What is pruned is judged by this report: a lake table that is new is in it.
                 self._report()
@@ -258,7 +269,7 @@ class Applier:
         checkpoint are fast. Beside the loop: a window that comes meanwhile does not wait for it.
         """
         if not self._warm and not self._options.once:
-            threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
+            background(self._warm_up, name="warm-up")
         self._warm = True
 
     def _warm_up(self) -> None:
@@ -326,6 +337,8 @@ class Applier:
             _log.error("table is stale", table=name, through_seq=window.last_seq, error=str(error))
         except (WriterFenced, SparkGone):
             raise
+        except Interrupted:
+            _log.debug("window was not begun", table=name)
         except ServiceError as error:
             self._failed(running.work, error, name=name)
         except Exception as error:  # noqa: BLE001 - it concerns this table alone; its text may hold a row
@@ -456,7 +469,7 @@ class Applier:
         work = self._work
         _, late = wait(work, timeout=self._options.stop_seconds / 2)
         if late:
-            self._session.sparkContext.cancelAllJobs()
+            self._session.sparkContext.cancelJobsWithTag(self._tag)
         wait(work)
         self._maintenance.close()
         if work and self._fenced is None:

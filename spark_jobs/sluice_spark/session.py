@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +33,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from sluice.errors import ApplyError
+from sluice.errors import ApplyError, UsageError
 from sluice.telemetry.logs import for_people
 from sluice_spark import jars, storage
 from sluice_spark.class_archive import archive_options
@@ -121,12 +121,14 @@ _STARTED, _STDERR = b"\0started\n", 2
 _LOCAL_ONLY = ("spark.driver.bindAddress", "spark.driver.host")
 
 
-def fetch_jars(options: ApplyOptions, *, stopped: Callable[[], bool] = lambda: False) -> None:
+def fetch_jars(
+    options: ApplyOptions, *, others: Sequence[ApplyOptions] = (), stopped: Callable[[], bool] = lambda: False
+) -> None:
     """Fetches the jars that `start` needs, if they are missing in the user's cache, and says so. Raises UsageError."""
     directory = jars_directory(options)
     jars.ensure(
         directory,
-        s3=storage.needs_s3(options.spool_uri, options.lake_uri),
+        s3=needs_s3(options, *others),
         report=jars.every(
             _SAY_SECONDS, lambda progress: _log.info("fetching jars", fetched=str(progress), into=str(directory))
         ),
@@ -139,24 +141,37 @@ def jars_directory(options: ApplyOptions) -> Path:
     return Path(options.jars) if options.jars else jars.default_directory()
 
 
-def settings(options: ApplyOptions) -> dict[str, str]:
-    """All Spark settings for `options`. The operator's own come over the tuned ones, never over
-    those that exactness needs.
+def needs_s3(*pipelines: ApplyOptions) -> bool:
+    """Whether any of them has its spool or lake in S3."""
+    return any(storage.needs_s3(options.spool_uri, options.lake_uri) for options in pipelines)
+
+
+def store_settings(options: ApplyOptions) -> dict[str, str]:
+    """Where the spool and the lake of a pipeline are, for Hadoop. Raises UsageError."""
+    return {
+        **storage.hadoop_settings(options.spool_uri, options.spool_options),
+        **storage.hadoop_settings(options.lake_uri, options.lake_options),
+    }
+
+
+def settings(options: ApplyOptions, *, others: Sequence[ApplyOptions] = ()) -> dict[str, str]:
+    """All Spark settings for `options`, and for the places of the `others`. The operator's own come over
+    the tuned ones, never over those that exactness needs.
     """
     directory = jars_directory(options)
     delta = jars.present(jars.DELTA, directory)
-    others = jars.present(jars.S3, directory) if storage.needs_s3(options.spool_uri, options.lake_uri) else []
+    s3 = jars.present(jars.S3, directory) if needs_s3(options, *others) else []
+    on_disk = all(urlsplit(each.lake_uri).scheme == "file" for each in (options, *others))
     local = options.spark_master.startswith("local")
     chosen = {
         "spark.app.name": f"sluice {options.pipeline}",
         "spark.master": options.spark_master,
         "spark.driver.memory": options.driver_memory,
         # Executors elsewhere get Delta from the driver.
-        "spark.jars": ",".join(str(path) for path in (others if local else [*delta, *others])),
+        "spark.jars": ",".join(str(path) for path in (s3 if local else [*delta, *s3])),
         **_TUNED,
-        **({_CHECKSUMS_BY: _BY_FILE_SYSTEM} if urlsplit(options.lake_uri).scheme == "file" else {}),
-        **storage.hadoop_settings(options.spool_uri, options.spool_options),
-        **storage.hadoop_settings(options.lake_uri, options.lake_options),
+        **({_CHECKSUMS_BY: _BY_FILE_SYSTEM} if on_disk else {}),
+        **store_settings(options),
     }
     if not local:
         for name in _LOCAL_ONLY:
@@ -173,9 +188,11 @@ def settings(options: ApplyOptions) -> dict[str, str]:
     }
 
 
-def start(options: ApplyOptions) -> SparkSession:
-    """Starts Spark, or joins the one that spark-submit started. Raises ApplyError."""
-    chosen = settings(options)
+def start(options: ApplyOptions, *, others: Sequence[ApplyOptions] = ()) -> SparkSession:
+    """Starts Spark, or joins the one that spark-submit started. The `others` are served by it as well, once
+    `reach` was called for each. Raises ApplyError.
+    """
+    chosen = settings(options, others=others)
     # The builder's settings are on the JVM's command line, which every user of the machine can read.
     hadoop = {name: value for name, value in chosen.items() if name.startswith(_HADOOP)}
     operators = _of_the_operator()
@@ -196,11 +213,29 @@ def start(options: ApplyOptions) -> SparkSession:
         ) from error
     _to_utc(session)
     _choose_python(options, session)
-    java: Any = session.sparkContext._jsc
-    for name, value in hadoop.items():
-        java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
+    _set_hadoop(session, hadoop)
     _log.info("Spark has started", seconds=round(time.monotonic() - begun, 1))
     return session
+
+
+def reach(session: SparkSession, options: ApplyOptions, *, as_before: Mapping[str, str]) -> dict[str, str]:
+    """Lets the session reach the stores of another pipeline. Returns the settings of all, which began `as_before`.
+    Raises UsageError when it has other keys, or another endpoint, for the same bucket.
+    """
+    wanted = {**store_settings(options), **{n: v for n, v in options.spark_conf.items() if n.startswith(_HADOOP)}}
+    if any(as_before.get(name, value) != value for name, value in wanted.items()):
+        raise UsageError(
+            "another pipeline of the fleet reaches the same bucket with other keys or by another endpoint",
+            hint="give both the same options, or run this pipeline in a fleet of its own",
+        )
+    _set_hadoop(session, wanted)
+    return {**as_before, **wanted}
+
+
+def _set_hadoop(session: SparkSession, chosen: Mapping[str, str]) -> None:
+    java: Any = session.sparkContext._jsc
+    for name, value in chosen.items():
+        java.hadoopConfiguration().set(name.removeprefix(_HADOOP), value)
 
 
 @contextmanager

@@ -7,15 +7,20 @@ run, and none for a table that was stopped meanwhile.
 """
 
 import queue
-from collections.abc import Collection
+import threading
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
+import structlog
 from pyspark.sql import SparkSession
 
 from sluice.contract.entries import Opened
+from sluice.errors import Interrupted
 from sluice.manifest.targets import fed
 from sluice.store.base import ObjectStore
+from sluice.telemetry.logs import in_context
 from sluice_spark.applied_window import Applied
 from sluice_spark.kinds.kind import removals_are_sent
 from sluice_spark.kinds.registry import kind_of
@@ -30,18 +35,80 @@ from sluice_spark.session import private
 from sluice_spark.snapshot_apply import SnapshotApply
 from sluice_spark.table_apply import TableApply
 
+_TURN_SECONDS = 0.2
+"""How soon work that waits for its turn notices a stop."""
+
+
+def background(work: Callable[..., None], *args: object, name: str) -> threading.Thread:
+    """Starts a thread that the process does not wait for, whose log lines have the fields that are bound here."""
+    thread = threading.Thread(target=in_context(work), args=args, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Bounds what several pipelines of one process do at once: their work on lake tables takes turns, and
+    none is prepared ahead, which would be held meanwhile.
+    """
+
+    slots: threading.Semaphore
+    stop: threading.Event
+
+    def take(self) -> None:
+        """Waits for a turn, which `slots.release` ends. Raises Interrupted when the pipeline stops first."""
+        while not self.slots.acquire(timeout=_TURN_SECONDS):
+            if self.stop.is_set():
+                raise Interrupted("the pipeline stops, and its work was not begun")
+
+
+class _Pool(ThreadPoolExecutor):
+    """Work of one pipeline on lake tables: one thing per thread, in its turn where there are `turns`."""
+
+    def __init__(self, count: int, turns: Turns | None, initializer: Callable[[], None]) -> None:
+        super().__init__(count, thread_name_prefix="apply", initializer=initializer)
+        self._turns = turns
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        return super().submit(self._run, fn, args, kwargs)
+
+    def _run(self, work: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._turns is None:
+            return work(*args, **kwargs)
+        self._turns.take()
+        try:
+            return work(*args, **kwargs)
+        finally:
+            self._turns.slots.release()
+
 
 class Workers:
-    """`count` workers on `lake` and the spool in `store`."""
+    """`count` workers on `lake` and the spool in `store`. Spark's jobs that they run have the tag `tag`."""
 
-    def __init__(self, store: ObjectStore, lake: Lake, session: SparkSession, *, count: int) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        lake: Lake,
+        session: SparkSession,
+        *,
+        count: int,
+        tag: str,
+        turns: Turns | None = None,
+    ) -> None:
         self._store = store
         self._lake = lake
-        self.pool = ThreadPoolExecutor(count, thread_name_prefix="apply")
+        self._turns = turns
+        fields = structlog.contextvars.get_contextvars()
+
+        def begin() -> None:
+            structlog.contextvars.bind_contextvars(**fields)
+            session.sparkContext.addJobTag(tag)
+
+        self.pool = _Pool(count, turns, begin)
         """For other work of the loop on lake tables as well."""
-        self._others = ThreadPoolExecutor(count, thread_name_prefix="ahead")
+        self._others = ThreadPoolExecutor(count, thread_name_prefix="ahead", initializer=begin)
         # One at a time for all tables: what a join holds comes on top of what windows hold.
-        self._joins = ThreadPoolExecutor(1, thread_name_prefix="join")
+        self._joins = ThreadPoolExecutor(1, thread_name_prefix="join", initializer=begin)
         self._sessions: queue.SimpleQueue[SparkSession] = queue.SimpleQueue()
         for _ in range(count):
             self._sessions.put(private(session))
@@ -58,7 +125,7 @@ class Workers:
         if ahead is not None and progress is not work.progress:
             ahead.drop()
             ahead = None
-        coming = Ahead(following, self._others) if following is not None else None
+        coming = Ahead(following, self._others) if following is not None and self._turns is None else None
         if coming is not None:
             self._ahead[work.table_id] = (work.progress, coming)
         return self.pool.submit(self._apply, work, options, opened, ahead, coming)

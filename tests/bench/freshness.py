@@ -243,9 +243,9 @@ def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome
             console.print(f"every table is in the lake {time.monotonic() - began:.0f} s after the start")
             loaded_at = time.time()
             windows, changes, loaded = sum(len(tail.commits) for tail in tails), writer.changes, time.monotonic()
-            cpu = _cpu_seconds(process.pid)
+            cpu = cpu_seconds(process.pid)
             writer.write(load.seconds, probing=True)
-            seconds, cpu = time.monotonic() - loaded, _cpu_seconds(process.pid) - cpu
+            seconds, cpu = time.monotonic() - loaded, cpu_seconds(process.pid) - cpu
             windows, changes = sum(len(tail.commits) for tail in tails) - windows, writer.changes - changes
             wanted = _position(server)
             # Something must be committed behind the position: a table is complete through
@@ -381,7 +381,7 @@ def _check(path: Path, probe: Probe, commit: Commit) -> None:
             raise RuntimeError(f"version {version} of {path.name} has {found} rows of a probe")
 
 
-def _cpu_seconds(root: int) -> float:
+def cpu_seconds(root: int) -> float:
     """Of a process and all below it, with those that have ended."""
     found: dict[int, list[str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

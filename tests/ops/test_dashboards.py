@@ -145,6 +145,8 @@ def test_every_family_that_people_watch_is_on_a_dashboard() -> None:
         "sluice_apply_read_sequence": "entries that wait are shown",
         "sluice_verified_table_timestamp_seconds": "an alert says when it is late, and the page shows it by table",
         "sluice_verified_table_lsn_bytes": "the page shows it by table",
+        "sluice_fleet_running": "the page of a fleet shows it",
+        "sluice_fleet_restarts_total": "the page of a fleet shows it",
         "sluice_table_problem": "alerts say it, and states of tables are shown",
     }
     shown = " ".join(expression for board in DASHBOARDS for _, expression in _targets(board.to_json()))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.telemetry.catalogue import BOTH, CATALOGUE, Counter, Gauge, Histogram, Metric
+from sluice.telemetry.catalogue import BOTH, CATALOGUE, FLEET, Counter, Gauge, Histogram, Metric
 from sluice.telemetry.metrics import Metrics
 
 AWKWARD = 'a "quoted" \\ name,\nof two lines'
@@ -33,7 +33,7 @@ def _touch(metrics: Metrics, metric: Metric, labels: dict[str, str]) -> None:
         metrics.observe(metric, 1.5, **labels)
 
 
-@pytest.mark.parametrize("component", BOTH)
+@pytest.mark.parametrize("component", BOTH + FLEET)
 def test_promtool_finds_nothing_to_object_to(promtool: Path, component: str) -> None:
     checked = subprocess.run(
         [promtool, "check", "metrics"], input=filled(component), capture_output=True, timeout=60, check=False

@@ -26,8 +26,9 @@ def _row(metric: Metric) -> str:
 _HEAD = """\
 # Metrics
 
-Ingest serves `/metrics` on `telemetry.listen`, the applier on `telemetry.apply_listen`. Every
-series has the label `pipeline`. LSNs are plain numbers of bytes. Times are unix seconds, so
+Ingest serves `/metrics` on `telemetry.listen`, the applier on `telemetry.apply_listen`. A
+[fleet](how-to/many-pipelines.md) serves those of all its pipelines on one address, each with the
+label `component`. Every series has the label `pipeline`. LSNs are plain numbers of bytes. Times are unix seconds, so
 `time() - x` grows when the process hangs.
 
 Only `sluice_rows_total` and `sluice_apply_table_watermark_timestamp_seconds` grow with the number

@@ -18,6 +18,7 @@ from sluice.cli import (
     config,
     drain,
     exits,
+    fleet,
     init,
     jars,
     plan,
@@ -39,7 +40,7 @@ from sluice.cli.invocation import Invocation, common, offer_forms
 
 _GROUPS = {
     "Begin": (init.init, check.check, setup.setup),
-    "Run": (up.up, run.run, apply.apply, drain.drain),
+    "Run": (up.up, run.run, apply.apply, drain.drain, fleet.fleet),
     "Look": (status.status, tables.tables, plan.plan, verify.verify, spool.spool),
     "Read": (query.query, views.views, wait.wait, blame.blame),
     "Fix": (tables.tables.commands["resync"], rebuild.rebuild, slot.slot),

@@ -8,7 +8,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
@@ -37,6 +37,10 @@ class Invocation:
     verbosity: int
     color: bool
     log_format: str | None
+
+    def with_config(self, config: str) -> "Invocation":
+        """The same for another configuration."""
+        return replace(self, config=config)
 
     def settings(self) -> Loaded:
         """The checked settings; from here on logs are written as they say. Raises UsageError."""

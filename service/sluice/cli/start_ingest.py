@@ -28,9 +28,11 @@ def start(
     applier: "ApplierCommand | None" = None,
     until_lsn: int | None = None,
     until_caught_up: bool = False,
+    listen: str | None = None,
 ) -> int:
     """Runs ingest in this process, and `applier` beside it; returns the exit code. `seen` is the
-    configuration file as it was before it was read. When the source was promoted, the same command
+    configuration file as it was before it was read. `listen` is where it listens instead of
+    telemetry.listen. When the source was promoted, the same command
     takes the place of this process.
     """
     from sluice.health.endpoint import CannotListen
@@ -58,7 +60,7 @@ def start(
                 settings, reread_dsn=reread_dsn, reread_options=config_reload.spool_options(invocation, settings)
             ),
             telemetry=pipeline.TelemetryOptions(
-                listen=settings.telemetry.listen,
+                listen=listen or settings.telemetry.listen,
                 max_tables=settings.telemetry.max_tables,
                 token_path=settings.telemetry.token_path,
                 tls=TlsFiles(*settings.telemetry.tls_files),

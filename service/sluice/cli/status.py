@@ -9,9 +9,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from sluice.cli import deadline, exits, output, status_view, wiring
+from sluice.cli import deadline, exits, fleet_status, output, status_view, wiring
 from sluice.cli.invocation import Invocation, common
-from sluice.errors import FormatTooNew, ManifestCorrupt, ServiceError, StoreError
+from sluice.errors import FormatTooNew, ManifestCorrupt, ServiceError, StoreError, UsageError
 from sluice.health.facts import Away, Facts
 from sluice.health.verdict import Verdict, judge
 
@@ -43,8 +43,21 @@ Look: TypeAlias = "Report | ServiceError"
     metavar="N",
     help="Tables shown: stopped ones first, then by lag.",
 )
+@click.option(
+    "--fleet",
+    "folder",
+    metavar="DIR",
+    help="Show all pipelines whose configurations are in DIR, one row each; ends with the code of the worst.",
+)
 @common
-def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: float, top: int) -> int:  # noqa: FBT001 - a command's parameters
+def status(
+    invocation: Invocation,
+    json_wanted: bool,  # noqa: FBT001 - a command's parameter
+    watch: bool,  # noqa: FBT001 - likewise
+    interval: float,
+    top: int,
+    folder: str | None,
+) -> int:
     """Show where the pipeline stands, and its problems.
 
     Shows the server's WAL, the slot's headroom, the spool, snapshots, the lake, and the tables that are
@@ -60,8 +73,13 @@ def status(invocation: Invocation, json_wanted: bool, watch: bool, interval: flo
       sluice status
       sluice status --watch
       sluice status --json | jq .apply.complete_through_lsn
+      sluice status --fleet pipelines
     """
     wiring.require(*deadline.PACKAGES)
+    if folder is not None:
+        if watch:
+            raise UsageError("--fleet and --watch exclude each other", hint="the page of a fleet renews itself")
+        return fleet_status.show(invocation, folder, json_wanted=json_wanted)
     reporter = wiring.reporter(invocation.settings().settings)
     console = invocation.console()
     if not watch:

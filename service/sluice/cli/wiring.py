@@ -211,6 +211,11 @@ def applier_command() -> list[str]:
     return [sys.executable, "-m", "sluice_spark"]
 
 
+def fleet_applier_command() -> list[str]:
+    """The applier of a fleet. It takes the options of its pipelines from standard input."""
+    return [sys.executable, "-m", "sluice_spark.fleet"]
+
+
 def lake_check_command() -> list[str]:
     """What looks at the lake for `check`. It takes the applier's options."""
     return [sys.executable, "-m", "sluice_spark.preflight"]

@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6
+from pathlib import Path
+from socket import AF_INET, AF_INET6, AF_UNIX
 from socketserver import TCPServer
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 from sluice.errors import ServiceError, UsageError
@@ -40,8 +42,35 @@ _TEXT = "text/plain; charset=utf-8"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+UNIX = "unix:"
+"""Begins an address that is the path of a socket. The rights of its folder say who may connect: there is neither TLS
+nor a token.
+"""
+
+
 class CannotListen(UsageError):
     """Another program has the port, or another process of this pipeline."""
+
+
+class Rendered(Protocol):
+    """What is served as /metrics."""
+
+    def render(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """To a request, with further `headers`."""
+
+    code: int
+    content: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+PAGE = Answer(200, status_page.CONTENT, status_page.CONTENT_TYPE, status_page.HEADERS)
+Beside = Callable[[str, str], Answer | None]
+"""Answers a request for a path, with its query, that this server does not know; None: nor does this."""
 
 
 class Health:
@@ -125,34 +154,39 @@ class HealthServer:
     `?table=NAME`, once for each; given `wait`, /wait. Given `verdict`, /readyz answers with it, and not with what
     `health` was given. `address` is where it listens; port 0 takes a free one. `setting` is where
     `listen` comes from, for people. `tls` is how connections are secured, and `token_file` what requests
-    must carry to read more than whether the probes pass.
+    must carry to read more than whether the probes pass. `page` is asked for the page, and `beside` for
+    everything else.
     """
 
     def __init__(
         self,
         listen: str,
         *,
-        metrics: Metrics,
+        metrics: Rendered,
         health: Health,
         status: Callable[[], dict[str, Any]] | None = None,
         verdict: Callable[[], Verdict] | None = None,
         history: Callable[[Sequence[str]], dict[str, Any]] | None = None,
         wait: Waiting | None = None,
+        page: Callable[[], Answer] = lambda: PAGE,
+        beside: Beside = lambda _path, _query: None,
         setting: str = "telemetry.listen",
         token_file: str = "",
         tls: TlsFiles = NO_TLS,
     ) -> None:
-        host, _, port = listen.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
+        if listen.startswith(UNIX):
+            token_file, tls = "", NO_TLS
         try:
             self._server = _Server(
-                (host, int(port)),
+                _address(listen),
                 metrics=metrics,
                 health=health,
                 status=status,
                 verdict=verdict,
                 history=history,
                 wait=wait,
+                page=page,
+                beside=beside,
                 access=Access(token_file, certificates=bool(tls.client_ca)),
                 tls=EndpointTls(tls) if tls.cert else None,
             )
@@ -163,8 +197,7 @@ class HealthServer:
                 hint=f"if another program has the port, choose another {setting}, such as 127.0.0.1:0 for any free "
                 "port; if this pipeline runs already, stop that process first",
             ) from None
-        bound = self._server.server_address[:2]
-        self.address = f"[{bound[0]!s}]:{bound[1]}" if ":" in str(bound[0]) else f"{bound[0]!s}:{bound[1]}"
+        self.address = listen if listen.startswith(UNIX) else _shown(*self._server.server_address[:2])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="health", daemon=True)
         self._thread.start()
 
@@ -174,33 +207,54 @@ class HealthServer:
         self._thread.join()
 
 
+def _shown(host: object, port: object) -> str:
+    return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+
+
+def _address(listen: str) -> tuple[str, int] | str:
+    """Raises OSError, ValueError. A socket that a killed process left behind makes place."""
+    if listen.startswith(UNIX):
+        path = listen.removeprefix(UNIX)
+        Path(path).unlink(missing_ok=True)
+        return path
+    host, _, port = listen.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: tuple[str, int] | str,
         *,
-        metrics: Metrics,
+        metrics: Rendered,
         health: Health,
         status: Callable[[], dict[str, Any]] | None,
         verdict: Callable[[], Verdict] | None,
         history: Callable[[Sequence[str]], dict[str, Any]] | None,
         wait: Waiting | None,
+        page: Callable[[], Answer],
+        beside: Beside,
         access: Access,
         tls: EndpointTls | None,
     ) -> None:
+        self.page = page
+        self.beside = beside
         self.tls = tls
         self.verdict = verdict
         self.history = history
         self.wait = wait
         self.access = access
-        self.address_family = AF_INET6 if ":" in address[0] else AF_INET
+        if isinstance(address, str):
+            self.address_family = AF_UNIX
+        else:
+            self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         self.metrics = metrics
         self.health = health
         self.status = status
-        super().__init__(address, _Request)
+        super().__init__(address, _Request)  # type: ignore[arg-type]  # of the family AF_UNIX an address is a path
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()
@@ -251,7 +305,7 @@ class _Request(BaseHTTPRequestHandler):
         elif path not in _PROBES and not self.server.access.allows(self.headers["Authorization"]):
             self._answer(401, b"a token is needed\n", _TEXT, headers={"WWW-Authenticate": CHALLENGE})
         elif path == "/" and self.server.status is not None:
-            self._answer(200, status_page.CONTENT, status_page.CONTENT_TYPE, headers=status_page.HEADERS)
+            self._give(self.server.page())
         elif path == "/metrics":
             self._answer(200, self.server.metrics.render(), _METRICS_TYPE)
         elif path == "/livez":
@@ -271,13 +325,13 @@ class _Request(BaseHTTPRequestHandler):
             code, said = self.server.wait(parse_qs(query, keep_blank_values=True, errors="replace"))
             self._answer(code, json.dumps(said).encode() + b"\n", "application/json")
         else:
-            self._answer(
-                404,
-                b"/metrics /livez /readyz /startupz /wait\n"
-                if self.server.status is None
-                else b"/ /metrics /livez /readyz /startupz /status /history\n",
-                _TEXT,
-            )
+            self._give(self.server.beside(path, query) or Answer(404, self._paths))
+
+    @property
+    def _paths(self) -> bytes:
+        if self.server.status is None:
+            return b"/metrics /livez /readyz /startupz /wait\n"
+        return b"/ /metrics /livez /readyz /startupz /status /history\n"
 
     def _probe(self, problems: list[str]) -> None:
         said = "; ".join(problems) if not self.server.access.guarded or not problems else "not ok"
@@ -301,6 +355,9 @@ class _Request(BaseHTTPRequestHandler):
                     "problems": verdict.to_json(),
                 }
         self._answer(code, json.dumps(status).encode() + b"\n", "application/json")
+
+    def _give(self, answer: Answer) -> None:
+        self._answer(answer.code, answer.content, answer.content_type, headers=answer.headers)
 
     def _answer(
         self, code: int, content: bytes, content_type: str, *, headers: Mapping[str, str] = MappingProxyType({})

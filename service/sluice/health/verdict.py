@@ -5,7 +5,7 @@ wrong. What could not be seen is `unknown` or a problem, never good. Everything 
 shows a Verdict and judges nothing itself. Pure.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ from sluice.printable import counted, one_line
 
 State = Literal["healthy", "degraded", "stopped", "lost", "new", "unknown"]
 STATES: tuple[State, ...] = ("healthy", "degraded", "stopped", "lost", "new", "unknown")
+SEVERITY: tuple[State, ...] = ("lost", "stopped", "unknown", "degraded", "new", "healthy")
+"""The same, the worst first."""
 CARRYING: tuple[State, ...] = ("healthy", "degraded")
 """States in which changes are received."""
 
@@ -48,6 +50,11 @@ UNEXAMINED_SECONDS = 60.0
 
 _LEAVING = ("starting", "draining")
 """States of ingest that pass by themselves within seconds."""
+
+
+def worst(states: Iterable[State]) -> State:
+    """The state of several pipelines together; unknown of none."""
+    return min(states, key=SEVERITY.index, default="unknown")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Self
 
 from sluice.contract.row_form import ANSWERS, LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError
-from sluice.process.applier_process import end_with_parent
+from sluice.process.child_process import end_with_parent
 
 SILENT_SECONDS = 1800.0
 """Without an answer or a sign that one is being made, on top of the wait for ingest. Each task of Spark that ends is a

@@ -24,7 +24,7 @@ from sluice.health.reporter import Reporter
 from sluice.health.tls import TlsFiles
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
-from sluice.process.applier_process import ApplierProcess, shell_status
+from sluice.process.child_process import ChildProcess, shell_status
 from sluice.reloading import FileWatch, Reloading
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
@@ -166,7 +166,7 @@ class Process:
         self.stopping.when_over(self._exit_now)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._applier = (
-            ApplierProcess(applier.command, environment=applier.environment, on_end=self._applier_ended)
+            ChildProcess(applier.command, environment=applier.environment, on_end=self._applier_ended)
             if applier
             else None
         )

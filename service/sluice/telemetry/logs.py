@@ -12,6 +12,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextvars import copy_context
+from functools import partial
 from itertools import chain
 from typing import Any, TextIO
 from urllib.parse import quote
@@ -32,6 +34,7 @@ _SHORTEST_SECRET = 4
 """A shorter secret is also part of ordinary words; cutting it out would garble every line and tell
 its letters.
 """
+_CARRIED: dict[str, str] = {}
 _LATER: deque[tuple[str, ...]] = deque(maxlen=64)
 """Spellings of the newest secrets that `hide` was given: short-lived ones are made for each connection."""
 
@@ -53,6 +56,7 @@ def configure(
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            _carry,
             structlog.processors.add_log_level,
             FloodLimit(),
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
@@ -66,6 +70,22 @@ def configure(
     )
     logging.basicConfig(handlers=[_Forward()], level=max(threshold, logging.WARNING), force=True)
     logging.captureWarnings(capture=True)
+
+
+def carry(**fields: str) -> None:
+    """From now on every line of this process has these fields."""
+    _CARRIED.update(fields)
+
+
+def in_context(work: Callable[..., Any]) -> Callable[..., Any]:
+    """`work` for another thread, whose lines are to have the fields that are bound in this one."""
+    return partial(copy_context().run, work)
+
+
+def _carry(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    for name, value in _CARRIED.items():
+        event.setdefault(name, value)
+    return event
 
 
 def hide(secret: str) -> None:
@@ -111,7 +131,7 @@ class FloodLimit:
 
     def __call__(self, _logger: Any, method: str, event: EventDict) -> EventDict:
         now = self._monotonic()
-        key = (method, str(event.get("event", ""))[:80], str(event.get("table", "")))
+        key = (method, str(event.get("event", ""))[:80], f"{event.get('pipeline', '')}.{event.get('table', '')}")
         begin, count = self._windows.get(key, (now, 0))
         if now - begin >= FLOOD_SECONDS:
             if count > FLOOD_LINES:

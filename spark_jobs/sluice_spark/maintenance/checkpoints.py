@@ -23,6 +23,7 @@ from sluice.backoff import RetryTime, doubling
 from sluice.contract.applied import CHECKPOINT, MaintenanceRun, time_text
 from sluice.errors import ServiceError, StoreUnavailable, WriterFenced
 from sluice.manifest.values import TableState
+from sluice.telemetry.logs import in_context
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.log_upkeep import SETTINGS, LogState, LogUpkeep
 from sluice_spark.lake.opening import Lake
@@ -136,7 +137,7 @@ class Checkpoints:
         self._stopped = threading.Event()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # Not one of a pool: the interpreter would wait for it at its end, whatever it waits for.
-        self._thread = threading.Thread(target=self._work, name="checkpoint", daemon=True)
+        self._thread = threading.Thread(target=in_context(self._work), name="checkpoint", daemon=True)
 
     def turn(self, *, now: float) -> bool:
         """Takes what has ended, and begins what is due. Whether a report may have something new to say. Raises

@@ -20,6 +20,7 @@ from sluice.manifest import horizon, pruning
 from sluice.manifest.compaction import Compactor
 from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
+from sluice.telemetry.logs import in_context
 
 LOOK_SECONDS = 20.0
 """Between two looks while there is nothing to do, which ask the store for nothing."""
@@ -70,7 +71,7 @@ class Upkeep:
         self._require_owner = require_owner
         self._compactor = Compactor(store, require_owner=self._may_go_on)
         self._done, self._ending, self._woken = threading.Event(), threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+        self._thread = threading.Thread(target=in_context(self._run), name="upkeep", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -79,6 +79,10 @@ CASES = (
     _case(NEW, "doctor --strict --object-store --sql-out {folder}/doctor.sql", 0, 3, slow=True),
     _case(NEW, "doctor", slow=True),
     _case(NEW, "status", 11, says="new"),
+    _case(NEW, "status --fleet {folder}", 11, 12, says="shop", configured=False),
+    _case(NEW, "status --fleet {folder}/locked", 2, says="no configuration", configured=False),
+    _case(NEW, "fleet {folder}/locked --listen 127.0.0.1:0", 2, says="no pipeline to run", configured=False, forms=False),
+    _case(NEW, "fleet {folder}/nowhere", 2, says="is not a folder", configured=False, forms=False, slow=True),
     _case(NEW, "slot show", says="has not run yet"),
     _case(NEW, "tables"),
     _case(NEW, "slot advance --to {lsn} --confirm {slot}", 2, says="no manifest"),
@@ -185,6 +189,8 @@ CASES = (
 """In the order of the day."""
 ELSEWHERE = {
     ("up",): "it is the day itself, and Ctrl-C ends it",
+    ("fleet", "--token-path"): "a fleet runs until it is stopped: tests/e2e/test_fleet.py",
+    ("fleet", "--workers"): "likewise",
     ("status", "--watch"): "on a terminal, until Ctrl-C",
     ("status", "--interval"): "with --watch",
     ("verify", "--continuous"): "until Ctrl-C",

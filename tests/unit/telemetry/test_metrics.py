@@ -59,7 +59,7 @@ def test_a_process_serves_its_own_metrics_and_refuses_the_others() -> None:
         apply.set(catalogue.SLOT_ACTIVE, 1)
     with pytest.raises(KeyError):
         apply.observe(catalogue.EVENT_LOOP_LAG, 1)
-    assert all(metric.components and set(metric.components) <= {"ingest", "apply"} for metric in CATALOGUE)
+    assert all(metric.components and set(metric.components) <= {"ingest", "apply", "fleet"} for metric in CATALOGUE)
 
 
 def test_every_series_carries_the_pipeline_and_no_created_series_appear() -> None:

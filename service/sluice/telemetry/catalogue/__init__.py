@@ -7,8 +7,9 @@ docs/metrics.md is generated from here, alerts and dashboards refer to it. (Prom
 label naming.)
 """
 
-from sluice.telemetry.catalogue import apply, process, slot, store, stream, tables
+from sluice.telemetry.catalogue import apply, fleet, process, slot, store, stream, tables
 from sluice.telemetry.catalogue.apply import *  # noqa: F403 - what a group defines is part of the catalogue
+from sluice.telemetry.catalogue.fleet import *  # noqa: F403
 from sluice.telemetry.catalogue.metric import *  # noqa: F403
 from sluice.telemetry.catalogue.metric import Metric
 from sluice.telemetry.catalogue.process import *  # noqa: F403
@@ -19,7 +20,7 @@ from sluice.telemetry.catalogue.tables import *  # noqa: F403
 
 CATALOGUE: tuple[Metric, ...] = tuple(
     value
-    for group in (process, slot, stream, store, tables, apply)
+    for group in (process, slot, stream, store, tables, apply, fleet)
     for value in vars(group).values()
     if isinstance(value, Metric)
 )

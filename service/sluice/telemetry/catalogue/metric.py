@@ -9,6 +9,7 @@ OPEN: tuple[str, ...] = ()
 INGEST = ("ingest",)
 APPLY = ("apply",)
 BOTH = ("ingest", "apply")
+FLEET = ("fleet",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class Metric:
     the heading in the documentation.
 
     `components` are the processes that serve it: ingest on telemetry.listen, the applier on
-    telemetry.apply_listen.
+    telemetry.apply_listen, a fleet on its own address.
     """
 
     name: str

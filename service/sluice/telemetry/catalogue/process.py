@@ -1,6 +1,6 @@
 """What a process is, in which state, and how its loops go round."""
 
-from sluice.telemetry.catalogue.metric import BOTH, OPEN, Counter, Gauge, Histogram
+from sluice.telemetry.catalogue.metric import BOTH, FLEET, OPEN, Counter, Gauge, Histogram
 
 STATES = ("starting", "streaming", "reconnecting", "draining", "stopped", "failed")
 LOOPS = ("events", "decoder", "committer", "snapshot", "catalog", "report", "probe", "apply", "lease")
@@ -140,7 +140,11 @@ EVENT_LOOP_LAG = Histogram(
     "sluice_event_loop_lag_seconds", "How late the event loop ran a timer.", _STATE, buckets=_LOOP_SECONDS
 )
 SCRAPE_DURATION = Gauge(
-    "sluice_scrape_duration_seconds", "How long rendering these metrics took the last time.", _STATE, {}, BOTH
+    "sluice_scrape_duration_seconds",
+    "How long rendering these metrics took the last time.",
+    _STATE,
+    {},
+    (*BOTH, *FLEET),
 )
 TABLES_DROPPED = Gauge(
     "sluice_metrics_tables_dropped",

@@ -1,9 +1,10 @@
-"""The applier as a child process of `up`: started, watched, started again after what may pass,
-stopped with us.
+"""A part of Sluice as a child process, such as the applier of `up`: started, watched, started again
+after what may pass, stopped with us.
 
-Invariant: at most one child at a time, and none outlives this process or `stop`. A child that asks
-for another try (exit 75) or was killed by a signal is started again, for replay is safe; any other
-end is final and handed to `on_end`. Knows nothing of Spark: it sees a command and an exit status.
+Invariant: at most one child at a time, and none outlives this process or `stop`. A child that ended
+with a code of `passing` (75 asks for another try) or was killed by a signal is started again, for
+replay is safe; any other end is final and handed to `on_end`. Knows nothing of what the child does:
+it sees a command and an exit status.
 """
 
 import ctypes
@@ -13,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -39,9 +41,10 @@ class RestartPolicy:
     lease_seconds: float = 60.0
 
 
-class ApplierProcess:
+class ChildProcess:
     """Runs `command` from `start` until `stop`. `on_end` is called at most once, from the watching
-    thread, when a child ended for good unasked.
+    thread, when a child ended for good unasked. `part` is what the child is called in the log. Each child
+    reads what `feed` returns from its standard input, and again what it returns at `feed_again`.
     """
 
     def __init__(
@@ -51,18 +54,26 @@ class ApplierProcess:
         environment: Mapping[str, str],
         on_end: Callable[[int], None],
         policy: RestartPolicy | None = None,
+        part: str = "applier",
+        passing: Collection[int] = (ApplyError.exit_code,),
+        feed: Callable[[], bytes] | None = None,
     ) -> None:
         self._command = list(command)
         self._environment = dict(environment)
         self._on_end = on_end
         self._policy = policy or RestartPolicy()
+        self._passing = frozenset(passing)
+        self._feed = feed
+        self._feeding = threading.Lock()
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._watch, name="applier", daemon=True)
-        self._logger = structlog.get_logger("applier")
+        self._logger = structlog.get_logger(part)
         self._started_at: float | None = None
         self.restarts = 0
+        self.last_code: int | None = None
+        """As a shell shows it, of the child that ended last."""
 
     @property
     def running(self) -> bool:
@@ -78,6 +89,19 @@ class ApplierProcess:
     def start(self) -> None:
         self._thread.start()
 
+    def reload(self) -> None:
+        """Sends SIGHUP to the child that there is."""
+        with self._lock:
+            if self._child is not None and not self._stopping.is_set():
+                self._child.send_signal(signal.SIGHUP)
+
+    def feed_again(self) -> None:
+        """The child that there is reads what `feed` returns now. Blocks until it has taken it, or ended."""
+        with self._lock:
+            child = self._child
+        if child is not None:
+            self._write(child)
+
     def terminate(self) -> None:
         """Asks the child to finish, and starts no other. Asks once: to the child a second request
         means to exit at once.
@@ -92,7 +116,7 @@ class ApplierProcess:
         self.terminate()
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
-            self._logger.warning("the applier did not stop in time, killing it", timeout_seconds=timeout_seconds)
+            self._logger.warning("a process did not stop in time, killing it", timeout_seconds=timeout_seconds)
             self._signal(signal.SIGKILL)
             self._thread.join()
 
@@ -107,19 +131,20 @@ class ApplierProcess:
         while True:
             started = time.monotonic()
             code = self._run()
+            self.last_code = shell_status(code)
             if self._stopping.is_set():
-                self._logger.info("the applier stopped", exit_status=shell_status(code))
+                self._logger.info("the process stopped", exit_status=shell_status(code))
                 return
             if code < 0:
                 forgiving_until = time.monotonic() + self._policy.lease_seconds
-            if not _may_pass(code, forgiving=time.monotonic() < forgiving_until):
+            if not self._may_pass(code, forgiving=time.monotonic() < forgiving_until):
                 self._on_end(code)
                 return
             if time.monotonic() - started > STEADY_SECONDS:
                 backoff.reset()
             pause = backoff.next()
             self._logger.warning(
-                "the applier ended, starting it again", exit_status=shell_status(code), pause_seconds=pause
+                "the process ended, starting it again", exit_status=shell_status(code), pause_seconds=pause
             )
             if self._stopping.wait(pause):
                 return
@@ -133,7 +158,7 @@ class ApplierProcess:
             self._child = child = subprocess.Popen(  # noqa: S603 - our own command
                 self._command,
                 env=self._environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if self._feed is None else subprocess.PIPE,
                 stdout=sys.stderr.fileno(),
                 # A session of its own: Ctrl-C in a terminal reaches us alone, and we stop the child
                 # in good order.
@@ -141,16 +166,29 @@ class ApplierProcess:
                 preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call, nothing that could wait for a lock
             )
             self._started_at = time.time()
-        return child.wait()
+        self._write(child)
+        try:
+            return child.wait()
+        finally:
+            if child.stdin is not None:
+                with suppress(OSError):
+                    child.stdin.close()
+
+    def _write(self, child: "subprocess.Popen[bytes]") -> None:
+        """One document at a time. A child that ends meanwhile is noticed where it is waited for."""
+        if self._feed is None or child.stdin is None:
+            return
+        with self._feeding, suppress(OSError, ValueError):
+            child.stdin.write(self._feed())
+            child.stdin.flush()
+
+    def _may_pass(self, code: int, *, forgiving: bool) -> bool:
+        return code < 0 or code in self._passing or (forgiving and code == WriterFenced.exit_code)
 
 
 def shell_status(code: int) -> int:
     """An exit code as a shell shows it: 128 and the number for a signal."""
     return code if code >= 0 else 128 - code
-
-
-def _may_pass(code: int, *, forgiving: bool) -> bool:
-    return code < 0 or code == ApplyError.exit_code or (forgiving and code == WriterFenced.exit_code)
 
 
 def end_with_parent() -> None:

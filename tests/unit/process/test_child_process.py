@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.process.applier_process import ApplierProcess, RestartPolicy, shell_status
+from sluice.process.child_process import ChildProcess, RestartPolicy, shell_status
 
 QUICK = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=0.0)
 FORGIVING = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=600.0)
-Start = Callable[..., tuple[ApplierProcess, "queue.Queue[int]"]]
+Start = Callable[..., tuple[ChildProcess, "queue.Queue[int]"]]
 
 TURNS = """
 import os, pathlib, sys
@@ -33,16 +33,14 @@ os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    started: list[ApplierProcess] = []
+    started: list[ChildProcess] = []
 
     def start(
         program: str, *, policy: RestartPolicy = QUICK, **environ: str
-    ) -> tuple[ApplierProcess, "queue.Queue[int]"]:
+    ) -> tuple[ChildProcess, "queue.Queue[int]"]:
         ends: queue.Queue[int] = queue.Queue()
         environment = {**os.environ, "TURNS": str(tmp_path / "turns"), **environ}
-        process = ApplierProcess(
-            [sys.executable, "-c", program], environment=environment, on_end=ends.put, policy=policy
-        )
+        process = ChildProcess([sys.executable, "-c", program], environment=environment, on_end=ends.put, policy=policy)
         started.append(process)
         process.start()
         return process, ends
@@ -122,8 +120,8 @@ def test_a_parent_killed_at_once_takes_its_child_along(tmp_path: Path) -> None:
     )
     parent = f"""
 import os, signal, sys
-from sluice.process.applier_process import ApplierProcess
-ApplierProcess([sys.executable, "-c", {child!r}], environment=os.environ, on_end=print).start()
+from sluice.process.child_process import ChildProcess
+ChildProcess([sys.executable, "-c", {child!r}], environment=os.environ, on_end=print).start()
 signal.pause()
 """
     running = subprocess.Popen([sys.executable, "-c", parent], cwd=Path(__file__).parents[3])

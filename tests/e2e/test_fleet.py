@@ -1,0 +1,264 @@
+"""Many pipelines as one command: `sluice fleet` with real databases, an applier of its own, and kills."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
+
+from tests.support.sources import Database, fresh_database
+from tools.local.guard import Guard
+from tools.local.postgres import PostgresServer, free_port
+
+pytestmark = pytest.mark.timeout(1200)
+_SECONDS = 240.0
+NAMES = ("east", "north", "west")
+
+
+class Fleet:
+    """A folder of pipelines, one for each database, and the process that runs them."""
+
+    def __init__(self, folder: Path, databases: dict[str, Database]) -> None:
+        self.root, self.databases = folder, databases
+        self.folder = folder / "pipelines"
+        self.folder.mkdir()
+        self.port = free_port()
+        self.log = folder / "fleet.log"
+        for name in databases:
+            self.configure(name)
+
+    def configure(self, name: str, **source: object) -> Path:
+        database = self.databases[name]
+        settings: dict[str, Any] = {
+            "version": 1,
+            "pipeline": name,
+            "source": {
+                "dsn": database.dsn,
+                "slot": database.slot,
+                "publication": database.publication,
+                "tables": ["public.*"],
+                **source,
+            },
+            "spool": {"uri": (self.root / "spool").as_uri(), "max_delay": "100ms"},
+            "lake": {"uri": (self.root / "lake" / name).as_uri()},
+            "apply": {"driver_memory": "1500MiB", "freshness": "500ms"},
+        }
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+    def start(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "sluice", "fleet", str(self.folder), "--listen", f"127.0.0.1:{self.port}"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.guard = Guard(-self.process.pid, signal.SIGKILL)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(120)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.stop()
+        self.guard.dismiss()
+
+    def get(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
+            found: bytes = answer.read()
+        return found
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        return {row["pipeline"]: row for row in json.loads(self.get("/status"))["pipelines"]}
+
+    def command(self, name: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "sluice", *words, "-c", str(self.folder / f"{name}.yaml")],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=180,
+        )
+
+    def insert(self, *names: str) -> None:
+        for name in names:
+            self.databases[name].execute("INSERT INTO t SELECT coalesce(max(id), 0) + 1 FROM t")
+
+    def rows(self, name: str) -> list[int]:
+        """In the lake, as another engine reads them."""
+        try:
+            table = DeltaTable((self.root / "lake" / name / "public" / "t").as_uri())
+        except TableNotFoundError:
+            return []
+        found = QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id").read_all()
+        return [int(value) for value in found.column(0).to_pylist()]
+
+    def is_equal(self, *names: str) -> bool:
+        for name in names:
+            with self.databases[name].connect() as connection:
+                if self.rows(name) != [row[0] for row in connection.execute("SELECT id FROM t ORDER BY id")]:
+                    return False
+        return True
+
+    def until(self, claim: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _SECONDS
+        while not self._holds(claim):
+            assert self.process.poll() is None, f"the fleet ended with {self.process.poll()}\n{self.tail()}"
+            assert time.monotonic() < deadline, f"not in time: {what}\n{self.tail()}"
+            time.sleep(0.3)
+
+    def _holds(self, claim: Callable[[], bool]) -> bool:
+        try:
+            return claim()
+        except urllib.error.URLError:
+            return False
+
+    def tail(self) -> str:
+        return self.log.read_text(errors="replace")[-5000:]
+
+    def child(self, *words: str) -> int:
+        """The process of the fleet whose command line has these words."""
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                line = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError):
+                continue
+            if parent == self.process.pid and all(any(word in part for part in line) for word in words):
+                return int(path.name)
+        raise AssertionError(f"no child with {words}\n{self.tail()}")
+
+
+@pytest.fixture(scope="module")
+def fleet(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Three databases, of which one is configured with the slot of another."""
+    with ExitStack() as stack:
+        databases = {name: stack.enter_context(fresh_database(postgres)) for name in NAMES}
+        for database in databases.values():
+            database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 10)")
+        made = Fleet(tmp_path_factory.mktemp("fleet"), databases)
+        with databases["north"].connect() as connection:
+            connection.execute(
+                "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')",
+                (taken := f"{databases['west'].slot}_taken",),
+            )
+        made.configure("west", slot=taken)
+        made.start()
+        stack.callback(made.end)
+        yield made
+
+
+def test_a_pipeline_with_the_slot_of_another_database_fails_alone(fleet: Fleet) -> None:
+    fleet.until(lambda: fleet.is_equal("east", "north"), "two pipelines are in the lake")
+    fleet.until(lambda: fleet.status()["west"]["state"] in ("stopped", "lost"), "the third has failed")
+    fleet.until(lambda: {fleet.status()[name]["state"] for name in ("east", "north")} == {"healthy"}, "two are healthy")
+    assert fleet.rows("west") == []
+    page = fleet.get("/").decode()
+    assert all(name in page for name in NAMES)
+    assert "<script" not in page
+    assert json.loads(fleet.get("/pipelines/north/status"))["pipeline"] == "north"
+
+
+def test_every_series_of_the_one_exposition_names_its_pipeline_and_none_comes_twice(fleet: Fleet) -> None:
+    fleet.until(lambda: b"sluice_apply_read_seq" in fleet.get("/metrics"), "the applier is in the metrics")
+    lines = fleet.get("/metrics").decode().splitlines()
+    series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+    assert len(series) == len(set(series))
+    assert all('pipeline="' in one for one in series)
+    heads = [line for line in lines if line.startswith("# TYPE ")]
+    assert len(heads) == len({line.split(" ")[2] for line in heads})
+    for component, name in (("ingest", "east"), ("apply", "east"), ("apply", "north"), ("fleet", "west")):
+        assert any(f'component="{component}"' in one and f'pipeline="{name}"' in one for one in series)
+
+
+def test_a_failed_pipeline_runs_once_its_file_is_right_and_somebody_asks(fleet: Fleet) -> None:
+    before = {name: fleet.status()[name]["ingest"]["restarts"] for name in ("east", "north")}
+    fleet.configure("west")
+    fleet.process.send_signal(signal.SIGHUP)
+    fleet.until(lambda: fleet.is_equal("west"), "the third is in the lake")
+    assert {name: fleet.status()[name]["ingest"]["restarts"] for name in before} == before
+
+
+@pytest.mark.parametrize("words", [("fleet_ingest", "east.yaml"), ("sluice_spark.fleet",)], ids=["ingest", "applier"])
+def test_after_a_kill_every_row_of_every_pipeline_is_in_the_lake_once(fleet: Fleet, words: tuple[str, ...]) -> None:
+    victim = fleet.child(*words)
+    fleet.insert(*NAMES)
+    os.kill(victim, signal.SIGKILL)
+    fleet.insert(*NAMES)
+    fleet.until(lambda: fleet.is_equal(*NAMES), "all rows are in the lake")
+    assert fleet.child(*words) != victim
+
+
+def test_a_lost_slot_stops_its_pipeline_alone_until_it_is_made_again(fleet: Fleet) -> None:
+    database = fleet.databases["north"]
+    os.kill(fleet.child("fleet_ingest", "north.yaml"), signal.SIGSTOP)
+    with database.connect() as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s",
+            (database.slot,),
+        )
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (database.slot,))
+    os.kill(fleet.child("fleet_ingest", "north.yaml"), signal.SIGCONT)
+    fleet.until(lambda: fleet.status()["north"]["ingest"]["exit_code"] == 7, "the slot is lost")
+    assert fleet.status()["north"]["state"] == "lost"
+    fleet.insert("east", "west", "north")
+    fleet.until(lambda: fleet.is_equal("east", "west"), "the others go on")
+    recreated = fleet.command("north", "slot", "recreate", "--confirm", database.slot)
+    assert recreated.returncode == 0, recreated.stderr
+    fleet.process.send_signal(signal.SIGHUP)
+    fleet.until(lambda: fleet.status()["north"]["ingest"]["running"], "its ingest runs again")
+    repaired = fleet.command("north", "verify", "--repair")
+    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
+    fleet.until(lambda: fleet.is_equal("north"), "no row of the gap is missing")
+
+
+def test_one_status_shows_all_pipelines_and_ends_with_the_code_of_the_worst(fleet: Fleet) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sluice", "status", "--fleet", str(fleet.folder), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode in (0, 9), done.stderr
+    said = json.loads(done.stdout)
+    assert [row["pipeline"] for row in said["pipelines"]] == sorted(NAMES)
+
+
+def test_a_pipeline_whose_file_is_gone_stops_and_one_whose_file_is_wrong_goes_on(fleet: Fleet) -> None:
+    (fleet.folder / "west.yaml").unlink()
+    (fleet.folder / "east.yaml").write_text("version: 1\npipeline: east\nsurce: {}\n")
+    fleet.process.send_signal(signal.SIGHUP)
+    fleet.until(lambda: "west" not in fleet.status(), "the pipeline has left")
+    fleet.until(lambda: bool(fleet.status()["east"]["configuration_refused"]), "the file is refused")
+    fleet.insert("east")
+    fleet.until(lambda: fleet.is_equal("east"), "the pipeline of the wrong file goes on")
+
+
+def test_a_stop_lets_all_pipelines_finish_and_ends_with_0(fleet: Fleet) -> None:
+    fleet.insert("east", "north")
+    assert fleet.stop() == 0, fleet.tail()
+    with fleet.databases["east"].connect() as connection:
+        active = connection.execute(
+            "SELECT count(*) FROM pg_replication_slots WHERE active AND slot_name = ANY(%s)",
+            ([one.slot for one in fleet.databases.values()],),
+        ).fetchone()
+    assert active == (0,)
