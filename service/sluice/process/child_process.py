@@ -114,6 +114,8 @@ class ChildProcess:
         which is safe.
         """
         self.terminate()
+        if self._thread.ident is None:
+            return  # it was never started
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
             self._logger.warning("a process did not stop in time, killing it", timeout_seconds=timeout_seconds)

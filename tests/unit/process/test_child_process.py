@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -144,3 +145,36 @@ def test_a_signal_is_reported_as_shells_report_it() -> None:
 def _kill(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_that_was_never_started_can_be_stopped() -> None:
+    process = ChildProcess([sys.executable, "-c", ""], environment={}, on_end=lambda _code: None)
+    process.stop(timeout_seconds=0.0)
+    assert not process.running
+
+
+def test_each_child_reads_what_there_is_and_what_changed_later(tmp_path: Path) -> None:
+    heard, word = tmp_path / "heard", [b"first\n"]
+    program = "import pathlib, sys\nfor line in sys.stdin:\n    open(sys.argv[1], 'a').write(line)"
+    process = ChildProcess(
+        [sys.executable, "-c", program, str(heard)],
+        environment=dict(os.environ),
+        on_end=lambda _code: None,
+        policy=QUICK,
+        feed=lambda: word[0],
+    )
+    process.start()
+    try:
+        _until(lambda: heard.exists() and heard.read_text() == "first\n")
+        word[0] = b"second\n"
+        process.feed_again()
+        _until(lambda: heard.read_text() == "first\nsecond\n")
+    finally:
+        process.stop(timeout_seconds=30)
+
+
+def _until(claim: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not claim():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
