@@ -45,7 +45,7 @@ def interrupted(command: "subprocess.Popen[bytes]") -> tuple[int, float]:
 CASES: dict[str, tuple[tuple[str, ...], Operation]] = {
     "sizes": (("spool", "verify"), "head"),
     "contents": (("spool", "verify", "--content"), "get"),
-    "deleting": (("spool", "gc", "--keep", "until_applied", "--yes"), "delete"),
+    "deleting": (("spool", "gc", "--retention", "until_applied", "--yes"), "delete"),
 }
 
 

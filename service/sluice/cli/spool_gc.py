@@ -1,11 +1,13 @@
 """`spool gc`: what nothing needs any more, shown, and deleted at once when a person says so."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sluice.cli import output, wiring
 from sluice.cli.invocation import Invocation, common
+from sluice.errors import UsageError
 from sluice.lsn import show
 from sluice.printable import counted, one_line
 from sluice.settings.values import parse_retention
@@ -14,6 +16,11 @@ if TYPE_CHECKING:
     from sluice.manifest.pruning import Plan
 
 _SHOWN_HOLDS = 5
+_SAID = {
+    "keeps": "can make it, and can afterwards",
+    "loses": "can make it now, and not afterwards",
+    "lost": "cannot make it: the spool does not have all of it any more",
+}
 
 
 def _age(context: click.Context, option: click.Parameter, text: str | None) -> float | None:  # noqa: ARG001 - the form of a callback
@@ -25,41 +32,60 @@ def _age(context: click.Context, option: click.Parameter, text: str | None) -> f
 
 @click.command("gc")
 @click.option(
-    "--keep",
+    "--retention",
     metavar="AGE",
     callback=_age,
     help="As if spool.retention were this: until_applied, forever or a duration.",
 )
+@click.option("--plan", "effects_wanted", is_flag=True, help="Show what this takes from each table; changes nothing.")
 @click.option("--yes", is_flag=True, help="Delete; without it nothing is changed.")
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
-def collect(invocation: Invocation, keep: float | None, yes: bool, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
+def collect(
+    invocation: Invocation,
+    retention: float | None,
+    effects_wanted: bool,  # noqa: FBT001 - a command's parameter
+    yes: bool,  # noqa: FBT001 - a command's parameter
+    json_wanted: bool,  # noqa: FBT001 - a command's parameter
+) -> None:
     """Show what the retention lets go, and what keeps the rest; with --yes: delete it now.
 
     The applier does this by itself while it runs, for spool.retention. Here you see it before, see
     what another retention would delete, and need not wait. Works while ingest and applier run. A
     table that is behind, being snapshotted, stale or unknown to the applier keeps what it needs and
     is named. What was deleted cannot be applied again: a lake that is lost afterwards is read from
-    the source again.
+    the source again: --plan names the tables that `sluice rebuild` could no longer make, and how
+    long the retention leaves the others. Look at it before you change spool.retention.
 
     \b
     Examples:
       sluice spool gc
-      sluice spool gc --keep until_applied
-      sluice spool gc --keep 36h --yes
+      sluice spool gc --retention until_applied
+      sluice spool gc --plan --retention 2d
+      sluice spool gc --retention 36h --yes
     """
+    if yes and effects_wanted:
+        raise UsageError("--plan changes nothing, and --yes deletes", hint="give one of them")
     wiring.require("obstore")
-    from sluice.manifest import pruning
+    from sluice.manifest import pruning, retention_effects
 
     settings = invocation.settings().settings
     store = wiring.open_spool(settings)
-    plan = pruning.plan(store, keep_seconds=settings.spool.retention if keep is None else keep)
+    keep_seconds = settings.spool.retention if retention is None else retention
+    plan = pruning.plan(store, keep_seconds=keep_seconds)
+    effects = retention_effects.effects(store, plan, keep_seconds=keep_seconds) if effects_wanted else []
     if yes:
         pruning.carry_out(store, plan)
     if json_wanted:
-        output.as_json({"schema_version": 1, "deleted": yes, **_facts(plan)})
-    else:
-        _tell(plan, done=yes)
+        tables = {"tables": [asdict(effect) for effect in effects]} if effects_wanted else {}
+        output.as_json({"schema_version": 1, "deleted": yes, **_facts(plan), **tables})
+        return
+    _tell(plan, done=yes)
+    if effects:
+        rows = [(effect.table, _SAID[effect.effect], effect.until or "") for effect in effects]
+        invocation.console().print(output.table("", ("table", "sluice rebuild", "at least until"), rows))
+    if effects_wanted and plan.through_seq:
+        click.echo(f"sluice blame shows no change of a row through {show(plan.through_lsn)} any more")
 
 
 def _facts(plan: "Plan") -> dict[str, Any]:

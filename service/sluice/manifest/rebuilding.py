@@ -46,7 +46,7 @@ def plan(store: ObjectStore, state: PipelineState, table: TableState) -> Rebuild
         )
     segments: dict[str, Segment] = {}
     for entry, _ in read_entries(store, after_seq=table.generation_seq - 1, limit=state.seq - table.generation_seq + 1):
-        segments.update((segment.key, segment) for segment in _of(entry, table))
+        segments.update((segment.key, segment) for segment in segments_of(entry, table))
     missing = [
         key
         for key, size in zip(segments, together(store.size, list(segments), threads=THREADS), strict=True)
@@ -61,7 +61,8 @@ def plan(store: ObjectStore, state: PipelineState, table: TableState) -> Rebuild
     return Rebuild(table.generation_seq, state.seq, len(segments), sum(segment.bytes for segment in segments.values()))
 
 
-def _of(entry: Entry, table: TableState) -> Iterator[Segment]:
+def segments_of(entry: Entry, table: TableState) -> Iterator[Segment]:
+    """What the entry has of the present generation of `table`."""
     body = entry.body
     if isinstance(body, Snapshot | Repair):
         if (body.table_id, body.generation) == (table.table_id, table.generation):

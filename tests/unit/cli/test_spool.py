@@ -147,17 +147,29 @@ def test_an_entry_has_no_rows_to_print(sluice: Run) -> None:
 
 
 def test_nothing_is_deleted_before_somebody_says_yes(sluice: Run, store: ObjectStore) -> None:
-    code, shown, said = sluice("spool", "gc", "--keep", "0s")
+    code, shown, said = sluice("spool", "gc", "--retention", "0s")
     assert (code, "to delete: 1 object " in shown, "--yes" in said) == (0, True, True)
     assert store.size(KEY) is not None
     assert sluice("spool", "verify")[0] == 0
-    code, shown, _ = sluice("spool", "gc", "--keep", "0s", "--yes", "--json")
+    code, shown, _ = sluice("spool", "gc", "--retention", "0s", "--yes", "--json")
     facts = json.loads(shown)
     assert (code, facts["deleted"], facts["objects"], facts["through_entry"], facts["held_by"]) == (0, True, 1, 3, [])
     assert store.size(KEY) is None
     code, shown, _ = sluice("spool", "verify", "--json")
     assert (code, json.loads(shown)["pruned"]) == (0, {"through_entry": 3, "objects": 1, "entries": 0})
     assert "pruned" in sluice("spool", "verify")[1]
+
+
+def test_a_plan_says_of_each_table_what_a_retention_takes_and_deletes_nothing(sluice: Run, store: ObjectStore) -> None:
+    code, shown, said = sluice("spool", "gc", "--plan", "--retention", "0s")
+    assert (code, "not afterwards" in shown, "through 0/14" in shown, "--yes" in said) == (0, True, True, True)
+    (kept,) = json.loads(sluice("spool", "gc", "--plan", "--retention", "3d", "--json")[1])["tables"]
+    assert (kept["table"], kept["effect"], kept["until"] is not None) == ("public.t7", "keeps", True)
+    assert sluice("spool", "gc", "--plan", "--yes")[0] == 2
+    assert store.size(KEY) is not None
+    assert sluice("spool", "gc", "--retention", "0s", "--yes")[0] == 0
+    (gone,) = json.loads(sluice("spool", "gc", "--plan", "--json")[1])["tables"]
+    assert (gone["effect"], gone["until"]) == ("lost", None)
 
 
 def test_who_keeps_what_is_named(sluice: Run) -> None:
@@ -182,7 +194,7 @@ def test_check_says_what_the_retention_deletes_next(
 
 @pytest.mark.parametrize("age", ["7", "d", "-1d", "1w", "99999999999999d"])
 def test_an_age_is_a_number_and_a_unit(sluice: Run, age: str) -> None:
-    assert sluice("spool", "gc", "--keep", age)[0] == 2
+    assert sluice("spool", "gc", "--retention", age)[0] == 2
 
 
 def test_yaml_says_what_json_says_and_a_failure_is_a_document_too(sluice: Run) -> None:
