@@ -22,8 +22,10 @@ import structlog
 from pyspark.sql import SparkSession
 
 from sluice.contract.applied import SpoolUpkeep
+from sluice.contract.lease import Sign
 from sluice.errors import ApplyError, Interrupted, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice.store.base import ObjectStore
+from sluice.store.doorbell import Listener
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
@@ -36,15 +38,21 @@ from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.spool_upkeep import Upkeep
 from sluice_spark.progress.start import left_behind, open_ledger
 from sluice_spark.progress.table_progress import Work
+from sluice_spark.progress.wakeup import Wakeup
 from sluice_spark.session import private
 from sluice_spark.telemetry import ApplyTelemetry
 from sluice_spark.workers import Turns, Workers, background
 
 AWAY_SECONDS = 5.0
 """Between two attempts while the store does not answer."""
-IDLE_REPORT_SECONDS = 20.0
+IDLE_REPORT_SECONDS = 300.0
+"""Between two reports of the same: the lease says meanwhile that the loop goes round."""
+RESTING_SECONDS = 60.0
+"""Without a window: from then on the lease is renewed less often, where a request costs money."""
 REPORT_SHARE = 0.05
 """Of the loop's time, for reports: one with a thousand tables to a distant store is not written every second."""
+STOP_LOOK_SECONDS = 0.1
+"""Within so many a pause ends that nothing else ends."""
 LONGEST_PAUSE_SECONDS, SHORTEST_PAUSE_SECONDS = 1.0, 0.01
 """Of the loop, which notices a stop and the loss of the lease in between; and which does not spin."""
 
@@ -89,12 +97,20 @@ class Applier:
         self._store = store
         self._session = session
         self._stop = stop
-        self._lease = Lease(store, seconds=options.lease_seconds, wait=stop.wait)
+        self._lease = Lease(
+            store, seconds=options.lease_seconds, idle_seconds=options.idle_lease_seconds, wait=stop.wait
+        )
+        self._wakeup = Wakeup()
+        self._round_at = 0.0
+        """When the loop last went round, unix seconds."""
+        self._worked_at = time.monotonic()
         self.gave_lease_back = False
         """Whether the next applier may start at once."""
         self._lake = Lake(options, store, before_commit=self._lease.check)
         self._running: dict[Future[Applied], _Running] = {}
         self._changed = True
+        self._said: tuple[str, SpoolUpkeep] | None = None
+        """What the last report said of this process itself."""
         self._reported, self._report_cost = float("-inf"), 0.0
         self._state_at = float("-inf")
         """When the next boundary may be published, on the loop's clock."""
@@ -106,6 +122,7 @@ class Applier:
         """Applies until `stop` is set or the end is reached. Raises ServiceError."""
         self._lease.acquire()
         self._telemetry.owns(held=True)
+        bell = Listener(self._store, "applier", self._wakeup.ring)
         done = threading.Event()
         renewer = background(self._renew, done, name="lease")
         try:
@@ -159,6 +176,7 @@ class Applier:
             self._telemetry.note("lease" if isinstance(error, WriterFenced) else "apply", error)
             raise
         finally:
+            bell.close()
             done.set()
             renewer.join()
             self.gave_lease_back = self._lease.release()
@@ -184,6 +202,7 @@ class Applier:
             retention_seconds=lambda: self._options.retention_seconds,
             failed=lambda error: self._telemetry.note("apply", error),
             before=before,
+            prune_seconds=self._options.prune_seconds,
         )
 
     def _loop(self) -> None:
@@ -194,7 +213,7 @@ class Applier:
             try:
                 self._reconfigure()
                 examined_lsn = self._ledger.examined_lsn
-                more = self._intake.read(now=time.monotonic())
+                more = self._intake.read(now=time.monotonic(), rung=self._wakeup.take())
                 self._changed = self._changed or self._ledger.examined_lsn > examined_lsn
                 quiet = not (more or self._running or self._ledger.pending_entries())
                 self._boundaries.turn(now=time.monotonic(), quiet=quiet)
@@ -212,10 +231,16 @@ class Applier:
                 self._report()
                 self._state_boundary()
                 self._telemetry.readable.reached(self._reports.readable_lsn)
+                self._round_at = time.time()
             except StoreUnavailable as error:
                 self._wait_for_store(error)
                 continue
             self._wait_for_work(more=more)
+
+    @property
+    def lease_lasts(self) -> float:
+        """Seconds after which another applier may take over from one that ended without giving the lease back."""
+        return self._lease.lasts
 
     def names(self) -> list[str]:
         """The tables that there are, as schema.table, once `fresh` was called. From any thread."""
@@ -244,10 +269,17 @@ class Applier:
             self._telemetry.succeeded()
             self._warm_up_once()
         if work := self._work:
-            wait(work, timeout=seconds, return_when=FIRST_COMPLETED)
+            self._worked_at = now
+            wait([*work, self._wakeup.rung], timeout=seconds, return_when=FIRST_COMPLETED)
             self._collect()
         elif not more:
-            self._stop.wait(seconds)
+            self._rest(until=now + seconds)
+
+    def _rest(self, *, until: float) -> None:
+        """Until then, a ring or a stop."""
+        while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
+            if wait([self._wakeup.rung], timeout=min(left, STOP_LOOK_SECONDS)).done:
+                return
 
     def _wait_for_store(self, error: StoreUnavailable) -> None:
         """The store's objects are still there when it answers again. With `once` the caller decides
@@ -419,8 +451,8 @@ class Applier:
 
     def _report(self, *, force: bool = False) -> None:
         began = time.monotonic()
-        rhythm = IDLE_REPORT_SECONDS
-        if self._changed:
+        rhythm, said = IDLE_REPORT_SECONDS, (self._refused(), self._upkeep.report)
+        if self._changed or said != self._said:
             rhythm = max(self._options.report_seconds, self._report_cost / REPORT_SHARE)
         if not force and began - self._reported < rhythm:
             return
@@ -429,8 +461,8 @@ class Applier:
         self._reports.log(
             rows,
             succeeded_at=self._telemetry.succeeded_at,
-            configuration_refused=self._refused(),
-            upkeep=self._upkeep.report,
+            configuration_refused=said[0],
+            upkeep=said[1],
             left=self._left,
         )
         if not self._called_off():
@@ -439,7 +471,7 @@ class Applier:
                 self._boundaries.turn(now=began, last=True)
                 self._boundaries.publish(rows, self._reports.complete, now=began)
         self._reports.expire()
-        self._reported, self._changed = began, False
+        self._reported, self._changed, self._said = began, False, said
         self._report_cost = time.monotonic() - began
 
     def _state_boundary(self) -> None:
@@ -479,10 +511,15 @@ class Applier:
             except ServiceError as error:
                 _log.warning("a window ended with an error while stopping", error=str(error))
 
+    def _sign(self) -> Sign:
+        log_number, complete_number = self._reports.numbers if self._round_at else (0, 0)
+        return Sign(self._round_at, self._telemetry.succeeded_at, log_number, complete_number)
+
     def _renew(self, done: threading.Event) -> None:
-        while not done.wait(self._options.lease_seconds / 3):
+        while not done.wait(self._lease.lasts / 3):
             try:
-                self._lease.renew()
+                resting = time.monotonic() - self._worked_at >= RESTING_SECONDS
+                self._lease.renew(idle=resting, sign=self._sign())
                 self._telemetry.lease_renewed()
             except StoreUnavailable as error:
                 self._telemetry.note("lease", error)

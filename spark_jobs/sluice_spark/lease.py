@@ -20,67 +20,16 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from sluice import faults
-from sluice.contract import codec, keys
+from sluice.contract import keys
+from sluice.contract.lease import Holder, Process, Sign
 from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreUnavailable, WriterFenced
 from sluice.store.base import ObjectStore
 
-FORMAT_VERSION = 1
 _CLAIMS = f"{keys.APPLY}lease/"
-_WHAT = "the lease of the applier"
 _LOOK_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process among all that ever ran anywhere. A text is empty where the system does not say.
-
-    The boot id distinguishes machines that were cloned with their machine id, the namespace
-    containers on one kernel, and the start time two processes that had the same number in turn.
-    """
-
-    machine: str
-    boot: str
-    namespace: str
-    pid: int
-    started: str
-
-    @staticmethod
-    def current() -> "Process":
-        try:
-            namespace = str(Path("/proc/self/ns/pid").readlink())
-        except OSError:
-            namespace = ""
-        return Process(
-            _text("/etc/machine-id"),
-            _text("/proc/sys/kernel/random/boot_id"),
-            namespace,
-            os.getpid(),
-            _started(os.getpid()),
-        )
-
-    def saw_end_of(self, other: "Process") -> bool:
-        """Whether this process can see that `other` has ended."""
-        here = (self.machine, self.boot, self.namespace)
-        if not self.boot or not self.namespace or (other.machine, other.boot, other.namespace) != here:
-            return False
-        return not _runs(other.pid) or (bool(other.started) and other.started != _started(other.pid))
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """What `apply/lease.json` says: who owns under which claim, and when it last said so (seconds of the wall clock; 0
-    when it gave the lease back).
-    """
-
-    instance: str
-    number: int
-    renewed_at: float
-    seconds: float
-    process: Process
 
 
 class Lease:
@@ -93,18 +42,23 @@ class Lease:
         store: ObjectStore,
         *,
         seconds: float,
+        idle_seconds: float = 0.0,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
-        """`wait` lets that many seconds pass, and says whether this process was asked to stop."""
+        """The lease lasts `seconds`, or `idle_seconds` after a renewal of an idle holder, where that is more. `wait`
+        lets so many seconds pass, and says whether this process was asked to stop.
+        """
         self.instance = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:12]}"
         self._store = store
-        self._seconds = float(seconds)
+        self._seconds, self._idle_seconds = float(seconds), max(float(seconds), float(idle_seconds))
+        self.lasts = self._seconds
+        """Seconds from the last renewal on."""
         self._wall = wall
         self._monotonic = monotonic
         self._wait = wait or threading.Event().wait
-        self._process = Process.current()
+        self._process = current_process()
         self._number = 0
         self._renewed = 0.0
         self._lock = threading.Lock()
@@ -125,17 +79,23 @@ class Lease:
         faults.point("apply.lease.claimed")
         self.renew()
 
-    def renew(self) -> None:
-        """Reports that the owner lives, under a new number if the last one lapsed. Raises
+    def renew(self, *, idle: bool = False, sign: Sign = Sign()) -> None:  # noqa: B008 - a frozen value
+        """Reports that the owner lives and has come to `sign`, under a new number if the last one lapsed. Raises
         WriterFenced when it no longer owns, StoreUnavailable.
         """
         started = self._monotonic()
         if self._renewed and self._lapsed():
             self._take(self._number + 1)
-        self._require_newest()
-        self._store.put(keys.APPLY_LEASE, self._state(self._wall()))
+        # Nobody takes a lease before it lasted for half its time without a change. So a renewal in good time asks for
+        # nothing; one that was put off finds out who came meanwhile. `check` asks before each commit in any case.
+        if not self._renewed or started - self._renewed >= self.lasts / 2:
+            self._require_newest()
+        seconds = self._idle_seconds if idle else self._seconds
+        with self._lock:  # first: an answer that is lost may have brought the shorter time
+            self.lasts = min(self.lasts, seconds)
+        self._store.put(keys.APPLY_LEASE, self._state(self._wall(), seconds=seconds, sign=sign))
         with self._lock:
-            self._renewed = started
+            self._renewed, self.lasts = started, seconds
 
     def check(self) -> None:
         """Returns when this process may commit now. Raises WriterFenced when another owns,
@@ -155,14 +115,14 @@ class Lease:
         """
         try:
             self._require_newest()
-            self._store.put(keys.APPLY_LEASE, self._state(0.0))
+            self._store.put(keys.APPLY_LEASE, self._state(0.0, seconds=self._seconds, sign=Sign()))
         except (StoreError, WriterFenced):
             return False
         return True
 
     def _lapsed(self) -> bool:
         with self._lock:
-            return self._monotonic() - self._renewed >= self._seconds
+            return self._monotonic() - self._renewed >= self.lasts
 
     def _take(self, number: int) -> None:
         """Claims `number`. One that is there with our name is a claim of ours whose answer was
@@ -186,7 +146,7 @@ class Lease:
             raise WriterFenced("another applier has taken this pipeline over")
 
     def _alive(self, holder: Holder) -> bool:
-        if not holder.renewed_at or self._process.saw_end_of(holder.process):
+        if not holder.renewed_at or _saw_end(self._process, of=holder.process):
             return False
         # The clocks of two machines may differ by more than a lease, in either direction.
         age = self._wall() - holder.renewed_at
@@ -206,10 +166,9 @@ class Lease:
 
     def _holder(self) -> Holder | None:
         try:
-            data = self._store.get(keys.APPLY_LEASE)
+            return Holder.decode(self._store.get(keys.APPLY_LEASE))
         except ObjectMissing:
             return None
-        return codec.decode_versioned(Holder, data, version=FORMAT_VERSION, what=_WHAT)
 
     def _newest_claim(self) -> int:
         """Looked for from the number in the state on, so that a start costs the same however many
@@ -220,13 +179,30 @@ class Lease:
         later = self._store.list(_CLAIMS, after=self._claim(known))
         return max((int(key.removeprefix(_CLAIMS)) for key in later), default=known)
 
-    def _state(self, renewed_at: float) -> bytes:
-        holder = Holder(self.instance, self._number, renewed_at, self._seconds, self._process)
-        return codec.encode_versioned(holder, FORMAT_VERSION)
+    def _state(self, renewed_at: float, *, seconds: float, sign: Sign) -> bytes:
+        return Holder(self.instance, self._number, renewed_at, seconds, self._process, sign).encode()
 
     @staticmethod
     def _claim(number: int) -> str:
         return f"{_CLAIMS}{number:016d}"
+
+
+def current_process() -> Process:
+    """This one."""
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    boot = _text("/proc/sys/kernel/random/boot_id")
+    return Process(_text("/etc/machine-id"), boot, namespace, os.getpid(), _started(os.getpid()))
+
+
+def _saw_end(process: Process, *, of: Process) -> bool:
+    """Whether `process` can see that `of` has ended."""
+    here = (process.machine, process.boot, process.namespace)
+    if not process.boot or not process.namespace or (of.machine, of.boot, of.namespace) != here:
+        return False
+    return not _runs(of.pid) or (bool(of.started) and of.started != _started(of.pid))
 
 
 def _runs(pid: int) -> bool:

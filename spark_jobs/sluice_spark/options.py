@@ -38,6 +38,8 @@ class ApplyOptions:
     once every live table is complete through it, `once` once everything in the manifest at start is
     applied. What is applied stays in the spool for `retention_seconds`, None for ever.
     The lake tables `rebuild` (schema.table) are removed first, and made again from the spool.
+    The lease lasts `lease_seconds`, or `idle_lease_seconds` while the applier has nothing to do, where that is more;
+    what may go of the spool is looked for every `prune_seconds`.
     `stop_seconds` is all that a stop may take, from the signal on. `listen` is where metrics and
     probes are served (empty: nowhere), with the token in `token_path` and the certificate, key and
     authorities of clients in `tls_files` where they are given, `config_hash` the settings' fingerprint that they show.
@@ -83,6 +85,8 @@ class ApplyOptions:
     rebuild: tuple[str, ...] = ()
     until_lsn: int = 0
     lease_seconds: float = 30.0
+    idle_lease_seconds: float = 0.0
+    prune_seconds: float = 60.0
     stop_seconds: float = 20.0
     retention_seconds: float | None = None
     log_format: str = "console"

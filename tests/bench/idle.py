@@ -6,10 +6,11 @@ import os
 import re
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from rich.table import Table as Printed
 
@@ -27,14 +28,16 @@ PAUSE_SECONDS = 2.7
 """Between two commits: more than `apply.freshness`, and no multiple of the rhythms of ingest and applier."""
 SECONDS = float(os.environ.get("P23_SECONDS", "120"))
 BUSY_PAUSE_SECONDS = 0.01
+RESTED_SECONDS = 120.0
+"""After a start, until what happens once is over: warm-up, the first look at what may be pruned, short pauses."""
 SETTLED_SECONDS = 20.0
 LIVE_SECONDS = 300.0
 BUCKET = "bench"
-PARTIES = ("ingest", "applier")
-WRITES = ("create", "put", "list")
-DOLLARS = {"write": 5e-6, "read": 0.4e-6}
-"""What a request of S3's standard class costs in most of its regions; deletes are free."""
-_REQUESTS = re.compile(r'sluice_object_store_requests_total\{.*operation="(\w+)".*\} (\S+)')
+DOLLARS = {"PUT": 5e-6, "LIST": 5e-6, "GET": 0.4e-6, "HEAD": 0.4e-6, "DELETE": 0.0}
+"""What a request of S3's standard class costs in most of its regions."""
+METHODS = tuple(DOLLARS)
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_REQUEST = re.compile(r'"(PUT|GET|HEAD|DELETE|POST) (\S+) HTTP')
 
 
 def p18(_rounds: int) -> dict[str, float | None]:
@@ -68,32 +71,37 @@ def p18(_rounds: int) -> dict[str, float | None]:
 
 
 def p23(_rounds: int) -> dict[str, float | None]:
-    """Requests to an S3 server in an hour and their price in a month, idle and with 80 commits a second."""
-    with tempfile.TemporaryDirectory() as directory, temporary_server() as server, running_s3(buckets=(BUCKET,)) as s3:
-        ports = free_port(), free_port()
-        pipeline = _prepared(
-            server,
-            directory,
-            spool_uri=f"s3://{BUCKET}/spool",
-            spool={"options": s3.options()},
-            telemetry={"listen": f"127.0.0.1:{ports[0]}", "apply_listen": f"127.0.0.1:{ports[1]}"},
-        )
-        store = open_store(pipeline.spool_uri, prefix=f"{pipeline.name}/", options=s3.options())
-        with pipeline.start("up") as process:
-            until(lambda: live(store) == 1, process, LIVE_SECONDS, "the table is in the lake")
-            time.sleep(SETTLED_SECONDS)
-            idle = _counted(ports, lambda: time.sleep(SECONDS))
-            busy = _counted(ports, lambda: _write(server))
+    """Requests to an S3 server in an hour and their price in a month, idle and with 80 commits a second, as the server
+    counts them: by method and by the folder of the spool.
+    """
+    with tempfile.TemporaryDirectory() as directory, temporary_server() as server:
+        log = Path(directory) / "requests.log"
+        with running_s3(buckets=(BUCKET,), log=log) as s3:
+            pipeline = _prepared(
+                server,
+                directory,
+                spool_uri=f"s3://{BUCKET}/spool",
+                spool={"options": s3.options()},
+                telemetry={"listen": f"127.0.0.1:{free_port()}", "apply_listen": f"127.0.0.1:{free_port()}"},
+            )
+            store = open_store(pipeline.spool_uri, prefix=f"{pipeline.name}/", options=s3.options())
+            with pipeline.start("up") as process:
+                until(lambda: live(store) == 1, process, LIVE_SECONDS, "the table is in the lake")
+                time.sleep(RESTED_SECONDS)
+                idle = _counted(log, lambda: time.sleep(SECONDS))
+                busy = _counted(log, lambda: _write(server))
     table = Printed(title=f"P23: requests to the object store in an hour, over {SECONDS:.0f} s each")
-    for heading in ("load", "process", "create", "put", "list", "get", "size", "$ a month"):
-        table.add_column(heading, justify="left" if heading in ("load", "process") else "right")
+    for heading in ("load", "folder", *METHODS, "$ a month"):
+        table.add_column(heading, justify="left" if heading in ("load", "folder") else "right")
     figures: dict[str, float | None] = {}
     for load, counts in (("idle", idle), ("busy", busy)):
-        for process_name, count in zip(PARTIES, counts, strict=True):
-            cells = [f"{count[operation]:,.0f}" for operation in ("create", "put", "list", "get", "size")]
-            table.add_row(load, process_name, *cells, f"{_dollars(count):.2f}")
-        figures[f"{load}_requests"] = sum(sum(count.values()) for count in counts)
-        figures[f"{load}_dollars"] = sum(map(_dollars, counts))
+        for folder in sorted({folder for folder, _ in counts}):
+            here = {method: counts.get((folder, method), 0.0) for method in METHODS}
+            table.add_row(load, folder, *(f"{here[method]:,.0f}" for method in METHODS), f"{_dollars(here):.2f}")
+        sums = {method: sum(counts[key] for key in counts if key[1] == method) for method in METHODS}
+        table.add_row(load, "all", *(f"{sums[method]:,.0f}" for method in METHODS), f"{_dollars(sums):.2f}")
+        figures[f"{load}_requests"] = sum(sums.values())
+        figures[f"{load}_dollars"] = _dollars(sums)
     console.print(table)
     return figures
 
@@ -114,26 +122,30 @@ def _write(server: PostgresServer) -> None:
             time.sleep(BUSY_PAUSE_SECONDS)
 
 
-def _counted(ports: tuple[int, int], load: Callable[[], None]) -> list[dict[str, float]]:
-    """Requests in an hour, by operation, of each process while `load` runs."""
-    before, began = [_requests(port) for port in ports], time.monotonic()
+def _counted(log: Path, load: Callable[[], None]) -> dict[tuple[str, str], float]:
+    """Requests in an hour, by folder and method, while `load` runs."""
+    begin, began = log.stat().st_size, time.monotonic()
     load()
     hours = (time.monotonic() - began) / 3600
-    after = [_requests(port) for port in ports]
-    return [{name: (now[name] - then[name]) / hours for name in now} for then, now in zip(before, after, strict=True)]
+    with log.open("rb") as lines:
+        lines.seek(begin)
+        found = Counter(_named(*line) for line in _REQUEST.findall(_COLOURS.sub("", lines.read().decode())))
+    return {key: count / hours for key, count in found.items()}
 
 
-def _requests(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    found = dict.fromkeys(("create", "put", "list", "get", "size"), 0.0)
-    for operation, count in _REQUESTS.findall(text):
-        if operation in found:
-            found[operation] += float(count)
-    return found
+def _named(method: str, path: str) -> tuple[str, str]:
+    """The folder of the spool that a request is about, and its method. A listing is a GET with a query, and deletes are
+    a POST that names its objects inside.
+    """
+    address, _, query = path.partition("?")
+    if method == "POST":
+        return "any", "DELETE"
+    prefix = parse_qs(query).get("prefix")
+    parts = (prefix[0] if prefix else address).partition("spool/")[2].split("/")
+    deep = "/".join(parts[1:3]) if parts[1:2] == ["apply"] else "/".join(parts[1:2])
+    return deep, "LIST" if prefix else method
 
 
-def _dollars(count: dict[str, float]) -> float:
+def _dollars(count: Mapping[str, float]) -> float:
     """In a month of 730 hours."""
-    kinds = {name: DOLLARS["write" if name in WRITES else "read"] for name in count}
-    return 730 * sum(number * kinds[name] for name, number in count.items())
+    return 730 * sum(number * DOLLARS[method] for method, number in count.items())

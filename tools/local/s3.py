@@ -10,6 +10,7 @@ import socket
 import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 from tools.local.child import Child
 from tools.local.postgres import free_port
@@ -22,9 +23,10 @@ ACCESS_KEY = "test"
 class S3Server:
     """One server on 127.0.0.1:`port`."""
 
-    def __init__(self, *, port: int | None = None) -> None:
+    def __init__(self, *, port: int | None = None, log: Path | None = None) -> None:
+        """`log` gets a line for each request."""
         self.port = port or free_port()
-        self._child = Child(f"the local S3 server on port {self.port}", last_signal=signal.SIGKILL)
+        self._child = Child(f"the local S3 server on port {self.port}", last_signal=signal.SIGKILL, log=log)
 
     @property
     def endpoint(self) -> str:
@@ -66,9 +68,9 @@ class S3Server:
 
 
 @contextlib.contextmanager
-def running_s3(*, buckets: tuple[str, ...] = ()) -> Iterator[S3Server]:
-    """A server with these buckets; stopped at the end."""
-    server = S3Server()
+def running_s3(*, buckets: tuple[str, ...] = (), log: Path | None = None) -> Iterator[S3Server]:
+    """A server with these buckets; stopped at the end. See S3Server."""
+    server = S3Server(log=log)
     try:
         server.start()
         for bucket in buckets:

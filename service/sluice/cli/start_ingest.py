@@ -67,6 +67,7 @@ def start(
                 config_hash=fingerprint(settings),
                 runbook_url=settings.telemetry.runbook_url,
                 pipelines=settings.telemetry.pipelines,
+                spares_requests=settings.spool.is_remote,
             ),
             rereading=pipeline.Rereading(
                 FileWatch(*config_reload.files(invocation), *keys, seen=(*seen, *keys_seen)),

@@ -5,7 +5,7 @@ since the last one), `apply/complete/<n>.json` a Complete. Numbers are dense fro
 the newest of each is enough to know the present.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from sluice.contract import codec, keys
@@ -159,6 +159,16 @@ class AppliedLog:
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)
+
+    def as_of(self, *, round_at: float, succeeded_at: float) -> "AppliedLog":
+        """As it would be written anew when the loop of this instance went round last, if that was later (unix
+        seconds, 0 for never): nothing changed since.
+        """
+        if not round_at or round_at <= time_of(self.written_at):
+            return self
+        succeeded = max(succeeded_at, time_of(self.succeeded_at) if self.succeeded_at else 0.0)
+        said = time_text(succeeded) if succeeded else ""
+        return replace(self, written_at=time_text(round_at), succeeded_at=said)
 
     @staticmethod
     def decode(data: bytes) -> "AppliedLog":

@@ -3,13 +3,15 @@
 Works while nothing runs. Must not write anything anywhere, nor judge.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from urllib.parse import urlsplit, urlunsplit
 
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog
+from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.control import Refusal
+from sluice.contract.lease import Holder, Sign
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, SlotLost, StoreRefused
 from sluice.health.backlog import Backlog, Pending
 from sluice.health.continuity import lost_between, lost_from
@@ -26,6 +28,10 @@ from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
 from sluice.source.sessions import SourceOptions
 from sluice.store.base import ObjectStore
 
+QUIET_SECONDS = 60.0
+"""Between two looks at the applier's records while nothing is appended and nothing waits, where requests are spared."""
+SELDOM_SECONDS = 300.0
+"""Between two looks at what people leave behind, comparisons and refused requests, where requests are spared."""
 _SEED_ENTRIES = 64
 """How many manifest entries back the memory of the server's position begins: from seconds to
 minutes ago.
@@ -62,11 +68,25 @@ class Reporter:
         self._log, self._complete = newest_log(store), newest_complete(store)
         self._backlog = Backlog(store)
         self._known = PipelineState()
+        self._manifest: Callable[[], PipelineState | None] = lambda: None
+        self._spares = False
+        self._applied: AppliedLog | None = None
+        self._completed: Complete | None = None
+        self._quiet_since, self._seldom_at = float("-inf"), float("-inf")
+        self._refused: tuple[RefusalSeen, ...] = ()
+        """What the last look found, for one that spares requests."""
+        self._pending_entries = 0
         self._compared = Comparisons()
         self._preceded = False
         self._opened: tuple[int, datetime | None] = (0, None)
         self._written: tuple[int, datetime | None] = (0, None)
-        self._heard: tuple[int, datetime] | None = None
+        self._heard: tuple[str, datetime] | None = None
+
+    def spare(self, manifest: Callable[[], PipelineState | None]) -> None:
+        """From now on a look asks the store for little: inside the one process that appends to the manifest, whose
+        state `manifest` gives once it is known.
+        """
+        self._manifest, self._spares = manifest, True
 
     def take(self, *, asked_within_seconds: float = 0.0) -> Report:
         """Raises StoreError and ManifestCorrupt; a server that cannot be reached is part of the
@@ -74,15 +94,17 @@ class Reporter:
         """
         # The applier's records first: they follow the manifest, so that what is read after them is
         # never behind them.
-        applied = self._log.read()
+        self._read_records()
+        applied, complete = self._applied, self._completed
         heard_at = self._heard_at(applied) if applied is not None else None
-        complete = self._complete.read()
-        state = self._known = load_state(self._store, known=self._known)
+        state = self._known = self._manifest() or load_state(self._store, known=self._known)
         now = self._clock()
         lake = self._lake_tables.of(state, applied)
         pending = self._backlog.read(lake, applied)
-        compared = self._compared = Comparisons.read(self._store, known=self._compared)
+        self._read_seldom()
+        compared = self._compared
         tables, pending_entries = self._tables(lake, applied, pending, compared, now=now)
+        self._pending_entries = pending_entries
         answer, lost = self._ask_server(state, within_seconds=asked_within_seconds)
         facts = answer.facts if answer is not None else None
         server, slot = (facts.server, facts.slot) if facts is not None else (None, None)
@@ -114,10 +136,42 @@ class Reporter:
             application_name=self._application_name,
             gone=gone,
             heard_at=heard_at,
-            refusals=tuple(self._refusals()),
+            refusals=self._refused,
             comparisons=tuple(compared.seen(lake.tables)),
             comparisons_unread=compared.unread,
         )
+
+    def _read_records(self) -> None:
+        """What the applier says: its reports, and that it lives, which its lease says between two of them."""
+        state = self._manifest()
+        quiet = state is not None and state.seq == self._known.seq and not self._pending_entries
+        if quiet and time.monotonic() - self._quiet_since < QUIET_SECONDS:
+            return
+        self._quiet_since = time.monotonic()
+        holder, known = self._holder(), self._applied
+        ours = quiet and holder is not None and known is not None and holder.instance == known.instance
+        sign = holder.sign if holder is not None else Sign()
+        if not ours or known is None or sign.log_number != known.number:
+            known = self._log.read()
+        if not ours or self._completed is None or sign.complete_number != self._completed.number:
+            self._completed = self._complete.read()
+        if known is not None and holder is not None and holder.instance == known.instance:
+            known = known.as_of(round_at=sign.round_at, succeeded_at=sign.succeeded_at)
+        self._applied = known
+
+    def _holder(self) -> Holder | None:
+        """None also for a record that nobody can read: the next applier says so."""
+        try:
+            return Holder.decode(self._store.get(keys.APPLY_LEASE))
+        except (ObjectMissing, ManifestCorrupt, FormatTooNew):
+            return None
+
+    def _read_seldom(self) -> None:
+        if self._spares and time.monotonic() - self._seldom_at < SELDOM_SECONDS:
+            return
+        self._compared = Comparisons.read(self._store, known=self._compared)
+        self._refused = tuple(self._refusals())
+        self._seldom_at = time.monotonic()
 
     def _tables(
         self,
@@ -199,11 +253,11 @@ class Reporter:
         return f"slot {slot.name} {used}, and the spool has no manifest of it"
 
     def _heard_at(self, applied: AppliedLog) -> datetime:
-        """When the applier wrote this record, by our clock: when it says, and in no case after it
-        was first seen here.
+        """When the applier last said that it lives, by our clock: when it says, and in no case after
+        that was first seen here.
         """
-        if self._heard is None or self._heard[0] != applied.number:
-            self._heard = (applied.number, min(self._clock(), datetime.fromisoformat(applied.written_at)))
+        if self._heard is None or self._heard[0] != applied.written_at:
+            self._heard = (applied.written_at, min(self._clock(), datetime.fromisoformat(applied.written_at)))
         return self._heard[1]
 
     def _precede(self, state: PipelineState, server: ServerFacts) -> None:

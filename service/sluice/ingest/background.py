@@ -21,6 +21,7 @@ from sluice.ingest.stop import IngestStop
 from sluice.ingest.tables.requests import WAITING, said, waiting_in
 from sluice.manifest.leftovers import collect
 from sluice.store.base import ObjectStore
+from sluice.store.doorbell import Listener
 from sluice.telemetry.recent_errors import RecentErrors
 from sluice.telemetry.waits import Waits
 
@@ -37,6 +38,8 @@ time that they may take.
 SILENT_SECONDS = 60.0
 """Between two looks at the catalog while the server would signal DDL, and does not."""
 RETRY_SECONDS = 2.0
+RUNG_SECONDS = 0.1
+"""Between two looks at the requests of operators at least."""
 
 
 def say_requests(store: ObjectStore, waits: Waits) -> None:
@@ -73,6 +76,14 @@ class Background:
         # While the stream writes entries, the next one states what was examined, which costs no entry of its own.
         self._apart_s = 0.0 if urgent else 2 * options.flush.min_interval_s
         self._logger = structlog.get_logger("ingest")
+        self._rung = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def heard(_number: int) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._rung.set)
+
+        self._bell = Listener(store, "ingest", heard)
         tasks = (
             self._take_snapshots(),
             self._watch_catalog(),
@@ -87,6 +98,7 @@ class Background:
     async def wait(self) -> None:
         """Returns when all of it has ended, which it does after the stop was asked for."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._bell.close()
 
     async def _take_snapshots(self) -> None:
         while not self._stop.asked.is_set():
@@ -106,8 +118,10 @@ class Background:
 
     async def _take_requests(self) -> None:
         while not self._stop.asked.is_set():
+            self._rung.clear()
             await self._attempt(self._epoch.watch.requests.take_at_once, "spool")
-            await self._stop.sleep(self._request_interval_s)
+            await self._stop.sleep(RUNG_SECONDS)  # whoever rings without an end costs no more
+            await self._stop.sleep(self._request_interval_s - RUNG_SECONDS, unless=self._rung)
 
     async def _watch_catalog(self) -> None:
         watch, waits = self._epoch.watch, self._status.waits

@@ -8,7 +8,6 @@ What finishes work that was received may go on until its share of the time is ov
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -76,10 +75,15 @@ class IngestStop:
                 one.cancel()
             await asyncio.wait({task, over}, timeout=GRACE_SECONDS)
 
-    async def sleep(self, seconds: float) -> None:
-        """Returns early when the stop begins."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.asked.wait(), seconds)
+    async def sleep(self, seconds: float, *, unless: asyncio.Event | None = None) -> None:
+        """Returns early when the stop begins, and when `unless` is set."""
+        events = [self.asked] if unless is None else [self.asked, unless]
+        waiting = [asyncio.ensure_future(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
 
     def time_left(self) -> asyncio.Timeout:
         """Bounds what is left to do by the time that is left, at least a moment."""

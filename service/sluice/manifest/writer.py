@@ -26,6 +26,7 @@ from sluice.manifest.reader import later_entry
 from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
+from sluice.store.doorbell import Doorbell
 
 RETRY_SECONDS = doubling(0.1, 5.0)
 """Pauses between tries to store an entry; the last one repeats."""
@@ -58,6 +59,7 @@ class ManifestLog:
         self._clock = clock
         self._on_problem = on_problem
         self._before_moving = before_moving
+        self._bell = Doorbell(store, "applier")
         self._lock = threading.Lock()
         self._closed: ServiceError | None = None
         self.examined_lsn = state.examined_lsn
@@ -200,6 +202,7 @@ class ManifestLog:
                 )
                 raise
             self._state = state
+        self._bell.ring(state.seq)
         if state.seq % checkpoint.EVERY_ENTRIES == 0:
             # Others append meanwhile: with many tables, a state takes longer to store than an entry.
             self._write_checkpoint(state)

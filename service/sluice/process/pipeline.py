@@ -82,7 +82,7 @@ class Rereading:
 class TelemetryOptions:
     """Where to listen, how many tables get series of their own, the file with the token that requests
     need, the files of the certificate, and the fingerprint of the settings. `runbook_url` and
-    `pipelines` are for the status page.
+    `pipelines` are for the status page. With `spares_requests` a look at what is stored costs the store little.
     """
 
     listen: str
@@ -92,6 +92,7 @@ class TelemetryOptions:
     config_hash: int | None = None
     runbook_url: str = ""
     pipelines: Mapping[str, str] = field(default_factory=dict)
+    spares_requests: bool = False
 
 
 def run(
@@ -156,6 +157,8 @@ class Process:
         self.stopping = Stop(options.stop_s)
         errors = RecentErrors()
         self.ingest = Ingest(options, store, clock=self.stopping, errors=errors)
+        if telemetry.spares_requests:
+            reporter.spare(lambda: self.ingest.stored)
         self.health = Health(metrics)
         self._metrics = metrics
         self._end_code = 0

@@ -265,8 +265,9 @@ class ApplySettings(Section):
         None,
         ge=0.05,
         le=3600,
-        description="the longest wait between looks at the manifest, which grows to it while they find nothing. Left "
-        "out: apply.poll on a local disk, 5s on an object store; never less than apply.poll",
+        description="the longest wait between looks at the manifest; a wait is a twentieth of the time in which "
+        "nothing changed. Left out: apply.poll on a local disk, 30s on an object store; never less than apply.poll. "
+        "An ingest on the same machine rings for each entry, and no look is waited for",
     )
     freshness: Duration = Field(
         2.0,
@@ -418,7 +419,7 @@ class Settings(Section):
         """Seconds of `apply.idle_poll`, or what is right for the store."""
         if self.apply.idle_poll is not None:
             return self.apply.idle_poll
-        return 5.0 if self.spool.is_remote else self.apply.poll
+        return 30.0 if self.spool.is_remote else self.apply.poll
 
     @property
     def lake_options(self) -> dict[str, SecretStr]:

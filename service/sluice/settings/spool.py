@@ -35,7 +35,7 @@ class SpoolSettings(Section):
         le=3600,
         description="the least time between two manifest entries that are not full, at most max_delay: it bounds the "
         "requests of a paid store. Left out: 0 on a local disk, 1s on an object store, or max_delay if that is less. "
-        "After a burst of 30 entries they lie 1s apart anyway",
+        "After a burst of 30 entries they lie twice that apart, 1s at least",
     )
     max_bytes: Size = Field(
         128 * _MEBI,
@@ -48,11 +48,12 @@ class SpoolSettings(Section):
         ge=1 * _MEBI,
         description="received bytes of one open transaction held in memory; past it its rows go to segments early",
     )
-    progress_interval: Duration = Field(
-        20.0,
+    progress_interval: Duration | None = Field(
+        None,
         ge=1,
         le=3600,
-        description="how often a source without changes may cost a manifest entry, which lets it free its WAL",
+        description="how often a source without changes may cost a manifest entry, which lets it free its WAL. Left "
+        "out: 20s on a local disk, 5m on an object store",
     )
     retention: Retention = Field(
         604800.0,
@@ -71,6 +72,13 @@ class SpoolSettings(Section):
     def is_remote(self) -> bool:
         """Whether requests cost money."""
         return not self.uri.startswith(("file:", "memory:"))
+
+    @property
+    def advance_interval(self) -> float:
+        """Seconds of `progress_interval`, or what is right for the store."""
+        if self.progress_interval is not None:
+            return self.progress_interval
+        return 300.0 if self.is_remote else 20.0
 
     @property
     def entry_interval(self) -> float:

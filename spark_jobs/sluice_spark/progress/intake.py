@@ -1,12 +1,14 @@
 """From the manifest into the ledger: when to look for new entries, and how many to hold.
 
-Owns that reading is bounded in memory, that an idle manifest costs one request per look, and since
-when each entry could be read. That is the time of the look that found it; entries found while
+Owns that reading is bounded in memory, that an idle manifest costs one request per look and few looks, and since
+when each entry could be read. An ingest on this machine rings when an entry is there: then no look is needed but to
+guard against a ring that was lost. That is the time of the look that found it; entries found while
 catching up could be read at the look that found the first of them. The clocks of ingest and of the
 source do not matter. For one thread.
 """
 
 from sluice import faults
+from sluice.contract.entries import Progress
 from sluice.manifest.reader import read_entries
 from sluice.store.base import ObjectStore
 from sluice_spark.progress.ledger import Ledger
@@ -19,20 +21,29 @@ GAPS_SECONDS, GAPS_LOOKS = 10.0, 12
 """Between two listings, which tell an entry that was lost from the end of the manifest; and at least so many of the
 longest pauses, for a listing costs twelve times what a look costs.
 """
-PAUSES_GROW = 1.5
-"""From one look that finds nothing to the next one."""
+QUIET_SHARE = 0.05
+"""Of the time since the last change came: so long is the next pause while looks find nothing, or only advances."""
+APART_SHARE, LONGEST_APART_SECONDS = 0.75, 1.5
+"""Of the time between two changes, and at most: so long nothing is looked for behind a change."""
+HEARD_SECONDS = 60.0
+"""Between two looks at a paid store while ingest rings for each entry."""
 
 
 class Intake:
-    """Fills `ledger` from the manifest in `store`, with a look every `poll_seconds`; while looks find nothing the
-    pauses grow to `idle_seconds`.
+    """Fills `ledger` from the manifest in `store`, with a look every `poll_seconds`; while nothing changes the pauses
+    grow to `idle_seconds`, which is more than `poll_seconds` where a look costs money.
     """
 
     def __init__(self, store: ObjectStore, ledger: Ledger, *, poll_seconds: float, idle_seconds: float = 0.0) -> None:
         self._store = store
         self._ledger = ledger
-        self._poll_seconds = self._pause = poll_seconds
+        self._poll_seconds = poll_seconds
         self._idle_seconds = max(idle_seconds, poll_seconds)
+        self._heard_seconds = max(HEARD_SECONDS, idle_seconds) if idle_seconds > poll_seconds else poll_seconds
+        self._is_heard = False
+        """Whether ingest rang for the newest entry."""
+        self._deaf_until = BEFORE
+        self._changed_at = BEFORE
         self._gaps_seconds = max(GAPS_SECONDS, GAPS_LOOKS * idle_seconds)
         self._gaps_at = BEFORE
         self._since = BEFORE
@@ -41,9 +52,9 @@ class Intake:
         self.next_look = BEFORE
         """When the next look is due, on the loop's clock."""
 
-    def read(self, *, now: float) -> bool:
-        """Reads what is due at `now`. True when there may be more to read at once. Raises StoreError,
-        ManifestCorrupt, FormatTooNew.
+    def read(self, *, now: float, rung: int = 0) -> bool:
+        """Reads what is due at `now`, and through entry `rung`, for which ingest rang. True when there may be more to
+        read at once. Raises StoreError, ManifestCorrupt, FormatTooNew.
         """
         ledger = self._ledger
         ledger.trim()
@@ -52,32 +63,44 @@ class Intake:
             self._catching_up = True
             return False
         again = self._read_again()
-        if now >= self.next_look or self._catching_up:
+        if self._catching_up or now >= self.next_look:
             self._look(now)
+        elif rung > ledger.read_seq and now >= self._deaf_until:
+            self._look(now, rung=rung)
         return self._catching_up or again > 0
 
-    def _look(self, now: float) -> None:
+    def _look(self, now: float, *, rung: int = 0) -> None:
         ledger = self._ledger
         # While catching up, the next entry may be in an archive, which is looked for with gaps only.
         gaps = self._catching_up or now - self._gaps_at >= self._gaps_seconds
         if not self._catching_up:
             self._since = now
         previous_sha256 = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
-        count = 0
+        limit = min(READ_AT_ONCE, rung - ledger.read_seq) if rung else READ_AT_ONCE
+        count = changes = 0
         for entry, sha256 in read_entries(
-            self._store,
-            after_seq=ledger.read_seq,
-            previous_sha256=previous_sha256 or None,
-            limit=READ_AT_ONCE,
-            gaps=gaps,
+            self._store, after_seq=ledger.read_seq, previous_sha256=previous_sha256 or None, limit=limit, gaps=gaps
         ):
             ledger.take_in(entry, sha256, since=self._since)
             count += 1
+            changes += not isinstance(entry.body, Progress)
         faults.point("apply.entries.read")
         self._catching_up = count == READ_AT_ONCE
         self._gaps_at = now if gaps else self._gaps_at
-        self._pause = self._poll_seconds if count else min(self._pause * PAUSES_GROW, self._idle_seconds)
-        self.next_look = now + self._pause
+        self._is_heard = count == limit if rung else self._is_heard and not count
+        if rung and count < limit:
+            self._deaf_until = now + self._poll_seconds  # it was not there yet, or nobody of ours rang
+        apart = now - self._changed_at
+        if changes or self._changed_at == BEFORE:
+            self._changed_at = now
+        self.next_look = now + self._pause(now - self._changed_at, apart=apart if changes else 0.0)
+
+    def _pause(self, quiet: float, *, apart: float) -> float:
+        """After `quiet` seconds without a change, or after one that came `apart` from the one before."""
+        if self._is_heard:
+            return self._heard_seconds
+        wanted = max(QUIET_SHARE * quiet, min(APART_SHARE * apart, LONGEST_APART_SECONDS), self._poll_seconds)
+        return min(wanted, self._idle_seconds)
 
     def _read_again(self) -> int:
         """For tables that were not given all that was read, and continue."""

@@ -78,11 +78,11 @@ class Reports:
         0 if it had none. `upkeep` is how the spool is kept short, and `left` are lake tables that are no
         target any more.
         """
-        self._log_number += 1
+        number = self._log_number + 1
         faults.point("apply.log.before")
         succeeded = time_text(succeeded_at) if succeeded_at else ""
         log = AppliedLog(
-            self._log_number,
+            number,
             self._instance,
             time_text(time.time()),
             dict(tables),
@@ -92,10 +92,16 @@ class Reports:
             upkeep,
             dict(left),
         )
-        self._store.create(keys.apply_log(self._log_number), log.encode())
+        self._store.create(keys.apply_log(number), log.encode())
+        self._log_number = number
         self.versions = {table_id: table.delta_version for table_id, table in tables.items()}
         faults.point("apply.log.after")
         self._forget(keys.apply_log(self._log_number - KEPT), self._log_number)
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Of the newest log and the newest completion that are stored. From any thread."""
+        return self._log_number, self._complete_number
 
     @property
     def readable_lsn(self) -> int:

@@ -52,10 +52,11 @@ class Upkeep:
         retention_seconds: Callable[[], float | None],
         failed: Callable[[BaseException], None],
         before: SpoolUpkeep,
+        prune_seconds: float = PRUNE_SECONDS,
     ) -> None:
         """`require_owner` raises when this process may not write any more, `state` is one that the
         manifest has come to, and `failed` hears of every error; all from this thread. `before` is what the
-        process before this one reported.
+        process before this one reported. What may go is looked for every `prune_seconds`.
         """
         self.report = before
         """How it goes. Any thread may read it."""
@@ -65,6 +66,7 @@ class Upkeep:
         self._floor_seq: int | None = None
         self._after: PipelineState | None = None
         self._prune_at = 0.0
+        self._prune_seconds = prune_seconds
         self._retention = 0.0
         """As of the last look. The one that a process starts with is nobody's change."""
         self._failed = failed
@@ -139,20 +141,20 @@ class Upkeep:
         )
         if shorter and plan.objects:
             _log.warning(
-                f"a shorter spool.retention deletes more, from {PRUNE_SECONDS:g} s from now on",
+                f"a shorter spool.retention deletes more, from {self._prune_seconds:g} s from now on",
                 through_seq=plan.through_seq,
                 objects=len(plan.objects),
                 bytes=plan.bytes,
                 hint="a lake table that is lost afterwards is read from the source again; set it back to keep them",
             )
-            self._after, self._prune_at = after, time.monotonic() + PRUNE_SECONDS
+            self._after, self._prune_at = after, time.monotonic() + self._prune_seconds
             return False
         pruning.carry_out(self._store, plan, require_owner=self._may_go_on)
         self._after = plan.after
         if plan.cleaned is not None:
             _log.info("the spool was pruned", through_seq=plan.through_seq, objects=len(plan.objects), bytes=plan.bytes)
         more = after is None or plan.after.seq - after.seq == PRUNED_AT_ONCE
-        self._prune_at = time.monotonic() + (0.0 if more and plan.cleaned is not None else PRUNE_SECONDS)
+        self._prune_at = time.monotonic() + (0.0 if more and plan.cleaned is not None else self._prune_seconds)
         return more and plan.cleaned is not None
 
     def _say(self, error: Exception, *, attempt: int) -> None:

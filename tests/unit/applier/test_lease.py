@@ -14,10 +14,11 @@ from dataclasses import replace
 import pytest
 
 from sluice.contract import keys
+from sluice.contract.lease import Holder, Process, Sign
 from sluice.errors import FormatTooNew, ManifestCorrupt, StoreRefused, StoreUnavailable, WriterFenced
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
-from sluice_spark.lease import Lease, Process, _started
+from sluice_spark.lease import Lease, _started, current_process
 
 
 class Clock:
@@ -54,7 +55,7 @@ def held_by(store: ObjectStore, process: Process) -> Lease:
 def ended_process() -> Process:
     """A process that ran here until a moment ago."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    process = replace(Process.current(), pid=child.pid, started=_started(child.pid))
+    process = replace(current_process(), pid=child.pid, started=_started(child.pid))
     child.communicate(b"\n")
     return process
 
@@ -111,7 +112,7 @@ def test_who_cannot_give_the_lease_back_knows_that_it_still_holds_for_its_own_pr
 
 def test_a_process_number_that_came_again_does_not_keep_a_dead_holder_alive() -> None:
     store = MemoryStore(uuid.uuid4().hex)
-    held_by(store, replace(Process.current(), pid=os.getppid(), started="1"))
+    held_by(store, replace(current_process(), pid=os.getppid(), started="1"))
     Lease(store, seconds=30).acquire()
 
 
@@ -195,7 +196,7 @@ def test_a_taker_that_is_stopped_while_it_watches_a_lease_takes_nothing() -> Non
 
 def test_a_holder_that_runs_here_is_alive() -> None:
     store = MemoryStore(uuid.uuid4().hex)
-    held_by(store, replace(Process.current(), pid=os.getppid(), started=_started(os.getppid())))
+    held_by(store, replace(current_process(), pid=os.getppid(), started=_started(os.getppid())))
     with pytest.raises(WriterFenced, match="another applier owns"):
         Lease(store, seconds=30).acquire()
 
@@ -304,3 +305,78 @@ class Late(MemoryStore):
     def create(self, key: str, data: bytes | memoryview) -> None:
         self._before()
         super().create(key, data)
+
+
+class Counting(MemoryStore):
+    """Counts what is asked of it."""
+
+    asked = 0
+
+    def get(self, key: str) -> bytes:
+        self.asked += 1
+        return super().get(key)
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        self.asked += 1
+        super().put(key, data)
+
+    def size(self, key: str) -> int | None:
+        self.asked += 1
+        return super().size(key)
+
+
+def test_a_renewal_in_good_time_is_one_request_and_a_late_one_finds_out_who_came() -> None:
+    store, clock = Counting(uuid.uuid4().hex), Clock()
+    owner = lease(store, clock, "owner")
+    owner.acquire()
+    store.asked = 0
+    for _ in range(5):
+        clock.now += 10
+        owner.renew()
+    assert store.asked == 5
+    clock.now += 15
+    lease(store, clock, "other")._take(owner._number + 1)
+    with pytest.raises(WriterFenced):
+        owner.renew()
+
+
+def test_an_idle_holder_renews_seldom_and_is_taken_over_only_after_the_longer_time() -> None:
+    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+    owner = Lease(store, seconds=30, idle_seconds=120, wall=clock, monotonic=clock, wait=clock.wait)
+    owner._process = replace(owner._process, boot="owner")
+    owner.acquire()
+    assert owner.lasts == 30
+    owner.renew(idle=True)
+    assert owner.lasts == 120
+    clock.now += 100
+    owner.check()
+    early = lease(store, clock, "early")
+    with pytest.raises(WriterFenced, match="another applier owns"):
+        early.acquire()
+    clock.now += 121
+    lease(store, clock, "taker").acquire()
+    with pytest.raises(WriterFenced):
+        owner.renew(idle=True)
+
+
+def test_a_holder_whose_answer_was_lost_trusts_the_shorter_of_the_two_times() -> None:
+    """Its record may say 30 s already, and another applier may go by that."""
+    store, clock = Refusing(uuid.uuid4().hex), Clock()
+    owner = Lease(store, seconds=30, idle_seconds=120, wall=clock, monotonic=clock, wait=clock.wait)
+    owner.acquire()
+    owner.renew(idle=True)
+    clock.now += 40
+    store.refuses = True
+    with pytest.raises(StoreRefused):
+        owner.renew()
+    store.refuses = False
+    with pytest.raises(StoreUnavailable, match="lapsed"):
+        owner.check()
+
+
+def test_a_renewal_says_how_far_the_loop_of_its_holder_has_come() -> None:
+    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+    owner = lease(store, clock, "owner")
+    owner.acquire()
+    owner.renew(sign=Sign(990.0, 980.0, 7, 3))
+    assert Holder.decode(store.get(keys.APPLY_LEASE)).sign == Sign(990.0, 980.0, 7, 3)

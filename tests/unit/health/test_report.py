@@ -2,6 +2,7 @@
 something.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -9,10 +10,12 @@ import pytest
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.lease import Holder, Process, Sign
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.health.continuity import check_holds
+from sluice.health.report import Report
 from sluice.health.reporter import Reporter
 from sluice.manifest.values import PipelineState
 from sluice.store.memory import MemoryStore
@@ -262,3 +265,81 @@ def test_a_pause_that_has_ended_is_over_although_the_applier_does_not_know_it_ye
     pipeline.pause("orders", paused=False)
     table = pipeline.report().tables[0]
     assert (table.state, table.reason, table.lag_seconds, table.waiting_rows) == ("live", "", 30.0, None)
+
+
+class Asked(MemoryStore):
+    """Counts the requests."""
+
+    asked = 0
+
+    def get(self, key: str) -> bytes:
+        self.asked += 1
+        return super().get(key)
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        self.asked += 1
+        return super().list(prefix, after=after)
+
+
+def holds(pipeline: RecordedPipeline, instance: str, *, sign: Sign, at: datetime) -> None:
+    process = Process("m", "b", "n", 1, "1")
+    holder = Holder(instance, 1, at.timestamp(), 120.0, process, sign)
+    pipeline.store.put(keys.APPLY_LEASE, holder.encode())
+
+
+def seen_at(pipeline: RecordedPipeline, at: datetime) -> Report:
+    return Reporter(
+        pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: at
+    ).take()
+
+
+def test_an_applier_that_only_renews_its_lease_is_heard_and_one_whose_loop_stands_is_dead(
+    pipeline: RecordedPipeline,
+) -> None:
+    later = NOW + timedelta(minutes=4)
+    pipeline.table("orders")
+    pipeline.applied("orders", complete_through_lsn=100, through_seq=pipeline.log.state.seq)
+    assert [one.code for one in seen_at(pipeline, later).verdict.problems] == ["applier.dead"]
+    alive = later.timestamp() - 30
+    holds(pipeline, "a", sign=Sign(alive, alive, 1, 0), at=later)
+    report = seen_at(pipeline, later)
+    assert report.verdict.problems == ()
+    assert report.applier.record_at == pytest.approx(alive)
+    assert report.applier.succeeded_at == pytest.approx(alive)
+    holds(pipeline, "a", sign=Sign(NOW.timestamp() + 1, NOW.timestamp(), 1, 0), at=later)
+    assert [one.code for one in seen_at(pipeline, later).verdict.problems] == ["applier.dead"]
+    holds(pipeline, "another", sign=Sign(alive, alive, 1, 0), at=later)
+    assert [one.code for one in seen_at(pipeline, later).verdict.problems] == ["applier.dead"]
+    pipeline.store.put(keys.APPLY_LEASE, b"damaged")
+    assert [one.code for one in seen_at(pipeline, later).verdict.problems] == ["applier.dead"]
+
+
+def test_a_look_that_spares_requests_asks_nothing_while_nothing_changes_and_misses_no_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("sluice.health.reporter.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("tests.support.recorded.MemoryStore", Asked)
+    pipeline = RecordedPipeline()
+    assert isinstance(pipeline.store, Asked)
+    pipeline.table("orders")
+    pipeline.applied("orders", complete_through_lsn=100, through_seq=pipeline.log.state.seq)
+    holds(pipeline, "a", sign=Sign(NOW.timestamp(), 0.0, 1, 0), at=NOW)
+    reporter = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: NOW)
+    reporter.spare(lambda: pipeline.log.state)
+    reporter.take()
+    reporter.take()
+    pipeline.store.asked = 0
+    for _ in range(3):
+        now[0] += 15
+        reporter.take()
+    assert pipeline.store.asked == 0
+    now[0] += 30
+    reporter.take()
+    assert pipeline.store.asked <= 2, "the lease, and completions while there is none"
+    pipeline.changes("orders", lsn=200, at=NOW)
+    reporter.take()
+    pipeline.applied("orders", complete_through_lsn=200, through_seq=pipeline.log.state.seq)
+    report = reporter.take()
+    assert report.complete_lsn == 200
+    assert report.manifest.seq == pipeline.log.state.seq

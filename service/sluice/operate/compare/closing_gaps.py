@@ -26,6 +26,7 @@ from sluice.operate.compare.repairing import await_done, keys_wanted
 from sluice.source.sessions import KnownSource
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.base import ObjectStore
+from sluice.store.doorbell import Doorbell
 
 MOST_ROWS = 2_000_000
 """More rows than this that differ are not listed: a new snapshot is cheaper."""
@@ -104,4 +105,5 @@ def _ask(store: ObjectStore, verdict: Comparison, repair: Repair, *, token: str,
     at = datetime.now(UTC).isoformat(timespec="seconds")
     key = keys.control_request(token)
     store.create(key, Request(REPAIR, verdict.schema_name, verdict.table_name, at, repair=repair).encode())
+    Doorbell(store, "ingest").ring()
     await_done(store, [key], verdict, seconds=seconds)

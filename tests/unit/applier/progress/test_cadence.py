@@ -13,6 +13,7 @@ from hypothesis import Phase, given, settings
 
 from sluice.contract import keys
 from sluice.contract.applied import Complete
+from sluice.contract.entries import Progress
 from sluice.errors import ManifestCorrupt
 from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
@@ -21,7 +22,7 @@ from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
 from sluice_spark.progress.boundary import Boundaries
-from sluice_spark.progress.intake import GAPS_SECONDS, Intake
+from sluice_spark.progress.intake import GAPS_SECONDS, HEARD_SECONDS, Intake
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.restart import restore
 from sluice_spark.progress.table_progress import Work
@@ -99,9 +100,13 @@ class World:
 
 
 class Store(MemoryStore):
-    """Counts the listings."""
+    """Counts listings and reads."""
 
-    listings = 0
+    listings = gets = 0
+
+    def get(self, key: str) -> bytes:
+        self.gets += 1
+        return super().get(key)
 
     def list(self, *args: Any, **kwargs: Any) -> Iterator[str]:
         self.listings += 1
@@ -338,15 +343,64 @@ def test_pauses_between_looks_grow_while_they_find_nothing_and_begin_again_short
     world = World(1)
     world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=5.0)
     now, pauses = 10.0, []
-    for _ in range(20):
+    while now < 200.0:
         world.intake.read(now=now)
         pauses.append(world.intake.next_look - now)
         now = world.intake.next_look
     assert pauses == sorted(pauses)
-    assert 0.25 < pauses[1] < pauses[-1] == 5.0
-    world.change(0)
+    assert (pauses[0], pauses[-1]) == (0.25, 5.0)
+    assert 80 < len(pauses) < 120
+    world.manifest.append(Progress())
     assert world.intake.read(now=now) is False
+    assert world.intake.next_look - now == 5.0, "an advance is no change"
+    world.change(0)
+    now = world.intake.next_look
+    assert world.intake.read(now=now) is False
+    assert world.intake.next_look - now == 1.5
+    now = world.intake.next_look
+    world.intake.read(now=now)
     assert world.intake.next_look - now == 0.25
+
+
+def test_an_entry_that_ingest_rings_for_is_one_request_and_no_look_comes_before_a_minute() -> None:
+    world = World(1)
+    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
+    world.look(now=10.0)
+    world.store.gets = world.store.listings = 0
+    for step in range(1, 6):
+        seq = world.change(0)
+        world.intake.read(now=10.0 + step / 100, rung=seq)
+        assert world.ledger.read_seq == seq
+        world.intake.read(now=10.001 + step / 100, rung=seq)
+    assert (world.store.gets, world.store.listings) == (5, 0)
+    assert world.intake.next_look == pytest.approx(10.05 + HEARD_SECONDS)
+
+
+def test_an_entry_whose_ring_was_lost_is_found_and_looks_are_frequent_again() -> None:
+    world = World(1)
+    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
+    world.look(now=10.0)
+    world.intake.read(now=10.1, rung=world.change(0))
+    silent = world.change(0)
+    world.intake.read(now=50.0)
+    assert world.ledger.read_seq == silent - 1
+    now = world.intake.next_look
+    world.intake.read(now=now)
+    assert world.ledger.read_seq == silent
+    assert world.intake.next_look - now < 2.0
+
+
+def test_who_rings_for_what_is_not_there_costs_one_request_in_each_pause() -> None:
+    world = World(1)
+    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
+    world.look(now=10.0)
+    world.store.gets = 0
+    for step in range(1000):
+        world.intake.read(now=10.0 + step / 1000, rung=10**9)
+    assert world.store.gets <= 10
+    seq = world.change(0)
+    world.intake.read(now=11.1, rung=seq)
+    assert world.ledger.read_seq == seq
 
 
 def test_a_look_at_the_end_of_the_manifest_is_one_request_and_a_gap_is_found_soon() -> None:

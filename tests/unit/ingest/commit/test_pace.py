@@ -2,6 +2,8 @@
 
 from itertools import pairwise
 
+import pytest
+
 from sluice.ingest.commit.pace import BURST, REFILL_SECONDS, Pace
 
 
@@ -30,6 +32,12 @@ def test_what_comes_all_the_time_is_written_once_per_second_after_a_burst() -> N
 def test_a_least_interval_holds_also_in_a_burst() -> None:
     times = written(Pace(min_interval_s=0.5, now=0.0), began=0.0, seconds=20.0, every=0.01)
     assert min(later - earlier for earlier, later in pairwise(times)) >= 0.5
+
+
+def test_where_entries_cost_money_a_load_that_lasts_makes_half_as_many_as_a_burst() -> None:
+    times = written(Pace(min_interval_s=1.0, now=0.0), began=0.0, seconds=200.0, every=0.01)
+    assert len([time for time in times if time < 20.0]) == pytest.approx(20, abs=1)
+    assert len([time for time in times if time >= 100.0]) == pytest.approx(50, abs=1)
 
 
 def test_the_time_that_is_named_is_when_it_may_be_written() -> None:
