@@ -15,7 +15,7 @@ APPLY_RUNNING = Gauge(
 APPLY_RESTARTS = Counter("sluice_apply_process_restarts_total", "Times `up` started its applier again.", _RECORDS)
 APPLY_LAST_RECORD = Gauge(
     "sluice_apply_last_record_timestamp_seconds",
-    "When the applier last wrote a record of its progress, which it does at least every 20 s.",
+    "When the applier last wrote a record of its progress, or its lease last said that it works: at least every 40 s.",
     _RECORDS,
 )
 APPLY_PENDING = Gauge(
