@@ -22,14 +22,12 @@ import structlog
 from pyspark.sql import SparkSession
 
 from sluice.contract.applied import SpoolUpkeep
-from sluice.contract.lease import Sign
 from sluice.errors import ApplyError, Interrupted, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice.store.base import ObjectStore
-from sluice.store.doorbell import Listener
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
-from sluice_spark.lease import Lease
+from sluice_spark.lease import Lease, Renewal
 from sluice_spark.maintenance.scheduler import Maintenance
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
@@ -38,7 +36,6 @@ from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.spool_upkeep import Upkeep
 from sluice_spark.progress.start import left_behind, open_ledger
 from sluice_spark.progress.table_progress import Work
-from sluice_spark.progress.wakeup import Wakeup
 from sluice_spark.session import private
 from sluice_spark.telemetry import ApplyTelemetry
 from sluice_spark.workers import Turns, Workers, background
@@ -100,7 +97,6 @@ class Applier:
         self._lease = Lease(
             store, seconds=options.lease_seconds, idle_seconds=options.idle_lease_seconds, wait=stop.wait
         )
-        self._wakeup = Wakeup()
         self._round_at = 0.0
         """When the loop last went round, unix seconds."""
         self._worked_at = time.monotonic()
@@ -114,7 +110,6 @@ class Applier:
         self._reported, self._report_cost = float("-inf"), 0.0
         self._state_at = float("-inf")
         """When the next boundary may be published, on the loop's clock."""
-        self._fenced: ServiceError | None = None
         self._warm = False
         self._compiled: set[bool] = set()
 
@@ -122,9 +117,17 @@ class Applier:
         """Applies until `stop` is set or the end is reached. Raises ServiceError."""
         self._lease.acquire()
         self._telemetry.owns(held=True)
-        bell = Listener(self._store, "applier", self._wakeup.ring)
-        done = threading.Event()
-        renewer = background(self._renew, done, name="lease")
+        renewal = self._renewal = Renewal(
+            self._lease,
+            self._telemetry,
+            resting=lambda: time.monotonic() - self._worked_at >= RESTING_SECONDS,
+            sign=lambda: (
+                self._reports.sign(round_at=self._round_at, succeeded_at=self._telemetry.succeeded_at)
+                if self._round_at
+                else None
+            ),
+        )
+        renewal.start()
         try:
             self._lake.forget_scratch()
             self._reports = Reports.of(self._options, self._store, self._lake, instance=self._lease.instance)
@@ -161,12 +164,14 @@ class Applier:
                 self._report()
                 try:
                     self._upkeep.start()
+                    self._intake.wakeup.listen(self._store)
                     self._loop()
                     self._telemetry.stopping()
                     if not self._stop.is_set():
                         self._maintenance.finish(self._stop)
                         self._upkeep.finish(self._stop)
                 finally:
+                    self._intake.wakeup.close()
                     self._telemetry.stopping()
                     self._drain()
                     self._upkeep.stop()
@@ -176,9 +181,7 @@ class Applier:
             self._telemetry.note("lease" if isinstance(error, WriterFenced) else "apply", error)
             raise
         finally:
-            bell.close()
-            done.set()
-            renewer.join()
+            renewal.close()
             self.gave_lease_back = self._lease.release()
             self._telemetry.owns(held=False)
             self._lake.close()
@@ -208,12 +211,12 @@ class Applier:
     def _loop(self) -> None:
         end = self._ledger.state.seq if self._options.once else None
         while not self._stop.is_set():
-            if self._fenced is not None:
-                raise self._fenced
+            if self._renewal.fenced is not None:
+                raise self._renewal.fenced
             try:
                 self._reconfigure()
                 examined_lsn = self._ledger.examined_lsn
-                more = self._intake.read(now=time.monotonic(), rung=self._wakeup.take())
+                more = self._intake.read(now=time.monotonic(), rung=self._intake.wakeup.take())
                 self._changed = self._changed or self._ledger.examined_lsn > examined_lsn
                 quiet = not (more or self._running or self._ledger.pending_entries())
                 self._boundaries.turn(now=time.monotonic(), quiet=quiet)
@@ -236,11 +239,6 @@ class Applier:
                 self._wait_for_store(error)
                 continue
             self._wait_for_work(more=more)
-
-    @property
-    def lease_lasts(self) -> float:
-        """Seconds after which another applier may take over from one that ended without giving the lease back."""
-        return self._lease.lasts
 
     def names(self) -> list[str]:
         """The tables that there are, as schema.table, once `fresh` was called. From any thread."""
@@ -269,8 +267,7 @@ class Applier:
             self._telemetry.succeeded()
             self._warm_up_once()
         if work := self._work:
-            self._worked_at = now
-            wait([*work, self._wakeup.rung], timeout=seconds, return_when=FIRST_COMPLETED)
+            wait([*work, self._intake.wakeup.rung], timeout=seconds, return_when=FIRST_COMPLETED)
             self._collect()
         elif not more:
             self._rest(until=now + seconds)
@@ -278,7 +275,7 @@ class Applier:
     def _rest(self, *, until: float) -> None:
         """Until then, a ring or a stop."""
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
-            if wait([self._wakeup.rung], timeout=min(left, STOP_LOOK_SECONDS)).done:
+            if wait([self._intake.wakeup.rung], timeout=min(left, STOP_LOOK_SECONDS)).done:
                 return
 
     def _wait_for_store(self, error: StoreUnavailable) -> None:
@@ -329,6 +326,8 @@ class Applier:
         others = sum(bool(item.window.segments) for item in islice(ready, free + 1))
         following = ledger.following(work, boundary_seq=self._boundaries.seq) if others <= free else None
         ledger.begun(work, now=now)
+        if work.window.segments:
+            self._worked_at = now
         self._telemetry.began()
         future = self._workers.begin(work, self._options, opened=ledger.state.opened, following=following)
         self._running[future] = _Running(work, time.monotonic(), work.state.path)
@@ -504,27 +503,9 @@ class Applier:
             self._session.sparkContext.cancelJobsWithTag(self._tag)
         wait(work)
         self._maintenance.close()
-        if work and self._fenced is None:
+        if work and self._renewal.fenced is None:
             try:
                 self._collect()
                 self._maintenance.collect(now=time.monotonic())
             except ServiceError as error:
                 _log.warning("a window ended with an error while stopping", error=str(error))
-
-    def _sign(self) -> Sign:
-        log_number, complete_number = self._reports.numbers if self._round_at else (0, 0)
-        return Sign(self._round_at, self._telemetry.succeeded_at, log_number, complete_number)
-
-    def _renew(self, done: threading.Event) -> None:
-        while not done.wait(self._lease.lasts / 3):
-            try:
-                resting = time.monotonic() - self._worked_at >= RESTING_SECONDS
-                self._lease.renew(idle=resting, sign=self._sign())
-                self._telemetry.lease_renewed()
-            except StoreUnavailable as error:
-                self._telemetry.note("lease", error)
-                _log.warning("the lease was not renewed", error=str(error))
-            except ServiceError as error:
-                self._telemetry.owns(held=False)
-                self._fenced = error
-                return

@@ -157,7 +157,8 @@ def run(options: ApplyOptions, signalled: threading.Event) -> int:
             spark.stop()
     stopping.done()
     if rotated.is_set():
-        require_stop(signalled, wait_seconds=0 if applier.gave_lease_back else applier.lease_lasts)
+        seconds = max(options.lease_seconds, options.idle_lease_seconds)
+        require_stop(signalled, wait_seconds=0 if applier.gave_lease_back else seconds)
     return 0
 
 

@@ -22,12 +22,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import structlog
+
 from sluice import faults
 from sluice.contract import keys
 from sluice.contract.lease import Holder, Process, Sign
-from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreUnavailable, WriterFenced
+from sluice.errors import ObjectExists, ObjectMissing, ServiceError, StoreError, StoreUnavailable, WriterFenced
 from sluice.store.base import ObjectStore
+from sluice.telemetry.logs import in_context
+from sluice_spark.telemetry import ApplyTelemetry
 
+_log = structlog.get_logger("sluice.apply")
 _CLAIMS = f"{keys.APPLY}lease/"
 _LOOK_SECONDS = 1.0
 
@@ -185,6 +190,42 @@ class Lease:
     @staticmethod
     def _claim(number: int) -> str:
         return f"{_CLAIMS}{number:016d}"
+
+
+class Renewal:
+    """Renews `lease` three times in its duration from a thread of its own, from `start` to `close`. `resting` is
+    whether its holder has nothing to do, and `sign` what his loop has come to, None before it goes round.
+    """
+
+    def __init__(
+        self, lease: Lease, telemetry: ApplyTelemetry, *, resting: Callable[[], bool], sign: Callable[[], Sign | None]
+    ) -> None:
+        self._lease, self._telemetry = lease, telemetry
+        self._resting, self._sign = resting, sign
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=in_context(self._run), name="lease", daemon=True)
+        self.fenced: ServiceError | None = None
+        """Why the lease is lost."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(self._lease.lasts / 3):
+            try:
+                self._lease.renew(idle=self._resting(), sign=self._sign() or Sign())
+                self._telemetry.lease_renewed()
+            except StoreUnavailable as error:
+                self._telemetry.note("lease", error)
+                _log.warning("the lease was not renewed", error=str(error))
+            except ServiceError as error:
+                self._telemetry.owns(held=False)
+                self.fenced = error
+                return
 
 
 def current_process() -> Process:

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit, urlunsplit
 
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, Complete
+from sluice.contract.applied import AppliedLog
 from sluice.contract.control import Refusal
-from sluice.contract.lease import Holder, Sign
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, SlotLost, StoreRefused
+from sluice.health.applied_records import AppliedRecords
 from sluice.health.backlog import Backlog, Pending
 from sluice.health.continuity import lost_between, lost_from
 from sluice.health.facts import Away, RefusalSeen
@@ -21,15 +21,12 @@ from sluice.health.source_history import SourceHistory
 from sluice.health.source_watch import SourceAnswer, SourceWatch
 from sluice.health.tables import LakeTables, TableReport, current, joined
 from sluice.health.verified import Comparisons
-from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_entry
 from sluice.manifest.values import PipelineState
 from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
 from sluice.source.sessions import SourceOptions
 from sluice.store.base import ObjectStore
 
-QUIET_SECONDS = 60.0
-"""Between two looks at the applier's records while nothing is appended and nothing waits, where requests are spared."""
 SELDOM_SECONDS = 300.0
 """Between two looks at what people leave behind, comparisons and refused requests, where requests are spared."""
 _SEED_ENTRIES = 64
@@ -65,14 +62,12 @@ class Reporter:
         self._application_name = source.application_name if source is not None else ""
         self._clock = clock
         self._lake_tables = lake_tables or LakeTables()
-        self._log, self._complete = newest_log(store), newest_complete(store)
+        self._records = AppliedRecords(store)
         self._backlog = Backlog(store)
         self._known = PipelineState()
         self._manifest: Callable[[], PipelineState | None] = lambda: None
         self._spares = False
-        self._applied: AppliedLog | None = None
-        self._completed: Complete | None = None
-        self._quiet_since, self._seldom_at = float("-inf"), float("-inf")
+        self._seldom_at = float("-inf")
         self._refused: tuple[RefusalSeen, ...] = ()
         """What the last look found, for one that spares requests."""
         self._pending_entries = 0
@@ -95,7 +90,7 @@ class Reporter:
         # The applier's records first: they follow the manifest, so that what is read after them is
         # never behind them.
         self._read_records()
-        applied, complete = self._applied, self._completed
+        applied, complete = self._records.applied, self._records.completed
         heard_at = self._heard_at(applied) if applied is not None else None
         state = self._known = self._manifest() or load_state(self._store, known=self._known)
         now = self._clock()
@@ -142,29 +137,9 @@ class Reporter:
         )
 
     def _read_records(self) -> None:
-        """What the applier says: its reports, and that it lives, which its lease says between two of them."""
         state = self._manifest()
         quiet = state is not None and state.seq == self._known.seq and not self._pending_entries
-        if quiet and time.monotonic() - self._quiet_since < QUIET_SECONDS:
-            return
-        self._quiet_since = time.monotonic()
-        holder, known = self._holder(), self._applied
-        ours = quiet and holder is not None and known is not None and holder.instance == known.instance
-        sign = holder.sign if holder is not None else Sign()
-        if not ours or known is None or sign.log_number != known.number:
-            known = self._log.read()
-        if not ours or self._completed is None or sign.complete_number != self._completed.number:
-            self._completed = self._complete.read()
-        if known is not None and holder is not None and holder.instance == known.instance:
-            known = known.as_of(round_at=sign.round_at, succeeded_at=sign.succeeded_at)
-        self._applied = known
-
-    def _holder(self) -> Holder | None:
-        """None also for a record that nobody can read: the next applier says so."""
-        try:
-            return Holder.decode(self._store.get(keys.APPLY_LEASE))
-        except (ObjectMissing, ManifestCorrupt, FormatTooNew):
-            return None
+        self._records.read(quiet=quiet)
 
     def _read_seldom(self) -> None:
         if self._spares and time.monotonic() - self._seldom_at < SELDOM_SECONDS:
@@ -237,7 +212,9 @@ class Reporter:
         answer = self.source.ask()
         if answer.facts is None:
             return answer, None
-        return answer, lost_between(state, load_state(self._store), answer.facts.server, answer.facts.slot)
+        return answer, lost_between(
+            state, load_state(self._store, known=self._known), answer.facts.server, answer.facts.slot
+        )
 
     def _gone(self, state: PipelineState, slot: SlotFacts | None) -> str:
         """How the slot shows that there was a manifest, empty where there is one or may not have

@@ -8,6 +8,7 @@ what was acknowledged to the server.
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.contract.table_state import State
@@ -255,6 +256,8 @@ class IngestStatus:
     """Commit time of the oldest transaction received that is not in the manifest."""
     manifest: PipelineState | None = None
     """Our own manifest, None before it was opened."""
+    stored: Callable[[], PipelineState | None] = lambda: None
+    """The same as it is at this moment, from any thread."""
     reconnects: int = 0
     reconnect_reasons: Counter[str] = field(default_factory=Counter)
     retry_delay_s: float = 0.0

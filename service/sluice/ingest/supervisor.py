@@ -34,7 +34,6 @@ from sluice.ingest.start import Start, open_stream, prove_start
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
 from sluice.lsn import show
-from sluice.manifest.values import PipelineState
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
 from sluice.store.probe import probe
@@ -121,17 +120,11 @@ class Ingest:
         if self._session is not None:
             self._session.fail(error)
 
-    @property
-    def stored(self) -> PipelineState | None:
-        """What this process has appended to the manifest, and what it followed; None before. From any thread."""
-        epoch = self._epoch
-        return epoch.log.stored if epoch is not None else None
-
     def refresh(self) -> None:
         """Brings `status` up to this moment. On the event loop."""
         epoch, session, status = self._epoch, self._session, self.status
         if epoch is not None:
-            status.manifest = epoch.log.stored
+            status.manifest, status.stored = epoch.log.stored, lambda: epoch.log.stored
             status.ddl_signal_lacks = epoch.watch.signals.why_not
             status.snapshots.pending = len(epoch.snapshotter.pending)
         if session is None:

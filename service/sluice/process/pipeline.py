@@ -158,7 +158,7 @@ class Process:
         errors = RecentErrors()
         self.ingest = Ingest(options, store, clock=self.stopping, errors=errors)
         if telemetry.spares_requests:
-            reporter.spare(lambda: self.ingest.stored)
+            reporter.spare(lambda: self.ingest.status.stored())  # noqa: PLW0108 - each epoch has another
         self.health = Health(metrics)
         self._metrics = metrics
         self._end_code = 0

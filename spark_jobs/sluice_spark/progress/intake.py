@@ -12,6 +12,7 @@ from sluice.contract.entries import Progress
 from sluice.manifest.reader import read_entries
 from sluice.store.base import ObjectStore
 from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.wakeup import Wakeup
 from sluice_spark.read.window import BEFORE
 
 MAX_BACKLOG = 20_000
@@ -37,6 +38,8 @@ class Intake:
     def __init__(self, store: ObjectStore, ledger: Ledger, *, poll_seconds: float, idle_seconds: float = 0.0) -> None:
         self._store = store
         self._ledger = ledger
+        self.wakeup = Wakeup()
+        """Who rings for entries."""
         self._poll_seconds = poll_seconds
         self._idle_seconds = max(idle_seconds, poll_seconds)
         self._heard_seconds = max(HEARD_SECONDS, idle_seconds) if idle_seconds > poll_seconds else poll_seconds

@@ -17,6 +17,7 @@ import structlog
 from sluice import faults, lsn
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpkeep, time_text
+from sluice.contract.lease import Sign
 from sluice.errors import ObjectMissing
 from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.store.base import ObjectStore
@@ -98,10 +99,9 @@ class Reports:
         faults.point("apply.log.after")
         self._forget(keys.apply_log(self._log_number - KEPT), self._log_number)
 
-    @property
-    def numbers(self) -> tuple[int, int]:
-        """Of the newest log and the newest completion that are stored. From any thread."""
-        return self._log_number, self._complete_number
+    def sign(self, *, round_at: float, succeeded_at: float) -> Sign:
+        """What the lease says of a loop that went round and had success then (unix seconds). From any thread."""
+        return Sign(round_at, succeeded_at, self._log_number, self._complete_number)
 
     @property
     def readable_lsn(self) -> int:

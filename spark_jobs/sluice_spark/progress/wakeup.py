@@ -6,6 +6,9 @@ Invariant: no ring is lost between two rounds of the loop, and any number of the
 import threading
 from concurrent.futures import Future
 
+from sluice.store.base import ObjectStore
+from sluice.store.doorbell import Listener
+
 
 class Wakeup:
     """`ring` may be called from any thread, the rest from the loop's."""
@@ -15,6 +18,16 @@ class Wakeup:
         self._number = 0
         self.rung: Future[None] = Future()
         """Done once somebody rang since the last `take`."""
+        self._bell: Listener | None = None
+
+    def listen(self, store: ObjectStore) -> None:
+        """Hears the ingest of this machine that works on `store`, until `close`."""
+        self._bell = Listener(store, "applier", self.ring)
+
+    def close(self) -> None:
+        """Hears nobody any more."""
+        if self._bell is not None:
+            self._bell.close()
 
     def ring(self, number: int) -> None:
         """The manifest has entry `number`, says somebody."""
