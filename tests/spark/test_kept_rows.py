@@ -168,6 +168,35 @@ def test_a_history_that_tracks_an_unknown_column_is_refused_by_its_name(pipeline
     assert "'status'" in _apply(pipeline, {"kind": "history", "track": ["status"]}, state="stale")
 
 
+@pytest.mark.parametrize("name", ["v", "w"])
+def test_a_tracked_column_is_known_by_its_number_when_its_name_changes(pipeline: Pipeline, name: str) -> None:
+    target = {"kind": "history", "track": [name]}
+    identity, value, big = SCHEMA.columns
+    pipeline.begin(SCHEMA, {"id": 1, "v": 1, "big": "b"})
+    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 2}, unchanged=("big",))], SCHEMA)
+    after = table_schema(identity, replace(value, name="w"), big, version=2)
+    pipeline.manifest.table(after, state="live")
+    for number, text in ((2, "other"), (3, "other")):
+        pipeline.manifest.transaction([Change("u", {"id": 1, "w": number, "big": text})], after)
+    row = pipeline.apply(max_window_bytes=1, tables={"public.items": {"targets": [target]}}).tables["16385"]
+    assert row.state == "live", row.reason
+    rows = lake.rows_in(pipeline.path(), metadata=True)
+    assert sorted((row["w"], row["big"]) for row in rows) == [(1, "b"), (2, "other"), (3, "other")]
+
+
+def test_a_history_is_made_from_before_the_column_that_it_tracks_was_added(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA, {"id": 1, "v": 1, "big": "b"})
+    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 2}, unchanged=("big",))], SCHEMA)
+    after = table_schema(*SCHEMA.columns, column("more", 4, INT4, missing="7"), version=2)
+    pipeline.manifest.table(after, state="live")
+    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 3, "more": 8}, unchanged=("big",))], after)
+    target = {"kind": "history", "track": ["more"]}
+    row = pipeline.apply(max_window_bytes=1, tables={"public.items": {"targets": [target]}}).tables["16385"]
+    assert row.state == "live", row.reason
+    rows = lake.rows_in(pipeline.path(), metadata=True)
+    assert sorted((row["v"], row["more"]) for row in rows) == [(2, 7), (3, 8)]
+
+
 def test_versions_keep_the_values_of_a_renamed_column_and_have_the_default_of_a_later_one(pipeline: Pipeline) -> None:
     _begun(pipeline, HISTORY, DIRECT)
     identity, value, big = SCHEMA.columns

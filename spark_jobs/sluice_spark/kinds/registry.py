@@ -1,6 +1,7 @@
 """Which kind a lake table is, by configuration and by what its source table can send."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib import import_module
 
 from sluice.contract.evolution import refuse_alike
@@ -23,7 +24,21 @@ def registered(name: str) -> Kind:
 def kind_of(state: TableState, schema: TableSchema) -> Kind:
     """What the lake table of `state` holds, which is one of a pipeline's lake tables, in the version `schema`."""
     target = fed(state)
+    if target.track:
+        target = replace(target, track=_names_of(target.track, state, schema))
     return registered(target.kind).configured(target).of(schema)
+
+
+def _names_of(track: Iterable[str], state: TableState, schema: TableSchema) -> tuple[str, ...]:
+    """The configured columns as `schema` calls them. The configuration names them as one version of the table does,
+    and a window may be of an earlier one, or a later one. Names that no version has stay.
+    """
+    versions = sorted((*state.schemas.values(), schema), key=lambda one: one.version)
+    numbers = {column.name: column.attnum for one in versions for column in one.columns}
+    names = {column.attnum: column.name for column in schema.columns}
+    found = tuple(names.get(numbers[name], "") if name in numbers else name for name in track)
+    # None of them is there yet, or any more. No column would mean all of them; the key says that nothing is tracked.
+    return tuple(filter(None, found)) or tuple(column.name for column in schema.key_columns)
 
 
 def other_kind(state: TableState, columns: Iterable[str]) -> Reason | None:
