@@ -32,7 +32,7 @@ from sluice_spark.maintenance.scheduler import Maintenance
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.intake import Intake
-from sluice_spark.progress.reports import Reports
+from sluice_spark.progress.reports import Reports, require_none_quarantined
 from sluice_spark.progress.spool_upkeep import Upkeep
 from sluice_spark.progress.start import left_behind, open_ledger
 from sluice_spark.progress.table_progress import Work
@@ -176,7 +176,8 @@ class Applier:
                     self._drain()
                     self._upkeep.stop()
             self._report(force=True)
-            self._require_none_quarantined()
+            if (self._options.once or self._options.until_lsn) and not self._stop.is_set():
+                require_none_quarantined(self._ledger)
         except ServiceError as error:
             self._telemetry.note("lease" if isinstance(error, WriterFenced) else "apply", error)
             raise
@@ -430,23 +431,6 @@ class Applier:
             for key, row in report.items()
             if ledger.works(key) and not ledger.tables[key].quarantined and not ledger.halted(key)
         )
-
-    def _require_none_quarantined(self) -> None:
-        """With `once` or `until_lsn` the exit code says that some tables did not get there.
-
-        A table that ingest has set aside does not count: no change of it waits in the spool.
-        """
-        ledger = self._ledger
-        behind = [
-            row
-            for table_id, row in ledger.report().items()
-            if ledger.tables[table_id].quarantined and ledger.works(table_id)
-        ]
-        if behind and (self._options.once or self._options.until_lsn) and not self._stop.is_set():
-            names = ", ".join(row.title for row in behind)
-            raise ApplyError(
-                f"{len(behind)} of {len(self._ledger.tables)} tables are quarantined: {names}; {behind[0].reason}"
-            )
 
     def _report(self, *, force: bool = False) -> None:
         began = time.monotonic()

@@ -53,7 +53,7 @@ class History(Settled):
         if unknown:
             raise UnsupportedChange(
                 f"{schema.qualified_name}: its history tracks column {unknown[0]!r}, which the table does not have;"
-                " correct `track` in the configuration and start the applier again"
+                " correct `track` in the configuration, start the applier again, and resync the table"
             )
         return tuple(column for column in schema.columns if not self.track or column.name in self.track)
 

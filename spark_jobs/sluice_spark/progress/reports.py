@@ -18,11 +18,12 @@ from sluice import faults, lsn
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpkeep, time_text
 from sluice.contract.lease import Sign
-from sluice.errors import ObjectMissing
+from sluice.errors import ApplyError, ObjectMissing
 from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.opening import Lake
 from sluice_spark.options import ApplyOptions
+from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.offers import Offers
 
 _log = structlog.get_logger("sluice.apply")
@@ -156,3 +157,13 @@ class Reports:
     def _forget(self, key: str, number: int) -> None:
         if number > KEPT:
             self._store.delete(key)
+
+
+def require_none_quarantined(ledger: Ledger) -> None:
+    """Raises ApplyError for tables that did not get to the end. One that ingest has set aside does not count: no change
+    of it waits in the spool.
+    """
+    behind = [row for key, row in ledger.report().items() if ledger.tables[key].quarantined and ledger.works(key)]
+    if behind:
+        names = ", ".join(row.title for row in behind)
+        raise ApplyError(f"{len(behind)} of {len(ledger.tables)} tables are quarantined: {names}; {behind[0].reason}")
