@@ -312,6 +312,9 @@ class Snapshot:
     A snapshot of several entries names in its first one the `relations` (oids) that it reads, and is
     final only with every block of each. How entries of several moments are put together is in
     `contract.chunks`. Without `relations` all entries are of one moment.
+
+    With `awaits_shape` the table is `pending` instead of `live` after the final one: the catalog has shown another
+    shape by then.
     """
 
     kind: ClassVar[str] = "snapshot"
@@ -325,6 +328,7 @@ class Snapshot:
     fingerprint: str = ""
     relations: tuple[str, ...] = ()
     ranges: tuple[BlockRange, ...] = ()
+    awaits_shape: bool = False
 
 
 @dataclass(frozen=True, slots=True)

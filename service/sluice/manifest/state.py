@@ -26,6 +26,7 @@ from sluice.contract.entries import (
     Snapshot,
     Table,
 )
+from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.lsn import show
@@ -286,7 +287,8 @@ def _with_snapshot(state: PipelineState, entry: Entry, chunk: Snapshot) -> Table
         return after
     return replace(
         after,
-        state=State.LIVE,
+        state=State.PENDING if chunk.awaits_shape else State.LIVE,
+        why=Reason(ReasonCode.SHAPE_AWAITED) if chunk.awaits_shape else None,
         lsn=known.snapshot_lsn,
         relfilenode=chunk.relfilenode,
         fingerprint=chunk.fingerprint,

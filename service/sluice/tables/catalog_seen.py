@@ -52,6 +52,16 @@ class CatalogJudge:
         elif known.state == State.QUARANTINED and generations.stale.may_try(facts, known):
             generations.begin(facts, known, Unseen(Cause.RECOVERED, "the table could not be carried before"))
 
+    def awaits(self, facts: TableFacts, state: TableState, wal_end: int) -> bool:
+        """Whether the catalog showed another shape than the newest one of `state`, when the server was at `wal_end`: it
+        is awaited from now on.
+        """
+        latest = latest_schema(state)
+        if latest is None or same_columns(latest, relation_of(facts), facts):
+            return False
+        self._awaited[facts.oid] = fingerprint(facts), wal_end
+        return True
+
     def _take_carried(
         self, facts: TableFacts, known: TableState, wal_end: int, before: Mapping[str, TableState]
     ) -> None:

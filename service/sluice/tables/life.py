@@ -41,7 +41,7 @@ class TableLives:
         self._shapes = ShapeChanges(self._register)
         self._looks = CatalogJudge(self._register, self._generations, self._shapes)
         self._resolved: dict[RelationVersion, TableSchema | None] = {}
-        self._examined: dict[int, TableFacts] = {}
+        self._examined: dict[int, tuple[TableFacts, int]] = {}
         """By oid, of tables whose rows are being read: what a look has found."""
         self._prepared: dict[int, int] = {}
         """By oid, the newest generation whose rows may be read: what began it waits for nothing of the stream."""
@@ -222,7 +222,7 @@ class TableLives:
         facts = seen.facts
         known, now = seen.before.get(str(facts.oid)), self._register.state(facts.oid)
         if now is not None and now.state == State.SNAPSHOT:
-            self._examined[facts.oid] = facts
+            self._examined[facts.oid] = facts, seen.wal_end
         # Each entry counts what waits for a table that is paused.
         if now is not known and (now is None or known is None or replace(now, paused=known.paused) != known):
             return False
@@ -247,9 +247,13 @@ class TableLives:
             return False
         if self._generations.outdated(state):
             return False
-        facts = self._examined.get(oid)
-        if entry.final and facts is not None and compare(entry.relfilenode, entry.fingerprint, facts) is not None:
-            return False
+        examined = self._examined.get(oid)
+        if entry.final and examined is not None:
+            facts, wal_end = examined
+            if compare(entry.relfilenode, entry.fingerprint, facts) is not None:
+                return False
+            # It is not live without a shape that was seen: no row may ever announce it.
+            entry = replace(entry, awaits_shape=self._looks.awaits(facts, state, wal_end))
         self._register.publish_snapshot(entry, first=state.snapshot is None)
         if entry.final:
             self._generations.stale.taken(oid)
