@@ -212,7 +212,9 @@ class Applier:
             if change[1:3] in lake.taken:
                 raise Finding(f"{lake.schema.qualified_name}: the change at {change[1]:#x} is there twice")
             lake.taken.add((change[1], change[2]))
-            _fold(rows, _projected(change, version, lake.schema), lake.schema, strict=True,
+            # What came while the table was out of the publication is missing until a look finds that out.
+            strict = change[1] <= self.ledger.examined_lsn
+            _fold(rows, _projected(change, version, lake.schema), lake.schema, strict=strict,
                   where=lake.schema.qualified_name)  # fmt: skip
         lake.rows, lake.marker, lake.version = rows, window.last_seq, lake.version + 1
         from_lsn = max(changes[-1][0][1], state.schema_lsns.get(newest, 0) + 1)

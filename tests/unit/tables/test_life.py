@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.entries import Table
+from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import DROPPED
 from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
+from sluice.manifest.state import decided
 from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
@@ -106,3 +107,31 @@ def test_a_pause_changes_nothing_but_that_it_is_one_and_a_second_one_nothing() -
     assert [(one.state, one.paused, one.schema) for one in _changes(found)] == [(None, True, None)]
     assert lives.decide(events.PauseAsked("7", paused=False), _moment(state)) == Decided(answer=True, decisions=())
     assert lives.decide(events.PauseAsked("8", paused=True), _moment(state)) == Decided(answer=False, decisions=())
+
+
+def test_a_snapshot_ends_pending_when_a_look_has_found_a_column_that_it_does_not_have() -> None:
+    """No row may ever announce the column, and the look that found it has passed."""
+    lives = _lives()
+    at = _moment(_state(), Answers(40, {7: SEVEN}))
+    joined = lives.decide(events.CatalogSeen(SEVEN, at.state.tables, wal_end=40), at)
+    state = _applied(at.state, joined)
+    prepared = lives.decide(events.SnapshotDue(SEVEN), _moment(state))
+    assert isinstance(prepared, Decided)
+    state = _applied(state, prepared)
+    wider = replace(SEVEN, columns=(ID, replace(ID, name="c2", attnum=2, in_primary_key=False, in_identity=False)))
+    wider = replace(wider, attributes=2)
+    for facts, ended in ((wider, State.PENDING), (SEVEN, State.LIVE)):
+        lives.decide(events.CatalogSeen(facts, state.tables, wal_end=60), _moment(state, Answers(60, {7: facts})))
+        entry = Snapshot("7", 1, 1, 50, (), final=True, relfilenode=SEVEN.relfilenode, fingerprint=fingerprint(SEVEN))
+        read = lives.decide(events.SnapshotRead(entry), _moment(state))
+        assert isinstance(read, Decided)
+        assert read.answer is True
+        assert _applied(state, read).tables["7"].state == ended
+
+
+def _applied(state: PipelineState, found: object) -> PipelineState:
+    assert isinstance(found, Decided)
+    for one in found.decisions:
+        if isinstance(one, TableChange):
+            state = decided(state, one.entry, written_at=NOON.isoformat())
+    return state
