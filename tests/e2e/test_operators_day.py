@@ -59,6 +59,7 @@ class Day:
         self.folder, self.database = folder, database
         self.installed = Installation(folder)
         self.config = folder / "sluice.yaml"
+        (folder / "empty").mkdir()
         locked = folder / "locked"
         locked.mkdir()
         locked.chmod(0o500)

@@ -80,9 +80,9 @@ CASES = (
     _case(NEW, "doctor", slow=True),
     _case(NEW, "status", 11, says="new"),
     _case(NEW, "status --fleet {folder}", 11, 12, says="shop", configured=False),
-    _case(NEW, "status --fleet {folder}/locked", 2, says="no configuration", configured=False),
+    _case(NEW, "status --fleet {folder}/empty", 2, says="no configuration", configured=False),
     _case(
-        NEW, "fleet {folder}/locked --listen 127.0.0.1:0", 2, says="no pipeline to run", configured=False, forms=False
+        NEW, "fleet {folder}/empty --listen 127.0.0.1:0", 2, says="no pipeline to run", configured=False, forms=False
     ),
     _case(NEW, "fleet {folder}/nowhere", 2, says="is not a folder", configured=False, forms=False, slow=True),
     _case(NEW, "slot show", says="has not run yet"),
