@@ -160,8 +160,10 @@ class Applier:
                 turns=self._turns,
             )
             with closing(self._workers):
-                # What is pruned is judged by this report: a lake table that is new is in it.
-                self._report()
+                if last_log is not None and not self._ledger.tables.keys() <= last_log.tables.keys():
+                    # What is pruned is judged by reports: a lake table that is new is in this one, before entries are
+                    # read which say through where the others are complete.
+                    self._report()
                 try:
                     self._upkeep.start()
                     self._intake.wakeup.listen(self._store)

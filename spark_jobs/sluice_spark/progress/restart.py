@@ -157,6 +157,7 @@ def restore(
         progress.stale = last.why
     elif has_snapshot and last.committed_seq == marker:
         progress.pending.applied_seq = max(progress.pending.applied_seq, last.through_seq)
+        progress.pending.confirmed_lsn = last.complete_through_lsn
         # A gap that was closed without a row left no marker.
         progress.pending.snapshot_lsn = state.after_lsn(progress.pending.applied_seq + 1)
     return progress

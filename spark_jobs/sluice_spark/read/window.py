@@ -129,6 +129,8 @@ class PendingChanges:
     """Whether rows that were read again become rows of the lake table."""
     reported_lsn: int = 0
     """Through which LSN an earlier process reported the table to be complete."""
+    confirmed_lsn: int = 0
+    """The same where the lake table stands as it was reported: it has not become less since."""
     halted_seq: int = 0
     """The entry of a gap that is open: nothing behind it is taken in. 0 without one."""
     skipped: tuple[int, int] | None = None
@@ -385,7 +387,7 @@ class PendingChanges:
             return 0
         following = self._next()
         known = following[1] if following else newest_lsn
-        return max(self.snapshot_lsn, known if held_lsn is None else min(known, held_lsn))
+        return max(self.snapshot_lsn, self.confirmed_lsn, known if held_lsn is None else min(known, held_lsn))
 
     def through_seq(self, newest_seq: int) -> int:
         """The last entry of which every change is in the lake, when entries up to `newest_seq` have
