@@ -52,6 +52,7 @@ def table(name: str, **changes: Any) -> Document:
         "note": "",
         "resync_at": None,
         "ignored_columns": [],
+        "target": "",
         "maintenance": {
             "tidied_version": 200,
             "vacuumed_version": 190,
@@ -170,6 +171,7 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
             "pending_entries": 3,
             "last_record_at": (now - timedelta(seconds=2)).isoformat(),
             "left_out": {},
+            "left": {},
         },
         "snapshot": {
             "tables_done": 8,

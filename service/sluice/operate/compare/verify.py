@@ -123,7 +123,7 @@ class Run:
                 else:
                     logger.info("the gap is closed", table=closed.name, rows=closed.repaired, lsn=show(closed.lsn))
         now = self.lake_tables()
-        verdicts = self.compared([now[state.key] for state in states], say)
+        verdicts = self.compared([now.get(state.key, state) for state in states], say)
         for place, verdict in enumerate(verdicts):
             if verdict.outcome == DIFFERENT:
                 try:
