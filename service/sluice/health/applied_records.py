@@ -1,9 +1,10 @@
 """What the applier has stored about its work: its newest report and boundary, and that it lives."""
 
 import time
+from datetime import datetime
 
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, Complete
+from sluice.contract.applied import AppliedLog, Complete, time_of
 from sluice.contract.lease import Holder, Sign
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing
 from sluice.manifest.newest_record import newest_complete, newest_log
@@ -11,6 +12,8 @@ from sluice.store.base import ObjectStore
 
 QUIET_SECONDS = 60.0
 """Between two looks while nothing is appended and nothing waits, where requests are spared."""
+LATE_SECONDS = 90.0
+"""An applier that was not heard for so long is looked for each time: one that lives has renewed its lease since."""
 
 
 class AppliedRecords:
@@ -24,11 +27,12 @@ class AppliedRecords:
         """The newest report, as old as the last sign of life of who wrote it."""
         self.completed: Complete | None = None
 
-    def read(self, *, quiet: bool) -> None:
+    def read(self, *, quiet: bool, now: datetime) -> None:
         """Looks for newer ones; not each time, and for little, while it is `quiet`: then whoever renews the lease says
         which are the newest. Raises StoreError, ManifestCorrupt, FormatTooNew.
         """
-        if quiet and time.monotonic() - self._read_at < QUIET_SECONDS:
+        late = self.applied is not None and now.timestamp() - time_of(self.applied.written_at) > LATE_SECONDS
+        if quiet and not late and time.monotonic() - self._read_at < QUIET_SECONDS:
             return
         self._read_at = time.monotonic()
         holder, known = self._holder(), self.applied

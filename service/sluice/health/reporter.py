@@ -139,7 +139,7 @@ class Reporter:
     def _read_records(self) -> None:
         state = self._manifest()
         quiet = state is not None and state.seq == self._known.seq and not self._pending_entries
-        self._records.read(quiet=quiet)
+        self._records.read(quiet=quiet, now=self._clock())
 
     def _read_seldom(self) -> None:
         if self._spares and time.monotonic() - self._seldom_at < SELDOM_SECONDS:

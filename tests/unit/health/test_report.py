@@ -343,3 +343,29 @@ def test_a_look_that_spares_requests_asks_nothing_while_nothing_changes_and_miss
     report = reporter.take()
     assert report.complete_lsn == 200
     assert report.manifest.seq == pipeline.log.state.seq
+
+
+def test_an_applier_that_lives_again_after_the_store_was_away_is_not_called_dead_for_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed = [0.0]
+    monkeypatch.setattr("sluice.health.reporter.time.monotonic", lambda: 1000.0 + passed[0])
+    pipeline = RecordedPipeline()
+    pipeline.table("orders")
+    pipeline.applied("orders", complete_through_lsn=100, through_seq=pipeline.log.state.seq)
+    holds(pipeline, "a", sign=Sign(NOW.timestamp(), 0.0, 1, 0), at=NOW)
+    reporter = Reporter(
+        pipeline="shop",
+        store=pipeline.store,
+        lake_uri="file:///lake",
+        source=None,
+        clock=lambda: NOW + timedelta(seconds=passed[0]),
+    )
+    reporter.spare(lambda: pipeline.log.state)
+    reporter.take()
+    passed[0] = 95.0  # a renewal failed meanwhile
+    reporter.take()
+    alive = NOW.timestamp() + 96
+    holds(pipeline, "a", sign=Sign(alive, alive, 1, 0), at=NOW)
+    passed[0] = 125.0
+    assert reporter.take().verdict.problems == ()
