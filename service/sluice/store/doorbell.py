@@ -21,6 +21,8 @@ Party = Literal["ingest", "applier"]
 """Who waits: ingest for requests of operators, the applier for manifest entries."""
 _SIZE = struct.calcsize("<Q")
 _IS_THERE = sys.platform == "linux"
+TAKEN_SECONDS = 5.0
+"""Between two attempts to listen while another process does."""
 
 
 class Doorbell:
@@ -43,33 +45,44 @@ class Doorbell:
 
 class Listener:
     """Calls `heard`, with the number, for rings at the `party` that works on `store`, from a thread of its own, until
-    `close`. Does nothing where another process hears them already.
+    `close`. Where another process hears them already, it waits until that one is gone.
     """
 
     def __init__(self, store: ObjectStore, party: Party, heard: Callable[[int], None]) -> None:
         self._heard = heard
         self._address = _address(store, party)
-        self._closing = False
+        self._lock, self._closing = threading.Lock(), threading.Event()
         self._socket = _bound(self._address) if _IS_THERE else None
         self._thread = threading.Thread(target=self._listen, name="doorbell", daemon=True)
-        if self._socket is not None:
+        if _IS_THERE:
             self._thread.start()
 
     def close(self) -> None:
         """Hears nothing any more. The next process may listen at once."""
-        self._closing = True
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RD)
+        with self._lock:
+            self._closing.set()
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RD)
+        if _IS_THERE:
             self._thread.join()
-            self._socket.close()
 
     def _listen(self) -> None:
-        assert self._socket is not None
-        while not self._closing:
-            said = self._socket.recv(_SIZE + 1)
-            if len(said) == _SIZE and not self._closing:
-                self._heard(struct.unpack("<Q", said)[0])
+        while (bell := self._bell()) is None:
+            if self._closing.wait(TAKEN_SECONDS):
+                return
+        with bell:
+            while not self._closing.is_set():
+                said = bell.recv(_SIZE + 1)
+                if len(said) == _SIZE and not self._closing.is_set():
+                    self._heard(struct.unpack("<Q", said)[0])
+
+    def _bell(self) -> socket.socket | None:
+        """None while another process has the name: one that was replaced may be frozen, and keeps it until it ends."""
+        with self._lock:
+            if self._socket is None and not self._closing.is_set():
+                self._socket = _bound(self._address)
+            return self._socket
 
 
 def _address(store: ObjectStore, party: Party) -> bytes:

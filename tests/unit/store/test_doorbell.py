@@ -3,6 +3,7 @@
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -80,3 +81,26 @@ def test_a_second_process_of_a_place_hears_nothing_until_the_first_is_gone(store
     third.wait_for(2)
     after.close()
     assert (first.numbers, second.numbers, third.numbers) == ([1], [], [2])
+
+
+def test_who_takes_over_from_a_frozen_process_hears_once_that_one_has_ended(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.store.doorbell.TAKEN_SECONDS", 0.01)
+    frozen, successor = Heard(), Heard()
+    first = Listener(store, "applier", frozen)
+    second = Listener(store, "applier", successor)
+    first.close()
+    deadline = time.monotonic() + PATIENCE
+    while not successor.numbers and time.monotonic() < deadline:
+        Doorbell(store, "applier").ring(1)
+        threading.Event().wait(0.01)
+    second.close()
+    assert successor.numbers
+    assert not frozen.numbers
+
+
+def test_who_waits_for_a_taken_bell_may_be_closed(store: MemoryStore, heard: Heard) -> None:
+    waiting = Listener(store, "applier", Heard())
+    waiting.close()
+    assert not waiting._thread.is_alive()
