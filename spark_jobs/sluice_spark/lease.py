@@ -243,7 +243,10 @@ def _saw_end(process: Process, *, of: Process) -> bool:
     here = (process.machine, process.boot, process.namespace)
     if not process.boot or not process.namespace or (of.machine, of.boot, of.namespace) != here:
         return False
-    return not _runs(of.pid) or (bool(of.started) and of.started != _started(of.pid))
+    if not _runs(of.pid):
+        return True
+    started = _started(of.pid)  # not to be seen of the process of another user where /proc hides them
+    return bool(of.started and started) and of.started != started
 
 
 def _runs(pid: int) -> bool:

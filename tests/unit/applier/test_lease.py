@@ -9,7 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -380,3 +380,25 @@ def test_a_renewal_says_how_far_the_loop_of_its_holder_has_come() -> None:
     owner.acquire()
     owner.renew(sign=Sign(990.0, 980.0, 7, 3))
     assert Holder.decode(store.get(keys.APPLY_LEASE)).sign == Sign(990.0, 980.0, 7, 3)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a /proc that hides processes")
+def test_a_living_holder_of_another_user_is_not_taken_for_dead_where_its_process_is_hidden() -> None:
+    holder = replace(current_process(), pid=os.getpid())
+    program = (
+        "import json, os, sys; from sluice.contract.lease import Process; "
+        "from sluice_spark.lease import _saw_end, current_process; "
+        "os.setgid(65534); os.setuid(65534); "
+        "print(_saw_end(current_process(), of=Process(**json.loads(sys.argv[1]))))"
+    )
+    hidden = 'mount -t proc -o hidepid=2 proc /proc && exec "$0" -c "$1" "$2"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", hidden, sys.executable, program, json.dumps(asdict(holder))],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    if "mount" in done.stderr or "unshare" in done.stderr:
+        pytest.skip("this machine lets nobody mount")
+    assert done.stdout == "False\n", done.stderr
