@@ -69,6 +69,7 @@ class Intake:
         if self._catching_up or now >= self.next_look:
             self._look(now)
         elif rung > ledger.read_seq and now >= self._deaf_until:
+            self.next_look = now  # should the store not answer: nobody rings again
             self._look(now, rung=rung)
         return self._catching_up or again > 0
 

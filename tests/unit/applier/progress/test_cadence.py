@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from sluice.contract import keys
 from sluice.contract.applied import Complete
 from sluice.contract.entries import Progress
-from sluice.errors import ManifestCorrupt
+from sluice.errors import ManifestCorrupt, StoreUnavailable
 from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
 from sluice_spark.applied_window import Applied
@@ -100,12 +100,15 @@ class World:
 
 
 class Store(MemoryStore):
-    """Counts listings and reads."""
+    """Counts listings and reads, and may be away."""
 
     listings = gets = 0
+    away = False
 
     def get(self, key: str) -> bytes:
         self.gets += 1
+        if self.away:
+            raise StoreUnavailable("away")
         return super().get(key)
 
     def list(self, *args: Any, **kwargs: Any) -> Iterator[str]:
@@ -416,3 +419,17 @@ def test_a_look_at_the_end_of_the_manifest_is_one_request_and_a_gap_is_found_soo
     world.store.delete(keys.manifest_entry(lost))
     with pytest.raises(ManifestCorrupt, match=f"entry {lost} is missing"):
         world.look(now=2 * GAPS_SECONDS)
+
+
+def test_an_entry_is_read_at_once_when_the_store_answers_again_after_it_failed_at_the_ring() -> None:
+    world = World(1)
+    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
+    world.look(now=10.0)
+    world.intake.read(now=10.1, rung=world.change(0))
+    seq = world.change(0)
+    world.store.away = True
+    with pytest.raises(StoreUnavailable):
+        world.intake.read(now=20.0, rung=seq)
+    world.store.away = False
+    world.intake.read(now=25.0)
+    assert world.ledger.read_seq == seq
