@@ -87,6 +87,14 @@ class Pipeline:
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
+    def may_pass(self, failure: ServiceError, *, after: float) -> bool:
+        """Whether it is tried again by itself, so many seconds after the start of this process. A killed one leaves its
+        leases behind until they run out.
+        """
+        if isinstance(failure, WriterFenced):
+            return after < self.options.left_behind_seconds
+        return failure.exit_code == ApplyError.exit_code
+
     def status(self) -> dict[str, Any]:
         return {
             "state": self.state,
@@ -97,7 +105,7 @@ class Pipeline:
 
     def _run(self) -> None:
         structlog.contextvars.bind_contextvars(pipeline=self.options.pipeline)
-        backoff, own = Backoff(PAUSES_SECONDS), time.monotonic() + self.options.lease_seconds
+        backoff, first = Backoff(PAUSES_SECONDS), time.monotonic()
         while not self._ended:
             began = time.monotonic()
             try:
@@ -110,9 +118,7 @@ class Pipeline:
                 failure = ServiceError(f"an unexpected error ({type(error).__name__})")
             if self._fleet.is_over():
                 return
-            # A killed process leaves its leases behind until they run out.
-            passes = isinstance(failure, ApplyError) or failure.exit_code == ApplyError.exit_code
-            passes = passes or (isinstance(failure, WriterFenced) and time.monotonic() < own)
+            passes = self.may_pass(failure, after=time.monotonic() - first)
             self.error, self.code = str(failure), failure.exit_code
             self.state = "waiting" if passes else "failed"
             _log.error("the applier of a pipeline stopped", error=failure, hint=failure.hint, tried_again=passes)

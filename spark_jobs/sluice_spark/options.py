@@ -17,8 +17,8 @@ from sluice.errors import UsageError
 AUTO = "auto"
 WAYS = (AUTO, *applied.WAYS)
 """How windows are committed (`sluice.contract.applied`); auto chooses for each window."""
-
-
+START_SECONDS = 30.0
+"""What a start may take before it meets the lease of a process that was killed."""
 SHORTEST_VACUUM_SECONDS = 3600.0
 """Another process may still read, or be about to commit, what is younger."""
 
@@ -109,6 +109,11 @@ class ApplyOptions:
                 _offered(f"tables.{table}.targets.kind", target.kind, lake_kinds.KINDS)
         if min(self.workers, self.max_window_bytes, self.max_memory_bytes) < 1:
             raise UsageError("workers, max_window_bytes and max_memory_bytes must be at least 1")
+
+    @property
+    def left_behind_seconds(self) -> float:
+        """For so long the lease of a process that was killed may keep the next one from the lake, its start included."""
+        return max(self.lease_seconds, self.idle_lease_seconds) + START_SECONDS
 
     def targets_of(self, qualified_name: str) -> tuple[LakeTarget, ...]:
         """The lake tables that are configured for a table, by name."""

@@ -36,6 +36,8 @@ def up(invocation: Invocation) -> int:
         reread=config_reload.of_applier(invocation, seen=seen, log_format=log_format),
     )
     applier = ApplierCommand(
-        wiring.applier_command(), environment=wiring.applier_environment(options, dict(os.environ))
+        wiring.applier_command(),
+        environment=wiring.applier_environment(options, dict(os.environ)),
+        lease_seconds=wiring.left_behind_seconds(settings),
     )
     return start_ingest.start(invocation, settings, seen=seen, applier=applier)

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from sluice.source.sessions import SourceOptions
     from sluice.store.base import ObjectStore
 
+IDLE_LEASE_SECONDS = 120.0
+"""Of an applier that rests, where a renewal costs money."""
+_LEFT_BEHIND_SECONDS = 30.0
+"""Beyond a lease: what a start takes before it meets the lease of a process that was killed."""
 _MEBI = 1024**2
 READERS = {"sluice_lake", "duckdb"}
 """What commands that read the lake need."""
@@ -140,6 +144,11 @@ def limits_to_see(settings: Settings) -> tuple[str, ...]:
     return tuple(f"source.{name}" for name in names if getattr(settings.source, name) is not None)
 
 
+def left_behind_seconds(settings: Settings) -> float:
+    """For so long the lease of an applier that was killed may keep the next one from the lake."""
+    return (IDLE_LEASE_SECONDS if settings.spool.is_remote else 30.0) + _LEFT_BEHIND_SECONDS
+
+
 def apply_options(
     settings: Settings,
     *,
@@ -181,7 +190,7 @@ def apply_options(
         "poll_seconds": settings.apply.poll,
         "idle_poll_seconds": settings.idle_poll,
         "report_seconds": 15.0 if settings.spool.is_remote else 1.0,
-        "idle_lease_seconds": 120.0 if settings.spool.is_remote else 0.0,
+        "idle_lease_seconds": IDLE_LEASE_SECONDS if settings.spool.is_remote else 0.0,
         "prune_seconds": 900.0 if settings.spool.is_remote else 60.0,
         "freshness_seconds": settings.apply.freshness,
         "complete_seconds": settings.apply.complete_every,

@@ -24,7 +24,7 @@ from sluice.health.reporter import Reporter
 from sluice.health.tls import TlsFiles
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
-from sluice.process.child_process import ChildProcess, shell_status
+from sluice.process.child_process import ChildProcess, RestartPolicy, shell_status
 from sluice.reloading import FileWatch, Reloading
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
@@ -51,10 +51,13 @@ Targets = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class ApplierCommand:
-    """How to start the applier; the environment carries its options, secrets among them."""
+    """How to start the applier; the environment carries its options, secrets among them. One that was killed keeps
+    the next one from the lake for `lease_seconds` at most.
+    """
 
     command: Sequence[str]
     environment: Mapping[str, str] = field(repr=False)
+    lease_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +172,12 @@ class Process:
         self.stopping.when_over(self._exit_now)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._applier = (
-            ChildProcess(applier.command, environment=applier.environment, on_end=self._applier_ended)
+            ChildProcess(
+                applier.command,
+                environment=applier.environment,
+                on_end=self._applier_ended,
+                policy=RestartPolicy(lease_seconds=applier.lease_seconds),
+            )
             if applier
             else None
         )
