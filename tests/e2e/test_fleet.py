@@ -262,3 +262,30 @@ def test_a_stop_lets_all_pipelines_finish_and_ends_with_0(fleet: Fleet) -> None:
             ([one.slot for one in fleet.databases.values()],),
         ).fetchone()
     assert active == (0,)
+
+
+def test_an_applier_that_reads_nothing_keeps_no_fleet_from_stopping(tmp_path: Path) -> None:
+    """What the fleet says to it is more than a pipe holds."""
+    fleet = Fleet(tmp_path, {})
+    settings: dict[str, Any] = {
+        "version": 1,
+        "pipeline": "shop",
+        "source": {"dsn": f"postgresql://127.0.0.1:{free_port()}/none", "tables": ["public.*"]},
+        "spool": {"uri": (tmp_path / "spool").as_uri()},
+        "lake": {"uri": (tmp_path / "lake").as_uri()},
+        "tables": {f"public.table_{number:04}": {"freshness": "7s"} for number in range(2_000)},
+        "stop_timeout": "2s",
+    }
+    (fleet.folder / "shop.yaml").write_text(yaml.safe_dump(settings))
+    fleet.start()
+    try:
+        fleet.until(lambda: bool(fleet.status()) and bool(fleet.child("sluice_spark.fleet")), "it has its applier")
+        os.kill(fleet.child("sluice_spark.fleet"), signal.SIGSTOP)
+        (fleet.folder / "other.yaml").write_text("surce: {}\n")
+        fleet.process.send_signal(signal.SIGHUP)
+        fleet.until(lambda: bool(json.loads(fleet.get("/status"))["refused"]), "it has read its folder again")
+        assert fleet.stop() == 75, fleet.tail()
+    finally:
+        if fleet.process.poll() is None:
+            fleet.process.kill()
+        fleet.guard.dismiss()

@@ -146,7 +146,8 @@ class Fleet:
             self._log.error("the folder cannot be read, and nothing changes", error=str(error), hint=error.hint)
             return
         self._take(folder)
-        self._applier.feed_again()
+        # In its own time: one that does not read must not keep us from stopping.
+        threading.Thread(target=self._applier.feed_again, name="feed", daemon=True).start()
 
     def _take(self, folder: Folder) -> None:
         """Starts, replaces and ends ingests. The ingest of a file that is refused now goes on as it is."""
