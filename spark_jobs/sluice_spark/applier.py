@@ -120,7 +120,7 @@ class Applier:
         renewal = self._renewal = Renewal(
             self._lease,
             self._telemetry,
-            resting=lambda: time.monotonic() - self._worked_at >= RESTING_SECONDS,
+            resting=self._rests,
             sign=lambda: (
                 self._reports.sign(round_at=self._round_at, succeeded_at=self._telemetry.succeeded_at)
                 if self._round_at
@@ -188,6 +188,9 @@ class Applier:
             self.gave_lease_back = self._lease.release()
             self._telemetry.owns(held=False)
             self._lake.close()
+
+    def _rests(self) -> bool:
+        return not self._running and time.monotonic() - self._worked_at >= RESTING_SECONDS
 
     def _maintained(self) -> Maintenance:
         return Maintenance(

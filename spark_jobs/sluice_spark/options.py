@@ -112,7 +112,7 @@ class ApplyOptions:
 
     @property
     def left_behind_seconds(self) -> float:
-        """For so long the lease of a process that was killed may keep the next one from the lake, its start included."""
+        """For so long the lease of a killed process may keep the next one from the lake, its start included."""
         return max(self.lease_seconds, self.idle_lease_seconds) + START_SECONDS
 
     def targets_of(self, qualified_name: str) -> tuple[LakeTarget, ...]:

@@ -2,13 +2,18 @@
 what is said of the others.
 """
 
+import threading
+import uuid
+from concurrent.futures import Future
 from dataclasses import replace
+from typing import Any, cast
 
 from sluice.contract.entries import Changes, Commits, Segment
 from sluice.contract.schema import TableSchema
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.applied_window import Applied
+from sluice_spark.applier import RESTING_SECONDS, Applier
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundary
@@ -132,3 +137,14 @@ def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had() -> None:
     complete = boundary.complete(ledger.report(), since_lsn=since)
     assert complete is not None
     assert not complete.versions.keys() & complete.left_out.keys()
+
+
+def test_an_applier_with_a_long_window_does_not_rest_however_long_ago_it_began() -> None:
+    """Its lease would last four times as long, and as long nobody could take over from a machine that is gone."""
+    options = ApplyOptions(pipeline="p", spool_uri="file:///s", lake_uri="file:///l", idle_lease_seconds=120.0)
+    applier = Applier(options, MemoryStore(uuid.uuid4().hex), cast("Any", None), stop=threading.Event())
+    assert not applier._rests()
+    applier._worked_at -= 2 * RESTING_SECONDS
+    assert applier._rests()
+    applier._running[Future()] = cast("Any", "a window")
+    assert not applier._rests()
