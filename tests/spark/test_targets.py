@@ -216,5 +216,5 @@ def test_readers_find_each_target_under_a_name_of_its_own(pipeline: Pipeline) ->
         "public.items": ("public/items", [ID]),
         "public.items/items_log": ("public/items_log", [ID, "items_log"]),
     }
-    found = now.duckdb().execute('SELECT (SELECT count(*) FROM items), (SELECT count(*) FROM items_log)')
+    found = now.duckdb().execute("SELECT (SELECT count(*) FROM items), (SELECT count(*) FROM items_log)")
     assert found.fetchone() == (3, 4)
