@@ -28,10 +28,10 @@ LOW_HEADROOM, SCARCE_HEADROOM = 0.4, 0.2
 HEADROOM_SECONDS = 4 * 3600.0
 FLUSH_LAG_SECONDS, FLUSH_LAG_CRITICAL_SECONDS = 60.0, 300.0
 """The defaults of the alerts on lag."""
-OUTSIDE_SHARE = 5
-"""Of them, for a look from outside."""
+OUTSIDE_SHARE = 7
+"""Of them, for a look from outside: more than `spool.progress_interval` is where it is not set, and what is late."""
 SILENT_SECONDS = 120.0
-"""An applier reports at least every 20 s; six missed reports are no delay any more."""
+"""An applier renews its lease every 40 s at least; three missed renewals are no delay any more."""
 CHILD_START_SECONDS = 180.0
 """What Spark may take from its start to its first report."""
 CLOCK_SECONDS = 60.0

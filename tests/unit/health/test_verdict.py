@@ -40,6 +40,7 @@ from sluice.health.report import Report
 from sluice.health.reporter import Reporter
 from sluice.health.verdict import CARRYING, STATES, Verdict, judge
 from sluice.manifest.values import PipelineState
+from sluice.settings.spool import SpoolSettings
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
 from tests.support.recorded import NOW, RecordedPipeline
@@ -488,3 +489,10 @@ def test_what_no_look_has_examined_for_a_minute_is_a_problem_while_changes_flow(
     process = WELL_PROCESS if streaming else ProcessSeen("reconnecting", False)
     found = judge(replace(WELL, manifest=manifest, process=process)).problems
     assert [problem.code for problem in found if problem.code == "catalog.unexamined"] == codes
+
+
+@pytest.mark.parametrize("spool", ["s3://bucket/spool", "file:///spool"])
+def test_the_log_of_others_between_two_advances_is_no_lag_of_the_pipeline(spool: str) -> None:
+    """Nobody can tell it from changes of the pipeline from outside, and an advance may be ten seconds late."""
+    seconds = SpoolSettings.model_validate({"uri": spool}).advance_interval + 10
+    assert "ingest.behind" not in codes(replace(WELL, process=None, flush_lag_seconds=seconds))
