@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from sluice.contract.schema import TableSchema
 from sluice_spark.lake import expiring
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from tests.spark import lake
-from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
+from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.table_audit import check_files
@@ -113,6 +114,21 @@ def test_columns_that_were_renamed_before_a_resync_keep_their_values(
     before = {(1, 1), (1, 10), (2, 2), (3, 3), (4, 4)} if target is HISTORY else {(1, 10), (2, 2), (4, 4)}
     assert {(row["id"], row["w"]) for row in found} == before | {(3, 33)}
     assert {row["more"] for row in found} == {7}
+
+
+@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+def test_a_column_of_another_type_stops_the_table_by_its_name_and_keeps_its_rows(
+    pipeline: Pipeline, target: dict[str, Any]
+) -> None:
+    exact = table_schema(column("id", 1, INT4, key=True), column("n", 2, NUMERIC, typmod=(10 << 16 | 2) + 4))
+    pipeline.begin(exact, {"id": 1, "n": Decimal("1.25")})
+    _apply(pipeline, target)
+    identity, number = exact.columns
+    cut = table_schema(identity, column("n", 2, NUMERIC, typmod=(10 << 16 | 1) + 4), version=2)
+    assert cut.columns[1].lake.sql != number.lake.sql
+    _with_other_columns(pipeline, cut, [{"id": 1, "n": Decimal("1.3")}])
+    assert "'n' is decimal(10,1) now and decimal(10,2)" in _apply(pipeline, target, state="stale")
+    assert [row["n"] for row in lake.rows_in(pipeline.path())] == [Decimal("1.25")]
 
 
 def test_columns_that_exchanged_their_names_before_a_resync_stop_the_table(pipeline: Pipeline) -> None:

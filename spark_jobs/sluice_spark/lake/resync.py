@@ -27,7 +27,7 @@ def kept(lake: LakeTable, versions: Iterable[TableSchema], schema: TableSchema, 
     names of `schema`: a column is known by its number, whatever it is called. Raises UnsupportedChange.
     """
     present = lake.session.sql(f"SELECT * FROM {lake.expression}")
-    stands = _version_of(present.columns, versions, schema)
+    stands = _version_of(present.dtypes, versions, schema)
     if stands is None:
         # It is another table, which had the name before: that is all that they have in common.
         return shaped(present, columns, schema)
@@ -37,10 +37,14 @@ def kept(lake: LakeTable, versions: Iterable[TableSchema], schema: TableSchema, 
     return lake.session.sql(f"SELECT {text} FROM {lake.expression}")
 
 
-def _version_of(names: Iterable[str], versions: Iterable[TableSchema], schema: TableSchema) -> TableSchema | None:
-    """The version whose columns have these names. Raises UnsupportedChange where that is not certain."""
-    own = {name for name in names if not name.startswith(envelope.RESERVED_PREFIX)}
-    found = [version for version in versions if {column.name for column in version.columns} == own]
+def _version_of(
+    present: Iterable[tuple[str, str]], versions: Iterable[TableSchema], schema: TableSchema
+) -> TableSchema | None:
+    """The version whose columns have the names and the Spark types of those that are `present`. Raises
+    UnsupportedChange where that is not certain.
+    """
+    own = {(name, kind) for name, kind in present if not name.startswith(envelope.RESERVED_PREFIX)}
+    found = [version for version in versions if {(one.name, one.lake.sql) for one in version.columns} == own]
     if len({frozenset((column.attnum, column.name) for column in version.columns) for version in found}) > 1:
         raise UnsupportedChange(
             f"{schema.qualified_name}: columns exchanged their names before the table was read again, and nothing says "
