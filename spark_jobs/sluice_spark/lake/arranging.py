@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Sequence
 
 import structlog
+from pyspark.sql import Row
 
 from sluice.contract.lake_layout import LakeLayout, refused_column
 from sluice.errors import ApplyError, StoreError, UnsupportedChange
@@ -68,16 +69,19 @@ def uncluster(lake: LakeTable, keeps: Collection[str]) -> None:
     """Ends the clustering of `lake` by a column that is about to go: `keeps` are the names of those that stay. Delta
     would look for it in vain.
     """
+    if not set(_detail(lake)["clusteringColumns"]) <= set(keeps):
+        lake.alter("CLUSTER BY NONE")
+
+
+def _detail(lake: LakeTable) -> Row:
     with translated_errors():
         (found,) = lake.session.sql(f"DESCRIBE DETAIL {lake.expression}").collect()
-    if not set(found["clusteringColumns"] or ()) <= set(keeps):
-        lake.alter("CLUSTER BY NONE")
+    return found
 
 
 def arrange(lake: LakeTable, layout: LakeLayout) -> None:
     """Commits what `lake` lacks of `layout`. Raises ApplyError, which says what cannot be."""
-    with translated_errors():
-        (found,) = lake.session.sql(f"DESCRIBE DETAIL {lake.expression}").collect()
+    found = _detail(lake)
     kinds = dict(lake.columns())
     wanted = {name: value for name, value in layout.properties if found["properties"].get(name) != value}
     for name, value in sorted(wanted.items()):
