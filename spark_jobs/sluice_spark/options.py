@@ -132,9 +132,13 @@ class ApplyOptions:
         """Whether windows of a table may go to the executors."""
         return self.way_of(qualified_name) in (AUTO, applied.DISTRIBUTED)
 
-    def freshness_of(self, qualified_name: str) -> float:
-        """The longest time that a change of a table waits for its window, in seconds."""
-        return float(self.tables.get(qualified_name, {}).get("freshness", self.freshness_seconds))
+    def freshness_of(self, qualified_name: str, target: str = "") -> float:
+        """The longest time that a change of a table waits for its window of the lake table `target`, in seconds."""
+        own = self.tables.get(qualified_name, {})
+        for one in own.get("targets", ()):
+            if one.get("name", "") == target and one.get("freshness") is not None:
+                return float(one["freshness"])
+        return float(own.get("freshness", self.freshness_seconds))
 
     def maintains(self, qualified_name: str) -> bool:
         """Whether the lake table of a table is maintained."""

@@ -50,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P17": freshness.p17,
     "P18": idle.p18,
     "P19": kinds.p19,
+    "P19W": kinds.p19w,
     "P20": reading.p20,
     "P21": fleet.p21,
     "P22": freshness.p22,

@@ -164,7 +164,8 @@ class Bench:
 
 
 def _bench(rows: int, ways: Sequence[str]) -> AbstractContextManager[Bench]:
-    return bench_of(rows, {way: {"way": way} for way in ways}, living=dict.fromkeys(ways, "true"))
+    named = {way: {"way": DIRECT if way == TRACKED else way} for way in ways}
+    return bench_of(rows, named, living=dict.fromkeys(ways, "true"))
 
 
 @contextmanager

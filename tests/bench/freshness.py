@@ -15,7 +15,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -59,7 +59,7 @@ CHECKED = 4
 @dataclass(frozen=True)
 class Load:
     """`changes` a second in all, spread over `tables` tables of `rows` rows each, for so many `seconds`.
-    `idle` tables of ten rows are followed as well, and never change.
+    `idle` tables of ten rows are followed as well, and never change. `targets` are the lake tables of each table.
     """
 
     tables: int
@@ -67,6 +67,7 @@ class Load:
     rows: int
     seconds: float
     idle: int = 0
+    targets: tuple[Mapping[str, str], ...] = ({"kind": "mirror"},)
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Writer:
 
 def p8(_rounds: int) -> dict[str, float | None]:
     """Commit to visibility: 5,000 changes/s over three tables, and 500 over thirty, for P8_SECONDS."""
-    outcomes = {load.tables: _run(load) for load in (Load(3, 5_000, 100_000, SECONDS), Load(30, 500, 10_000, SECONDS))}
+    outcomes = {load.tables: run(load) for load in (Load(3, 5_000, 100_000, SECONDS), Load(30, 500, 10_000, SECONDS))}
     _show(f"P8: seconds from commit to visibility, {SECONDS:.0f} s of load", outcomes)
     few, many = outcomes[3], outcomes[30]
     return {
@@ -157,7 +158,7 @@ def p8(_rounds: int) -> dict[str, float | None]:
 def p17(_rounds: int) -> dict[str, float | None]:
     """Fifty busy tables alone, and beside 950 in which nothing happens, for P17_SECONDS."""
     busy = Load(50, 500, 5_000, MANY_SECONDS)
-    outcomes = {load.tables + load.idle: _run(load) for load in (busy, replace(busy, idle=950))}
+    outcomes = {load.tables + load.idle: run(load) for load in (busy, replace(busy, idle=950))}
     _show(f"P17: seconds from commit to visibility in 50 busy tables, {MANY_SECONDS:.0f} s of load", outcomes)
     alone, beside = outcomes.values()
     return {
@@ -171,7 +172,7 @@ def p22(_rounds: int) -> dict[str, float | None]:
     """CPU of ingest and applier for a million changes, and what it costs, at 500 and 5,000 changes/s over three tables,
     for P22_SECONDS.
     """
-    outcomes = {load.changes: _run(load) for load in (Load(3, rate, 100_000, COST_SECONDS) for rate in (500, 5_000))}
+    outcomes = {load.changes: run(load) for load in (Load(3, rate, 100_000, COST_SECONDS) for rate in (500, 5_000))}
     table = Printed(
         title=f"P22: for a million changes, {COST_SECONDS:.0f} s of load, ${DOLLARS_A_CORE_HOUR} for a core-hour"
     )
@@ -212,7 +213,7 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def _run(load: Load) -> Outcome:
+def run(load: Load) -> Outcome:
     console.print(f"filling {load.tables} tables, load {os.getloadavg()[0]:.1f}")
     settings = {"shared_buffers": "256MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
     with two_cores(), tempfile.TemporaryDirectory() as directory, temporary_server(settings=settings) as server:
@@ -223,8 +224,12 @@ def _run(load: Load) -> Outcome:
             for number in range(load.idle):
                 connection.execute(_of(CREATE, load.tables + number).encode())
                 connection.execute(_of(FILL, load.tables + number).format(low=1, high=10).encode())
+        targets = {f"public.t{number}": {"targets": list(load.targets)} for number in range(load.tables)}
         pipeline = Pipeline(
-            Path(directory), name="bench", dsn=server.dsn(), settings={"source": {"tables": ["public.*"]}}
+            Path(directory),
+            name="bench",
+            dsn=server.dsn(),
+            settings={"source": {"tables": ["public.*"]}, "tables": targets},
         )
         return _measured(load, server, pipeline)
 

@@ -19,6 +19,9 @@ class LakeTarget:
     `track` are the columns whose changes make a new version of a row (empty: all), and a row that is marked as
     deleted is removed after `soft_delete_retention` seconds (None: never). Each means something for the kinds alone
     that take it.
+
+    A change of it waits `freshness` seconds at most for its window (None: as long as those of its table). This alone
+    may change while a process runs, and says nothing of what the lake table is.
     """
 
     kind: str = lake_kinds.DEFAULT
@@ -26,6 +29,7 @@ class LakeTarget:
     deletes: Deletes = "hard"
     track: tuple[str, ...] = ()
     soft_delete_retention: float | None = None
+    freshness: float | None = field(default=None, compare=False)
     layout: LakeLayout = field(default_factory=LakeLayout)
 
     @property

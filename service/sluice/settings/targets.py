@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, m
 from sluice.contract.lake_kinds import KINDS
 from sluice.contract.lake_targets import Deletes, LakeTarget, not_taken
 from sluice.settings.layout import LAYOUT_KEYS, LayoutSettings
+from sluice.settings.section import LONGEST_FRESHNESS
 from sluice.settings.values import Duration
 
 
@@ -20,6 +21,7 @@ def _registered(kind: str) -> str:
 
 
 Kind = Annotated[str, AfterValidator(_registered), WithJsonSchema({"enum": list(KINDS), "type": "string"})]
+_OF_EVERY_KIND = {"kind", "name", "freshness"} | LAYOUT_KEYS
 TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
 
 
@@ -41,13 +43,16 @@ class TargetSettings(LayoutSettings):
     soft_delete_retention: Duration | None = Field(
         None, ge=0, description="how long a mirror with soft deletes keeps a row that was deleted; left out: for ever"
     )
+    freshness: Duration | None = Field(
+        None, ge=0, le=LONGEST_FRESHNESS, description="as freshness of the table, for this lake table"
+    )
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
         given = [
             name
             for name in TargetSettings.model_fields
-            if name in self.model_fields_set - {"kind", "name"} - LAYOUT_KEYS
+            if name in self.model_fields_set - _OF_EVERY_KIND
         ]
         if problem := not_taken(self.kind, given):
             raise ValueError(problem)
@@ -57,8 +62,15 @@ class TargetSettings(LayoutSettings):
 
     def target(self, general: LayoutSettings) -> LakeTarget:
         """What it asks for; where it does not say how files lie, `general` does."""
-        retention, layout = self.soft_delete_retention, self.layout(general)
-        return LakeTarget(self.kind, self.name or "", self.deletes, self.track, retention, layout)
+        return LakeTarget(
+            self.kind,
+            self.name or "",
+            self.deletes,
+            self.track,
+            self.soft_delete_retention,
+            self.freshness,
+            self.layout(general),
+        )
 
 
 def of_different_names(targets: tuple[TargetSettings, ...]) -> tuple[TargetSettings, ...]:

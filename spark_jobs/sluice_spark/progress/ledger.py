@@ -302,7 +302,7 @@ class Ledger:
 
     def _freshness(self, table_id: str) -> float:
         state = self.state.tables[table_id]
-        return self._options.freshness_of(state.source_name)
+        return self._options.freshness_of(state.source_name, state.target_name)
 
     def _look(self, now: float) -> Iterator[Work]:
         """An empty window of the table that was looked at longest ago, when one is due: a lake

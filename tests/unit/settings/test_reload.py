@@ -27,6 +27,7 @@ def settings(folder: Path, text: str, **environ: str) -> Settings:
     [
         ('["public.*"]', '["public.*", "!public.logs"]', ()),
         ("version: 1\n", "version: 1\ntables: {public.a: {targets: [{kind: changelog}], freshness: 9s}}\n", ()),
+        ("version: 1\n", "version: 1\ntables: {public.a: {targets: [{kind: history, freshness: 9s}]}}\n", ()),
         ("version: 1\n", "version: 1\nlimits: {staged: 7GiB, open_streams: 9}\n", ()),
         ("version: 1\n", "version: 1\napply: {freshness: 9s}\ntelemetry: {log_level: debug}\n", ()),
         ("version: 1\n", "version: 1\n# a remark\n", ()),

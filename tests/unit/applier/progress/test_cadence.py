@@ -14,6 +14,7 @@ from hypothesis import Phase, given, settings
 from sluice.contract import keys
 from sluice.contract.applied import Complete
 from sluice.contract.entries import Progress
+from sluice.contract.lake_targets import LakeTarget
 from sluice.errors import ManifestCorrupt, StoreUnavailable
 from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
@@ -129,6 +130,28 @@ def test_a_table_that_has_rested_is_served_at_once_and_then_once_per_target() ->
     assert world.ledger.next_due(after=11.9) == 12.0
     assert [work.window.last_seq for work in world.serve(now=12.0)] == [last], "with all that came meanwhile"
     assert world.ledger.next_due(after=12.0) == float("inf")
+
+
+def test_a_lake_table_waits_as_long_as_its_target_says_and_the_other_tables_as_long_as_their_own() -> None:
+    own = {"targets": [{"kind": "mirror", "freshness": 9.0}], "freshness": 4.0}
+    world = World(2, freshness_seconds=2.0, tables={"public.t0": own})
+    world.change(0, 1)
+    world.look(now=10.0)
+    assert len(world.serve(now=10.0)) == 2
+    world.change(0, 1)
+    world.look(now=10.5)
+    assert [work.state.table_name for work in world.serve(now=12.0)] == ["t1"]
+    assert world.ledger.next_due(after=12.0) == 19.0
+    assert [work.state.table_name for work in world.serve(now=19.0)] == ["t0"]
+
+
+def test_the_freshness_of_a_target_comes_before_that_of_its_table_and_may_change_while_a_process_runs() -> None:
+    targets = [LakeTarget("mirror"), LakeTarget("history", "past", freshness=30.0)]
+    given = {"freshness": 4.0, "targets": [one.encode() for one in targets]}
+    options = ApplyOptions("shop", "memory://s", "memory://l", tables={"public.t": given})
+    assert [options.freshness_of("public.t", name) for name in ("", "past")] == [4.0, 30.0]
+    assert options.freshness_of("public.other") == 2.0
+    assert options.targets_of("public.t") == (targets[0], LakeTarget("history", "past", freshness=7.0))
 
 
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])
