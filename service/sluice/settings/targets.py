@@ -49,11 +49,7 @@ class TargetSettings(LayoutSettings):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
-        given = [
-            name
-            for name in TargetSettings.model_fields
-            if name in self.model_fields_set - _OF_EVERY_KIND
-        ]
+        given = [name for name in TargetSettings.model_fields if name in self.model_fields_set - _OF_EVERY_KIND]
         if problem := not_taken(self.kind, given):
             raise ValueError(problem)
         if self.soft_delete_retention is not None and self.deletes != "soft":
