@@ -66,8 +66,8 @@ class Configuration:
         differing = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         if differing:
             raise UsageError(
-                f"{', '.join(differing)} cannot change while a process runs, and nothing of the file was taken",
-                hint="restart the process, or set it back",
+                f"{', '.join(differing)} cannot change while a process runs, so no change in the file was applied",
+                hint="restart the process, or restore the old value",
             )
         other = sorted(name for name in self._names() if self._options.targets_of(name) != read.targets_of(name))
         if other:

@@ -198,7 +198,7 @@ def test_a_repair_of_several_tables_keeps_rows_whose_keys_come_back_and_passes_o
 def test_a_repair_of_a_stale_table_is_refused_before_spark_starts(scene: Scene) -> None:
     done = scene.verify("public.orders", "public.worn", "--repair")
     assert done.returncode == 2
-    assert "public.worn is stale and takes no repair" in done.stderr
+    assert "public.worn is stale and cannot be repaired" in done.stderr
     assert "`sluice resync public.worn`" in done.stderr
     assert "starting Spark" not in done.stderr
 

@@ -39,11 +39,11 @@ from sluice.cli import (
 from sluice.cli.invocation import Invocation, common, offer_forms
 
 _GROUPS = {
-    "Begin": (init.init, check.check, setup.setup),
+    "Set up": (init.init, check.check, setup.setup),
     "Run": (up.up, run.run, apply.apply, drain.drain, fleet.fleet),
-    "Look": (status.status, tables.tables, plan.plan, verify.verify, spool.spool),
-    "Read": (query.query, views.views, wait.wait, blame.blame),
-    "Fix": (tables.tables.commands["resync"], rebuild.rebuild, slot.slot),
+    "Inspect": (status.status, tables.tables, plan.plan, verify.verify, spool.spool),
+    "Query": (query.query, views.views, wait.wait, blame.blame),
+    "Repair": (tables.tables.commands["resync"], rebuild.rebuild, slot.slot),
     "Configure": (config.config, jars.jars, completion.completion, version.version),
 }
 
@@ -63,16 +63,15 @@ class _Grouped(click.Group):
 @click.version_option(package_name="sluice-cdc", message="sluice %(version)s", help="Print the version and exit.")
 @common
 def cli(invocation: Invocation) -> None:
-    """Keeps Delta Lake tables equal to PostgreSQL tables, continuously, from the write-ahead log.
+    """Keep Delta Lake tables equal to PostgreSQL tables, continuously, from the write-ahead log.
 
     \b
-    First steps:
-      sluice init shop          write shop/sluice.yaml, a file of variables and the SQL for the role
-      cd shop                   put your connection string and addresses into sluice.yaml
-      sluice check              see what is missing, each finding with the SQL that fixes it
-      sluice up                 snapshot, stream and apply, all on this machine
+    First steps: sluice init shop          write shop/sluice.yaml, a file of variables and the SQL
+    for the role cd shop                   put your connection string and addresses into sluice.yaml
+    sluice check              see what is missing, and the SQL that fixes each finding sluice up
+    snapshot, stream and apply, all on this machine
 
-    Every command reads sluice.yaml, or the file that -c names; SLUICE_* variables override it.
+    Every command reads sluice.yaml, or the file that -c names. SLUICE_* variables override the file.
     """
 
 

@@ -10,13 +10,13 @@ from sluice.cli.invocation import Invocation, common
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="End when everything that is in the manifest now is applied.")
+@click.option("--once", is_flag=True, help="End when everything that the manifest has at the start is applied.")
 @common
 def apply(invocation: Invocation, once: bool) -> None:  # noqa: FBT001 - a command's parameter
     """Apply the spool to the Delta tables, until stopped. The Spark side only: needs no PostgreSQL.
 
-    One applier per pipeline; a second one ends with 8. `apply.spark_master` decides where the work
-    is done.
+    A pipeline has one applier; a second one ends with 8. `apply.spark_master` decides where Spark
+    does the work.
 
     \b
     Examples:

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def blame(invocation: Invocation, table: str, key: tuple[str, ...], json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
-    """Show every version of one row in the spool: the position and the time of its commit, the
-    transaction and its origin, the values, and the logical messages of that transaction. These are your data.
+    """Show every version of one row in the spool: the position and time of its commit, the
+    transaction and its origin, the values, and the logical messages of that transaction. The output
+    contains your data.
 
-    The key is given as PostgreSQL prints it, one argument for each of its columns. Neither PostgreSQL nor the lake
-    is asked. What spool.retention has let go is not shown; where the spool begins is said.
+    Give the key as PostgreSQL prints it, with one argument for each of its columns. The command
+    reads neither PostgreSQL nor the lake. It cannot show versions that pruning has deleted
+    (spool.retention), and says where the spool begins.
 
     \b
     Examples:
@@ -47,7 +49,7 @@ def blame(invocation: Invocation, table: str, key: tuple[str, ...], json_wanted:
             _show(version)
         click.echo(f"{counted(len(found), 'version')} in the spool", err=True)
         if pruned:
-            click.echo(f"the spool begins behind entry {pruned}: earlier versions were pruned", err=True)
+            click.echo(f"the spool begins after entry {pruned}: earlier versions were pruned", err=True)
 
 
 def _facts(version: "RowVersion") -> dict[str, Any]:

@@ -59,19 +59,19 @@ class _Report:
     "--object-store",
     "store_alone",
     is_flag=True,
-    help="Only try the calls that the spool's object store must answer: five on a local folder, thirteen elsewhere.",
+    help="Try only the calls that the spool's object store must answer: five on a local folder, thirteen elsewhere.",
 )
 @common
 def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, strict: bool, store_alone: bool) -> int:  # noqa: FBT001 - a command's parameters
-    """Look for everything that would keep the pipeline from running, or harm the source. Changes
-    nothing.
+    """Check for anything that would keep the pipeline from running, or harm the source. Changes nothing.
 
-    Examines settings of the server, rights, slot, publication, every table (it reads one row of each)
-    and limits on retained WAL, in minutes of outage. Examines whether the object store does what the
-    manifest needs and, where Spark is installed, Java, versions, jars and the lake. Each finding has
-    the SQL or the setting that fixes it. If the pipeline has run before, `check` compares its slot
-    with the manifest as `run` does, and shows its problems. Ends with 3 when a finding is critical,
-    with 7 when the slot is lost. docs/findings.md lists all codes.
+    It checks the settings of the server, the privileges, the slot, the publication and every table,
+    and reads one row of each table. It shows the limit on retained WAL as minutes of outage. It
+    checks whether the object store does what the manifest needs. Where Spark is installed, it also
+    checks Java, the versions, the jars and the lake. Each finding has the SQL or the setting that
+    fixes it. If the pipeline has run before, `check` compares its slot with the manifest as `run`
+    does, and shows its problems. Ends with 3 if a finding is critical, and with 7 if the slot is
+    lost. docs/findings.md lists all codes.
 
     \b
     Examples:
@@ -223,13 +223,13 @@ def _examine_lake(settings: Settings, tables: Sequence[tuple[str, str]], report:
         report.not_examined.append(
             (
                 "Java, Spark and the lake",
-                f"looking at them took more than {_LAKE_SECONDS} s: is the lake's store reachable?",
+                f"checking them took more than {_LAKE_SECONDS} s: is the lake's store reachable?",
             )
         )
         return
     except ValueError:
         raise UsageError(
-            f"looking at the lake ended with status {done.returncode}",
+            f"the check of the lake ended with status {done.returncode}",
             hint="`python -m sluice_spark.preflight` says why",
         ) from None
     report.found += [Finding(**finding) for finding in seen["findings"]]

@@ -14,10 +14,10 @@ def config(invocation: Invocation) -> None:
 
 
 @config.command("show")
-@click.option("--json", "json_wanted", is_flag=True, help="As JSON, sizes and durations as numbers.")
+@click.option("--json", "json_wanted", is_flag=True, help="As JSON, with sizes and durations as numbers.")
 @common
 def show(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Print what is in force, and where each value was given.
+    """Print the settings in force, and where each value comes from.
 
     Secrets are masked. The origin is `default`, a line of the file, or a variable.
 
@@ -41,8 +41,8 @@ def show(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT001 - a
 def validate(invocation: Invocation) -> None:
     """Check the configuration and contact nothing.
 
-    Ends with 2 and names every problem: where it is, what is allowed, and for a mistyped name the
-    nearest known one.
+    Ends with 2 if it is not valid, and names every problem: where it is, what is allowed, and for a
+    mistyped name the nearest known one.
     """
     loaded = invocation.settings()
     click.echo(f"{invocation.config} is valid: pipeline {loaded.settings.pipeline}", err=True)
@@ -66,6 +66,6 @@ def schema(invocation: Invocation) -> None:  # noqa: ARG001 - takes the common o
 def env(invocation: Invocation) -> None:
     """List the variables that override the file.
 
-    Each may end in _FILE and then names a file that holds the value, as for mounted secrets.
+    Add _FILE to a name to give the name of a file that holds the value, such as a mounted secret.
     """
     invocation.console().print(output.table("", ("variable", "sets"), display.variables()))

@@ -96,8 +96,8 @@ def refuse(names: tuple[str, ...]) -> None:
     """Raises UsageError if there are `names` of settings that changed and may not."""
     if names:
         raise UsageError(
-            f"{', '.join(names)} cannot change while a process runs, and nothing of the file was taken",
-            hint="restart the process, or set it back",
+            f"{', '.join(names)} cannot change while a process runs, so no change in the file was applied",
+            hint="restart the process, or restore the old value",
         )
 
 

@@ -47,7 +47,7 @@ def within(seconds: float, look: Callable[[], Answer]) -> Answer:
     except queue.Empty:
         abandoned.set()
         raise StoreUnavailable(
-            f"looking took more than {seconds:.0f} s: the object store or the server accepts "
+            f"reading the pipeline took more than {seconds:.0f} s: the object store or the server accepts "
             "connections and does not answer",
             hint="check spool.uri, its endpoint, the server, and the network and proxies between",
         ) from None

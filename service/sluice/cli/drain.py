@@ -18,7 +18,7 @@ from sluice.settings.values import parse_duration
     default="15m",
     show_default=True,
     metavar="DURATION",
-    help="The longest to wait, such as 90s or 1h; a look under way may take some seconds more.",
+    help="The longest time to wait, such as 90s or 1h; the last check may take a few seconds more.",
 )
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
@@ -26,10 +26,10 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
     """Wait until everything through a position is published, acknowledged and in the lake. For a
     planned move of the source, after the applications have stopped writing.
 
-    Ingest and the applier do the work and have to run; this only looks, and says on stderr what it
-    waits for. A table that is paused, stale, quarantined, in a gap or still in its snapshot is waited
-    for by name: the lake does not have all of it. Ends with 75 when the time is over, and with 7 as
-    soon as the slot is lost.
+    Ingest and the applier do the work, so both must run. `drain` only waits, and says on stderr
+    what it waits for. It names each table that the lake does not have completely: one that is
+    paused, stale, quarantined, in a gap or still in its snapshot. Ends with 75 when the time is
+    over, and with 7 as soon as the slot is lost.
 
     \b
     Examples:
@@ -75,5 +75,5 @@ def seconds_of(text: str) -> float:
     except ValueError as error:
         raise UsageError(f"--timeout: {error}") from None
     if not isinstance(seconds, float | int) or seconds <= 0:
-        raise UsageError("--timeout is a duration such as 90s, 15m or 1h")
+        raise UsageError("--timeout must be a duration such as 90s, 15m or 1h")
     return float(seconds)

@@ -33,26 +33,26 @@ PLAN_SNAPSHOT, PLAN_STOP = 13, 14
 
 MEANINGS: dict[int, str] = {
     0: "all went well",
-    1: "unexpected: a bug, or bytes from the server that are not what its documentation allows; nothing "
-    "was acknowledged on their account",
-    2: "usage or configuration: the command line, the file or a variable is not valid, or a limit set "
-    "there was reached",
-    3: "preflight found something critical (with --strict also warnings)",
+    1: "unexpected: a bug, or bytes from the server that its documentation does not allow; none of them "
+    "was acknowledged",
+    2: "usage or configuration: the command line, the file or a variable is not valid, or a limit that "
+    "it sets was reached",
+    3: "`check` found something critical, or with --strict a warning",
     4: "verification found a difference, between source and lake or between the manifest and the objects it names",
-    5: "the source cannot be reached, or refuses: connection, authentication, rights, settings",
-    6: "the object store refuses, or what it holds is damaged",
-    7: "the slot is lost or does not continue the manifest: never retry blindly; docs/operations/disasters.md says how "
-    "to go on (`status` and `check` say so too)",
+    5: "the source cannot be reached, or refuses: connection, authentication, privileges, settings",
+    6: "the object store refuses, or an object in it is damaged",
+    7: "the slot is lost or does not continue the manifest: never retry blindly; "
+    "docs/operations/disasters.md says how to continue (`status` and `check` end with it too)",
     8: "another writer owns the pipeline",
     9: "`status`: degraded, changes are received and something needs attention",
     10: "`status`: stopped, no changes are received",
     11: "`status`: new, nothing has been received yet",
-    12: "`status`: unknown, neither a process nor the server or the store could say",
+    12: "`status`: unknown, neither a process nor the server nor the store could answer",
     PLAN_SNAPSHOT: "`plan`: rows of a table would be read again",
     PLAN_STOP: "`plan`: a table would stop until somebody acts",
-    75: "temporary: trying again later may help",
+    75: "temporary: a later retry may succeed",
     130: "interrupted by Ctrl-C",
-    PIPE_CLOSED: "the reader of a pipe closed it, as `| head` does",
+    PIPE_CLOSED: "the program that reads the output closed the pipe, as `| head` does",
 }
 """A contract: scripts and Kubernetes policies depend on it."""
 HEALTH: dict[State, int] = {
@@ -191,14 +191,14 @@ def _errors(root: type[ServiceError]) -> list[type[ServiceError]]:
 _PAGE_HEAD = """\
 # Exit codes
 
-Scripts may depend on these codes. `run`, `up` and `apply` retry by themselves what can pass, so a
-code that they end with needs a person. In Kubernetes a `podFailurePolicy` should not retry 2, 3
-and 7.
+Scripts may depend on these codes. `run`, `up` and `apply` retry after temporary failures, so if they
+end with a code other than 0, somebody must act. In Kubernetes a `podFailurePolicy` should not retry 2,
+3 and 7.
 
-SIGTERM drains, and the process ends with 0. It ends with 75 if `stop_timeout` was over before
-everything that had been received was published; the server sends that again at the next start. A
-SIGTERM that arrives while `run` or `up` is still loading does the same. A second SIGTERM ends the
-process at once, with 143.
+After SIGTERM the process drains and ends with 0. It ends with 75 if `stop_timeout` was over before
+everything that had been received was published; the server sends the rest again after the next start.
+This also holds for a SIGTERM that arrives while `run` or `up` is still loading. A second SIGTERM ends
+the process at once, with 143.
 
 The code of `status` is the state that it shows ([the states](status.md#states)), with and without
 `--json`: 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown. `check` ends with 7 when

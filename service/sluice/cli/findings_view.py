@@ -15,7 +15,7 @@ from sluice.printable import HIDDEN, one_line, sql
 
 _HEADINGS = {
     Step.RESTART: "Settings that need a restart of the server",
-    Step.RIGHTS: "Rights of the role",
+    Step.RIGHTS: "Privileges of the role",
     Step.TABLES: "Tables",
     Step.PUBLICATION: "The publication",
     Step.SETTINGS: "Settings of the server",
@@ -55,7 +55,7 @@ def show(console: Console, findings: Sequence[Finding], not_examined: Sequence[t
                 Text(f"         {'or' if finding.fix_sql else 'do'}: {one_line(finding.fix_setting)}{restart}")
             )
     for what, how in not_examined:
-        console.print(Text(one_line(f"not looked at: {what}" + (f": {how}" if how else "")), style="dim"))
+        console.print(Text(one_line(f"not checked: {what}" + (f": {how}" if how else "")), style="dim"))
 
 
 def script(findings: Sequence[Finding], *, pipeline: str) -> str:
@@ -65,7 +65,10 @@ def script(findings: Sequence[Finding], *, pipeline: str) -> str:
             f"-- What `sluice check` proposes for pipeline {pipeline}. Run it with psql in the source "
             "database, as a superuser or as the owner of the tables."
         ),
-        "-- What destroys something, widens rights or has a place to fill in is a comment: read it, then decide.",
+        (
+            "-- A statement that destroys something, widens privileges or has a placeholder is a comment: "
+            "read it, then decide."
+        ),
     ]
     for step, heading in _HEADINGS.items():
         part = [finding for finding in findings if BY_CODE[finding.code].step is step]
@@ -99,12 +102,12 @@ _PAGE_HEAD = """\
 
 Codes are stable: scripts may depend on them.
 
-* `critical`: the pipeline cannot run, or would be wrong. `check` ends with 3.
-* `warning`: something harms the source, or will. With `--strict`, `check` ends with 3 too.
+* `critical`: the pipeline cannot run, or the lake would be wrong. `check` ends with 3.
+* `warning`: something harms the source or will harm it. With `--strict`, `check` ends with 3 too.
 * `info`: you should know it.
 
-Each finding names the object, what was found there, and the exact SQL or setting: on the terminal,
-with `--json`, and in the file of `--sql-out`.
+Each finding names the object, what was found there, and the exact SQL or setting that fixes it. You
+see it on the terminal, with `--json`, and in the file of `--sql-out`.
 
 <!-- Generated from service/sluice/findings/ by `python -m tools.docs`; a test compares. -->
 

@@ -31,7 +31,7 @@ DEFAULT_WORKERS = 2
     "--token-path",
     default="",
     metavar="FILE",
-    help="File with a token that requests must carry, as telemetry.token_path.",
+    help="File with a token that requests must carry, as for telemetry.token_path.",
 )
 @click.option(
     "--workers",
@@ -39,7 +39,7 @@ DEFAULT_WORKERS = 2
     default=DEFAULT_WORKERS,
     show_default=True,
     metavar="N",
-    help="Windows that are applied at once, over all pipelines.",
+    help="How many windows are applied at the same time, in all pipelines together.",
 )
 @common
 def fleet(invocation: Invocation, folder: str, listen: str, token_path: str, workers: int) -> int:
@@ -49,9 +49,10 @@ def fleet(invocation: Invocation, folder: str, listen: str, token_path: str, wor
     ingest process of its own. One applier (one JVM, one Spark session) serves all of them. A pipeline
     that fails stops no other.
 
-    SIGHUP reads the folder again: new pipelines start, those whose file is gone stop, those whose settings
-    changed begin again, and those that had failed are tried again. SIGTERM and Ctrl-C let all of them
-    finish what they hold. A second one ends them at once. Nothing is lost either way.
+    After SIGHUP the fleet reads the folder again: it starts new pipelines, stops those whose file
+    is gone, and restarts those whose settings changed and those that had failed. After SIGTERM or
+    Ctrl-C all pipelines finish what they hold. A second signal ends them at once. Nothing is lost
+    in either case.
 
     \b
     Examples:

@@ -18,7 +18,7 @@ from sluice.settings.model import PIPELINE_NAME
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
 @common
 def init(invocation: Invocation, directory: str, pipeline: str, force: bool) -> None:  # noqa: ARG001, FBT001 - a command's parameters
-    """Write a configuration with comments, a file of variables and the SQL for the role.
+    """Write a commented configuration, a file of variables and the SQL for the role.
 
     \b
     Examples:
@@ -27,7 +27,8 @@ def init(invocation: Invocation, directory: str, pipeline: str, force: bool) -> 
     """
     if not re.fullmatch(PIPELINE_NAME, pipeline):
         raise UsageError(
-            f"{pipeline[:100]!r} cannot be the name of a pipeline: it is made of a-z, 0-9 and _, 1 to 50 of them",
+            f"{pipeline[:100]!r} cannot be the name of a pipeline: a name has 1 to 50 characters, each "
+            "of a-z, 0-9 or _",
             hint="choose another --pipeline",
         )
     target = Path(directory)
@@ -37,7 +38,7 @@ def init(invocation: Invocation, directory: str, pipeline: str, force: bool) -> 
     if existing and not force:
         raise UsageError(
             f"{', '.join(existing)} in {directory} would be overwritten",
-            hint="--force overwrites, or name another directory",
+            hint="name another directory, or overwrite with --force",
         )
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -49,7 +50,7 @@ def init(invocation: Invocation, directory: str, pipeline: str, force: bool) -> 
         raise UsageError(f"cannot write into {directory}: {error.strerror}") from error
     click.echo(f"Wrote {', '.join(files)} into {directory}. Next:", err=True)
     click.echo(
-        "  1. grants.sql: give the role its rights, as a superuser\n  2. sluice.yaml: your "
+        "  1. grants.sql: run it as a superuser; it gives the role its privileges\n  2. sluice.yaml: your "
         "connection string and addresses",
         err=True,
     )

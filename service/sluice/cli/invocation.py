@@ -92,11 +92,11 @@ def common(command: Callable[Concatenate[Invocation, P], R]) -> Callable[P, R]:
         default=DEFAULT_FILE,
         show_default=True,
         metavar="FILE",
-        help="Configuration of the pipeline.",
+        help="Configuration file of the pipeline.",
     )
-    @click.option("-v", "--verbose", count=True, help="Log more; repeat for more still.")
-    @click.option("-q", "--quiet", count=True, help="Log less; repeat for errors only.")
-    @click.option("--no-color", is_flag=True, help="No colours (also: NO_COLOR in the environment).")
+    @click.option("-v", "--verbose", count=True, help="Log more; repeat to log even more.")
+    @click.option("-q", "--quiet", count=True, help="Log less; repeat to log only errors.")
+    @click.option("--no-color", is_flag=True, help="No colors (also: NO_COLOR in the environment).")
     @click.option(
         "--log-format",
         type=click.Choice(["auto", "console", "json"]),

@@ -16,8 +16,8 @@ def jars(invocation: Invocation) -> None:
 
 
 @jars.command()
-@click.option("--to", metavar="DIR", help="Folder to put them into.  [default: SLUICE_JARS, else the user's cache]")
-@click.option("--s3", is_flag=True, help="Also those for a spool or a lake on S3.")
+@click.option("--to", metavar="DIR", help="Folder for the jars.  [default: SLUICE_JARS, else the user's cache]")
+@click.option("--s3", is_flag=True, help="Also fetch the jars for a spool or a lake on S3.")
 @common
 def fetch(invocation: Invocation, to: str | None, s3: bool) -> None:  # noqa: ARG001, FBT001 - a command's parameters
     """Fetch the jars from a Maven repository and compare each with its recorded checksum.

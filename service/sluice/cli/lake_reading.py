@@ -25,7 +25,8 @@ moment = click.option(
     default="latest",
     show_default=True,
     metavar="LSN|TIME",
-    help="The last boundary that holds nothing which ended after this LSN, or was committed after this time.",
+    help="Read the last boundary that holds no transaction that ended after this LSN, or was committed "
+    "after this time.",
 )
 """What `as_of` takes, as an option of a command."""
 

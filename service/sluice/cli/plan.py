@@ -56,8 +56,8 @@ class Planned:
     "statement",
     default="",
     metavar="STATEMENT",
-    help="What this statement would do. It is run and rolled back, as the role of SLUICE_OPERATOR_DSN (left out: that "
-    "of source.dsn).",
+    help="Show what this statement would do: run it and roll it back, as the role of SLUICE_OPERATOR_DSN. "
+    "[default: the role of source.dsn]",
 )
 @click.option(
     "--seconds",
@@ -74,23 +74,24 @@ def plan(
     statement: str,
     seconds: float,
 ) -> int:
-    """Say what would become of each lake table if ingest looked at the catalog now.
+    """Show what would happen to each lake table if ingest read the catalog now.
 
-    A table is followed without a new snapshot, read again from a new snapshot, or stopped.
-    `plan` compares the catalog of the source with the manifest, by the rules and policies that ingest
-    follows. It reads only, and asks for no lock on a table. A running ingest follows most changes
-    within seconds: stop it before you change tables if you want to see the plan first. The state that
-    it compares with may be older than a change that is on its way in the stream.
+    A table is followed without a new snapshot, read again from a new snapshot, or stopped. `plan`
+    compares the catalog of the source with the manifest, by the same rules and policies as ingest.
+    It only reads, and takes no lock on a table. A running ingest follows most changes within
+    seconds: to see the plan first, stop ingest before you change tables. The manifest may not yet
+    have a change that is still in the stream; `plan` does not see such a change.
 
-    With --sql it says what one ALTER or DROP statement would do to the tables of the publication, and to
-    no other table. The statement runs at the source in a transaction that is rolled back. Until then it
-    keeps its locks, for at most --seconds and while the catalog is read, by queries of at most ten
-    seconds: nobody else can read or write the table meanwhile. It waits one second at most for them. A
-    change that writes a large table anew is cancelled, and costs the source that time. What a function
-    in it does elsewhere (a sequence, another server) is not undone.
+    With --sql it shows what one ALTER or DROP statement would do to the tables of the publication,
+    and to no other table. The statement runs at the source in a transaction that is then rolled
+    back. It waits at most one second for its locks. It holds them for at most --seconds, and then
+    while `plan` reads the catalog with queries of at most ten seconds each. Nobody else can read or
+    write the table meanwhile. A statement that rewrites a large table is cancelled, but costs the
+    source that time. Effects of functions outside the transaction (a sequence, another server) are
+    not undone.
 
-    It ends with 0 when nothing changed or all of it is followed, with 13 when rows of a table would be
-    read again, and with 14 when a table would stop.
+    Ends with 0 if nothing changed or every change is followed, with 13 if rows of a table would be
+    read again, and with 14 if a table would stop.
 
     \b
     Examples:

@@ -31,18 +31,19 @@ SHOWN = 1000
     type=click.Choice(["table", "csv", "json", "parquet"]),
     default="table",
     show_default=True,
-    help="Form of the answer. json is one object per row.",
+    help="Form of the answer. With json, each row is one object.",
 )
 @common
 def query(invocation: Invocation, statement: str, moment: str, form: str) -> None:
-    """Ask SQL of the lake, on this machine, by DuckDB. All tables are as of one transaction at the source.
+    """Query the lake in SQL with DuckDB, on this machine. All tables are as of one transaction at the source.
 
-    Tables are called schema.table, or by their own name: that is the one in public, or else the only one
-    of that name. The lake alone is read; neither PostgreSQL nor Spark has to run. The position that was read
-    is said on stderr.
+    Name a table as schema.table or by its name alone. A name alone means the table in public, or
+    the only table of that name. The command reads only the lake: neither PostgreSQL nor Spark has
+    to run. It prints the position that it read on stderr.
 
-    It ends with 75 when the lake has not come so far, or a table of the question is not part of the boundary, and
-    with 2 when the boundary has expired (lake.boundary_retention) or the SQL is wrong.
+    Ends with 75 if the lake has not reached that position, or if a table of the query is not part
+    of the boundary. Ends with 2 if the boundary has expired (lake.boundary_retention) or the SQL is
+    wrong.
 
     \b
     Examples:
@@ -52,7 +53,7 @@ def query(invocation: Invocation, statement: str, moment: str, form: str) -> Non
     """
     wiring.require("sluice_lake", "duckdb")
     if form == "parquet" and sys.stdout.isatty():
-        raise UsageError("Parquet is not for a terminal", hint="redirect it: -o parquet > FILE")
+        raise UsageError("Parquet cannot be printed on a terminal", hint="redirect it: -o parquet > FILE")
     settings = invocation.settings().settings
     found = lake_reading.as_of(lake_reading.lake_of(settings), moment)
     with lake_reading.ours():
@@ -74,7 +75,9 @@ def _answer(found: "AsOf", statement: str) -> Any:
     except duckdb.Error as error:
         found.require_offered()  # what it needs may have gone meanwhile, and DuckDB only knows that a read failed
         _refused(error)
-    raise UsageError("the statement has no answer", hint="`sluice query` is for questions, such as SELECT")
+    raise UsageError(
+        "the statement returns no rows", hint="`sluice query` takes statements that return rows, such as SELECT"
+    )
 
 
 def _named(found: "AsOf", connection: "duckdb.DuckDBPyConnection", statement: str) -> list[str]:

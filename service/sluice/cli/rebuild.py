@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("tables", nargs=-1, required=True, metavar="TABLE...", shell_complete=table_names.completed)
-@click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
+@click.option("--yes", is_flag=True, help="Make the tables again. Without this option nothing is changed.")
 @common
 def rebuild(invocation: Invocation, tables: tuple[str, ...], yes: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Make lake tables again from the spool, in place: for one that was lost or damaged. PostgreSQL is not
-    asked. Stop the applier first: one that runs ends this with 8.
+    """Make lost or damaged lake tables again from the spool, in place. This does not read
+    PostgreSQL. Stop the applier first: while one runs, this command ends with 8.
 
-    The spool must have everything since the table's snapshot began, which spool.retention decides; what is missing is
-    named, and nothing is changed then. With --yes the log of each lake table is removed, and everything that the
-    manifest has is applied, as by `sluice apply --once`. Nobody can read the tables meanwhile, nor at earlier
-    boundaries afterwards. If it is interrupted, run it again.
+    The spool must have everything since the table's snapshot began; spool.retention decides how
+    long it does. If something is missing, the command names it and changes nothing. With --yes it
+    removes the log of each lake table and applies everything that the manifest has, as `sluice
+    apply --once` does. Nobody can read the tables meanwhile. Afterwards nobody can read them at
+    earlier boundaries. If the command is interrupted, run it again.
 
     \b
     Examples:
@@ -49,7 +50,7 @@ def rebuild(invocation: Invocation, tables: tuple[str, ...], yes: bool) -> None:
             )
         )
     if not yes:
-        click.echo("nothing was changed: --yes makes them again", err=True)
+        click.echo("nothing was changed; --yes makes them again", err=True)
         return
     log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
     level = invocation.log_level(settings)

@@ -16,14 +16,15 @@ from sluice.errors import UsageError
 @click.argument("names", nargs=-1, required=True, metavar="TABLE...", shell_complete=table_names.completed)
 @common
 def resync(invocation: Invocation, names: tuple[str, ...]) -> None:
-    """Take a new snapshot of tables, named as schema.table or by patterns as in source.tables: what to
-    do about a stale one.
+    """Take a new snapshot of tables, named as schema.table or by patterns as in source.tables. Use
+    it for a stale table.
 
-    The request is left in the spool, and the running ingest (or the next one) takes it within
-    seconds: it reads the table from a new snapshot while changes keep flowing, and the applier then
-    replaces the lake table and follows on from there. Until it has, the lake keeps the old rows. A
-    table that the publication does not carry is refused at once; a request that ingest cannot carry
-    out later is a problem in `sluice status`. `sluice tables resync` is the same command.
+    The request is stored in the spool. The running ingest carries it out within seconds, or the
+    next one after its start. Ingest reads the table from a new snapshot while it continues to
+    receive changes. The applier then replaces the lake table and applies the later changes. Until
+    then the lake keeps the old rows. A table that the publication does not have is refused at once.
+    If ingest cannot carry out the request later, `sluice status` shows a problem. `sluice tables
+    resync` is the same command.
 
     \b
     Examples:
@@ -47,6 +48,6 @@ def _named(name: str, known: Mapping[Name, State], can: set[Name], *, hint: str)
     if name in map(".".join, known) and name not in map(".".join, can):
         raise UsageError(
             f"{name} cannot be resynced: the publication does not carry it any more",
-            hint=f"`sluice tables add {name}` takes it in again, with a new snapshot",
+            hint=f"`sluice tables add {name}` adds it again, with a new snapshot",
         )
     return table_names.named(name, can, what="a table that the publication carries", hint=hint)

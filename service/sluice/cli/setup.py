@@ -13,8 +13,8 @@ from sluice.errors import UsageError
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Show what is missing and create nothing.")
-@click.option("--print-sql", is_flag=True, help="Print the SQL alone, for somebody else to run; create nothing.")
-@click.option("--ddl-signal", is_flag=True, help="Print the SQL of the DDL signal instead, for a superuser to run.")
+@click.option("--print-sql", is_flag=True, help="Print only the SQL, for somebody else to run; create nothing.")
+@click.option("--ddl-signal", is_flag=True, help="Print only the SQL of the DDL signal, for a superuser to run.")
 @click.option("--apply", "creates", is_flag=True, help="With --ddl-signal: run it.")
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
@@ -28,13 +28,13 @@ def setup(
 ) -> None:
     """Create the publication and the slot of a new pipeline, if they are missing.
 
-    `run` and `up` do the same when they start. Once the pipeline has a manifest nothing is ever
-    created again: this then checks that it can go on, and makes the slot's two_phase flag agree
-    with the configuration, which nothing else does. From the moment the slot exists the server
-    keeps WAL for it.
+    `run` and `up` do the same when they start. Once the pipeline has a manifest, `setup` never
+    creates anything again. It then checks that the pipeline can continue, and makes the slot's
+    two_phase flag agree with the configuration; no other command changes that flag. From the moment
+    the slot exists, the server keeps WAL for it.
 
-    The DDL signal is once for a database: event triggers that say in the stream that DDL ran. It is
-    never created but by --ddl-signal --apply.
+    The DDL signal is a set of event triggers that report in the stream that DDL ran. A database
+    needs it only once. Only --ddl-signal --apply creates it.
 
     \b
     Examples:
@@ -45,7 +45,7 @@ def setup(
     wiring.require("psycopg", "pyarrow", "obstore")
     only_look = dry_run or print_sql
     if creates and (only_look or not ddl_signal):
-        raise UsageError("--apply is for --ddl-signal, without --dry-run and --print-sql")
+        raise UsageError("--apply needs --ddl-signal, and excludes --dry-run and --print-sql")
     settings = invocation.settings().settings
     from sluice.operate.setup import prepare, signal_steps
 

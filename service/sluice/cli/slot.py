@@ -36,8 +36,7 @@ def slot(invocation: Invocation) -> None:
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Show the slot, the WAL it retains, and whether the pipeline can go on from it. Changes
-    nothing.
+    """Show the slot, the WAL that it retains, and whether the pipeline can continue from it. Changes nothing.
 
     \b
     Examples:
@@ -58,11 +57,11 @@ def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT00
 
 
 @slot.command("drop")
-@click.option("--confirm", metavar="NAME", help="The slot's name, instead of typing it when asked.")
+@click.option("--confirm", metavar="NAME", help="The slot's name. Without this option the command asks you to type it.")
 @common
 def drop_slot(invocation: Invocation, confirm: str | None) -> None:
-    """Drop the slot of a pipeline that has ended: the server may then forget all that was not
-    received. A slot of another server or database than the manifest's is refused.
+    """Drop the slot of a pipeline that has ended. The server may then remove all WAL that was not
+    received. A slot is refused if its server or database is not the one in the manifest.
 
     \b
     Examples:
@@ -79,25 +78,27 @@ def drop_slot(invocation: Invocation, confirm: str | None) -> None:
 
 
 @slot.command("recreate")
-@click.option("--confirm", metavar="NAME", help="The slot's name, instead of typing it when asked.")
+@click.option("--confirm", metavar="NAME", help="The slot's name. Without this option the command asks you to type it.")
 @click.option(
-    "--upgraded", is_flag=True, help="pg_upgrade made this server from the pipeline's: go on there, by a comparison."
+    "--upgraded",
+    is_flag=True,
+    help="The pipeline's server was upgraded by pg_upgrade: continue there, after a comparison.",
 )
 @common
 def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Go on with a new slot after the pipeline's own was lost: dropped, invalidated or advanced by
-    somebody else.
+    """Continue with a new slot after the pipeline's own was lost: dropped, invalidated or advanced
+    by somebody else.
 
-    The changes that nobody received are lost, and the manifest says so. Each table with a key that the
-    lake mirrors gets a gap: its lake table stays as it was, its later changes wait in the spool, and
-    `sluice verify --repair` compares it with the source, reads again the rows that differ and makes it
-    live. All other tables are stale, and are read again from new snapshots
-    as soon as ingest runs. A slot that is in order, and one of another server, is refused. Given
-    twice, or after a crash, it does what is left to do.
+    The changes that were not received are lost, and the manifest records that. Each table with a
+    key that the lake mirrors gets a gap: its lake table stays as it was, and its later changes wait
+    in the spool. `sluice verify --repair` then compares it with the source, reads again the rows
+    that differ and makes it live. All other tables become stale, and ingest reads them again from
+    new snapshots as soon as it runs. The command refuses if the slot is in order or the server is
+    another one. If it was interrupted, or is run twice, it does what is left to do.
 
-    With --upgraded the server is what pg_upgrade made of the one before: a newer major under another
-    identifier, with the same database and tables, which is checked. The tables get a gap in the same
-    way, so that a comparison proves that nothing was lost. docs/how-to/upgrades.md has the steps.
+    Use --upgraded after pg_upgrade. The command checks that the server is a newer major with
+    another identifier, and has the same database and tables. The tables get a gap in the same way,
+    so that a comparison can prove that nothing was lost. docs/how-to/upgrades.md has the steps.
 
     \b
     Examples:
@@ -128,15 +129,16 @@ def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -
 
 
 @slot.command("advance")
-@click.option("--to", "to_lsn", required=True, metavar="X/Y", help="Where to, no further than the manifest.")
-@click.option("--confirm", metavar="NAME", help="The slot's name, instead of typing it when asked.")
+@click.option(
+    "--to", "to_lsn", required=True, metavar="X/Y", help="The position to move to, not after the end of the manifest."
+)
+@click.option("--confirm", metavar="NAME", help="The slot's name. Without this option the command asks you to type it.")
 @common
 def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> None:
-    """Move the slot forward to what the manifest holds, so that the server frees WAL while nothing
-    runs.
+    """Move the slot forward to what the manifest holds, so that the server frees WAL while nothing runs.
 
-    Never needed while the pipeline runs, and refused past the manifest: what lies after it would
-    be lost.
+    This is never needed while the pipeline runs. A position after the end of the manifest is
+    refused, because the changes in between would be lost.
 
     \b
     Examples:

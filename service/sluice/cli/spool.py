@@ -50,7 +50,7 @@ spool.add_command(collect)
     default=20,
     show_default=True,
     type=click.IntRange(1, 10_000),
-    help="How many of the newest manifest entries.",
+    help="How many of the newest manifest entries to list.",
 )
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
@@ -80,11 +80,11 @@ def list_entries(invocation: Invocation, last: int, json_wanted: bool) -> None: 
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
-    """Prove that the spool is whole: the chain of entries, and every object that one of them names.
-    Ends with 4 when it is not.
+    """Prove that the spool is whole: the chain of entries, and every object that an entry names.
+    Ends with 4 if it is not.
 
-    Objects that were pruned, which is stated before the first is deleted, are counted apart. Of
-    entries that were pruned as well the hash of the last one is compared.
+    Pruned objects are counted separately; pruning records what it deletes before it deletes it. If
+    entries were pruned as well, the hash of the last pruned entry is compared.
 
     \b
     Examples:

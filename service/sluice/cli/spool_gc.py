@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _SHOWN_HOLDS = 5
 _SAID = {
-    "keeps": "can make it, and can afterwards",
-    "loses": "can make it now, and not afterwards",
-    "lost": "cannot make it: the spool does not have all of it any more",
+    "keeps": "can make it now and afterwards",
+    "loses": "can make it now but not afterwards",
+    "lost": "cannot make it: the spool no longer has all of it",
 }
 
 
@@ -35,10 +35,15 @@ def _age(context: click.Context, option: click.Parameter, text: str | None) -> f
     "--retention",
     metavar="AGE",
     callback=_age,
-    help="As if spool.retention were this: until_applied, forever or a duration.",
+    help="Use this instead of spool.retention: until_applied, forever or a duration.",
 )
-@click.option("--plan", "effects_wanted", is_flag=True, help="Show what this takes from each table; changes nothing.")
-@click.option("--yes", is_flag=True, help="Delete; without it nothing is changed.")
+@click.option(
+    "--plan",
+    "effects_wanted",
+    is_flag=True,
+    help="Show for each table whether `sluice rebuild` could still make it; change nothing.",
+)
+@click.option("--yes", is_flag=True, help="Delete. Without this option nothing is changed.")
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def collect(
@@ -48,14 +53,15 @@ def collect(
     yes: bool,  # noqa: FBT001 - a command's parameter
     json_wanted: bool,  # noqa: FBT001 - a command's parameter
 ) -> None:
-    """Show what the retention lets go, and what keeps the rest; with --yes: delete it now.
+    """Show what pruning would delete and why it keeps the rest; with --yes, delete now.
 
-    The applier does this by itself while it runs, for spool.retention. Here you see it before, see
-    what another retention would delete, and need not wait. Works while ingest and applier run. A
-    table that is behind, being snapshotted, stale or unknown to the applier keeps what it needs and
-    is named. What was deleted cannot be applied again: a lake that is lost afterwards is read from
-    the source again: --plan names the tables that `sluice rebuild` could no longer make, and how
-    long the retention leaves the others. Look at it before you change spool.retention.
+    The running applier prunes automatically, according to spool.retention. With this command you
+    see in advance what it would delete, see what another retention would delete, and need not wait.
+    It works while ingest and the applier run. A table that is behind, in its snapshot, stale or
+    unknown to the applier keeps what it needs, and the output names it. What was deleted cannot be
+    applied again: if the lake is lost afterwards, its tables must be read from the source again.
+    Run --plan before you change spool.retention: it names the tables that `sluice rebuild` could no
+    longer make, and says how long it could make the others.
 
     \b
     Examples:
@@ -65,7 +71,7 @@ def collect(
       sluice spool gc --retention 36h --yes
     """
     if yes and effects_wanted:
-        raise UsageError("--plan changes nothing, and --yes deletes", hint="give one of them")
+        raise UsageError("--plan and --yes exclude each other", hint="--plan changes nothing, and --yes deletes")
     wiring.require("obstore")
     from sluice.manifest import pruning, retention_effects
 

@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     "--values",
     metavar="N",
     type=click.IntRange(1, 1000),
-    help="Also print the first N rows of a segment, as JSON lines: these are your data.",
+    help="Also print the first N rows of a segment, as JSON lines. The output contains your data.",
 )
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def inspect(invocation: Invocation, what: str, values: int | None, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
-    """Show one manifest entry by its number, or one segment by its key. No row value is shown
-    unless --values asks for rows.
+    """Show one manifest entry by its number, or one segment by its key. Shows no row values without --values.
 
     \b
     Examples:

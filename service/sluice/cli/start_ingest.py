@@ -50,7 +50,7 @@ def start(
     problem = transport_of(options.source).problem
     if problem and options.source.allow_insecure:
         structlog.get_logger("sluice").warning(
-            "the source is not proven to be who it says, source.allow_insecure permits it", seen=problem
+            "the identity of the source is not verified; source.allow_insecure permits this", seen=problem
         )
     try:
         return pipeline.run(

@@ -25,7 +25,9 @@ Look: TypeAlias = "Report | ServiceError"
 @click.command()
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @click.option(
-    "--watch", is_flag=True, help="Show again and again, until Ctrl-C; with --json one document after the other."
+    "--watch",
+    is_flag=True,
+    help="Show the status repeatedly until Ctrl-C; with --json, print one document after the other.",
 )
 @click.option(
     "--interval",
@@ -33,7 +35,7 @@ Look: TypeAlias = "Report | ServiceError"
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks of --watch.",
+    help="With --watch: the time between two readings.",
 )
 @click.option(
     "--top",
@@ -41,13 +43,13 @@ Look: TypeAlias = "Report | ServiceError"
     default=20,
     show_default=True,
     metavar="N",
-    help="Tables shown: stopped ones first, then by lag.",
+    help="How many tables to show: stopped ones first, then by lag.",
 )
 @click.option(
     "--fleet",
     "folder",
     metavar="DIR",
-    help="Show all pipelines whose configurations are in DIR, one row each; ends with the code of the worst.",
+    help="Show all pipelines whose configurations are in DIR, in one row each; end with the code of the worst.",
 )
 @common
 def status(
@@ -60,13 +62,13 @@ def status(
 ) -> int:
     """Show where the pipeline stands, and its problems.
 
-    Shows the server's WAL, the slot's headroom, the spool, snapshots, the lake, and the tables that are
-    furthest behind. All of this is read from the spool and, when it answers, from the server; the
-    pipeline need not be running. Positions are read one after the other, not at one
-    instant. What only the running process knows (what it has received, throughput, its errors) is in
-    its /status and on its page, see telemetry.listen.
+    It shows the server's WAL, the slot's headroom, the spool, snapshots, the lake, and the tables
+    that are furthest behind. It reads all of this from the spool and, if the server answers, from
+    the server. The pipeline need not be running. Positions are read one after the other, not at one
+    instant. Only the running process knows what it has received, its throughput and its errors:
+    read its /status or its page (telemetry.listen).
 
-    Ends with 0 when the pipeline is healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown.
+    The exit code is the state: 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown.
 
     \b
     Examples:

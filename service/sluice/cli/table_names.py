@@ -57,7 +57,7 @@ def request_all(settings: Settings, store: "ObjectStore", action: str, tables: I
 
     with suppress(StoreUnavailable, SourceError):
         if deadline.within(_ASK_SECONDS, lambda: active_process(wiring.source_options(settings))) is None:
-            click.echo("no ingest runs: the next one takes the request when it starts", err=True)
+            click.echo("no ingest runs: the next one carries out the request when it starts", err=True)
 
 
 def named(name: str, known: Iterable[Name], *, what: str, hint: str = LISTED) -> Name:

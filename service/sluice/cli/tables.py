@@ -41,9 +41,11 @@ _NO_LAG = -1.0
     type=click.Choice(["name", "lag", "rows"]),
     default="name",
     show_default=True,
-    help="lag and rows: the greatest first.",
+    help="The order of the rows; with lag and rows, the greatest comes first.",
 )
-@click.option("--columns", "columns_wanted", is_flag=True, help="Instead of its position: the columns of each table.")
+@click.option(
+    "--columns", "columns_wanted", is_flag=True, help="List the columns of each table instead of its position."
+)
 @common
 def tables(
     invocation: Invocation,
@@ -53,14 +55,14 @@ def tables(
     columns_wanted: bool,  # noqa: FBT001 - a command's parameter
 ) -> None:
     """List every table: its state, through which LSN the lake is complete, and how far it is
-    behind. With a command: ask for something for one table; the others go on as before.
+    behind. The subcommands change single tables; the others continue as before.
 
-    A table's state is the worse of what ingest and applier say. `stale` means that the lake table
-    is known not to equal the source; the reason is given. What is wrong with the pipeline itself is
-    one line on stderr, and in `problems` with --json.
+    Ingest and the applier each report a state of a table; the worse one is shown. `stale` means
+    that the lake table is known to differ from the source; the reason is shown. Problems of the
+    pipeline itself are one line on stderr, and in `problems` with --json.
 
-    With --columns it lists each column of each table: its type at the source and in the lake, and the
-    rule by which it is left out or changed before anything is stored.
+    With --columns it lists the columns of each table: the type at the source, the type in the lake,
+    and the column rule that excludes the column or changes its values before anything is stored.
 
     \b
     Examples:

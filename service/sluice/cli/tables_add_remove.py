@@ -21,7 +21,7 @@ _apply = click.option(
     "--apply",
     "applied",
     is_flag=True,
-    help="Run the statement, as the role of SLUICE_OPERATOR_DSN (left out: that of source.dsn).",
+    help="Run the statement as the role of SLUICE_OPERATOR_DSN. [default: the role of source.dsn]",
 )
 _names = click.argument("names", nargs=-1, required=True, metavar="TABLE...", shell_complete=table_names.completed)
 
@@ -31,18 +31,18 @@ _names = click.argument("names", nargs=-1, required=True, metavar="TABLE...", sh
 @_apply
 @common
 def add(invocation: Invocation, names: tuple[str, ...], applied: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Take tables into the pipeline, named as schema.table, with a snapshot of their rows.
+    """Add tables to the pipeline, named as schema.table, and read their rows in a snapshot.
 
-    Says what is missing, as SQL for the owner of the publication, and changes nothing. With --apply
-    the statement is run, with the operator's own rights: those of the connection string in
-    SLUICE_OPERATOR_DSN. The running ingest then takes the table in within seconds; a table that was
-    removed before begins a new generation, and its lake table is replaced when the snapshot is
+    Prints what is missing as SQL for the owner of the publication, and changes nothing. With
+    --apply it runs the statement with the privileges of the operator: those of the connection
+    string in SLUICE_OPERATOR_DSN. The running ingest then adds the table within seconds. A table
+    that was removed before begins a new generation: its lake table is replaced when the snapshot is
     complete.
 
-    A table that could not be carried, or whose updates the source would refuse once it is
-    published, is refused with what `sluice check` says of it. A table that `source.tables` leaves
-    out is refused as well: add it there first. The running processes read the file again by
-    themselves.
+    The command refuses a table that could not be carried, or whose updates the source would refuse
+    once it is published, and shows the findings of `sluice check`. It also refuses a table that
+    `source.tables` leaves out: add it there first. The running processes reread the file
+    automatically.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def add(invocation: Invocation, names: tuple[str, ...], applied: bool) -> None: 
         if proposal.refusals:
             console = invocation.console()
             findings_view.show(console, findings_view.ordered(proposal.findings), ())
-            raise PreflightFailed("nothing was added", hint="the findings say what to do first")
+            raise PreflightFailed("nothing was added", hint="the findings above say what to do first")
         if proposal.settings:
             raise UsageError("source.tables leaves tables out", hint="; ".join(proposal.settings))
 
@@ -75,16 +75,17 @@ def add(invocation: Invocation, names: tuple[str, ...], applied: bool) -> None: 
 @_apply
 @common
 def remove(invocation: Invocation, names: tuple[str, ...], applied: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Take tables out of the pipeline, named as schema.table or by patterns as in source.tables. Their
-    lake tables stay as they are.
+    """Remove tables from the pipeline, named as schema.table or by patterns as in source.tables.
+    Their lake tables stay as they are.
 
-    Says what takes them out, as SQL for the owner of the publication, and changes nothing. With
-    --apply the statement is run, with the operator's own rights: those of the connection string in
-    SLUICE_OPERATOR_DSN. The running ingest then takes the table out within seconds: its state is
-    `detached`, the source sends nothing of it any more, and no WAL is kept for it.
+    Prints the SQL that removes them, for the owner of the publication, and changes nothing. With
+    --apply it runs the statement with the privileges of the operator: those of the connection
+    string in SLUICE_OPERATOR_DSN. The running ingest then removes the table within seconds. Its
+    state becomes `detached`, the source no longer sends its changes, and no WAL is kept for it.
 
-    A table that the publication has by FOR ALL TABLES, by its schema or by a partitioned table above
-    it is left out by `source.tables` instead: the answer says which pattern to add.
+    If the publication has a table through FOR ALL TABLES, through its schema or through a
+    partitioned table above it, `source.tables` must leave the table out instead. The command prints
+    the pattern to add.
 
     \b
     Examples:

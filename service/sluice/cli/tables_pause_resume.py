@@ -15,14 +15,14 @@ def pause(invocation: Invocation, names: tuple[str, ...]) -> None:
     """Stop applying tables, named as schema.table or by patterns as in source.tables, until they are
     resumed. Nothing is lost.
 
-    Changes of a paused table are received and kept in the spool, so that the source keeps no WAL
-    for it; the applier commits none of them. The window that is under way is finished. The table's
-    state is `paused`, with how much waits; it is no problem and raises no alert. The spool grows
-    meanwhile: pruning deletes nothing that waits. A pause outlasts restarts, changes of
-    columns and a resync.
+    Ingest still receives the changes of a paused table and keeps them in the spool, so the source
+    keeps no WAL for them. The applier finishes the current window and then commits no more changes
+    of the table. The table's state is `paused`, and `sluice tables` shows how much waits. A pause
+    is not a problem and raises no alert. The spool grows meanwhile, because pruning deletes nothing
+    that waits. A pause remains in force after restarts, changes of columns and a resync.
 
-    The request is left in the spool, and the running ingest (or the next one) takes it within
-    seconds.
+    The request is stored in the spool. The running ingest carries it out within seconds, or the
+    next one after its start.
 
     \b
     Examples:
@@ -36,7 +36,7 @@ def pause(invocation: Invocation, names: tuple[str, ...]) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="TABLE...", shell_complete=table_names.completed)
 @common
 def resume(invocation: Invocation, names: tuple[str, ...]) -> None:
-    """Go on applying tables that were paused: everything that waits is applied, in order.
+    """Resume applying paused tables. Everything that waits is applied in order.
 
     \b
     Examples:

@@ -13,10 +13,10 @@ from sluice.cli.invocation import Invocation, common
 def up(invocation: Invocation) -> int:
     """Snapshot, stream and apply, all on this machine, until stopped.
 
-    Ingest runs in this process and the applier (Spark) as its child, started again when it fails
-    for a reason that may pass. A new pipeline is set up first: `up` creates a missing publication
-    and slot, and says so. SIGTERM and Ctrl-C let both finish what they hold. A second one ends both
-    at once. Nothing is lost either way.
+    Ingest runs in this process. The applier (Spark) runs as its child, and is started again if it
+    fails for a temporary reason. `up` first sets up a new pipeline: it creates a missing
+    publication and slot, and says so. After SIGTERM or Ctrl-C both finish what they hold. A second
+    signal ends both at once. Nothing is lost in either case.
 
     \b
     Examples:

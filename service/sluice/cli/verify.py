@@ -29,7 +29,7 @@ SHORTEST_SECONDS = 60.0
     "--repair",
     "repair_wanted",
     is_flag=True,
-    help="Have ingest read the rows again that differ, and compare once more.",
+    help="Have ingest read again the rows that differ, and then compare again.",
 )
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @click.option(
@@ -38,7 +38,7 @@ SHORTEST_SECONDS = 60.0
     show_default=True,
     type=click.IntRange(1, 100),
     metavar="PERCENT",
-    help="How much of the time of one connection the source may spend on this.",
+    help="The share of time in which the connection to the source may be busy.",
 )
 @click.option(
     "--wait",
@@ -47,7 +47,7 @@ SHORTEST_SECONDS = 60.0
     show_default=True,
     type=click.FloatRange(0, 86_400),
     metavar="SECONDS",
-    help="How long ingest may take to come to the position of the snapshot, and the applier to commit a repair.",
+    help="How long to wait for ingest to reach the position of the snapshot, and for the applier to commit a repair.",
 )
 @click.option(
     "--keys",
@@ -55,12 +55,12 @@ SHORTEST_SECONDS = 60.0
     default=20,
     show_default=True,
     type=click.IntRange(0, 1_000_000),
-    help="How many differing keys of each table are named.",
+    help="How many differing keys to name for each table.",
 )
 @click.option(
     "--continuous",
     is_flag=True,
-    help="Do not end: compare one table after the other, each once in an interval.",
+    help="Do not end: compare the tables one after the other, and each of them once per --interval.",
 )
 @click.option(
     "--interval",
@@ -73,7 +73,7 @@ SHORTEST_SECONDS = 60.0
     "--continuous-ended",
     "ended",
     is_flag=True,
-    help="Compare nothing: say that nobody is expected to compare continuously any more.",
+    help="Compare nothing, and record that continuous comparison is no longer expected.",
 )
 @common
 def verify(
@@ -91,25 +91,25 @@ def verify(
     """Compare tables of the lake with the source, row by row at one position of both. Ends with 4
     when they differ.
 
-    Works while ingest and applier run. The server hashes every row of a table as of a snapshot, in
-    ranges of its keys. Spark hashes the lake table as of the same position. `verify` lists ranges that
-    differ and names the keys of the rows that differ. It never shows values. It needs a free
-    replication slot for as long as it runs, and a running ingest. A table that cannot be compared, or
-    keeps changing its shape, is `not compared`, with the reason. The command then ends with 75 if that
-    may pass, and with 2 if you named such a table.
+    It works while ingest and the applier run. The server hashes every row of a table as of a
+    snapshot, in ranges of its keys. Spark hashes the lake table as of the same position. `verify`
+    lists the ranges that differ and names the keys of the rows that differ. It never shows other
+    values. It needs a running ingest, and a free replication slot for as long as it runs. A table
+    that cannot be compared, or keeps changing its shape, is `not compared`, with the reason. The
+    command then ends with 75 if the reason is temporary, and with 2 if you named such a table.
 
-    With --repair the running ingest reads exactly the rows that differ again, at a known position,
-    and puts them into the spool in order with all changes; the applier commits them. The tables are
-    then compared again, and the answer is about that. Gaps that a lost slot left are closed first: see
-    `sluice slot recreate`. A stale table takes no repair: name it, and the command ends with 2 and advises
-    `sluice resync`.
+    With --repair the running ingest reads again exactly the rows that differ, at a known position,
+    and writes them to the spool in order with all changes. The applier commits them. `verify` then
+    compares the tables again and reports the second result. It first closes gaps that a lost slot
+    left; see `sluice slot recreate`. A stale table cannot be repaired: if you name one, the command
+    ends with 2 and advises `sluice resync`.
 
-    With --continuous it goes on until it is stopped. Give it a --max-load: the source is read by one
-    connection, which pauses after each range of a table. Through which position each table was
-    found equal, and when, is kept in the spool and shown by `sluice tables --json`, /status and the
-    metrics, whoever compared. A difference is a critical problem, and a table that was not found equal for
-    three intervals is a warning, also when nobody compares any more. If that is what you want, say so
-    with --continuous-ended.
+    With --continuous it compares until it is stopped. Set --max-load as well: one connection reads
+    the source, and it pauses after each range of a table. The spool records through which position
+    each table was found equal, and when, whichever process compared. `sluice tables --json`,
+    /status and the metrics show it. A difference is a critical problem. A table that was not found
+    equal for three intervals is a warning, even if no process compares any more. If you no longer
+    want to compare continuously, run `verify` with --continuous-ended.
 
     \b
     Examples:
@@ -153,11 +153,11 @@ def verify(
             run.for_ever(rest=lake.rest, repair_wanted=repair_wanted)
         chosen = _chosen(run.lake_tables(), tables)
         if not chosen:
-            raise UsageError("the pipeline carries no table yet", hint="`sluice up` takes the tables in")
+            raise UsageError("the pipeline carries no table yet", hint="`sluice up` adds the tables")
         if repair_wanted and tables and (stale := run.stale(chosen)):
             first = next(f"{state.schema_name}.{state.table_name}" for state in chosen if state.key in stale)
             raise UsageError(
-                f"{first} is stale and takes no repair", hint=f"`sluice resync {first}` takes the whole table anew"
+                f"{first} is stale and cannot be repaired", hint=f"`sluice resync {first}` reads the whole table again"
             )
         say = partial(_say, shown=-1 if json_wanted else shown)
         verdicts = run.repaired(chosen, say) if repair_wanted else run.compared(chosen, say)
@@ -168,12 +168,15 @@ def verify(
 
 def _ended(invocation: Invocation, *, alone: bool) -> int:
     if not alone:
-        raise UsageError("--continuous-ended compares nothing", hint="give it alone")
+        raise UsageError("--continuous-ended compares nothing", hint="use it without other options and without tables")
     wiring.require("obstore")
     from sluice.operate.compare.recording import Record
 
     Record(wiring.open_spool(invocation.settings().settings)).ended()
-    click.echo("nobody is expected to compare continuously; a comparer that runs says otherwise with its next result")
+    click.echo(
+        "continuous comparison is no longer expected; a `verify --continuous` that still runs reverses "
+        "this with its next result"
+    )
     return 0
 
 
@@ -185,7 +188,7 @@ def _every(interval: str) -> float:
     except ValueError as error:
         raise UsageError(f"--interval: {error}") from error
     if seconds < SHORTEST_SECONDS:
-        raise UsageError(f"--interval is at least {SHORTEST_SECONDS:g}s")
+        raise UsageError(f"--interval must be at least {SHORTEST_SECONDS:g}s")
     return seconds
 
 
@@ -195,14 +198,16 @@ def _concluded(verdicts: "Sequence[Comparison]", *, named: bool) -> int:
     if different:
         raise VerificationFailed(
             f"{len(different)} of {len(verdicts)} tables differ from the source: {', '.join(different[:10])}",
-            hint="`sluice verify --repair` reads the rows again that differ, `sluice resync` whole tables",
+            hint="`sluice verify --repair` reads again the rows that differ; `sluice resync` reads whole tables",
         )
     skipped = [verdict for verdict in verdicts if verdict.outcome == NOT_COMPARED]
     click.echo(f"{len(verdicts) - len(skipped)} tables are equal, {len(skipped)} were not compared", err=True)
     later = [verdict.name for verdict in skipped if verdict.passing]
     # Not raised: with --json the answer is the command's one document.
     if later:
-        click.echo(one_line(f"error: not compared now: {', '.join(later[:10])}; verify again later"), err=True)
+        click.echo(
+            one_line(f"error: these could not be compared now: {', '.join(later[:10])}; verify again later"), err=True
+        )
         return ApplyError.exit_code
     compared = {verdict.table_id for verdict in verdicts if verdict.outcome != NOT_COMPARED}
     left = [verdict.name for verdict in skipped if verdict.table_id not in compared]

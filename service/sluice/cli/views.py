@@ -14,15 +14,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--engine", type=click.Choice(["spark", "duckdb", "databricks"]), required=True, help="Whose SQL it is.")
+@click.option(
+    "--engine",
+    type=click.Choice(["spark", "duckdb", "databricks"]),
+    required=True,
+    help="The engine whose SQL to print.",
+)
 @lake_reading.moment
 @common
 def views(invocation: Invocation, tables: tuple[str, ...], engine: str, moment: str) -> None:
-    """Write SQL that makes a view of each table, or of those that are named, at the version of one boundary.
+    """Print SQL that creates a view of each table, or of the named ones, at the version of one boundary.
 
-    The views are as of one transaction at the source for as long as the lake offers the boundary, which the first
-    lines say. Make them anew before that. DuckDB needs its extension delta, and every engine its own way to reach the
-    store of the lake.
+    The views show the lake as of one transaction at the source. They work for as long as the lake
+    offers the boundary; the first lines of the output say until when. Create them again before
+    then. DuckDB needs its extension delta. Every engine must be configured to reach the store of
+    the lake.
 
     \b
     Examples:

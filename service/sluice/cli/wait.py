@@ -14,10 +14,16 @@ from sluice.settings import Settings
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--lsn", "position", metavar="X/Y", help="Wait for what ended at or before this position.")
-@click.option("--now", is_flag=True, help="Wait for what is committed by now, as the server says.")
 @click.option(
-    "--timeout", default="60s", show_default=True, metavar="DURATION", help="The longest to wait, such as 10s or 5m."
+    "--lsn", "position", metavar="X/Y", help="Wait for the transactions that ended at or before this position."
+)
+@click.option("--now", is_flag=True, help="Wait for everything that the server has committed by now.")
+@click.option(
+    "--timeout",
+    default="60s",
+    show_default=True,
+    metavar="DURATION",
+    help="The longest time to wait, such as 10s or 5m.",
 )
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
@@ -29,14 +35,15 @@ def wait(
     timeout: str,
     json_wanted: bool,  # noqa: FBT001 - a command's parameter
 ) -> None:
-    """Wait until the lake offers a boundary that holds everything through a position, so that whoever reads it
-    afterwards finds what was written before. An application learns the position of its write by
-    pg_current_wal_insert_lsn(), asked after the commit.
+    """Wait until the lake offers a boundary that holds everything through a position. Whoever reads
+    the lake afterwards finds what was written before that position. To learn the position of its
+    write, an application calls pg_current_wal_insert_lsn() after the commit.
 
-    With tables, they must be part of the boundary: a table that is stale, or in its snapshot, is waited for.
-    The endpoint of the applier answers the same question: GET /wait?lsn=X/Y.
+    If you name tables, the boundary must include them: the command also waits for a table that is
+    stale or in its snapshot. The endpoint of the applier answers the same question: GET
+    /wait?lsn=X/Y.
 
-    Ends with 75 when the time is over; what was missing is said.
+    Ends with 75 when the time is over, and says what was missing.
 
     \b
     Examples:
@@ -44,7 +51,7 @@ def wait(
       sluice wait --lsn 16/B374D848 --timeout 10s public.orders
     """
     if (position is None) == (not now):
-        raise UsageError("give one of --lsn and --now")
+        raise UsageError("give either --lsn or --now")
     timeout_seconds = seconds_of(timeout)
     wiring.require("sluice_lake", *(deadline.PACKAGES if now else ()))
     target = lsn.parse(position) if position is not None else None

@@ -128,7 +128,7 @@ def require_same_place(before: dict[str, Any], after: dict[str, Any]) -> None:
     if others:
         raise UsageError(
             f"source.dsn was changed while the process runs, in {', '.join(others)}: only credentials may change",
-            hint="restart the process, or set it back",
+            hint="restart the process, or restore the old value",
         )
 
 
