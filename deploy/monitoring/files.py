@@ -45,8 +45,11 @@ def is_ours(path: Path) -> bool:
 def index() -> str:
     """docs/runbooks/README.md."""
     lines = [_INDEX_HEAD]
-    for severity, meaning in (("critical", "a page, act now"), ("warning", "not a page, look on the next working day")):
-        lines += [f"\n## {severity}: {meaning}\n", "| alert | says |", "|---|---|"]
+    for severity, meaning in (
+        ("critical", "pages somebody: act now"),
+        ("warning", "pages nobody: act on the next working day"),
+    ):
+        lines += [f"\n## {severity}: {meaning}\n", "| alert | meaning |", "|---|---|"]
         lines += [
             f"| [{alert.name}]({alert.name}.md) | {_spoken(alert)} |" for alert in ALERTS if alert.severity == severity
         ]
@@ -61,9 +64,9 @@ def _spoken(alert: Alert) -> str:
 _INDEX_HEAD = """\
 # Runbooks
 
-One page for each alert that Sluice ships: what it means, how to see it, what to do, what not to do.
-The rules are in `deploy/monitoring/rules.yml`. The chart has them with your own thresholds
-(`metrics.prometheusRule`).
+Each alert that Sluice ships has one page here: what it means, how to see it, what to do, and what not
+to do. The rules are in `deploy/monitoring/rules.yml`. The chart has the same rules with your own
+thresholds (`metrics.prometheusRule`).
 
 Run each command with the configuration of the pipeline: `-c FILE` or `SLUICE_CONFIG`. In
 Kubernetes, run it inside the ingest pod, as in
@@ -75,17 +78,17 @@ so.
 
 ## When the pod does not stay up
 
-`kubectl exec` needs a container that runs. If ingest ends again and again, run the command in a copy
-of its pod: the copy has the same image, configuration, secrets and service account, no probes and
-no labels, and runs the command in the place of ingest.
+`kubectl exec` needs a container that runs. If ingest ends repeatedly, run the command in a copy
+of its pod. The copy has the same image, configuration, secrets and service account, but no probes and
+no labels, and it runs your command instead of ingest.
 
 ```sh
 kubectl debug RELEASE-sluice-ingest-0 --copy-to=sluice-debug --same-node --container=ingest -it -- sluice status
 kubectl delete pod sluice-debug
 ```
 
-The commands on these pages only read, unless the page says otherwise, so the copy may run beside the
-pod. Never run `sluice run` in it. If there is no pod at all (`paused`, or scaled to zero), set
+The commands on these pages only read, unless the page says otherwise, so the copy may run at the same
+time as the pod. Never run `sluice run` in it. If there is no pod at all (`paused`, or scaled to zero), set
 `paused: false`, or run the commands where the configuration and the secrets are:
 
 ```sh

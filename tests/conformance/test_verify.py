@@ -64,7 +64,7 @@ def test_what_is_missing_cut_short_or_replaced_is_named(store: ObjectStore) -> N
     assert found(verify(store, content=False)) == flaws
     assert found(verify(store, content=True)) == [
         *flaws[:2],
-        (6, names[3], "has another content than was written"),
+        (6, names[3], "does not have the content that was written"),
         flaws[2],
     ]
 

@@ -128,7 +128,7 @@ def test_a_server_that_cannot_be_the_upgraded_one_is_refused_by_name(tmp_path: P
             recreate(other.options(), other.store, mirrored=lambda _: True, upgraded=True)
         with temporary_server(major=OLD) as same:
             other = replace(pipeline, database=replace(source, server=same))
-            with pytest.raises(SlotLost, match="an upgrade leads to a newer major than 17"):
+            with pytest.raises(SlotLost, match="an upgrade leads to a newer major version than 17"):
                 recreate(other.options(), other.store, mirrored=lambda _: True, upgraded=True)
         assert pipeline.state() == state
 

@@ -178,7 +178,7 @@ def test_a_repair_of_several_tables_keeps_rows_whose_keys_come_back_and_passes_o
         out, err = command.communicate(timeout=240)
     tables = {one["table"]: one for one in json.loads(out)["tables"]}
     assert command.returncode == 4, err
-    assert "public.bags has no key by which its rows could be repaired" in err
+    assert "public.bags has no key to repair its rows by" in err
     assert {name: one["outcome"] for name, one in tables.items()} == {
         **dict.fromkeys(COMPARED, "equal"),
         "bags": "different",

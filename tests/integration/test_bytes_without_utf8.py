@@ -68,7 +68,7 @@ def test_the_table_of_a_value_that_cannot_be_sent_is_named(ascii_only: IngestPip
     database.execute(f"BEGIN; INSERT INTO other SELECT generate_series(1, {rows}); {statement}; COMMIT")
     with pytest.raises(SourceRefused, match="22021") as refused:
         ascii_only.run(messages=True)
-    assert str(refused.value).endswith(f": a row of {table or 'a table that could not be found out'}")
+    assert str(refused.value).endswith(f": a row of {table or 'a table that could not be determined'}")
 
 
 def test_the_table_of_a_character_that_only_the_databases_encoding_has_is_named(

@@ -53,8 +53,8 @@ ALERTS = (
         f"{PAUSED_APPLIER}",
         "5m",
         "The applier of pipeline {{ $labels.pipeline }} does not run or makes no progress",
-        "It ran and has stopped reporting, or it has for long neither committed a window nor found that "
-        "there is nothing to do. The source is not affected; the lake falls behind.",
+        "It ran and has stopped reporting, or for a long time it has neither committed a window nor "
+        "found that there is nothing to do. The source is not affected; the lake falls behind.",
         # As long as a lake that comes back needs to catch up.
         held="15m",
     ),
@@ -63,9 +63,9 @@ ALERTS = (
         "critical",
         _tables(PAGED),
         "5m",
-        "{{ $labels.schema }}.{{ $labels.table }} of pipeline {{ $labels.pipeline }} does not equal its source",
-        "The lake table is known to differ from the source ({{ $labels.reason }}), and is not read again "
-        "by itself. All other tables go on. `sluice tables` has the reason in full.",
+        "{{ $labels.schema }}.{{ $labels.table }} of pipeline {{ $labels.pipeline }} differs from its source",
+        "The lake table is known to differ from the source ({{ $labels.reason }}), and Sluice does "
+        "not read it again by itself. All other tables continue. `sluice tables` has the full reason.",
         held="15m",
     ),
     Alert(
@@ -74,10 +74,10 @@ ALERTS = (
         _tables(TICKETED),
         "15m",
         "{{ $labels.schema }}.{{ $labels.table }} of pipeline {{ $labels.pipeline }} is not followed",
-        "It is {{ $labels.reason }}: quarantined (it cannot be carried exactly, so it is left out), failing "
-        "(its snapshot or its windows fail and are tried again), waiting (its lake table is not "
-        "equal, and is read again by itself later) or unverified (continuous comparison has not found it equal for "
-        "long). `sluice tables` has the reason in full.",
+        "It is {{ $labels.reason }}: quarantined (it cannot be carried exactly, so it is left out), "
+        "failing (its snapshot or its windows fail and are tried again), waiting (its lake table "
+        "differs from the source, and Sluice reads it again later) or unverified (continuous "
+        "comparison has not found it equal for a long time). `sluice tables` has the full reason.",
         held="15m",
     ),
     Alert(
@@ -86,10 +86,11 @@ ALERTS = (
         f"{worst(one(known.PROBLEMS, code=SAID_NOWHERE_ELSE), 'code')} > 0",
         "30m",
         "Pipeline {{ $labels.pipeline }} has the problem {{ $labels.code }} and does not recover from it",
-        "Changes go on. `sluice status` says what is wrong and what to do. The codes: spool.upkeep (the applier "
-        "cannot keep the spool short), table.path (another table has the lake path of a table's name), "
-        "table.maintenance (a lake table is not maintained), verify.unreadable (it cannot be read what comparisons "
-        "found), configuration.refused (an edited configuration is not in force).",
+        "Changes are still carried. `sluice status` says what is wrong and what to do. The codes: "
+        "spool.upkeep (the applier cannot archive or prune the spool), table.path (another table has "
+        "the lake path of a table's name), table.maintenance (a lake table is not maintained), "
+        "verify.unreadable (the results of comparisons cannot be read), configuration.refused (an "
+        "edited configuration is not in force).",
         held="15m",
     ),
     Alert(
@@ -108,14 +109,14 @@ ALERTS = (
         f"({OLD} or on (pipeline) ({GROWING})) unless on (pipeline) {PAUSED_APPLIER}",
         "10m",
         "The lake of pipeline {{ $labels.pipeline }} is behind its spool",
-        "Changes are durable in the spool and wait too long for the applier, or their number grows each hour.",
+        "Changes are durable in the spool but wait too long for the applier, or their number grows each hour.",
     ),
     Alert(
         "SluiceSnapshotStalled",
         "warning",
         f"time() - {worst(one(known.SNAPSHOT_START))} > {SNAPSHOT_STALL} unless on (pipeline) {SNAPSHOT_READ} > 0",
         "5m",
-        "The snapshot of pipeline {{ $labels.pipeline }} does not move",
+        "The snapshot of pipeline {{ $labels.pipeline }} makes no progress",
         "It began {{ $value | humanizeDuration }} ago and has read nothing for 15 minutes. Its "
         "tables are not complete until it is finished.",
     ),

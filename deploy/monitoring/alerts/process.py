@@ -8,7 +8,7 @@ from sluice.telemetry import catalogue as known
 
 RECONNECTS = Threshold("reconnects", 5, "connections to the source that had to be made again within 15 minutes")
 REPORT_AGE = Threshold(
-    "reportAgeSeconds", 120, "age of the look at slot and apply records from which most figures come"
+    "reportAgeSeconds", 120, "age of the last report on slot and apply records, from which most metrics come"
 )
 
 THRESHOLDS = (RECONNECTS, REPORT_AGE)
@@ -30,9 +30,9 @@ ALERTS = (
         "3m",
         "{{ with $labels.pipeline }}Ingest of pipeline {{ . }} carries no changes{{ else }}"
         "No Sluice pipeline is scraped{{ end }}",
-        "Its process is gone, ends again and again, cannot reach the source, or does not move. "
-        "PostgreSQL keeps WAL for its slot until it is back or the slot is lost. While no process "
-        "is scraped, nobody measures how much that is.",
+        "Its process is gone, ends repeatedly, cannot reach the source, or makes no progress. "
+        "PostgreSQL keeps WAL for its slot until it is back or the slot is lost. While no process is "
+        "scraped, nothing measures how much WAL that is.",
         # As long as a lake that comes back needs to catch up: until then its freshness says nothing new.
         held="15m",
     ),
@@ -42,10 +42,10 @@ ALERTS = (
         f"{REPORT_OLD} or on (pipeline) ({missing(one(known.REPORT_TIMESTAMP), INGEST)}) or on (pipeline) "
         f"({missing(one(known.SLOT_STATUS), INGEST)})",
         "15m",
-        "Nobody can see how pipeline {{ $labels.pipeline }} does",
-        "Ingest runs, and has not been able to read the manifest and the applier's records, or to ask the "
-        "server for the slot. Figures of slot, tables and lake are old or missing, so the other "
-        "alerts on them say nothing.",
+        "The state of pipeline {{ $labels.pipeline }} cannot be observed",
+        "Ingest runs, but it could not read the manifest and the applier's records, or could not "
+        "query the slot at the server. The metrics of slot, tables and lake are old or missing, so "
+        "the other alerts on them mean nothing.",
         held="5m",
     ),
     Alert(
@@ -69,8 +69,8 @@ ALERTS = (
         + " > 0",
         "0m",
         "Pipeline {{ $labels.pipeline }} met {{ $labels.class }}, which it does not retry",
-        "It occurred in {{ $labels.component }}. What could not be carried was not acknowledged. If the "
-        "process does not come back, another alert pages.",
+        "It occurred in {{ $labels.component }}. Changes that could not be stored were not "
+        "acknowledged. If the process does not come back, another alert pages.",
         held="15m",
     ),
 )

@@ -48,9 +48,9 @@ ALERTS = (
         f"{LOST} unless on (pipeline) ({CARRYING_NOW})",
         "0m",
         "The replication slot of pipeline {{ $labels.pipeline }} is lost",
-        "The server has invalidated or dropped it. The changes after the last acknowledged position "
-        "are not available any more. The pipeline has stopped (exit code 7) and does not recover by "
-        "itself. `sluice slot recreate` goes on with a new slot.",
+        "The slot was invalidated or dropped. The changes after the last acknowledged position are no "
+        "longer available. The pipeline has stopped (exit code 7) and does not recover by itself. "
+        "`sluice slot recreate` continues with a new slot.",
     ),
     Alert(
         "SluiceSlotEndangered",
@@ -58,11 +58,11 @@ ALERTS = (
         f"{DANGER} or on (pipeline) {HEADROOM} < {HEADROOM_CRITICAL} or on (pipeline) ({TREND}) or on (pipeline) "
         f"({FORECAST_SHORT} and on (pipeline) {STANDING})",
         "2m",
-        "The slot of pipeline {{ $labels.pipeline }} will be lost within hours if nobody acts",
-        "WAL is kept for it up to max_slot_wal_keep_size, and the limit is near: little is left, or what is "
-        "left shrinks too fast, or the slot does not advance while the server writes. Or another "
-        "client uses the slot. With the slot lost, changes are lost to the stream, and every table has to be "
-        "compared or read again.",
+        "The slot of pipeline {{ $labels.pipeline }} will be lost within hours unless somebody acts",
+        "WAL is kept for it up to max_slot_wal_keep_size, and the limit is near: little is left, or "
+        "what is left shrinks too fast, or the slot does not advance while the server writes. Or "
+        "another client uses the slot. If the slot is lost, the stream no longer has its changes, and "
+        "every table must be compared with the source or read again.",
         held="10m",
     ),
     Alert(
@@ -71,9 +71,9 @@ ALERTS = (
         f"{HEADROOM} < {HEADROOM_WARNING} or on (pipeline) "
         f"({worst(one(known.SLOT_RETAINED))} > {RETAINED} and on (pipeline) {worst(one(known.SLOT_UNBOUNDED))} == 1)",
         "15m",
-        "The server keeps much WAL for pipeline {{ $labels.pipeline }}",
-        "More than half of max_slot_wal_keep_size is used, or there is no limit and only the size of "
-        "the server's disk ends it: when that is full, the database stops.",
+        "The server keeps a lot of WAL for pipeline {{ $labels.pipeline }}",
+        "More than half of max_slot_wal_keep_size is used. Or there is no limit, and only the size of "
+        "the server's disk limits the WAL: when the disk is full, the database stops.",
         held="5m",
     ),
     Alert(

@@ -44,7 +44,7 @@ ALERTS = (
         "warning",
         f"100 * {STORE_FAILED} / on (pipeline) {STORE_ALL} > {STORE_ERRORS}",
         "5m",
-        "The object store fails pipeline {{ $labels.pipeline }}",
+        "Requests to the object store fail for pipeline {{ $labels.pipeline }}",
         '{{ $value | printf "%.0f" }} % of the requests fail. What is not stored is not '
         "acknowledged, so lag and retained WAL grow.",
     ),

@@ -27,8 +27,7 @@ def init(invocation: Invocation, directory: str, pipeline: str, force: bool) -> 
     """
     if not re.fullmatch(PIPELINE_NAME, pipeline):
         raise UsageError(
-            f"{pipeline[:100]!r} cannot be the name of a pipeline: a name has 1 to 50 characters, each "
-            "of a-z, 0-9 or _",
+            f"{pipeline[:100]!r} cannot be the name of a pipeline: a name has 1 to 50 characters of a-z, 0-9 and _",
             hint="choose another --pipeline",
         )
     target = Path(directory)

@@ -7,15 +7,15 @@ SERVER: tuple[Kind, ...] = (
         "pipeline.lost",
         "c",
         Step.ELSEWHERE,
-        "the pipeline has a manifest and cannot go on from its slot: `run` would end with 7, and so does `check`",
-        "`sluice slot show` names the case; `sluice slot recreate` goes on with a new slot where that is possible",
+        "the pipeline has a manifest and cannot continue from its slot: `run` would end with 7, and so does `check`",
+        "`sluice slot show` names the case; `sluice slot recreate` continues with a new slot, if that is possible",
     ),
     kind(
         "pipeline.problem",
         "cwi",
         Step.ELSEWHERE,
-        "a problem of the pipeline as it is, by its code in docs/problems.md and as severe as there; "
-        "`info` where running it is all that is missing",
+        "a problem that the pipeline has now, with its code and severity from docs/problems.md; "
+        "`info` if the pipeline only has to be started",
         "what the problem says",
     ),
     kind(
@@ -23,14 +23,14 @@ SERVER: tuple[Kind, ...] = (
         "c",
         Step.ELSEWHERE,
         "the source cannot be reached, or refuses the connection",
-        "`source.dsn`, the network, the role, pg_hba.conf, a pooler: what the finding says",
+        "correct what the finding names: `source.dsn`, the network, the role, pg_hba.conf or a pooler",
     ),
     kind(
         "source.tls",
         "cw",
         Step.ELSEWHERE,
-        "the server is on another machine and nothing proves who it is: who sits in between can read "
-        "the password and change rows",
+        "the server is on another machine, and nothing proves its identity: an attacker on the "
+        "network can read the password and change rows",
         "`sslmode=verify-full` with `sslrootcert`; `source.allow_insecure: true` only where the "
         "network itself is trusted",
     ),
@@ -39,8 +39,8 @@ SERVER: tuple[Kind, ...] = (
         "server.untested",
         "cw",
         Step.ELSEWHERE,
-        "the server is of a major that this release of Sluice was not tested with",
-        "look for a newer Sluice; `source.allow_untested: true` makes it a warning",
+        "the server has a major version that this release of Sluice was not tested with",
+        "use a newer Sluice if there is one; `source.allow_untested: true` makes this a warning",
     ),
     kind(
         "server.minor",
@@ -50,7 +50,11 @@ SERVER: tuple[Kind, ...] = (
         "update to the latest minor release",
     ),
     kind(
-        "server.wal_level", "c", Step.RESTART, "WAL does not hold what logical decoding needs", "`wal_level = logical`"
+        "server.wal_level",
+        "c",
+        Step.RESTART,
+        "the WAL does not contain what logical decoding needs",
+        "`wal_level = logical`",
     ),
     kind(
         "server.encoding",
@@ -63,29 +67,29 @@ SERVER: tuple[Kind, ...] = (
         "server.standby",
         "cw",
         Step.SETTINGS,
-        "the server is a standby that cannot decode, or whose slot its primary can spoil",
+        "the server is a standby that cannot decode, or whose slot its primary can invalidate",
         "the primary, or PostgreSQL 16 with `hot_standby_feedback = on`",
     ),
     kind(
         "server.standby_limits",
         "i",
         Step.SETTINGS,
-        "the server is a standby: what has to be done on its primary",
+        "the server is a standby: some things must be done on its primary",
         "nothing, or `SELECT pg_log_standby_snapshot()` on the primary while a slot or a snapshot waits",
     ),
     kind(
         "server.clock",
         "w",
         Step.ELSEWHERE,
-        "the clocks of source and pipeline differ: lag in seconds is off by that",
-        "synchronise both clocks",
+        "the clocks of source and pipeline differ: lag in seconds is wrong by that difference",
+        "synchronize both clocks",
     ),
     kind(
         "server.synchronous",
         "w",
         Step.SETTINGS,
         "commits on the source would wait for this pipeline",
-        "name the standbys that are meant in `synchronous_standby_names`",
+        "name the intended standbys in `synchronous_standby_names`",
     ),
     kind(
         "server.slots",
@@ -98,7 +102,7 @@ SERVER: tuple[Kind, ...] = (
         "server.senders",
         "c",
         Step.RESTART,
-        "too few WAL senders are free for the stream and a snapshot beside it",
+        "too few WAL senders are free for the stream and a snapshot at the same time",
         "raise `max_wal_senders`",
     ),
     kind(
@@ -155,7 +159,8 @@ SERVER: tuple[Kind, ...] = (
         "c",
         Step.RIGHTS,
         "the role cannot open a replication connection",
-        "the role's REPLICATION attribute, a line of pg_hba.conf, no pooler in between: what the finding says",
+        "correct what the finding names: the role's REPLICATION attribute, a line of pg_hba.conf, or "
+        "a pooler in between",
     ),
     kind(
         "role.connections",
@@ -176,7 +181,7 @@ SERVER: tuple[Kind, ...] = (
         "i",
         Step.RIGHTS,
         "the role cannot see how long other sessions' transactions have been open",
-        "`GRANT pg_read_all_stats`, which also shows it their statements",
+        "`GRANT pg_read_all_stats`, which also lets the role see their statements",
     ),
     kind(
         "role.load_limits",
@@ -184,14 +189,14 @@ SERVER: tuple[Kind, ...] = (
         Step.RIGHTS,
         "a limit of `source.snapshot_max_*` is set, and the role cannot see what it limits: no initial rows would be "
         "read",
-        "`GRANT pg_read_all_stats`, which also shows it other sessions' statements; or leave the limit out",
+        "`GRANT pg_read_all_stats`, which also lets the role see other sessions' statements; or remove the limit",
     ),
     kind("slot.missing", "i", Step.SLOT, "the slot does not exist yet", "`sluice setup`, or the first run, creates it"),
     kind(
         "slot.wrong",
         "c",
         Step.SLOT,
-        "a slot of this name is of another plugin or database",
+        "a slot with this name belongs to another plugin or database",
         "another name in `source.slot`",
     ),
     kind(
@@ -199,8 +204,8 @@ SERVER: tuple[Kind, ...] = (
         "c",
         Step.SLOT,
         "the slot is lost: the server removed WAL or rows that it needed",
-        "`sluice slot recreate` makes a new one, and `sluice verify --repair` reads again what differs; "
-        "without a manifest, drop it",
+        "`sluice slot recreate` creates a new one, and `sluice verify --repair` reads again the rows "
+        "that differ; without a manifest, drop the slot",
     ),
     kind(
         "slot.unreserved",
@@ -209,13 +214,19 @@ SERVER: tuple[Kind, ...] = (
         "WAL that the slot needs is about to be removed",
         "start the pipeline now, or raise `max_slot_wal_keep_size`",
     ),
-    kind("slot.active", "i", Step.SLOT, "a process streams from the slot now", "nothing, if it is this pipeline's"),
+    kind(
+        "slot.active",
+        "i",
+        Step.SLOT,
+        "a process streams from the slot now",
+        "nothing, if the process belongs to this pipeline",
+    ),
     kind(
         "slot.two_phase",
         "c",
         Step.SLOT,
         "the slot's two_phase flag is not what the configuration says",
-        "`sluice setup` where the server can change it",
+        "`sluice setup`, if the server can change the flag",
     ),
     kind(
         "slot.failover",

@@ -39,10 +39,10 @@ KINDS: tuple[Kind, ...] = (
         "slot",
         "c",
         "SluiceSlotLost",
-        "The pipeline cannot go on from its slot: the slot is missing, invalidated, ahead of the "
+        "The pipeline cannot continue from its slot: the slot is missing, invalidated, ahead of the "
         "manifest, or on another server.",
-        "Do not retry. `sluice slot show` names the case. `sluice slot recreate` goes on with a new slot where that is "
-        "possible; docs/operations/disasters.md has the steps.",
+        "Do not retry. `sluice slot show` names the case. `sluice slot recreate` continues with a new "
+        "slot, if that is possible; docs/operations/disasters.md has the steps.",
     ),
     _kind(
         "slot.unreserved",
@@ -50,23 +50,23 @@ KINDS: tuple[Kind, ...] = (
         "c",
         "SluiceSlotEndangered",
         "The server no longer promises to keep the WAL that the slot needs.",
-        "Get ingest going at once, or raise `max_slot_wal_keep_size`.",
+        "Make ingest run again at once, or raise `max_slot_wal_keep_size`.",
     ),
     _kind(
         "slot.headroom",
         "slot",
         "cw",
         "SluiceSlotEndangered",
-        "The slot has used most of `max_slot_wal_keep_size`, or will have within hours.",
-        "Get ingest going, or raise `max_slot_wal_keep_size`.",
+        "The slot has used most of `max_slot_wal_keep_size`, or will have used it within hours.",
+        "Make ingest run again, or raise `max_slot_wal_keep_size`.",
     ),
     _kind(
         "slot.inactive",
         "slot",
         "c",
         "SluiceIngestDown",
-        "Ingest says that it streams, and the server has no walsender on the slot.",
-        "Restart ingest. If it comes back, look for a proxy that keeps dead connections open.",
+        "Ingest says that it streams, but the server has no walsender for the slot.",
+        "Restart ingest. If the problem comes back, look for a proxy that keeps dead connections open.",
     ),
     _kind(
         "slot.foreign",
@@ -74,7 +74,7 @@ KINDS: tuple[Kind, ...] = (
         "c",
         "SluiceSlotEndangered",
         "The slot is in use by a client that is not this pipeline. What that client confirms is lost to the pipeline.",
-        "Stop the client that is named, then look at `sluice slot show`.",
+        "Stop the client that the message names, then run `sluice slot show`.",
     ),
     _kind(
         "server.unreachable",
@@ -106,74 +106,77 @@ KINDS: tuple[Kind, ...] = (
         "cw",
         "SluiceLagHigh",
         "Changes that were committed long ago are not in the spool yet.",
-        "Look at the object store and at the load of the source; docs/runbooks/SluiceLagHigh.md goes "
-        "through the causes.",
+        "Check the object store and the load of the source; docs/runbooks/SluiceLagHigh.md lists the causes.",
     ),
     _kind(
         "catalog.unexamined",
         "ingest",
         "w",
         "SluiceProblemStays",
-        "Changes are spooled and applied, and no look at the catalog has found that it has nothing else: what only the "
-        "catalog shows may be missing, so no table is stated complete any further, and no boundary is stated.",
-        "The log of ingest says why looks fail or wait. Look for a session that holds a lock on a table of the "
-        "catalog, and for DDL that never pauses. Nothing is lost, and the statements go on by themselves.",
+        "Changes are spooled and applied, but ingest has not been able to check the catalog: changes "
+        "that only the catalog shows may be missing. So no table is called complete any further, and "
+        "no boundary is stated.",
+        "The log of ingest says why the reading of the catalog fails or waits. Find a session that "
+        "holds a lock on a table of the catalog, or DDL that never pauses. Nothing is lost, and the "
+        "positions advance again once the catalog was checked.",
     ),
     _kind(
         "ingest.error",
         "ingest",
         "wi",
         "SluiceErrors",
-        "Ingest met this error within the last hour. A warning while it keeps coming, else "
-        "information. Known to the running "
-        "process alone: `sluice status` and `sluice check` cannot show it, and may call a pipeline "
-        "`healthy` that is `degraded` on `/status` for it.",
-        "The message says what to do; ingest tries again by itself.",
+        "Ingest met this error within the last hour. It is a warning while the error keeps occurring, "
+        "and otherwise information. Only the running process knows it: `sluice status` and `sluice "
+        "check` cannot show it, and may call a pipeline `healthy` that is `degraded` on `/status` "
+        "because of it.",
+        "The message says what to do; ingest retries by itself.",
     ),
     _kind(
         "snapshot.waiting",
         "ingest",
         "wi",
         "SluiceSnapshotStalled",
-        "Initial rows are not read, because the source is above a limit of `source.snapshot_max_*`, or what the limit "
-        "is about cannot be seen. A warning after an hour. Known to the running process alone.",
-        "Wait until the source has less to do, or raise the limit that is named, which needs no restart.",
+        "Initial rows are not read, because the source is above a limit of `source.snapshot_max_*`, "
+        "or because the load that it limits cannot be measured. It is a warning after an hour. Only "
+        "the running process knows it.",
+        "Wait until the source has less load, or raise the limit that the message names, which needs no restart.",
     ),
     _kind(
         "spool.away",
         "spool",
         "c",
         "SluiceObjectStoreFailing",
-        "The object store does not answer. Nothing is lost: what is not stored is not acknowledged.",
-        "Check the store and the network; ingest and applier go on by themselves.",
+        "The object store does not answer. Nothing is lost: changes that are not stored are not acknowledged.",
+        "Check the store and the network; ingest and applier then continue by themselves.",
     ),
     _kind(
         "spool.unreadable",
         "spool",
         "c",
         "SluiceUnwatched",
-        "The object store refuses, or what it holds is damaged.",
-        "The message says which; `sluice spool verify` looks at every object.",
+        "The object store refuses, or an object in it is damaged.",
+        "The message says which of the two; `sluice spool verify` checks every object.",
     ),
     _kind(
         "spool.gone",
         "spool",
         "c",
         "SluiceIngestDown",
-        "The slot has served a pipeline, and the spool has no manifest: it was deleted, is not "
+        "The slot has served a pipeline, but the spool has no manifest: it was deleted, is not "
         "mounted, or is elsewhere.",
-        "Bring the spool back or correct `spool.uri`, before anything is started: `sluice run` on an "
-        "empty spool begins the pipeline again.",
+        "Restore the spool or correct `spool.uri` before you start anything: `sluice run` on an empty "
+        "spool begins the pipeline again.",
     ),
     _kind(
         "spool.upkeep",
         "spool",
         "w",
         "SluiceProblemStays",
-        "The applier cannot archive entries of the manifest, or delete what every table has in the lake: the spool "
-        "grows, and starts read more and more entries. Nothing is lost.",
-        "The message says why, the applier's log has more. Refused: give its identity the rights of "
-        "deploy/object-store/s3-applier-policy.json. It is tried again at least every hour, and at a start.",
+        "The applier cannot archive entries of the manifest, or delete what every table has in the "
+        "lake: the spool grows, and each start reads more entries. Nothing is lost.",
+        "The message says why; the applier's log has more. If the store refuses, give the applier's "
+        "identity the permissions in deploy/object-store/s3-applier-policy.json. The applier retries "
+        "at least every hour, and at a start.",
     ),
     _kind(
         "request.refused",
@@ -181,15 +184,16 @@ KINDS: tuple[Kind, ...] = (
         "w",
         "SluiceErrors",
         "Ingest could not carry out a request of an operator within the last day.",
-        "Correct what the reason says and ask again.",
+        "Correct what the reason names, and make the request again.",
     ),
     _kind(
         "prepared.open",
         "ingest",
         "w",
         "SluiceTransactionOpen",
-        "A prepared transaction has been open for long. It holds locks, WAL and new snapshots.",
-        "`COMMIT PREPARED` or `ROLLBACK PREPARED` at the source.",
+        "A prepared transaction has been open for a long time. It keeps locks, holds back WAL, and "
+        "delays new snapshots.",
+        "End it at the source with `COMMIT PREPARED` or `ROLLBACK PREPARED`.",
     ),
     _kind(
         "applier.never",
@@ -204,7 +208,8 @@ KINDS: tuple[Kind, ...] = (
         "applier",
         "c",
         "SluiceApplierDown",
-        "The applier has stopped reporting, which it does at least every 20 s: it does not run, or it hangs.",
+        "The applier has stopped reporting: it does not run, or it hangs. A running applier reports "
+        "at least every 20 s.",
         "Start `sluice apply`; if it runs, restart it. Replay is safe.",
     ),
     _kind(
@@ -212,15 +217,16 @@ KINDS: tuple[Kind, ...] = (
         "applier",
         "c",
         "SluiceApplierDown",
-        "The records come from another applier than the one that `sluice up` started.",
-        "Stop one of the two: one applier per pipeline.",
+        "The records do not come from the applier that `sluice up` started, but from another one.",
+        "Stop one of the two: a pipeline has one applier.",
     ),
     _kind(
         "applier.failing",
         "applier",
         "cw",
         "SluiceApplyFailing",
-        "The applier reports, and has neither committed a window nor found nothing to do for long.",
+        "The applier reports, but for a long time it has neither committed a window nor found that "
+        "there is nothing to do.",
         "Its log says which table fails and why.",
     ),
     _kind(
@@ -228,10 +234,10 @@ KINDS: tuple[Kind, ...] = (
         "applier",
         "w",
         "SluiceApplierDown",
-        "The applier's newest record is from the future by our clock, by more than a minute. One "
-        "look cannot "
-        "tell whether such an applier lives; the running ingest can, by when the record last changed.",
-        "Set the clocks of both machines right (NTP).",
+        "The applier's newest record is more than a minute ahead of this machine's clock. A single "
+        "reading cannot tell whether such an applier is alive. The running ingest can, because it "
+        "sees when the record last changed.",
+        "Synchronize the clocks of both machines (NTP).",
     ),
     _kind(
         "lake.behind",
@@ -239,25 +245,26 @@ KINDS: tuple[Kind, ...] = (
         "cw",
         "SluiceLakeBehind",
         "The lake lacks changes that have long been in the spool.",
-        "Look at the applier's log and its resources; docs/runbooks/SluiceLakeBehind.md goes through the causes.",
+        "Check the applier's log and its resources; docs/runbooks/SluiceLakeBehind.md lists the causes.",
     ),
     _kind(
         "configuration.refused",
         "ingest",
         "w",
         "SluiceProblemStays",
-        "The configuration file was edited while the pipeline runs, and what it says now is not in force: all "
-        "settings are as they were.",
-        "The message names what cannot change while a process runs: restart it, or set that back.",
+        "The configuration file was edited while the pipeline runs, but the edited file is not in "
+        "force: all settings are as they were.",
+        "The message names the settings that cannot change while a process runs: restart it, or "
+        "restore the old values.",
     ),
     _kind(
         "table.stale",
         "tables",
         "c",
         "SluiceTableUnequal",
-        "A lake table is known not to equal its source.",
-        "If it is read again by itself, its reason says when. Otherwise, or to have it at once, run `sluice resync` "
-        "with the table's name.",
+        "A lake table is known to differ from its source.",
+        "If Sluice reads it again by itself, its reason says when. Otherwise, or to read it at once, "
+        "run `sluice resync` with the table's name.",
     ),
     _kind(
         "table.gap",
@@ -266,7 +273,8 @@ KINDS: tuple[Kind, ...] = (
         "SluiceTableUnequal",
         "Changes of a table were lost with the slot. Its lake table stays as it was before them, and its later "
         "changes wait in the spool.",
-        "`sluice verify --repair` compares it with the source, reads again the rows that differ, and makes it live.",
+        "Run `sluice verify --repair`: it compares the table with the source, reads again the rows "
+        "that differ, and makes it live.",
     ),
     _kind(
         "verify.different",
@@ -274,8 +282,8 @@ KINDS: tuple[Kind, ...] = (
         "c",
         "SluiceTableUnequal",
         "`sluice verify` found rows of a lake table that differ from the source, and has not found it equal since.",
-        "`sluice verify` with the table's name names the keys of the rows; `sluice verify --repair` reads them again. "
-        "Find out first how they came to differ.",
+        "First find out why they differ: `sluice verify` with the table's name names the keys of the "
+        "rows. Then run `sluice verify --repair`, which reads these rows again.",
     ),
     _kind(
         "verify.late",
@@ -283,28 +291,31 @@ KINDS: tuple[Kind, ...] = (
         "w",
         "SluiceTableNotFollowed",
         "Tables are compared continuously, and some were not found equal for three intervals.",
-        "See whether `sluice verify --continuous` runs, and what its log says. If nobody is to compare continuously "
-        "any more, `sluice verify --continuous-ended` says so.",
+        "Check whether `sluice verify --continuous` runs, and what its log says. If you no longer "
+        "want to compare continuously, run `sluice verify --continuous-ended`.",
     ),
     _kind(
         "verify.unreadable",
         "tables",
         "c",
         "SluiceProblemStays",
-        "It cannot be read what comparisons found: whether a table differs from the source is not known. What a "
-        "running ingest read before is still shown.",
-        "Refused: give ingest and whoever asks for the status the right to read below `verify/`. Damaged: remove the "
-        "object that is named; the record before it then holds.",
+        "The results of comparisons cannot be read, so it is not known whether a table differs from "
+        "the source. A running ingest still shows the results that it read before.",
+        "If the store refuses, give ingest, and everybody who reads the status, the permission to "
+        "read below `verify/`. If a record is damaged, remove the object that the message names; the "
+        "record before it is then used.",
     ),
     _kind(
         "table.path",
         "tables",
         "w",
         "SluiceProblemStays",
-        "Another table has the lake path of this table's name, most often one that had the name before. Whoever reads "
-        "that path reads the other table; the rows of this one are at the path that the message names.",
-        "Read the table at its own path, or give the other one up: drop it, leave it out of the publication or of "
-        "`source.tables`, or set its `on_rename: move`. This table is then made anew at the path of its name.",
+        "Another table has the lake path of this table's name. Most often it is one that had the name "
+        "before. Whoever reads that path reads the other table; the rows of this table are at the "
+        "path that the message names.",
+        "Read the table at the path that the message names. Or free the path of its name: drop the "
+        "other table, leave it out of the publication or of `source.tables`, or set its `on_rename: "
+        "move`. This table is then made again at the path of its name.",
     ),
     _kind(
         "table.quarantined",
@@ -312,15 +323,15 @@ KINDS: tuple[Kind, ...] = (
         "w",
         "SluiceTableNotFollowed",
         "A table cannot be carried, and is left out.",
-        "Correct what the reason says: its snapshot is then taken by itself. Where the catalog does "
-        "not show it, `sluice resync` with the table's name.",
+        "Correct what the reason names: its snapshot is then taken automatically. If your correction "
+        "does not change the catalog, run `sluice resync` with the table's name.",
     ),
     _kind(
         "table.failing",
         "tables",
         "w",
         "SluiceTableNotFollowed",
-        "The applier fails on a table, or its snapshot cannot be taken, and it is tried again.",
+        "The applier fails on a table, or the table's snapshot cannot be taken. Sluice retries.",
         "The reason names the error; the log of the applier, or of ingest, has more.",
     ),
     _kind(
@@ -328,44 +339,47 @@ KINDS: tuple[Kind, ...] = (
         "tables",
         "w",
         "SluiceProblemStays",
-        "The maintenance of a lake table fails: its files pile up, files that no version needs stay, or its newest "
-        "checkpoint is old and readers take longer. Its rows are right.",
-        "The message names the task and the error, the applier's log has more; it is tried again by itself. "
-        "docs/applier.md tells what each task does.",
+        "The maintenance of a lake table fails: its files accumulate, files that no version needs "
+        "stay, or its newest checkpoint is old and readers take longer. Its rows are correct.",
+        "The message names the task and the error; the applier's log has more. The applier retries by "
+        "itself. docs/applier.md says what each task does.",
     ),
     _kind(
         "publication.operations",
         "tables",
         "i",
         "SluiceTableNotFollowed",
-        "The publication leaves out kinds of change, and `source.accept_missing` allows that: the lake keeps rows that "
-        "the source removed so, and `sluice verify` does not compare these tables. Lasts as long as both say so.",
-        "Nothing, if that is meant. Otherwise publish every kind of change: the tables are then read again.",
+        "The publication leaves out kinds of change, and `source.accept_missing` allows that: the "
+        "lake keeps rows that the source removed in that way, and `sluice verify` does not compare "
+        "these tables. It lasts until the publication or the setting changes.",
+        "Do nothing if this is intended. Otherwise publish every kind of change: the tables are then read again.",
     ),
     _kind(
         "table.detached",
         "tables",
         "i",
         "SluiceTableNotFollowed",
-        "A table left the pipeline: it was dropped at the source, or is no longer published or selected. Its lake "
-        "table keeps the rows that it had, and gets no more. Shown until its entries are pruned.",
-        "If that was not meant, publish it again: it begins with a new snapshot. `sluice tables add` says how.",
+        "A table left the pipeline: it was dropped at the source, or is no longer published or "
+        "selected. Its lake table keeps the rows that it had, and gets no more. It is shown until its "
+        "entries are pruned.",
+        "If this was not intended, publish it again: it begins with a new snapshot. `sluice tables add` says how.",
     ),
     _kind(
         "table.pending",
         "tables",
         "wi",
         "SluiceTableNotFollowed",
-        "A table's columns changed, and the stream has not come to the position of that yet. A warning after an hour.",
-        "Wait; if it lasts, see why the stream does not advance.",
+        "A table's columns changed, and the stream has not reached the position of that change yet. "
+        "It is a warning after an hour.",
+        "Wait. If it lasts, find out why the stream does not advance.",
     ),
     _kind(
         "table.snapshot",
         "tables",
         "wi",
         "SluiceSnapshotStalled",
-        "A table's snapshot is not in the lake yet. A warning after an hour.",
-        "Wait, or see why it is slow.",
+        "A table's snapshot is not in the lake yet. It is a warning after an hour.",
+        "Wait, or find out why it is slow.",
     ),
 )
 BY_CODE: dict[str, Kind] = {kind.code: kind for kind in KINDS}
@@ -431,11 +445,13 @@ def page() -> str:
 _PAGE_HEAD = """\
 # Problems
 
-A problem is something that needs attention. `sluice status`, `/status`, the status page, `/readyz`
-and the metric `sluice_problems` show the same list, which is made in one place
-([status](status.md)). Codes are stable: scripts and alerts may depend on them. `critical` and
-`warning` make a running pipeline `degraded`; `info` does not. Each problem names what it is about,
-since when, if the beginning was observed, and what to do.
+A problem is something that needs attention. `sluice status`, `/status`, the status page, `/readyz` and
+the metric `sluice_problems` show the same list, which is computed in one place ([status](status.md)).
+Codes are stable: scripts and alerts may depend on them. `critical` and
+`warning` make a running pipeline `degraded`; `info` does not.
+
+Each problem says what it concerns and what to do. If its beginning was observed, it also says since
+when it lasts.
 
 <!-- Generated from service/sluice/health/problems.py by `python -m tools.docs`; a test compares. -->
 

@@ -111,7 +111,7 @@ class ProcessState:
         }
         for stage, at in beats.items():
             if at and now - at > STUCK_SECONDS:
-                yield f"the {stage} has not moved for {now - at:.0f} s"
+                yield f"the {stage} has made no progress for {now - at:.0f} s"
 
     def facts(self) -> ProcessFacts:
         self.count()

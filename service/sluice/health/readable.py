@@ -46,7 +46,7 @@ class Readable:
             wanted = lsn.parse(_only(query, "lsn"))
             seconds = float(_only(query, "timeout", str(USUAL_SECONDS)))
         except (UsageError, ValueError) as error:
-            return 400, {"error": str(error) if isinstance(error, UsageError) else "timeout is no number of seconds"}
+            return 400, {"error": str(error) if isinstance(error, UsageError) else "timeout is not a number of seconds"}
         if not 0 <= seconds <= LONGEST_SECONDS:
             return 400, {"error": f"timeout is from 0 to {LONGEST_SECONDS:g} seconds"}
         return self._wait(wanted, seconds)
@@ -54,7 +54,7 @@ class Readable:
     def _wait(self, wanted: int, seconds: float) -> Answer:
         with self._moved:
             if self._waiting >= MOST_WAITING:
-                return 503, self._said(wanted, "too many wait already")
+                return 503, self._said(wanted, "too many requests wait already")
             self._waiting += 1
             try:
                 self._moved.wait_for(lambda: self._closed or self._lsn >= wanted, timeout=seconds)

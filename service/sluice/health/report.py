@@ -185,7 +185,7 @@ class Report:
         again = [
             Wait(
                 table.title,
-                "it is read again by itself",
+                "Sluice reads it again by itself",
                 datetime.fromisoformat(table.since).timestamp() if table.since else None,
                 datetime.fromisoformat(table.resync_at).timestamp(),
             )

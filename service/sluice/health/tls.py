@@ -63,7 +63,7 @@ class EndpointTls:
                     # A new one: tickets of the old one would let clients of an old authority go on.
                     self._context = _context(self._files)
                 except (OSError, ValueError) as error:
-                    logger.warning("the new certificate of the endpoints is not taken", reason=_reason(error))
+                    logger.warning("the new certificate of the endpoints is not used", reason=_reason(error))
                 else:
                     logger.info("the new certificate of the endpoints is in force")
             return self._context

@@ -196,7 +196,7 @@ def _slot(facts: Facts) -> Iterator[Problem]:
                 "slot.inactive",
                 "critical",
                 name,
-                "ingest streams, and the server has no walsender on the slot",
+                "ingest streams, but the server has no walsender for the slot",
                 since=source.asked_at,
             )
 
@@ -228,7 +228,7 @@ def _ingest(facts: Facts) -> Iterator[Problem]:
             and not facts.source.lost
             and not _streaming(facts)
         ):
-            message = "another client has the slot" if facts.source.foreign else "nobody streams from the slot"
+            message = "another client has the slot" if facts.source.foreign else "no process streams from the slot"
             yield _problem(
                 "ingest.stopped",
                 "critical",
@@ -295,7 +295,8 @@ def _catalog(facts: Facts) -> Iterator[Problem]:
     since = facts.manifest.unexamined_since if facts.manifest is not None else None
     if since is not None and facts.now - since > UNEXAMINED_SECONDS and _streaming(facts):
         message = (
-            f"no look at the catalog has succeeded for {facts.now - since:.0f} s: what is stated complete stands still"
+            f"the catalog could not be checked for {facts.now - since:.0f} s: the positions through "
+            "which tables are complete do not advance"
         )
         yield _problem("catalog.unexamined", "warning", "the catalog", message, since=since)
 
@@ -307,7 +308,7 @@ def _prepared(facts: Facts) -> Iterator[Problem]:
             "prepared.open",
             "warning",
             "a prepared transaction",
-            "a prepared transaction has been open for long",
+            "a prepared transaction has been open for a long time",
             since=at,
         )
 
@@ -379,7 +380,7 @@ def _failing(facts: Facts, seen: ApplierSeen) -> Iterator[Problem]:
             "applier.failing",
             severity,
             "the applier",
-            "it has neither committed a window nor found nothing to do",
+            "it has neither committed a window nor found that there is nothing to do",
             since=since,
         )
 
@@ -402,7 +403,7 @@ def _upkeep(facts: Facts) -> Iterator[Problem]:
             "spool.upkeep",
             "warning",
             "the spool",
-            f"the applier cannot keep it short: {seen.upkeep_failing}",
+            f"the applier cannot archive or prune it: {seen.upkeep_failing}",
             since=seen.upkeep_failing_since,
         )
 
@@ -469,7 +470,7 @@ def _refusals(facts: Facts) -> Iterator[Problem]:
 
 def _comparisons(facts: Facts) -> Iterator[Problem]:
     if facts.comparisons_unread:
-        yield _problem("verify.unreadable", "critical", "what comparisons found", facts.comparisons_unread)
+        yield _problem("verify.unreadable", "critical", "the results of comparisons", facts.comparisons_unread)
     different = [one for one in facts.comparisons if one.differences]
     count = sum(one.differences for one in different)
     yield from _compared(
@@ -484,7 +485,7 @@ def _comparisons(facts: Facts) -> Iterator[Problem]:
         "verify.late",
         "warning",
         late,
-        f"tables were to be found equal by comparison, and were not for three intervals{why}",
+        f"tables should have been compared, and were not found equal for three intervals{why}",
     )
 
 

@@ -313,7 +313,7 @@ def _table_hold(table: TableState, row: AppliedTable | None, *, complete_seq: in
 
 def _check_record(state: PipelineState, log: AppliedLog | None, complete: Complete | None) -> None:
     """The applier speaks of this manifest, and of nothing that the manifest does not hold."""
-    hint = "nothing was deleted; was the manifest or apply/ restored from a backup? `sluice spool verify` looks"
+    hint = "nothing was deleted; was the manifest or apply/ restored from a backup? run `sluice spool verify`"
     if complete is not None and complete.seq > state.seq:
         raise ManifestCorrupt(
             f"the applier has applied through entry {complete.seq}, the manifest ends with {state.seq}", hint=hint

@@ -35,13 +35,13 @@ def plan(store: ObjectStore, state: PipelineState, table: TableState) -> Rebuild
     name = f"{table.schema_name}.{table.table_name}"
     hint = _ANEW.format(table=name)
     if not table.is_applied:
-        raise UsageError(f"{name} is {table.state}, and nothing of it is applied now", hint=hint)
+        raise UsageError(f"{name} is {table.state}, and its changes are not applied now", hint=hint)
     if not table.schemas:
-        raise UsageError(f"{name} has no snapshot yet", hint="it becomes a lake table by itself")
+        raise UsageError(f"{name} has no snapshot yet", hint="the applier will make its lake table by itself")
     floor = pruned_through(store)
     if table.generation_seq <= floor:
         raise UsageError(
-            f"the snapshot of {name} began with entry {table.generation_seq}, and the spool begins behind {floor}",
+            f"the snapshot of {name} began with entry {table.generation_seq}, and the spool begins after entry {floor}",
             hint=hint,
         )
     segments: dict[str, Segment] = {}

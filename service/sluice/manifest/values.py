@@ -182,5 +182,5 @@ def corrupt(seq: int, what: str) -> ManifestCorrupt:
     """The error of a manifest whose entry `seq` says what cannot be."""
     return ManifestCorrupt(
         f"manifest entry {seq} {what}",
-        hint="nothing was acknowledged on its account; restore the manifest, or resync the tables",
+        hint="nothing was acknowledged because of it; restore the manifest, or resync the tables",
     )

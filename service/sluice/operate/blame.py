@@ -73,8 +73,8 @@ def versions_of(store: ObjectStore, table: TableState, key: Sequence[str], *, af
     columns = newest.key_columns
     if not columns:
         raise UsageError(
-            f"{table.schema_name}.{table.table_name} has no key by which a row could be found",
-            hint="its rows are kept as a whole; a query over the lake finds them by their values",
+            f"{table.schema_name}.{table.table_name} has no key to find a row by",
+            hint="query the lake to find its rows by their values",
         )
     if len(columns) != len(key):
         names = ", ".join(column.name for column in columns)
@@ -187,7 +187,7 @@ def _rows(store: ObjectStore, segment: Segment) -> pa.Table:
     try:
         data = store.get(segment.key)
     except ObjectMissing as error:
-        raise ManifestCorrupt(f"the segment {segment.key} is missing", hint="`sluice spool verify` looks") from error
+        raise ManifestCorrupt(f"the segment {segment.key} is missing", hint="run `sluice spool verify`") from error
     if len(data) != segment.bytes or digest(data) != segment.sha256:
         raise ManifestCorrupt(f"the segment {segment.key} is not the one that the manifest describes")
     rows: pa.Table = pq.read_table(pa.BufferReader(data))
@@ -210,5 +210,5 @@ def _as(kind: pa.DataType, text: str, column: ColumnSchema) -> _Wanted:
         if column.lake.special:
             return _Wanted(column.name, None, text)
         raise UsageError(
-            f"the key column {column.name} is {column.type_name}, and what was given is not", hint="give it as text"
+            f"the key column {column.name} is {column.type_name}, and the given value is not", hint="give it as text"
         ) from None

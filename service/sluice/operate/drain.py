@@ -75,7 +75,9 @@ def drain(
                 # Only now: the server is past the target, wherever that was when it was given.
                 seen = read_catalog(seconds())
                 if seen.unfollowed:
-                    waiting.append(f"the catalog has what the manifest has not: {_listed(list(seen.unfollowed))}")
+                    waiting.append(
+                        f"the catalog has changes that the manifest does not have: {_listed(list(seen.unfollowed))}"
+                    )
                 else:
                     followed_seq = seen.seq
             if not waiting and followed_seq is not None:
@@ -94,7 +96,7 @@ def drain(
         if clock() >= deadline:
             raise Interrupted(
                 f"the position was not reached within {timeout_s:,.0f} s; {words}",
-                hint="run it again: it changes nothing; `sluice status` says what stands in the way",
+                hint="run it again: it changes nothing; `sluice status` says what it waits for",
             )
         sleep(_PAUSE_SECONDS)
 
@@ -132,7 +134,7 @@ def _not_stated(report: Report, followed_seq: int) -> Iterator[str]:
     carried = sum(table.state is not State.DETACHED for table in report.tables)
     complete = report.complete
     if complete is not None and (complete.seq < followed_seq or len(complete.versions) < carried):
-        yield "the applier has not stated all tables yet as they are now"
+        yield "the applier has not reported on all tables in their present state yet"
 
 
 def _not_live(tables: list[TableReport]) -> Iterator[str]:

@@ -44,7 +44,7 @@ def require_change(statement: str) -> None:
     """Raises UsageError unless `statement` begins as one that alters or drops."""
     if not _ALLOWED.match(_COMMENTS.sub("", statement)):
         raise UsageError(
-            "only a statement that alters or drops is tried out",
+            "only a statement that alters or drops can be tried",
             hint="ALTER or DROP of a TABLE, SCHEMA, TYPE, DOMAIN, INDEX or PUBLICATION",
         )
 
@@ -72,7 +72,7 @@ def rolled_back(
             if others:
                 raise UsageError(
                     f"the statement is about {one_line(others[0])}, which the publication does not carry",
-                    hint="only changes of published tables are tried out",
+                    hint="only changes of published tables can be tried",
                 )
             yield
         finally:
@@ -103,6 +103,6 @@ def _run(connection: psycopg.Connection[tuple[Any, ...]], statement: str, second
     if state == "57014":
         raise SourceRefused(
             f"the statement took longer than {seconds:g} s, and was cancelled: it reads or writes all rows",
-            hint="try it on a copy of the table; --seconds allows more, and locks the table for so long",
+            hint="try it on a copy of the table; --seconds allows more time, and locks the table for that time",
         )
     raise_result(result, doing="trying a statement out")

@@ -94,7 +94,7 @@ class Membership:
         """Raises UsageError for a name that something in the database has which is none of `possible`."""
         if name in map(".".join, possible):
             return
-        with translated("looking for what has a name"):
+        with translated("finding what has a name"):
             found = self._connection.execute(_WHAT_IT_IS, (name,)).fetchone()
         if found is not None:
             raise UsageError(f"{name} is {found[0]}", hint="`sluice tables` lists the tables that are carried")
@@ -119,8 +119,8 @@ class Membership:
                 )
             ),
             tuple(
-                f"{name} is partitioned, and the publication publishes partitions under their own names: each of "
-                "them becomes a table of its own in the lake"
+                f"{name} is partitioned, and the publication publishes partitions under their own "
+                "names: each of them becomes its own table in the lake"
                 for name in split
             ),
         )

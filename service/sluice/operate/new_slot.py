@@ -67,7 +67,7 @@ def recreate(
         slot, state, server = in_order(connection, source, store)
         if state.opened is None:
             hint = "`sluice run` begins it"
-            raise UsageError("the pipeline has no manifest: there is nothing to go on from", hint=hint)
+            raise UsageError("the pipeline has no manifest: there is nothing to continue from", hint=hint)
         if upgraded:
             require_upgrade(state, server, connection)
             reason = _UPGRADED
@@ -104,7 +104,7 @@ def require_upgrade(state: PipelineState, server: ServerFacts, connection: Conne
         raise UsageError("this is the server of the manifest: it was not upgraded", hint="leave out --upgraded")
     if server.server_version // 10000 <= opened.server_version // 10000:
         raise SlotLost(
-            f"WRONG_CLUSTER: an upgrade leads to a newer major than {opened.server_version // 10000}, and this "
+            f"WRONG_CLUSTER: an upgrade leads to a newer major version than {opened.server_version // 10000}, and this "
             f"server is PostgreSQL {server.server_version // 10000}",
             hint="correct source.dsn, or begin a new pipeline",
         )
@@ -115,7 +115,7 @@ def require_upgrade(state: PipelineState, server: ServerFacts, connection: Conne
             hint="correct source.dsn, or begin a new pipeline",
         )
     oids = {int(table.table_id) for table in state.tables.values() if table.state.is_followed and table.table_id != "0"}
-    with translated("comparing the tables with the manifest's"):
+    with translated("comparing the tables with those of the manifest"):
         rows = connection.execute(
             "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_catalog.pg_class c "
             "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid::bigint = ANY(%s)",
@@ -131,7 +131,7 @@ def require_upgrade(state: PipelineState, server: ServerFacts, connection: Conne
         raise SlotLost(
             f"WRONG_CLUSTER: {', '.join(sorted(other)[:5])} has another oid here than in the manifest, which "
             "pg_upgrade keeps",
-            hint="this server was filled in another way: begin a new pipeline",
+            hint="this server was not made by pg_upgrade: begin a new pipeline",
         )
 
 
@@ -144,8 +144,9 @@ def _what_is_lost(state: PipelineState, server: ServerFacts, slot: SlotFacts | N
             raise
         return f"the replication slot was lost ({case}): changes after {show(state.through_lsn)} were not received"
     raise UsageError(
-        f"slot {slot.name if slot else ''} has everything behind the manifest: nothing is lost, nothing was done",
-        hint="start ingest; if it says that a file of the log is gone, `sluice slot drop` comes first",
+        f"slot {slot.name if slot else ''} has everything after the end of the manifest: nothing is "
+        "lost, and nothing was done",
+        hint="start ingest; if it says that a file of the log is gone, run `sluice slot drop` first",
     )
 
 

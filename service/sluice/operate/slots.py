@@ -38,7 +38,7 @@ def examine(options: SourceOptions, store: ObjectStore, *, two_phase: bool) -> S
         slot, state, server = in_order(connection, options, store)
     if state.opened is None and slot is None:
         return SlotReport(
-            server, None, state, "", "the pipeline has not run yet: `sluice setup` or a start makes the slot"
+            server, None, state, "", "the pipeline has not run yet: `sluice setup` or a start creates the slot"
         )
     try:
         prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=two_phase)
@@ -99,7 +99,7 @@ def _idle(connection: Connection, name: str) -> SlotFacts:
     if slot is None:
         raise SlotLost(
             f"MISSING: replication slot {name} does not exist",
-            hint="`sluice slot show` says what that means for the pipeline",
+            hint="`sluice slot show` says what this means for the pipeline",
         )
     if slot.active_pid is not None:
         raise SlotBusy(f"slot {name} is in use by process {slot.active_pid}", hint="stop the pipeline first")

@@ -109,7 +109,7 @@ def _fence_flaw(store: ObjectStore, seq: int, sha256: str) -> list[Flaw]:
         same = digest(store.get(key)) == sha256
     except ObjectMissing:
         same = False
-    what = "is not there as the manifest has it: a writer from before it that is still paused could write on"
+    what = "is not there as the manifest has it: an older writer that is still paused could continue to write"
     return [] if same else [Flaw(seq, key, what)]
 
 
@@ -137,4 +137,4 @@ def _flaw(store: ObjectStore, seq: int, segment: Segment, *, content: bool) -> F
         same = hashlib.sha256(store.get(segment.key)).hexdigest() == segment.sha256
     except ObjectMissing:
         return Flaw(seq, segment.key, "is missing")
-    return None if same else Flaw(seq, segment.key, "has another content than was written")
+    return None if same else Flaw(seq, segment.key, "does not have the content that was written")

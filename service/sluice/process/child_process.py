@@ -146,7 +146,7 @@ class ChildProcess:
                 backoff.reset()
             pause = backoff.next()
             self._logger.warning(
-                "the process ended, starting it again", exit_status=shell_status(code), pause_seconds=pause
+                "the process ended, restarting it", exit_status=shell_status(code), pause_seconds=pause
             )
             if self._stopping.wait(pause):
                 return

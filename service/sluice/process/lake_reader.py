@@ -133,15 +133,15 @@ class LakeReaderProcess:
                 self._send()
             elif not ready:
                 raise ApplyError(
-                    f"the process that reads the lake has neither answered nor come further for {seconds:g}s",
-                    hint="its log above says how far it came; is the object store of the lake reachable?",
+                    f"the process that reads the lake has neither answered nor made progress for {seconds:g}s",
+                    hint="its log above says how far it got; is the object store of the lake reachable?",
                 )
             if not ready:
                 continue
             if not (some := os.read(self._answers, 1 << 20)):
                 raise ApplyError(
                     f"the process that reads the lake ended {_how(self._child.wait())}",
-                    hint="its log above says why; `sluice check` looks at Java, Spark and the lake",
+                    hint="its log above says why; `sluice check` checks Java, Spark and the lake",
                 )
             line += some if line else some.lstrip(b"\n")
         return LakeAnswer.decode(bytes(line))

@@ -166,7 +166,8 @@ class Process:
         self._metrics = metrics
         self._end_code = 0
         self._outcome: ServiceError | int = Interrupted(
-            "the stop took longer than it may", hint="nothing is lost: what was not acknowledged comes again"
+            "the stop took longer than stop_timeout",
+            hint="nothing is lost: the server sends again what was not acknowledged",
         )
         """How the process ends, once it is known; for when it has to be made to."""
         self.stopping.when_over(self._exit_now)
@@ -301,7 +302,7 @@ class Process:
 
     def _applier_ended(self, code: int) -> None:
         self._end_code = shell_status(code)
-        self._logger.error("the applier ended, and so does this process", exit_status=self._end_code)
+        self._logger.error("the applier ended, so this process ends too", exit_status=self._end_code)
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self.ingest.stop)
 

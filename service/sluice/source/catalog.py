@@ -90,7 +90,7 @@ class Catalog:
     def existing(self, oids: Sequence[int]) -> set[int]:
         """Those of these oids that are tables, published or not."""
         command = b"SELECT oid::int8 FROM pg_catalog.pg_class WHERE relkind IN ('r', 'p') AND oid = ANY (%s::oid[])"
-        with translated("looking for tables that are gone"):
+        with translated("checking which tables are gone"):
             return {oid for (oid,) in self._conn.execute(command, (list(oids),)).fetchall()}
 
     def row_filter(self, facts: TableFacts) -> str:

@@ -13,7 +13,8 @@ from sluice.contract.entries import Opened
 from sluice.errors import SlotLost, SourceUnavailable
 from sluice.source.facts import Place, ServerFacts, SlotFacts
 
-GO_ON = "`sluice slot recreate` goes on with a new slot, and `sluice verify --repair` then reads again what differs"
+GO_ON = "`sluice slot recreate` continues with a new slot, and `sluice verify --repair` then reads again the "
+"rows that differ"
 """What to do where the server is the right one and only the slot is lost."""
 TWO_PHASE_SINCE = 150000
 TWO_PHASE_OFF_SINCE = 180000
@@ -49,7 +50,7 @@ def prove_continuity(
         return confirmed
     if confirmed > through_lsn:
         raise SlotLost(
-            f"AHEAD: slot {slot.name} was advanced or created anew: it starts at "
+            f"AHEAD: slot {slot.name} was advanced or created again: it starts at "
             f"{lsn.show(confirmed)}, the manifest ends at {lsn.show(through_lsn)}",
             hint=f"the changes in between are lost; {GO_ON}",
         )
@@ -68,8 +69,8 @@ def require_same_database(manifest: Place, here: Place) -> None:
         raise SlotLost(
             f"WRONG_CLUSTER: this server is {here.system_identifier}, the manifest was written from "
             f"{manifest.system_identifier}",
-            hint="correct source.dsn; after pg_upgrade `sluice slot recreate --upgraded` goes on; after a restore "
-            "start a new pipeline",
+            hint="correct source.dsn; after pg_upgrade run `sluice slot recreate --upgraded`; after a "
+            "restore start a new pipeline",
         )
     if manifest.database_oid != here.database_oid:
         raise SlotLost(

@@ -92,7 +92,7 @@ class Credentials:
         if now - since >= PATIENCE_SECONDS:
             return error
         return SourceUnavailable(
-            f"{error}; it worked before, and is tried again for {PATIENCE_SECONDS:.0f} s",
+            f"{error}; it worked before, so it is retried for {PATIENCE_SECONDS:.0f} s",
             hint=error.hint,
             reason="connect_failed",
         )
@@ -162,7 +162,7 @@ def _answer(command: Sequence[str], *, check: Callable[[], None]) -> str:
     return _password(written, name)
 
 
-_BY_HAND = "run the command by hand, as the same user and in the same environment; it must print the password alone"
+_BY_HAND = "run the command by hand, as the same user and in the same environment; it must print only the password"
 
 
 def _written(child: "subprocess.Popen[bytes]", name: str, *, check: Callable[[], None]) -> bytes:

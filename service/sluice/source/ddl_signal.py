@@ -131,8 +131,9 @@ def create(connection: Connection) -> bool:
     except SourceRefused as error:
         raise SourceRefused(
             str(error),
-            hint="event triggers need a superuser, or the role that your provider has for them: let that role run "
-            f"what `sluice setup --ddl-signal` prints. To replace an older one: {'; '.join(removal())};",
+            hint="event triggers need a superuser, or the role that your provider offers for them: let "
+            "that role run the SQL that `sluice setup --ddl-signal` prints. To replace an older one: "
+            "{'; '.join(removal())};",
         ) from error
     return True
 
@@ -176,7 +177,7 @@ FROM pg_catalog.pg_event_trigger t JOIN pg_catalog.pg_proc f ON f.oid = t.evtfoi
 
 def probe(connection: Connection, *, with_open: bool = False) -> Seen:
     """What the server says of the signal now; `with_open` also which transactions are under way. Raises SourceError."""
-    with translated("looking for the DDL signal"):
+    with translated("checking the DDL signal"):
         row = connection.execute(_SEEN.encode(), (_BODY, with_open)).fetchone()
     assert row is not None
     return Seen(row[0], row[1], None if row[2] is None else frozenset(row[2]))

@@ -41,8 +41,10 @@ _TLS_HINT = (
     "authority in sslrootcert (a file, or system)"
 )
 _ROLE_HINT = "check the role, its password and pg_hba.conf (the line needs the database's name)"
-_AFTER_LOGIN_HINT = "a login event trigger of the database refuses the role, or fails: let it pass this one"
-_POOLER_HINT = "connect to the server itself: a pooler or proxy in between takes no session settings or no replication"
+_AFTER_LOGIN_HINT = "a login event trigger of the database refuses the role, or fails: change the trigger so "
+"that it accepts this role"
+_POOLER_HINT = "connect directly to the server: a pooler or proxy in between does not accept session settings or "
+"replication"
 _TOO_MANY = "53300"
 _HINTS = {
     "08P01": _POOLER_HINT,
@@ -50,9 +52,10 @@ _HINTS = {
     "22023": _POOLER_HINT,
     "28P01": "check the password",
     "3D000": "check the database's name in source.dsn",
-    "42501": "grant the role the right that is named; a walsender needs the REPLICATION attribute",
+    "42501": "grant the role the privilege that the message names; a walsender needs the REPLICATION attribute",
     "42704": _POOLER_HINT,
-    _TOO_MANY: "raise max_connections or max_wal_senders, or the limit of the role or database, or end who holds them",
+    _TOO_MANY: "raise max_connections or max_wal_senders, or the limit of the role or database, or end other "
+    "connections",
 }
 
 

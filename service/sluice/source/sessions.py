@@ -179,7 +179,7 @@ class KnownSource(SourceOptions):
             raise SourceMoved(
                 f"source.dsn leads to timeline {now.timeline} now, and the manifest is of timeline "
                 f"{self.place.timeline}: a standby was promoted, or a backup restored",
-                hint="start ingest, or wait until it has begun again: it goes on there, or says why it cannot",
+                hint="start ingest, or wait until it has reconnected: it continues there, or says why it cannot",
             )
 
 
@@ -240,7 +240,8 @@ def transport_of(options: SourceOptions) -> Transport:
     mode = asked or (defaults.get("sslmode", "") if options.allow_insecure else "verify-full")
     if mode == "verify-full":
         return Transport(sslmode=mode)
-    problem = f"sslmode={mode or 'prefer'} does not prove who the server is, and {remote[0]} is not this machine"
+    problem = f"sslmode={mode or 'prefer'} does not verify the identity of the server, and {remote[0]} is not "
+    "this machine"
     return Transport(problem, refused=not options.allow_insecure, sslmode=asked)
 
 
@@ -429,7 +430,7 @@ def source_error(
     if phase == "start" and sqlstate == "42704":
         return SlotLost(
             f"MISSING: replication slot {slot} does not exist",
-            hint="changes since it vanished are lost; `sluice slot recreate` goes on with a new one",
+            hint="changes since then are lost; `sluice slot recreate` continues with a new slot",
         )
     if phase in ("start", "stream") and sqlstate == "55000":
         return SlotDoubted(text)
@@ -450,16 +451,17 @@ def source_error(
 
 
 _WAY_OUT = (
-    "correct the value first. A stream meets the old one again each time: `sluice slot drop`, `sluice slot recreate`, "
+    "correct the value first. The stream contains the old value each time, so run: `sluice slot "
+    "drop`, `sluice slot recreate`, "
     "start ingest, then `sluice verify --repair` (docs/runbooks/SluiceIngestDown.md)"
 )
 _HINTS = {
-    "42501": "grant the role the right that is named, or run the statement as a role that has it",
+    "42501": "grant the role the privilege that the message names, or run the statement as a role that has it",
     "42704": "create the object that is named; on PostgreSQL 14 to 17 a publication must be older than the slot",
-    "42883": "if it speaks of a binary output function: set source.binary to false, or leave the column out "
+    "42883": "if the message is about a binary output function: set source.binary to false, or leave the column out "
     "by a column list of the publication",
     "22021": f"the database holds bytes that are not valid in its encoding: {_WAY_OUT}",
     "22P05": f"a value has no UTF-8 form: the database's encoding does not match its content: {_WAY_OUT}",
-    "XX000": "the server failed by itself; if it speaks of a filenumber, of missing attributes or of a relation that "
-    "it could not open while it streams a transaction that undid DDL, source.streaming: off gets past it",
+    "XX000": "the server itself failed. If the message is about a filenumber, missing attributes or a relation "
+    "that it could not open while it streams a transaction that undid DDL, set source.streaming: off",
 }

@@ -84,7 +84,7 @@ def ensure_slot(
     if created is None:
         raise SlotLost(
             f"MISSING: slot {options.slot} vanished right after it was created",
-            hint="see who drops slots on this server",
+            hint="find out who drops slots on this server",
         )
     return created
 
@@ -106,7 +106,7 @@ def require_nobody_receives(options: SourceOptions) -> None:
     if pid is not None:
         raise SlotBusy(
             f"another process runs this pipeline: server process {pid} sends to it from slot {options.slot}",
-            hint="stop that one first; two cannot share a slot",
+            hint="stop that process first; two processes cannot share a slot",
         )
 
 

@@ -111,7 +111,7 @@ def start_replication(
     try:
         identity = _identify(conn.pgconn)
         if expect is not None and expect != (identity.system_identifier, identity.timeline):
-            raise SourceUnavailable("another server, or another timeline, answers than the one that was just examined")
+            raise SourceUnavailable("the server or the timeline that answers is not the one that was just checked")
         timeout_s = _wal_sender_timeout_s(conn.pgconn)
         _rows(conn.pgconn, GROW_BUFFER, doing="growing the input buffer")
         if as_stored:

@@ -41,7 +41,7 @@ class TimelineGuard:
         if now.timeline != self._options.place.timeline:
             raise SourceMoved(
                 f"the standby that is read went from timeline {self._options.place.timeline} to {now.timeline}",
-                hint="start it again: it goes on there",
+                hint="start it again: it continues there",
             )
 
     def close(self) -> None:

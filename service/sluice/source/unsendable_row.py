@@ -31,7 +31,7 @@ def named(options: SourceOptions, error: UnsendableRow) -> SourceRefused:
         started = start_replication(options, command=error.command, expect=None, as_stored=True)
         with closing(started.conn):
             table = table_of(_frames(started.conn.pgconn, options), error.at_lsn)
-    whose = f"a row of {table}" if table else "a row of a table that could not be found out"
+    whose = f"a row of {table}" if table else "a row of a table that could not be determined"
     return SourceRefused(f"{error}: {whose}", hint=error.hint)
 
 

@@ -234,7 +234,7 @@ class _Raw:
         self._require(
             abs(skew) <= CLOCK_SKEW_S,
             f"has a clock that is {skew:+.0f} s from ours",
-            hint="synchronise this machine's clock",
+            hint="synchronize this machine's clock",
         )
 
     def _require(self, holds: bool, what: str, *, hint: str = "") -> None:  # noqa: FBT001 - one claim
@@ -251,7 +251,7 @@ def _plain(store: ObjectStore, options: Mapping[str, str]) -> Iterator[Finding]:
             and parts.scheme == "http"
             and not parts.netloc.startswith(_LOOPBACK)
         ):
-            seen = f"its endpoint {parts.netloc} is reached by http: rows go over the network unencrypted"
+            seen = f"its endpoint {parts.netloc} is reached by http: rows cross the network unencrypted"
             yield Finding(
                 "warning", "store.plain", store.describe(), seen, fix_setting="an https endpoint, and no allow_http"
             )
@@ -272,8 +272,8 @@ def _unasked(store: ObjectStore) -> list[tuple[str, str]]:
     return [
         (
             (
-                f"whether a lifecycle rule deletes or archives objects {where} (it must not: the spool is "
-                "needed until `sluice spool gc` says otherwise)"
+                f"whether a lifecycle rule deletes or archives objects {where} (it must not, because "
+                "only Sluice may delete from the spool)"
             ),
             lifecycle,
         ),

@@ -199,7 +199,7 @@ class LocalStore:
             what = f"{operation} of {key!r} in {self.describe()}: {error.strerror or 'failed'}"
             if error.errno in _PASSING or error.errno is None:
                 raise StoreUnavailable(what, hint="free space or check the disk") from error
-            raise StoreRefused(what, hint="check the directory, its owner, its rights and its mount") from error
+            raise StoreRefused(what, hint="check the directory, its owner, its permissions and its mount") from error
 
 
 def _files(folder: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from sluice.store.base import ObjectStore
 
 RACERS = 4
 ROUNDS = 3
-_HINT = "use a store that honours If-None-Match: * atomically; see the list in the documentation"
+_HINT = "use a store that honors If-None-Match: * atomically; see the list in the documentation"
 
 
 def probe(store: ObjectStore) -> None:
@@ -59,7 +59,7 @@ def create_only(store: ObjectStore, key: str) -> None:
         pass
     else:
         raise StoreRefused(
-            f"{store.describe()} does not honour create-only: a second create of one key succeeded", hint=_HINT
+            f"{store.describe()} does not honor create-only: a second create of one key succeeded", hint=_HINT
         )
     if store.get(key) != b"first":
         raise StoreRefused(f"{store.describe()} changed an object by a create that it refused", hint=_HINT)
@@ -89,7 +89,7 @@ def race(store: ObjectStore, key: str) -> None:
         winners = [racer for racer, won in enumerate(pool.map(run, range(RACERS))) if won]
     if len(winners) > 1:
         raise StoreRefused(
-            f"{store.describe()} does not honour create-only: {len(winners)} of {RACERS} racing "
+            f"{store.describe()} does not honor create-only: {len(winners)} of {RACERS} racing "
             "creates of one key succeeded",
             hint=_HINT,
         )

@@ -52,7 +52,7 @@ class RefusedOperations:
         if now - since >= self._patience_seconds:
             return error
         return StoreUnavailable(
-            f"{error}; such operations worked before, and this is tried again for {self._patience_seconds:.0f} s",
+            f"{error}; such operations worked before, so this is retried for {self._patience_seconds:.0f} s",
             hint=error.hint,
         )
 

@@ -170,14 +170,14 @@ def translated(error: Exception, *, operation: str, what: str) -> StoreError:
         and operation == "create"
         and (status != 409 or code == "BlobAlreadyExists")
     ):
-        return ObjectExists(f"{what}: something is there")
+        return ObjectExists(f"{what}: an object exists already")
     if isinstance(error, ValueError):
         return StoreRefused(f"{what}: not a key for this store")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _REFUSED_DELETE.search(text):
         return StoreRefused(reason, hint="check credentials, their expiry, the policy and this machine's clock")
     if _may_pass(status, code=code, text=text):
         return StoreUnavailable(
-            reason, hint="the store did not answer or asked to slow down; check network and endpoint if it lasts"
+            reason, hint="the store did not answer, or asked to slow down; if this lasts, check network and endpoint"
         )
     if status == 404:
         return StoreRefused(

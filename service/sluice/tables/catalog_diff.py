@@ -103,7 +103,7 @@ def compare(
         return None
     old: dict[str, Any] = json.loads(old_fingerprint)
     if old["format"] != _FORMAT:
-        reason = "the catalog was last looked at by another version of Sluice, and the looks cannot be compared"
+        reason = "another version of Sluice read the catalog last, and the two readings cannot be compared"
         return Unseen(Cause.REWRITE, reason)
     found = (
         (Cause.PUBLICATION, _membership(old, facts)),
@@ -126,7 +126,7 @@ def _membership(old: dict[str, Any], facts: TableFacts) -> str | None:
             "may not have been sent"
         )
     if old["filter"] != facts.row_filter:
-        return "the publication's row filter changed: rows came into it or left it without an event"
+        return "the publication's row filter changed: rows entered it or left it without an event"
     if old["list"] != (sorted(facts.published_columns or ()) if facts.has_column_list else None):
         return "the publication's column list changed: older rows hold values that were not sent"
     if _named(old["memberships"]) and _named(old["memberships"]) != _named(facts.memberships):

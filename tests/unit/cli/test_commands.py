@@ -224,7 +224,7 @@ def test_the_spool_is_listed_and_proven_whole_or_not(configured: Path, sluice: S
     assert sluice("spool", "verify", cwd=configured).returncode == 0
     different = sluice("spool", "verify", "--content", cwd=configured)
     assert different.returncode == 4
-    assert "has another content" in different.stdout
+    assert "does not have the content" in different.stdout
 
 
 def test_a_reader_that_closes_the_pipe_is_no_failure_of_ours(configured: Path) -> None:

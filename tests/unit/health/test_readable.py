@@ -76,4 +76,4 @@ def test_no_more_wait_than_there_are_threads_for(
     waiting: tuple[Readable, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readable, "MOST_WAITING", 0)
-    assert _ask(f"{waiting[1]}?lsn=0/A&timeout=60")[1]["reason"] == "too many wait already"
+    assert _ask(f"{waiting[1]}?lsn=0/A&timeout=60")[1]["reason"] == "too many requests wait already"

@@ -209,7 +209,7 @@ def test_a_record_that_cannot_be_read_is_a_problem_and_what_was_known_stays(junk
     assert kept.codes(known=known) == ["verify.unreadable", "verify.different"]
     with capture_logs() as said:
         kept.record.note(table(), verdict(EQUAL, 70))
-    assert [line["event"] for line in said] == ["what was found is not kept"]
+    assert [line["event"] for line in said] == ["the results are not kept"]
     with pytest.raises((ManifestCorrupt, FormatTooNew)):
         kept.by(every_seconds=HOUR).note(table(), verdict(EQUAL, 70))
     kept.store.delete(keys.verified(2))

@@ -102,7 +102,7 @@ def test_an_answer_that_nobody_took_is_never_the_answer_to_another_question() ->
 def test_a_question_that_is_never_answered_ends_with_its_time_limit() -> None:
     with (
         LakeReader(lambda: _started(_SILENT), silent_seconds=0.1) as lake,
-        pytest.raises(ApplyError, match=r"neither answered nor come further for 1\.1s"),
+        pytest.raises(ApplyError, match=r"neither answered nor made progress for 1\.1s"),
     ):
         lake.ask(_QUESTION)()
 
@@ -114,7 +114,7 @@ def test_a_question_that_no_pipe_takes_at_once_is_answered_or_ends_with_the_time
         assert lake.ask(large)().delta_version == lake.ask(large)().delta_version > 0
     with (
         LakeReader(lambda: _started(_READS_NOTHING), silent_seconds=0.1) as lake,
-        pytest.raises(ApplyError, match="neither answered nor come further"),
+        pytest.raises(ApplyError, match="neither answered nor made progress"),
     ):
         lake.ask(large)()
 

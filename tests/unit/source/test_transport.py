@@ -44,7 +44,8 @@ def test_another_machine_is_refused_by_the_mode_that_proves_nothing(mode: str) -
     asked = options(f"host={ELSEWHERE} password={canary.SECRET} sslmode={mode}")
     for connect in (open_query, open_replication, ping_rejected):
         with pytest.raises(
-            UsageError, match=f"sslmode={mode} does not prove who the server is, and {ELSEWHERE} is not this machine"
+            UsageError,
+            match=f"sslmode={mode} does not verify the identity of the server, and {ELSEWHERE} is not this machine",
         ) as caught:
             connect(asked)
         assert "source.allow_insecure" in caught.value.hint

@@ -37,7 +37,7 @@ class GapCloser(Repairer):
         if any(gap.closed and gap.seq == repair.gap_seq for gap in (state.gaps if state is not None else ())):
             return
         if state is None or state.gap is None or state.gap.seq != repair.gap_seq:
-            raise UsageError(f"{name} has no such gap any more", hint="`sluice tables` says how it is")
+            raise UsageError(f"{name} has no such gap any more", hint="`sluice tables` shows its state")
         if not self._committer.wait_through(repair.as_of_lsn):
             raise SourceUnavailable("closing a gap was stopped", hint="it is done after the next start")
         self._append_closing(repair, name)
@@ -62,7 +62,9 @@ class GapCloser(Repairer):
 
     def _copied(self, segment: Segment, table_id: str) -> Segment:
         if not keys.is_repair_rows(segment.key):
-            raise UsageError("a request to close a gap names rows that are none", hint="verify the table again")
+            raise UsageError(
+                "a request to close a gap names an object that is no file of repair rows", hint="verify the table again"
+            )
         try:
             data = self._store.get(segment.key)
         except ObjectMissing as error:
@@ -70,7 +72,7 @@ class GapCloser(Repairer):
                 f"rows that were read again are gone: {segment.key}", hint="`sluice verify --repair` reads them again"
             ) from error
         if len(data) != segment.bytes or hashlib.sha256(data).hexdigest() != segment.sha256:
-            raise UsageError(f"rows that were read again are damaged: {segment.key}", hint="look at the object store")
+            raise UsageError(f"rows that were read again are damaged: {segment.key}", hint="check the object store")
         key = keys.segment(table_id, self._epoch, next(self._numbers))
         self._store.put(key, data)
         return replace(segment, key=key)

@@ -170,7 +170,7 @@ class LoadGate:
             self._since = now
             self._logger.warning("snapshots wait", reason=found[0].words)
         elif self._above and not found:
-            self._logger.info("snapshots go on", waited_s=round(now - self._since, 1))
+            self._logger.info("snapshots continue", waited_s=round(now - self._since, 1))
         self._above = frozenset(one.signal for one in found)
         waited = self._counts.load_wait
         began_at = waited.began_at if waited is not None else time.time()

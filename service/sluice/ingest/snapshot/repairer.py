@@ -106,7 +106,7 @@ class Repairer:
         schema = state.schemas[state.schema_version]
         if not schema.is_keyed:
             raise UsageError(
-                f"table {schema_name}.{table_name} has no key that its changes send, by which rows could be repaired",
+                f"table {schema_name}.{table_name} has no key in its changes by which rows could be repaired",
                 hint="resync it",
             )
         return state
@@ -117,7 +117,8 @@ class Repairer:
             facts = catalog.table(int(state.table_id), publication=self._options.publication)
         if facts is None or not has_shape(facts, state.schemas[state.schema_version]):
             raise SourceUnavailable(
-                f"the columns of {state.schema_name}.{state.table_name} have changed, and the stream has not come there"
+                f"the columns of {state.schema_name}.{state.table_name} have changed, and the stream "
+                "has not reached that change yet"
             )
         return facts
 
@@ -171,4 +172,4 @@ class Repairer:
                     raise
                 continue
             return True
-        raise SourceUnavailable("the manifest moves on too fast for a repair", hint="it is tried again")
+        raise SourceUnavailable("the manifest advances too fast for a repair", hint="it is tried again")

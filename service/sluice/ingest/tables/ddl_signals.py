@@ -206,7 +206,7 @@ class DdlSignals:
             said = self._why_not()
         if said != self._said and self._version:
             self._said = said
-            what = "the catalog is looked at beside the DDL signal" if said else "the DDL signal is relied upon"
+            what = "the catalog is read in addition to the DDL signal" if said else "the DDL signal is relied upon"
             self._logger.info(what, reason=said or None)
 
     @property
@@ -234,8 +234,8 @@ class DdlSignals:
         parted = next((one.qualified_name for one in carried if one.relkind == "p" or one.is_partition), "")
         with self._lock:
             self._unsaid = (
-                f"{parted} has or is a partition: no event trigger hears of a TRUNCATE there, nor early enough of "
-                "DETACH CONCURRENTLY"
+                f"{parted} has or is a partition: no event trigger runs for a TRUNCATE there, or early "
+                "enough for DETACH CONCURRENTLY"
                 if parted
                 else ""
             )
@@ -283,7 +283,8 @@ def doubt(
                     return Unseen(Cause.PARTITION, what)
             case ("column", int(oid), int(attnum), int(type_oid), int(typmod)) if oid == facts.oid:
                 if policy.casts_only and types.get(attnum, (type_oid, typmod)) != (type_oid, typmod):
-                    what = "a column got more than one other type before it was looked at: values may have been cut"
+                    what = "a column changed its type more than once before the catalog was read: values may "
+                    "have been truncated"
                     return Unseen(Cause.REWRITE, what)
             case ("label", int(oid), str(spelled)) if labels.get(oid, spelled) != spelled:
                 what = "a label of an enum had another name for a moment: rows from then read otherwise"

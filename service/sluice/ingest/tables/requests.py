@@ -238,8 +238,8 @@ class Requests:
         """The look before has detached the table, if it is to go."""
         if facts is not None and self._tables.selects(facts):
             raise UsageError(
-                f"table {name} is still published and selected, and goes on being followed",
-                hint=f"`sluice tables remove {name}` says how to take it out",
+                f"table {name} is still published and selected, and is still followed",
+                hint=f"`sluice tables remove {name}` says how to remove it",
             )
 
     def _follow(self, facts: TableFacts | None, name: str, *, again: bool) -> None:
@@ -255,7 +255,8 @@ class Requests:
             self._logger.info("table is read again from a new snapshot", table=name)
         elif (state := self._tables.states().get(str(facts.oid))) is not None and state.state == State.QUARANTINED:
             raise UsageError(
-                f"table {name} cannot be carried: {state.reason}", hint="fix that; the table is then read by itself"
+                f"table {name} cannot be carried: {state.reason}",
+                hint="fix that; Sluice then reads the table by itself",
             )
 
     def _refuse(self, key: str, action: str, name: str, error: ServiceError) -> None:

@@ -172,7 +172,7 @@ class _Examination:
             fix = f"on the primary: {statement};"
             found.append(Finding("critical", "publication.missing", name, seen, fix_setting=fix))
         else:
-            seen = "it does not exist yet: `sluice setup`, or the first run, creates it if the role may"
+            seen = "it does not exist yet: `sluice setup` or the first run creates it if the role may"
             found.append(Finding("info", "publication.missing", name, seen, fix_sql=f"{statement};"))
         found += self._unmatched(existing)
         return tables
@@ -198,7 +198,7 @@ class _Examination:
                 publication.name,
                 seen,
                 fix_sql=fix,
-                fix_setting="leave it, if that is meant",
+                fix_setting="leave it, if this is intended",
                 by_hand=True,
             )
         if naming(self._patterns):
@@ -220,7 +220,7 @@ class _Examination:
         others = [name for name in missing if name not in required]
         if others and not leaves:
             seen = f"it does not have {_some(others)}, which source.tables selects: they are not carried"
-            words = "nothing, if that is meant; `sluice tables add` takes a table in"
+            words = "nothing, if this is intended; `sluice tables add` adds a table"
             yield Finding("info", "publication.lacks_tables", self._publication_name, seen, fix_setting=words)
         yield from self._unmatched([*existing, *names])
 
@@ -284,7 +284,7 @@ class _Examination:
             if sqlstate == _NO_RIGHT:
                 yield from self._refused(facts)
             elif sqlstate == _LOCKED:
-                seen = f"it was locked for more than {_LOCK_WAIT}, so that reading it could not be tried"
+                seen = f"it was locked for more than {_LOCK_WAIT}, so reading it could not be tested"
                 yield Finding(
                     "warning",
                     "table.locked",
@@ -334,7 +334,7 @@ class _Examination:
         selectable = all(one.selectable for one in facts.sent_columns if not rules.excludes(one.attnum))
         if facts.schema_usable and selectable and not facts.policies_apply:
             seen = f"{facts.role} cannot read it, which its snapshot needs"
-            words = "rights on something that the table reads, such as a function of a generated column"
+            words = "privileges on something that the table uses, such as a function of a generated column"
             yield Finding("critical", "table.not_readable", facts.qualified_name, seen, fix_setting=words)
 
 

@@ -96,7 +96,8 @@ def examine_server(look: Look) -> Iterator[Finding]:
     for part in (_log, _encoding, _standby, _clock, _synchronous, _free_slots, _rights, _keep_size, _timeouts, _waits):
         yield from part(look)
     if not look.server.in_recovery and (lacks := ddl_signal.probe(look.conn).lacks):
-        seen = f"{lacks}: what DDL changes is found by looks at the catalog, and what was undone in between may not be"
+        seen = f"{lacks}: Sluice finds DDL only by reading the catalog, and may not find what was undone "
+        "between two readings"
         fix = "sluice setup --ddl-signal prints its SQL, for a superuser"
         yield Finding("info", "source.ddl_signal", look.server.database, seen, fix_setting=fix)
 
@@ -107,7 +108,7 @@ def examine_version(version: int, *, allow_untested: bool = False) -> Iterator[F
     if major > NEWEST_TESTED:
         seen = f"it is PostgreSQL {major}; this release was tested up to {NEWEST_TESTED}"
         severity: Severity = "warning" if allow_untested else "critical"
-        fix = "look for a newer release of Sluice; source.allow_untested: true takes the risk"
+        fix = "use a newer release of Sluice if there is one; source.allow_untested: true accepts the risk"
         yield Finding(severity, "server.untested", "server", seen, fix_setting=fix)
     if minor < FIXED_MINORS.get(major, 0):
         seen = f"it is PostgreSQL {major}.{minor}, in which logical decoding can lose changes"
@@ -173,8 +174,8 @@ def _standby(look: Look) -> Iterator[Finding]:
         seen = "it is a standby without hot_standby_feedback: the primary's VACUUM can invalidate the slot"
         yield _setting("warning", "server.standby", "hot_standby_feedback", seen, "on")
     seen = (
-        "it is a standby: publication and tables are changed on its primary, the slot is not kept anywhere else, "
-        "and a new slot and every snapshot wait until the primary logs which transactions run"
+        "it is a standby: you change publication and tables on its primary, no other server has the "
+        "slot, and a new slot and every snapshot wait until the primary logs which transactions run"
     )
     fix = "on the primary, while something waits: SELECT pg_log_standby_snapshot();"
     yield Finding("info", "server.standby_limits", "server", seen, fix_setting=fix)
@@ -186,8 +187,8 @@ def _clock(look: Look) -> Iterator[Finding]:
     after = look.now()
     skew = min(theirs - before, theirs - after, key=abs)
     if not before <= theirs <= after and abs(skew) > CLOCK_SKEW_S:
-        seen = f"the server's clock is {skew:+.0f} s from ours: lag in seconds is off by that"
-        yield Finding("warning", "server.clock", "clock", seen, fix_setting="synchronise both clocks")
+        seen = f"the server's clock is {skew:+.0f} s from ours: lag in seconds is wrong by that difference"
+        yield Finding("warning", "server.clock", "clock", seen, fix_setting="synchronize both clocks")
 
 
 def _synchronous(look: Look) -> Iterator[Finding]:
@@ -202,7 +203,7 @@ def _synchronous(look: Look) -> Iterator[Finding]:
             "synchronous_standby_names",
             seen,
             fix_sql=fix,
-            fix_setting="name the standbys that are meant",
+            fix_setting="name the intended standbys",
             by_hand=True,
         )
 
@@ -281,7 +282,7 @@ def _keep_size(look: Look) -> Iterator[Finding]:
     keep_mb = int(look.settings.get("max_slot_wal_keep_size", "-1"))
     name, remark = "max_slot_wal_keep_size", ", or what the disk can spare"
     if keep_mb < 0:
-        seen = "it is unlimited: while the pipeline is down, WAL piles up until the source's disk is full"
+        seen = "it is unlimited: while the pipeline is down, WAL accumulates until the source's disk is full"
         yield _setting("warning", "server.keep_size", name, seen, "'100GB'", remark=remark)
         return
     rate = _wal_rate(look)
@@ -334,10 +335,11 @@ def _timeouts(look: Look) -> Iterator[Finding]:
     timeout_ms = int(look.settings["wal_sender_timeout"])
     if timeout_ms < 5000:
         seen = (
-            f"it is {timeout_ms} ms: we report three times as often, yet a short stall of this process ends the stream"
+            f"it is {timeout_ms} ms: Sluice reports three times as often, but a short stall of this "
+            "process would end the stream"
         )
         if timeout_ms == 0:
-            seen = "it is 0: the server keeps the slot for a client that vanished, until TCP ends it"
+            seen = "it is 0: the server keeps the slot for a client that vanished, until TCP ends the connection"
         yield _setting("warning", "server.sender_timeout", "wal_sender_timeout", seen, "'60s'")
 
 

@@ -25,7 +25,7 @@ def examine_slot(look: Look, *, two_phase: bool) -> Iterator[Finding]:
             "info",
             "slot.missing",
             look.options.slot,
-            "the slot does not exist yet: `sluice setup`, or the first run, creates it",
+            "the slot does not exist yet: `sluice setup` or the first run creates it",
         )
         return
     problems = list(slot_problems(slot, look.server, two_phase=two_phase))
@@ -44,7 +44,7 @@ def examine_slot(look: Look, *, two_phase: bool) -> Iterator[Finding]:
 
 def _usable(look: Look, slot: SlotFacts, problems: list[SlotProblem]) -> Iterator[Finding]:
     if slot.synced and look.server.in_recovery:
-        seen = "the server keeps it in step with its primary's, for a failover: nobody can stream from it here"
+        seen = "the server synchronizes it from its primary, for a failover: no client can stream from it here"
         yield Finding(
             "critical",
             "slot.synced",

@@ -135,14 +135,14 @@ def _generated(facts: TableFacts, publication: str, server_version: int) -> Iter
         other = f"ALTER TABLE {_name(facts)} REPLICA IDENTITY DEFAULT;"
         yield Finding("critical", "column.generated_in_identity", facts.qualified_name, seen, fix_sql=fix or other)
     else:
-        seen = f"generated columns are not sent, the lake will not have {names}"
+        seen = f"generated columns are not sent, so the lake will not have {names}"
         yield Finding(
             "warning",
             "column.generated",
             facts.qualified_name,
             seen,
             fix_sql=fix,
-            fix_setting="" if fix else "a plain column that a trigger fills",
+            fix_setting="" if fix else "use a plain column that a trigger fills",
         )
 
 
@@ -160,9 +160,9 @@ def collisions(tables: Sequence[TableFacts], layout: Layout) -> Iterator[Finding
                 "critical",
                 "table.path",
                 title,
-                f"its lake table and that of {other} would both stand at {path}"
+                f"its lake table and that of {other} would both be at {path}"
                 if same
-                else f"its lake path differs from that of {other} only by case: on some stores they are one",
+                else f"its lake path differs from that of {other} only by case: on some stores they are the same",
                 fix_sql="" if same or name else f"ALTER TABLE {_name(facts)} RENAME TO ...;",
                 fix_setting="another name of the target, or another lake.path"
                 if same or name

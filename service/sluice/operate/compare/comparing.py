@@ -113,7 +113,7 @@ class Comparing:
                     yield not_compared(state, f"it has a gap: {state.reason}", passing=True)
                     continue
                 if stale is not None and state.key in stale:
-                    reason = f"it is stale: {stale[state.key]}; `sluice resync` takes it anew"
+                    reason = f"it is stale: {stale[state.key]}; `sluice resync` reads it again"
                     yield not_compared(state, reason, passing=True)
                     continue
                 self._logger.info("comparing", table=state.title, number=position + 1, of=len(states))
@@ -228,7 +228,7 @@ class Comparing:
             there = [Row(*row) for row in _require(answer_of()).rows]
             difference = difference.plus(differing(here, there))
         if ranges and not len(difference):
-            raise _Passing("the sums of its ranges differ and its rows do not")
+            raise _Passing("the sums of its ranges differ, but its rows do not")
         return Comparison(
             state.table_id,
             state.schema_name,
@@ -264,7 +264,7 @@ def _why_not_now(state: TableState, facts: TableFacts | None) -> str:
     if facts is None or not facts.published:
         return "the publication does not carry it any more"
     if not has_shape(facts, schema):
-        return "its columns have changed at the source, and the stream has not come there yet"
+        return "its columns have changed at the source, and the stream has not reached that change yet"
     return ""
 
 

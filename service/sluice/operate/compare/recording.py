@@ -53,7 +53,7 @@ class Record:
         except (StoreRefused, ManifestCorrupt, FormatTooNew) as error:
             if self.every_seconds:
                 raise
-            structlog.get_logger("verify").warning("what was found is not kept", error=str(error), hint=error.hint)
+            structlog.get_logger("verify").warning("the results are not kept", error=str(error), hint=error.hint)
 
     def begin(self) -> None:
         """Says that tables are compared continuously. Raises as `note` does."""
@@ -81,7 +81,7 @@ class Record:
                 return
             # So many others were faster that the number was free again: nobody reads it.
             self._store.delete(keys.verified(number))
-        raise StoreUnavailable("others keep what they found all the time", hint="it is tried again")
+        raise StoreUnavailable("other processes record results at the same time", hint="it is tried again")
 
     def _collect(self, through: int) -> None:
         """Those that ended before they collected anything left more than one."""

@@ -46,9 +46,7 @@ def keys_wanted(verdict: Comparison, width: int) -> list[tuple[str, ...]]:
     rows = (*verdict.difference.changed, *verdict.difference.missing, *verdict.difference.extra)
     wanted = sorted({tuple(text for text in row.key if text is not None) for row in rows})
     if not width or any(len(key) != width for key in wanted):
-        raise UsageError(
-            f"{verdict.name} has no key by which its rows could be repaired", hint=f"`sluice resync {verdict.name}`"
-        )
+        raise UsageError(f"{verdict.name} has no key to repair its rows by", hint=f"`sluice resync {verdict.name}`")
     return wanted
 
 
@@ -62,7 +60,7 @@ def await_done(store: ObjectStore, asked: Sequence[str], verdict: Comparison, *,
     if waiting:
         raise ApplyError(
             f"ingest has not carried out {len(waiting)} of {len(asked)} repairs of {verdict.name} in {seconds:g}s",
-            hint="they are done when ingest runs; then verify again",
+            hint="they are carried out when ingest runs; then verify again",
         )
     for key in asked:
         try:

@@ -143,7 +143,7 @@ class Fleet:
         try:
             folder = self._read()
         except UsageError as error:
-            self._log.error("the folder cannot be read, and nothing changes", error=str(error), hint=error.hint)
+            self._log.error("the folder cannot be read, so nothing changes", error=str(error), hint=error.hint)
             return
         self._take(folder)
         # In its own time: one that does not read must not keep us from stopping.
@@ -200,7 +200,7 @@ class Fleet:
         if any(code in (Interrupted.exit_code, 128 + signal.SIGKILL) for code in codes):
             raise Interrupted(
                 "a process of the fleet could not finish in its time",
-                hint="nothing is lost: what was not acknowledged comes again",
+                hint="nothing is lost: the server sends again what was not acknowledged",
             )
         self._log.info("all pipelines have stopped")
 

@@ -22,7 +22,7 @@ PASSING = (ServiceError.exit_code, SourceError.exit_code, StoreRefused.exit_code
 _NO_STATUS = "no answer yet"
 _ENDED = {
     2: "the configuration is refused",
-    7: "the slot is lost, or is that of another pipeline",
+    7: "the slot is lost, or belongs to another pipeline",
     8: "another process owns the pipeline",
 }
 _KILL_SECONDS = 1.0
@@ -120,9 +120,10 @@ class Running:
                 "lag_seconds": max(lags, default=None),
             }
         elif self.ended is not None:
-            why = _ENDED.get(self.ended, "it needs a person")
+            why = _ENDED.get(self.ended, "somebody must act")
             row["state"] = "lost" if self.ended == 7 else "stopped"
-            row["headline"] = f"ingest ended with exit code {self.ended}: {why}; the log says more, SIGHUP tries again"
+            row["headline"] = f"ingest ended with exit code {self.ended}: {why}; the log says more; send SIGHUP "
+            "to retry"
         elif not self.runs:
             row["state"] = "stopped"
             row["headline"] = f"ingest ended with exit code {self.last_code}, and is started again"

@@ -177,11 +177,13 @@ def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well
         found = [one for one in report.to_json()["problems"] if one["code"] == "spool.upkeep"]
         return [(one["since"][:4], one["message"]) for one in found]
 
-    assert problems() == [("2030", "the applier cannot keep it short: it failed")], "until something else is known"
+    assert problems() == [("2030", "the applier cannot archive or prune it: it failed")], (
+        "until something else is known"
+    )
     work.start()
     for _ in range(3):
         heard.get(timeout=PATIENCE)
-    refused = "the applier cannot keep it short: the store refuses s3:PutObject for archive/"
+    refused = "the applier cannot archive or prune it: the store refuses s3:PutObject for archive/"
     assert problems() == [("2030", refused)]
     store.denied = False
     deadline = time.monotonic() + PATIENCE
