@@ -28,20 +28,21 @@ _HEAD = """\
 
 Ingest serves `/metrics` on `telemetry.listen`, the applier on `telemetry.apply_listen`. A
 [fleet](how-to/many-pipelines.md) serves those of all its pipelines on one address, each with the
-label `component`. Every series has the label `pipeline`. LSNs are plain numbers of bytes. Times are unix seconds, so
-`time() - x` grows when the process hangs.
+label `component`. Every series has the label `pipeline`. LSNs are plain numbers of bytes. Times are
+unix seconds, so `time() - x` grows when the process hangs.
 
 Only `sluice_rows_total` and `sluice_apply_table_watermark_timestamp_seconds` grow with the number
-of tables. Past `telemetry.max_tables`, rows are counted under schema and table `_other`, and the
+of tables. Above `telemetry.max_tables`, rows are counted under schema and table `_other`, and the
 quantiles of `sluice_apply_freshness_seconds` replace the watermarks.
 `sluice_metrics_tables_dropped` says how many tables that affects. A scrape of 500 tables renders in
 about 20 ms, at most once a second, whatever the number of clients. Nothing is counted per row.
 
-* `/livez` fails when a loop does not run any more, or when a step has passed its own deadline. It
+* `/livez` fails when a loop no longer runs, or when a step has exceeded its own deadline. It
   never fails because PostgreSQL or the object store is unavailable, or because a merge takes long.
 * `/readyz` of ingest succeeds while the pipeline is healthy or degraded, and lists the
   [problems](problems.md). `/readyz` of the applier succeeds while it has the lease and applies.
 * `/startupz` succeeds once the configuration is read.
-* `/status` of ingest is the same as `sluice status --json`.
+* `/status` of ingest has the fields of `sluice status --json`, and in `process` what only the running
+  process knows.
 
 <!-- Generated from service/sluice/telemetry/catalogue/ by `python -m tools.docs`; a test compares. -->"""

@@ -94,7 +94,7 @@ WINDOWS_ROW = Row(
         ),
         Panel(
             title="Restarts and lease",
-            description="Times `sluice up` started its applier again, and whether an applier holds the lease.",
+            description="How many times `sluice up` restarted its applier, and whether an applier holds the lease.",
             unit="none",
             queries=(
                 Query(total(over("increase", shown(known.APPLY_RESTARTS), RATE)), "{{pipeline}} restarts"),
@@ -169,8 +169,8 @@ MAINTENANCE_ROW = Row(
         Panel(
             title="Turns of maintenance",
             description="tidy counts the files of a table and puts them in order, vacuum removes those that no version "
-            "needs, checkpoint writes one beside windows. failed: the problem table.maintenance names the table; "
-            "interrupted: windows came first.",
+            "needs, checkpoint writes one in parallel with windows. failed: the problem "
+            "table.maintenance names the table; interrupted: windows had precedence.",
             unit="ops",
             queries=(
                 Query(
@@ -182,8 +182,8 @@ MAINTENANCE_ROW = Row(
         ),
         Panel(
             title="Share of one worker's time",
-            description="What maintenance takes; apply.maintenance_share bounds it, but for checkpoints, which take no "
-            "worker.",
+            description="The time that maintenance takes. apply.maintenance_share limits it, except for "
+            "checkpoints, which take no worker.",
             unit="percentunit",
             queries=(
                 Query(total(over("rate", shown(known.MAINTENANCE_SECONDS), RATE), "turn"), "{{pipeline}} {{turn}}"),
@@ -192,8 +192,8 @@ MAINTENANCE_ROW = Row(
         ),
         Panel(
             title="Versions since the newest checkpoint",
-            description="Of the lake table that has the most: readers start from a checkpoint and read each version "
-            "behind it. One is due after 50 to 99.",
+            description="For the lake table that has the most: readers start from a checkpoint and read each "
+            "version after it. A checkpoint is due after 50 to 99 versions.",
             unit="none",
             queries=(Query(worst(shown(known.CHECKPOINT_LAG)), "{{pipeline}}"),),
         ),
@@ -221,7 +221,7 @@ TABLES_ROW = Row(
     (
         Panel(
             title="Tables by state",
-            description="The worse of what ingest and applier say of each table.",
+            description="The worse of the states that ingest and applier report for each table.",
             kind="bargauge",
             unit="none",
             queries=(Query(total(shown(known.TABLES), "state"), "{{pipeline}} {{state}}"),),
@@ -257,7 +257,7 @@ TABLES_ROW = Row(
         ),
         Panel(
             title="Transitions of tables",
-            description="Times ingest put a table into a state.",
+            description="How many times ingest put a table into a state.",
             unit="short",
             queries=(
                 Query(total(over("increase", shown(known.TABLE_EVENTS), RATE), "state"), "{{pipeline}} {{state}}"),

@@ -14,7 +14,7 @@ STATE_ROW = Row(
     (
         Panel(
             title="State of ingest",
-            description="What ingest is doing now. Anything but streaming for minutes has an alert.",
+            description="What ingest is doing now. If it does not stream for minutes, an alert fires.",
             kind="stat",
             unit="none",
             queries=(Query(_STATES, "{{pipeline}}: {{state}}"),),
@@ -23,7 +23,8 @@ STATE_ROW = Row(
         ),
         Panel(
             title="Health",
-            description="The state that `sluice status` says. Anything but healthy has a problem below that says why.",
+            description="The state that `sluice status` shows. For every state except healthy, a problem below "
+            "says why.",
             kind="stat",
             unit="none",
             queries=(Query(f"sum by (pipeline, state) ({shown(known.HEALTH)}) == 1", "{{pipeline}}: {{state}}"),),
@@ -119,7 +120,7 @@ OBJECTIVES_ROW = Row(
         ),
         Panel(
             title="Freshness over tables",
-            description="The slowest table, the slowest but five percent, and the middle one.",
+            description="The slowest table, the 95th percentile, and the median.",
             unit="s",
             queries=(
                 Query(worst(shown(known.APPLY_FRESHNESS), "quantile_of_tables"), "{{pipeline}} {{quantile_of_tables}}"),
@@ -134,7 +135,7 @@ FLOW_ROW = Row(
     (
         Panel(
             title="Behind the source, by stage",
-            description="For how long at least each stage has been behind: received, durable in the spool, in "
+            description="The least time for which each stage has been behind: received, durable in the spool, in "
             "the lake.",
             unit="s",
             queries=(Query(worst(shown(known.LAG_SECONDS), "stage"), "{{pipeline}} {{stage}}"),),
@@ -189,6 +190,6 @@ FLOW_ROW = Row(
 BOARD = Dashboard(
     "sluice-overview",
     "Sluice / Overview and objectives",
-    "Is every pipeline well, how fresh is its lake, and what is left of the error budget.",
+    "Whether every pipeline is healthy, how fresh its lake is, and how much of the error budget is left.",
     (STATE_ROW, OBJECTIVES_ROW, FLOW_ROW),
 )

@@ -57,7 +57,7 @@ BOARD = Dashboard(
                 Panel(
                     title="Waits for the source",
                     description="1 while snapshots wait because the source is above this limit "
-                    "(source.snapshot_max_*), or it cannot be seen.",
+                    "(source.snapshot_max_*), or because its load cannot be measured.",
                     unit="none",
                     queries=(Query(worst(shown(known.SNAPSHOT_WAITING), "signal"), "{{pipeline}} {{signal}}"),),
                     height=6,

@@ -14,7 +14,7 @@ SLOT_ROW = Row(
         Panel(
             title="State of the slot's WAL",
             description="wal_status as the server reports it: extended is past max_wal_size, unreserved may be "
-            "lost at any checkpoint, lost is for good.",
+            "lost at any checkpoint, lost is permanent.",
             kind="stat",
             unit="none",
             queries=(Query(f"{worst(shown(known.SLOT_STATUS), 'status')} == 1", "{{pipeline}}: {{status}}"),),
@@ -105,8 +105,7 @@ WAL_ROW = Row(
         ),
         Panel(
             title="Age of catalog_xmin",
-            description="Transactions since the slot's catalog_xmin: what it holds back in vacuum of the system "
-            "catalogs.",
+            description="Transactions since the slot's catalog_xmin, which holds back vacuum of the system catalogs.",
             unit="short",
             queries=(Query(worst(shown(known.SLOT_XMIN_AGE))),),
             steps=((None, GREEN), (XMIN_AGE.default, RED)),
@@ -144,7 +143,8 @@ CONNECTION_ROW = Row(
         ),
         Panel(
             title="Reconnects and failed side queries",
-            description="Times the stream had to be begun again, by reason, and queries for slot and WAL that failed.",
+            description="How many times the stream was begun again, by reason, and queries for slot and WAL that "
+            "failed.",
             unit="short",
             queries=(
                 Query(total(over("increase", shown(known.RECONNECTS), RATE), "reason"), "{{pipeline}} {{reason}}"),
@@ -192,6 +192,6 @@ CONNECTION_ROW = Row(
 BOARD = Dashboard(
     "sluice-source",
     "Sluice / Source and slot",
-    "What the server keeps for a pipeline, for how long it may, and the connection to it.",
+    "The WAL that the server keeps for a pipeline, for how long it can keep it, and the connection to it.",
     (SLOT_ROW, WAL_ROW, CONNECTION_ROW),
 )

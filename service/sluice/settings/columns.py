@@ -26,7 +26,7 @@ class HashSettings(Section):
 
     hash: Literal["hmac-sha256"] = Field(description="hmac-sha256: the only hash")
     key_file: str = Field(
-        min_length=1, description="file with the key: all of its bytes but a newline at the end, at least 16"
+        min_length=1, description="file with the key: all of its bytes except a newline at the end, at least 16"
     )
 
 

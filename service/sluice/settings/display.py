@@ -161,19 +161,19 @@ Schema for editors.
 
 ## Changes while a process runs
 
-`run`, `up` and `apply` look at the file, and at the files of mounted secrets, every two seconds, and
-at once when they get SIGHUP. They take from it, without any pause: `source.tables`,
+`run`, `up` and `apply` check the file, and the files of mounted secrets, every two seconds, and at once
+after SIGHUP. They apply changes of these settings without any pause: `source.tables`,
 `source.snapshot_max_*` and `source.snapshot_hold` (also for a snapshot that waits), everything
 below `tables`, `limits`, `apply.freshness`, `apply.maintenance_share`, `spool.retention`,
 `lake.vacuum_after`, `telemetry.log_level`, the credentials in `source.dsn`, and keys of S3
-([rotation.md](how-to/rotation.md)). A file in which anything else changed, that is not valid, or
-that gives a table which is already carried other `targets`, is refused as a whole: all settings stay
-as they were. The problem `configuration.refused` says why until you restart the process, or set that
-back; `process.configuration` in `status --json` says since when the present settings are in force.
+([rotation.md](how-to/rotation.md)). A file is refused as a whole if anything else changed in it, if it
+is not valid, or if it changes the `targets` of a table that is already carried. All settings then stay
+as they were. The problem `configuration.refused` says why, until you restart the process or restore the
+old values. `process.configuration` in `status --json` says since when the present settings are in force.
 The environment and mounted secrets belong to the process and are read again with the file.
 
-A file that is being written is read when it stayed the same for two seconds. If the terminal of
-`up` goes away, SIGHUP stops it.
+A changed file is read when it has stayed the same for two seconds. If SIGHUP comes because the terminal
+of `up` was closed, it stops `up`.
 
 ## Form
 

@@ -43,7 +43,7 @@ class LayoutSettings(Section):
     )
     partition_by: ColumnNames | None = Field(
         None,
-        description="columns by which the lake table is partitioned from its next snapshot on; windows of a "
+        description="columns by which the lake table is partitioned after its next snapshot; windows of a "
         "partitioned table are committed by MERGE",
     )
 

@@ -53,71 +53,73 @@ class SourceSettings(Section):
 
     dsn: SecretStr = Field(
         min_length=1,
-        description="libpq connection string of one database, TLS options included. Better kept out of the file: "
-        "SLUICE_SOURCE__DSN. It is read again for each connection, and may then hold other credentials",
+        description="libpq connection string of one database, including TLS options. Keep it out of the file: "
+        "use SLUICE_SOURCE__DSN. It is read again for each connection, so its credentials may change",
     )
     password_command: tuple[str, ...] = Field(
         (),
-        description="program and arguments, run without a shell for each connection; the one line that it prints is "
-        "the password, as with the token of a cloud's IAM. It may take 30s. No secret belongs in its arguments",
+        description="program and arguments, run without a shell for each connection; the one line that it prints "
+        "is the password, for example the token of a cloud's IAM. It must end within 30s. Put no "
+        "secret into its arguments",
     )
-    slot: str = Field("sluice_", pattern=_SLOT_NAME, description="replication slot; left out: sluice_<pipeline>")
+    slot: str = Field(
+        "sluice_", pattern=_SLOT_NAME, description="name of the replication slot; by default sluice_<pipeline>"
+    )
     publication: str = Field(
-        "sluice_", min_length=1, max_length=63, description="publication; left out: sluice_<pipeline>"
+        "sluice_", min_length=1, max_length=63, description="name of the publication; by default sluice_<pipeline>"
     )
     tables: tuple[SelectionPattern, ...] | None = Field(
         None,
         min_length=1,
-        description="tables to carry, as schema.table with * and ?; left out: all that the publication has. One that "
+        description="tables to carry, as schema.table with * and ?; by default all tables of the publication. One that "
         'begins with ! leaves its tables out, as in "!public.logs"',
     )
     accept_missing: tuple[Literal["truncate", "delete"], ...] = Field(
         (),
-        description="kinds of change that the publication leaves out on purpose, of truncate and delete: the lake "
-        "keeps the rows that the source removes so. Left out: a publication must send every kind",
+        description="kinds of change that the publication leaves out on purpose: truncate, delete. The lake "
+        "keeps the rows that the source removes in that way. By default a publication must send "
+        "every kind",
     )
     streaming: Streaming = Field(
         "auto",
-        description="large transactions sent before they commit, so that neither side has to hold them: parallel "
-        "(PostgreSQL 16), on, off; auto takes "
-        "the best that the server has",
+        description="whether the server sends large transactions before they commit, so that neither side has to "
+        "hold them: parallel (PostgreSQL 16), on, off; auto uses the best that the server supports",
     )
     two_phase: bool = Field(
         default=False,
         description="receive prepared transactions at PREPARE (PostgreSQL 15) and publish them at COMMIT "
-        "PREPARED; false: all of it happens at COMMIT "
-        "PREPARED. The slot has the same flag; `sluice setup` changes it",
+        "PREPARED; with false, both happen at COMMIT PREPARED. The slot has the same flag; `sluice "
+        "setup` changes it",
     )
     messages: bool = Field(
         default=False, description="keep logical messages (pg_logical_emit_message) in the lake table _sluice/messages"
     )
     message_prefixes: tuple[str, ...] = Field(
         (),
-        description="which messages to keep, as patterns of their prefix with * and ?; left out: all. Only with "
+        description="which messages to keep, as patterns of their prefix with * and ?; by default all. It needs "
         "messages: true",
     )
     binary: bool = Field(
         default=False,
-        description="values in the binary form of their types, where every published column can be read exactly "
-        "from it (no arrays, intervals, ranges, "
-        "numeric without precision); refused otherwise, by column",
+        description="receive values in the binary form of their types. Every published column must be exactly "
+        "readable from it (no arrays, intervals, ranges, numeric without precision); otherwise it is "
+        "refused, and the columns are named",
     )
     allow_insecure: bool = Field(
         default=False,
-        description="let dsn ask for less than sslmode=verify-full of a host that is not this machine: whoever "
-        "sits in between can then read the password "
-        "and change rows. Every start warns",
+        description="permit less than sslmode=verify-full in dsn for a host other than this machine: an attacker "
+        "on the network can then read the password and change rows. Sluice warns at every start",
     )
     allow_untested: bool = Field(
-        default=False, description="let `check` pass a major of PostgreSQL that this release was not tested with"
+        default=False, description="permit a major version of PostgreSQL that this release was not tested with"
     )
     slot_wait: Duration | None = Field(
         None,
         ge=0,
         le=86400,
-        description="how long a start waits for a slot that is in use; left out: until the server has ended a "
-        "connection that we lost (its "
-        "wal_sender_timeout and 30s more), and 30s for one that answers or confirms",
+        description="how long a start waits for a slot that is in use. By default it waits until the server has "
+        "ended a lost connection (its wal_sender_timeout and 30s more), and 30s for a connection "
+        "that answers or confirms",
     )
     snapshot_connections: int = Field(
         2, ge=1, le=32, description="connections that read initial rows at the same time, from one snapshot"
@@ -125,41 +127,44 @@ class SourceSettings(Section):
     snapshot_chunk: Size = Field(
         256 * _MEBI,
         ge=8 * _KIBI,
-        description="how much of a table is read as one chunk, which is what a lost connection or a crash costs",
+        description="how much of a table is read as one chunk; after a lost connection or a crash, a chunk is "
+        "read again",
     )
     snapshot_rows_per_second: int = Field(
         0,
         ge=0,
         le=1_000_000_000,
-        description="the most initial rows that are read in a second, by all connections together; 0: no limit",
+        description="how many initial rows all connections together read in a second at most; 0 sets no limit",
     )
     snapshot_max_stream_lag: Size | None = Field(
         None,
         ge=1 * _MEBI,
-        description="initial rows wait while the pipeline has not confirmed more than this of the server's WAL; left "
-        "out: no limit. Above what the server writes in spool.progress_interval",
+        description="the reading of initial rows waits while the pipeline has not confirmed more than this of "
+        "the server's WAL; by default no limit. It must be more than the server writes in "
+        "spool.progress_interval",
     )
     snapshot_max_replica_lag: Duration | None = Field(
         None,
         ge=0.1,
-        description="initial rows wait while a standby that streams from the source is behind by more; left out: no "
-        "limit. Needs pg_read_all_stats",
+        description="the reading of initial rows waits while a standby that streams from the source is behind by "
+        "more than this; by default no limit. It needs pg_read_all_stats",
     )
     snapshot_max_active_sessions: int | None = Field(
         None,
         ge=1,
-        description="initial rows wait while more sessions of others, of all databases, run a statement; left out: no "
-        "limit. Needs pg_read_all_stats",
+        description="the reading of initial rows waits while more than this number of other sessions, in all "
+        "databases, run a statement; by default no limit. It needs pg_read_all_stats",
     )
     snapshot_hold: Duration = Field(
         600.0,
         ge=0,
-        description="how long such a wait may hold a snapshot, and VACUUM with it; then what is left is read from "
-        "another snapshot, and tables whose chunks cannot be joined begin again. The server itself ends a snapshot, "
-        "and its lock on a table, 10 s later when ingest stands still (on a Unix socket not while rows are sent)",
+        description="how long a snapshot stays open, and holds back VACUUM, during such a wait. Then the rest is "
+        "read from another snapshot, and tables whose chunks cannot be combined begin again. If "
+        "ingest is frozen, the server itself ends the snapshot and its lock on a table 10 s later "
+        "(on a Unix socket not while rows are sent)",
     )
     origin: Origin = Field(
-        "any", description="`none` leaves out changes that replication brought to the source, which cuts loops"
+        "any", description="`none` leaves out changes that replication brought to the source, which prevents loops"
     )
 
     @field_validator("password_command")
@@ -180,21 +185,24 @@ class LakeSettings(Section):
     """Where the Delta tables are."""
 
     uri: Annotated[str, AfterValidator(lake_uri)] = Field(
-        description="below it the lake tables stand, by default at <uri>/<schema>/<table>"
+        description="address below which the lake tables are, by default at <uri>/<schema>/<table>"
     )
     options: dict[str, SecretStr] = Field(
         default_factory=dict,
-        description="as spool.options, for the lake; left out: the spool's, when the schemes agree",
+        description="like spool.options, but for the lake; by default the options of the spool, if both "
+        "addresses have the same scheme",
     )
     path: LakePath = Field(
         lake_names.DEFAULT_TEMPLATE,
-        description="where below lake.uri a lake table stands: letters, digits, _, - and / with {pipeline}, "
-        "{database}, {schema}, {table} and {target}, which is the name of the target, or of the table for one without "
-        "a name. A lake table that is there already stays where it is",
+        description="path of a lake table below lake.uri: letters, digits, _, - and / with {pipeline}, "
+        "{database}, {schema}, {table} and {target}. {target} is the name of the target, or of the "
+        "table if the target has no name. An existing lake table stays where it is",
     )
-    lower: bool = Field(default=False, description="make all letters of these paths small")
+    lower: bool = Field(default=False, description="use only lowercase letters in these paths")
     replaces: tuple[PipelineName, ...] = Field(
-        (), description="names of earlier pipelines whose lake tables this one replaces; any other's are refused"
+        (),
+        description="names of earlier pipelines whose lake tables this pipeline may replace; tables of other "
+        "pipelines are refused",
     )
     mode: Kind = Field(
         lake_kinds.DEFAULT,
@@ -202,50 +210,56 @@ class LakeSettings(Section):
     )
     on_change: OnChange = Field(
         "resync",
-        description="what becomes of a table that changed in a way that cannot be followed: resync takes a new "
-        "snapshot by itself, with growing pauses for a table that changes again and again; stop leaves it stale "
-        "until `sluice resync`",
+        description="what happens to a table that changed in a way that cannot be followed: resync takes a new "
+        "snapshot without being asked, with growing pauses for a table that changes repeatedly; stop "
+        "leaves it stale until `sluice resync`",
     )
     on_widen: OnWiden = Field(
         "resync",
-        description="what a rewrite of the table means that gave a column a wider type (int to bigint, real to double "
-        "precision, numeric with more digits, date to timestamp): resync treats it as on_change says, because a USING "
-        "expression that computed other values leaves no trace; follow takes your word that there was none, and the "
-        "lake table's column gets the type without a new snapshot",
+        description="what happens after a rewrite of the table that gave a column a wider type (int to bigint, "
+        "real to double precision, numeric with more digits, date to timestamp): with resync "
+        "on_change decides, because a USING expression that computed other values leaves no trace; "
+        "with follow you promise that there was none, and the lake table's column gets the type "
+        "without a new snapshot",
     )
     on_rename: OnRename = Field(
         "keep",
-        description="where the lake table of a table that was renamed stands: keep leaves it at the path of its first "
-        "name; move takes a new snapshot at the path of the new name, and leaves the old lake table as it is",
+        description="where the lake table of a renamed table is: keep leaves it at the path of its first name; "
+        "move takes a new snapshot at the path of the new name, and leaves the old lake table as it "
+        "is",
     )
     contract: Contract = Field(
         "evolve",
-        description="what a change of a table's columns or key does: evolve follows it, or takes a new snapshot where "
-        "on_change says so; ignore_new does the same and leaves out columns that are added, until evolve brings them "
-        "by a new snapshot; stop leaves the table stale until `sluice resync` accepts the new columns",
+        description="what happens after a change of a table's columns or key: evolve follows it, or takes a new "
+        "snapshot if on_change says so; ignore_new does the same but excludes added columns, until "
+        "evolve includes them with a new snapshot; stop leaves the table stale until `sluice resync` "
+        "accepts the new columns",
     )
     metadata_columns: bool = Field(default=True, description="add _sluice_lsn and _sluice_ts to mirror tables")
     log_retention: Duration = Field(
         3600.0,
         ge=600,
         le=365 * 86400,
-        description="how long the log of a lake table keeps versions that a checkpoint has replaced: time travel, "
-        "and streams that read a lake table, reach back so far. Each look at a table lists its log",
+        description="how long the log of a lake table keeps versions that a checkpoint has replaced. Time "
+        "travel, and streams that read a lake table, can go back that far. Each check of a table "
+        "lists its log",
     )
     vacuum_after: Duration = Field(
         7 * 86400.0,
         ge=3600,
         le=10 * 365 * 86400,
-        description="how long a data file stays that no version of a lake table needs any more, or never had, before "
-        "VACUUM removes it; never shorter than lake.log_retention or the table's own "
-        "delta.deletedFileRetentionDuration. Nothing may read a lake table at one version for longer",
+        description="how long VACUUM keeps a data file that no version of a lake table needs any more, or that "
+        "none ever had; never less than lake.log_retention or the table's own "
+        "delta.deletedFileRetentionDuration. No reader may read one version of a lake table for "
+        "longer",
     )
     boundary_retention: Duration = Field(
         3600.0,
         ge=60,
         le=7 * 86400,
-        description="how long all tables can be read as of one boundary after the next one was published. Logs and "
-        "files that an offered boundary needs stay, whatever log_retention and vacuum_after say; each boundary is a "
+        description="how long all tables can be read as of one boundary after the next one was published. Logs "
+        "and files that an offered boundary needs stay, whatever log_retention and vacuum_after are; "
+        "each boundary is a "
         "small object in the lake",
     )
 
@@ -257,40 +271,39 @@ class ApplySettings(Section):
         "local[*]", min_length=1, description="Spark master: local[*], spark://..., yarn, k8s://..."
     )
     driver_memory: Size = Field(2048 * _MEBI, ge=512 * _MEBI, description="heap of the Spark driver")
-    workers: int = Field(2, ge=1, le=64, description="tables applied at the same time")
+    workers: int = Field(2, ge=1, le=64, description="how many tables are applied at the same time")
     poll: Duration = Field(
-        0.25, ge=0.05, le=3600, description="wait between looks at the manifest after one that found an entry"
+        0.25, ge=0.05, le=3600, description="time between two polls of the manifest, after a poll that found an entry"
     )
     idle_poll: Duration | None = Field(
         None,
         ge=0.05,
         le=3600,
-        description="the longest wait between looks at the manifest; a wait is a twentieth of the time in which "
-        "nothing changed. Left out: apply.poll on a local disk, 30s on an object store; never less than apply.poll. "
-        "An ingest on the same machine rings for each entry, and no look is waited for",
+        description="the longest time between two polls of the manifest; a pause is a twentieth of the time in "
+        "which nothing changed. By default apply.poll on a local disk, and 30s on an object store; "
+        "never less than apply.poll. An ingest on the same machine notifies the applier of each "
+        "entry, so entries then do not wait for a poll",
     )
     freshness: Duration = Field(
         2.0,
         ge=0,
         le=LONGEST_FRESHNESS,
-        description="how long a change in the spool waits at most until its table is taken; a table is taken at once "
-        "when its last window began that long ago",
+        description="how long a change in the spool waits at most until a worker takes its table; a table is "
+        "taken at once if its last window began that long ago",
     )
     complete_every: Duration = Field(
         5.0,
         ge=0,
         le=3600,
-        description="least time between two LSNs at which a version of every table is stated (apply/complete); each "
-        "may cost a busy table one more window",
+        description="the least time between two boundaries (apply/complete); each may cost a busy table one more "
+        "window",
     )
-    max_window: Size = Field(
-        128 * _MEBI, ge=1 * _MEBI, description="bytes of segments that one apply of one table takes"
-    )
+    max_window: Size = Field(128 * _MEBI, ge=1 * _MEBI, description="bytes of segments in one window of one table")
     max_memory: Size = Field(
         256 * _MEBI,
         ge=16 * _MEBI,
-        description="bytes of decoded changes that one worker folds at once; what is larger goes over local disk "
-        "(TMPDIR)",
+        description="bytes of decoded changes that one worker folds at once; a larger window is spilled to local "
+        "disk (TMPDIR)",
     )
     way: ApplyWay = Field(
         "auto",
@@ -299,14 +312,14 @@ class ApplySettings(Section):
     key_cache: Size = Field(
         256 * _MEBI,
         ge=0,
-        description="memory for the key columns of data files that direct commits search; what is left out lies on "
-        "local disk (TMPDIR)",
+        description="memory for the key columns of data files that direct commits search; keys that do not fit "
+        "are kept on local disk (TMPDIR)",
     )
     maintenance_share: float = Field(
         0.05,
         ge=0,
         le=1,
-        description="share of one worker's time that may go into the maintenance of lake tables: joining files, "
+        description="share of one worker's time that the maintenance of lake tables may use: joining files, "
         "purging removed rows, VACUUM; 0 switches it off",
     )
     conf: dict[str, SecretStr] = Field(
@@ -323,18 +336,19 @@ class TelemetrySettings(Section):
     )
     apply_listen: Annotated[str, AfterValidator(optional_listen_address)] = Field(
         "127.0.0.1:9188",
-        description="address of the applier's /metrics, /livez, /readyz, /startupz and /wait; off: none. Port 0 takes "
-        "any free one",
+        description="address of the applier's /metrics, /livez, /readyz, /startupz and /wait; off serves "
+        "nothing. Port 0 uses any free port",
     )
     token_path: str = Field(
         "",
         description="file with a token that requests for /metrics, /status, /history and the page must carry, as "
-        "bearer token or as password; read for each request. The probes need none, and then answer without details",
+        "bearer token or as password. The file is read for each request. The probes need no token, "
+        "and then answer without details",
     )
     runbook_url: Annotated[str, AfterValidator(optional_web_address)] = Field(
         "",
-        description="where docs/runbooks is served: the status page then links to the runbook of each problem, by "
-        "this, a slash, the name of the page and .md",
+        description="address at which docs/runbooks is served. The status page then links to the runbook of each "
+        "problem: this address, a slash, the name of the page and .md",
     )
     pipelines: dict[PipelineName, Annotated[str, AfterValidator(web_address)]] = Field(
         default_factory=dict,
@@ -348,7 +362,10 @@ class TelemetrySettings(Section):
         "info", description="least severe log line to write"
     )
     max_tables: int = Field(
-        500, ge=0, le=10_000, description="tables with metric series of their own; the rest is counted as _other"
+        500,
+        ge=0,
+        le=10_000,
+        description="how many tables have their own metric series; all others are counted as _other",
     )
     tls_cert_path: str = Field(
         "",
@@ -358,8 +375,9 @@ class TelemetrySettings(Section):
     tls_key_path: str = Field("", description="file with the key of that certificate, as PEM without a password")
     tls_client_ca_path: str = Field(
         "",
-        description="file with the authorities, as PEM, of which requests for /metrics, /status, /history and the page "
-        "must show a client certificate. The probes need none, and then answer without details",
+        description="file with authorities, as PEM. Requests for /metrics, /status, /history and the page must "
+        "present a client certificate from one of them. The probes need none, and then answer "
+        "without details",
     )
 
     @model_validator(mode="after")
@@ -391,11 +409,13 @@ class Settings(Section):
         20.0,
         ge=2,
         le=3600,
-        description="all that a stop (SIGTERM, Ctrl-C) may take, from the signal on: three fifths to finish what "
-        "was received, the rest to stop without it; what "
-        "was not published comes again at the next start. Below the grace period of whatever stops the process",
+        description="how long a stop (SIGTERM, Ctrl-C) may take after the signal: three fifths of it to finish "
+        "what was received, the rest to stop without finishing. The server sends again at the next "
+        "start what was not published. Set it below the grace period of whatever stops the process",
     )
-    tables: dict[TablePattern, TableSettings] = Field(default_factory=dict, description="overrides by schema.table")
+    tables: dict[TablePattern, TableSettings] = Field(
+        default_factory=dict, description="settings of single tables, by schema.table"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -411,7 +431,7 @@ class Settings(Section):
     def _separate_places(self) -> Self:
         spool, lake = self.spool.uri + "/", self.lake.uri + "/"
         if spool == lake or lake.startswith(f"{spool}{self.pipeline}/"):
-            raise ValueError("lake.uri must not lie in the spool: tables and spool files would share names")
+            raise ValueError("lake.uri must not be inside the spool: tables and spool files would share names")
         return self
 
     @property

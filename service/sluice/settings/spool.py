@@ -26,16 +26,17 @@ class SpoolSettings(Section):
         2.0,
         ge=0.01,
         le=3600,
-        description="the longest a committed change waits, while an earlier manifest entry is under way, before its "
-        "own is written; where none is under way it does not wait",
+        description="how long a committed change waits at most for its own manifest entry while an earlier entry "
+        "is being written; if none is being written, it does not wait",
     )
     min_interval: Duration | None = Field(
         None,
         ge=0,
         le=3600,
-        description="the least time between two manifest entries that are not full, at most max_delay: it bounds the "
-        "requests of a paid store. Left out: 0 on a local disk, 1s on an object store, or max_delay if that is less. "
-        "After a burst of 30 entries they lie twice that apart, 1s at least",
+        description="the least time between two manifest entries that are not full, at most max_delay; it limits "
+        "the requests to a paid store. By default 0 on a local disk, and 1s on an object store, or "
+        "max_delay if that is less. After a burst of 30 entries the time between entries is twice as "
+        "long, and at least 1s",
     )
     max_bytes: Size = Field(
         128 * _MEBI,
@@ -46,14 +47,15 @@ class SpoolSettings(Section):
     transaction_memory: Size = Field(
         32 * _MEBI,
         ge=1 * _MEBI,
-        description="received bytes of one open transaction held in memory; past it its rows go to segments early",
+        description="received bytes of one open transaction that are held in memory; above this its rows are "
+        "written to segments early",
     )
     progress_interval: Duration | None = Field(
         None,
         ge=1,
         le=3600,
-        description="how often a source without changes may cost a manifest entry, which lets it free its WAL. Left "
-        "out: 20s on a local disk, 5m on an object store",
+        description="how often a manifest entry is written for a source without changes, so that the source can "
+        "free its WAL. By default 20s on a local disk, and 5m on an object store",
     )
     retention: Retention = Field(
         604800.0,
@@ -65,7 +67,7 @@ class SpoolSettings(Section):
     @model_validator(mode="after")
     def _an_interval_that_can_be_kept(self) -> Self:
         if self.min_interval is not None and self.min_interval > self.max_delay:
-            raise ValueError("min_interval is more than max_delay; raise max_delay too, or lower it")
+            raise ValueError("min_interval is more than max_delay; raise max_delay too, or lower min_interval")
         return self
 
     @property
@@ -94,16 +96,18 @@ class LimitSettings(Section):
     """
 
     open_streams: int = Field(
-        4096, ge=1, le=1_000_000, description="streamed transactions that are open at the same time"
+        4096, ge=1, le=1_000_000, description="how many streamed transactions may be open at the same time"
     )
     aborted_intervals: int = Field(
         1_000_000,
         ge=10_000,
         le=100_000_000,
-        description="runs of neighbouring ids of rolled-back subtransactions, over all streamed transactions "
-        "that are open; 8 bytes each",
+        description="runs of consecutive ids of rolled-back subtransactions, in all open streamed transactions "
+        "together; 8 bytes each",
     )
     transaction: Size = Field(
-        256 * _GIBI, ge=1 * _MEBI, description="bytes in the object store of one transaction that has not ended"
+        256 * _GIBI,
+        ge=1 * _MEBI,
+        description="bytes that one transaction that has not ended may use in the object store",
     )
-    staged: Size = Field(1024 * _GIBI, ge=1 * _MEBI, description="the same of all transactions that have not ended")
+    staged: Size = Field(1024 * _GIBI, ge=1 * _MEBI, description="the same for all transactions that have not ended")

@@ -17,7 +17,7 @@ class TableSettings(LayoutSettings):
     """What differs for one table."""
 
     targets: Annotated[tuple[TargetSettings, ...], AfterValidator(of_different_names)] | None = Field(
-        None, description="the lake tables that it feeds; left out: one, of the kind that lake.mode names"
+        None, description="the lake tables that it feeds; by default one, of the kind that lake.mode names"
     )
     on_change: OnChange | None = Field(None, description="as lake.on_change, for this table")
     on_widen: OnWiden | None = Field(None, description="as lake.on_widen, for this table")
@@ -28,17 +28,17 @@ class TableSettings(LayoutSettings):
         None, ge=0, le=LONGEST_FRESHNESS, description="as apply.freshness, for this table"
     )
     maintenance: bool | None = Field(
-        None, description="false leaves the maintenance of this lake table (VACUUM as well) to others"
+        None, description="false leaves the maintenance of this lake table, including VACUUM, to you"
     )
     vacuum_after: Duration | None = Field(
         None, ge=3600, le=10 * 365 * 86400, description="as lake.vacuum_after, for this table"
     )
     columns: dict[str, ColumnSettings] = Field(
         default_factory=dict,
-        description="what happens to single columns before anything is stored, by name: exclude, include, "
+        description="column rules by column name, applied before anything is stored: exclude, include, "
         "{mask: TEXT}, {truncate: CHARACTERS} or {hash: hmac-sha256, key_file: FILE}",
     )
     new_columns: NewColumns = Field(
         "include",
-        description="exclude leaves out columns that are added after the table joined, until columns lists them",
+        description="exclude omits columns that are added after the table joined, until columns lists them",
     )

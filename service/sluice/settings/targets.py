@@ -29,7 +29,7 @@ class TargetSettings(LayoutSettings):
     """One lake table."""
 
     kind: Kind = Field(description="as lake.mode, for this lake table")
-    name: TargetName | None = Field(None, description="of the lake table; left out: the name of the source table")
+    name: TargetName | None = Field(None, description="name of the lake table; by default the name of the source table")
     deletes: Deletes = Field(
         "hard",
         description="what a deletion does to a row of a mirror: hard removes it, soft keeps it and marks it with the "
@@ -37,11 +37,11 @@ class TargetSettings(LayoutSettings):
     )
     track: tuple[str, ...] = Field(
         (),
-        description="the columns of a history whose changes make a new version of a row; left out: all. Changes of "
-        "other columns alone are written into the newest version",
+        description="the columns of a history whose changes make a new version of a row; by default all. If only "
+        "other columns change, they are updated in the newest version",
     )
     soft_delete_retention: Duration | None = Field(
-        None, ge=0, description="how long a mirror with soft deletes keeps a row that was deleted; left out: for ever"
+        None, ge=0, description="how long a mirror with soft deletes keeps a deleted row; by default forever"
     )
     freshness: Duration | None = Field(
         None, ge=0, le=LONGEST_FRESHNESS, description="as freshness of the table, for this lake table"
@@ -74,7 +74,9 @@ def of_different_names(targets: tuple[TargetSettings, ...]) -> tuple[TargetSetti
     differs.
     """
     if not targets:
-        raise ValueError("a table has at least one target; leave targets out for one of the kind that lake.mode names")
+        raise ValueError(
+            "a table has at least one target; omit targets for one lake table of the kind that lake.mode names"
+        )
     names = [(target.name or "").lower() for target in targets]
     for name in names:
         if names.count(name) > 1:

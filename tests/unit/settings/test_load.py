@@ -135,7 +135,9 @@ def test_a_key_given_twice_is_refused(read: Read) -> None:
 
 
 def test_a_lake_inside_the_spool_is_refused(read: Read) -> None:
-    assert "lake.uri must not lie in the spool" in refusal(read, MINIMAL.replace("/tmp/lake", "/tmp/spool/shop/lake"))
+    assert "lake.uri must not be inside the spool" in refusal(
+        read, MINIMAL.replace("/tmp/lake", "/tmp/spool/shop/lake")
+    )
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_defaults(read: Read) -> None:

@@ -12,7 +12,7 @@ APPLY_RUNNING = Gauge(
     "1 while the applier that `up` supervises is running; absent outside `up`.",
     _RECORDS,
 )
-APPLY_RESTARTS = Counter("sluice_apply_process_restarts_total", "Times `up` started its applier again.", _RECORDS)
+APPLY_RESTARTS = Counter("sluice_apply_process_restarts_total", "How many times `up` restarted its applier.", _RECORDS)
 APPLY_LAST_RECORD = Gauge(
     "sluice_apply_last_record_timestamp_seconds",
     "When the applier last wrote a record of its progress, or its lease last said that it works: at least every 40 s.",
@@ -20,7 +20,7 @@ APPLY_LAST_RECORD = Gauge(
 )
 APPLY_PENDING = Gauge(
     "sluice_apply_entries_pending",
-    "Manifest entries that the lake is behind, over all tables that are not left out.",
+    "How many manifest entries the lake is behind, over all tables that are not left out.",
     _RECORDS,
 )
 APPLY_TABLE_ROWS = Gauge(
@@ -42,10 +42,10 @@ APPLY_FRESHNESS = Gauge(
 )
 REPORT_TIMESTAMP = Gauge(
     "sluice_report_timestamp_seconds",
-    "When apply records and slot were last read; the gauges that come from them are as old as this.",
+    "When the applier's records and the slot were last read; the gauges that come from them are as old as this.",
     _RECORDS,
 )
-REPORT_ERRORS = Counter("sluice_report_errors_total", "Looks at the stored state that failed.", _RECORDS)
+REPORT_ERRORS = Counter("sluice_report_errors_total", "Readings of the stored state that failed.", _RECORDS)
 
 _APPLY = "Apply, at its own endpoint"
 APPLY_LAST_SUCCESS = Gauge(
@@ -69,10 +69,12 @@ APPLY_RUNS = Counter(
 )
 APPLY_DURATION = Histogram(
     "sluice_apply_duration_seconds",
-    "Time of a window that ended well: look finds what others committed, read fetches and checks its "
-    "segments, schema alters the table, merge folds and commits, join puts a file in the place of small ones, "
-    "expire removes rows that were deleted long enough ago, total is all of it. Parts of merge: find looks for "
-    "the rows that a direct commit replaces, write makes and stores its files, commit is the transaction or the "
+    "Time of a successful window: look checks what others committed, read fetches and checks its "
+    "segments, schema alters the table, merge folds and commits, join replaces small files by one "
+    "file, "
+    "expire removes rows that were deleted long enough ago, total is all of it. Parts of merge: find "
+    "searches the rows that a direct commit replaces, write makes and stores its files, commit is the "
+    "transaction or the "
     "statement of Spark. Way none: a snapshot, or nothing to commit.",
     _APPLY,
     {
@@ -113,9 +115,9 @@ APPLY_ROWS = Counter(
 )
 APPLY_CONFLICTS = Counter(
     "sluice_apply_conflicts_total",
-    "Commits that met another writer: fresh_look (a direct commit met another commit, looked at the table "
-    "again and was prepared again at once), concurrent (the window failed for another commit and is tried "
-    "again), fenced (another applier took over).",
+    "Commits that conflicted with another writer: fresh_look (a direct commit conflicted with another "
+    "commit, read the table again and was prepared again at once), concurrent (the window failed "
+    "because of another commit and is tried again), fenced (another applier took over).",
     _APPLY,
     {"kind": ("fresh_look", "concurrent", "fenced")},
     APPLY,
@@ -125,16 +127,16 @@ MAINTENANCE_TURNS = Counter(
     "sluice_apply_maintenance_turns_total",
     "Turns in which a lake table was maintained (tidy: its files were counted and, where it was worth it, put in "
     "order; vacuum: files that no version needs were removed; checkpoint: one was written beside its windows, and its "
-    "log cleaned), by outcome: done, failed (named in the table's row, "
-    "tried again later), interrupted (put off for windows, a stop or another writer).",
+    "log cleaned), by outcome: done, failed (shown for the table, tried again later), interrupted "
+    "(postponed because of windows, a stop or another writer).",
     _APPLY,
     {"turn": _TURNS, "outcome": ("done", "failed", "interrupted")},
     APPLY,
 )
 MAINTENANCE_SECONDS = Counter(
     "sluice_apply_maintenance_seconds_total",
-    "Time that turns of maintenance took: of one worker, which apply.maintenance_share bounds; checkpoints have a "
-    "thread of their own.",
+    "Time that turns of maintenance took of one worker; apply.maintenance_share limits it. "
+    "Checkpoints have a separate thread.",
     _APPLY,
     {"turn": _TURNS},
     APPLY,
@@ -149,7 +151,7 @@ CHECKPOINT_LAG = Gauge(
 )
 MAINTENANCE_RUNS = Counter(
     "sluice_apply_maintenance_tasks_total",
-    "Tasks that were worth running in turns that ended well: join (small and sparse files), purge (removed rows), "
+    "Tasks that were worth running in successful turns: join (small and sparse files), purge (removed rows), "
     "checkpoint, vacuum.",
     _APPLY,
     {"task": MAINTENANCE_TASKS},
@@ -170,7 +172,11 @@ MAINTENANCE_BYTES = Counter(
     APPLY,
 )
 APPLY_BACKLOG = Gauge(
-    "sluice_apply_backlog_entries", "Manifest entries read and not applied, summed over tables.", _APPLY, {}, APPLY
+    "sluice_apply_backlog_entries",
+    "Manifest entries that were read but not applied, summed over tables.",
+    _APPLY,
+    {},
+    APPLY,
 )
 APPLY_READ_SEQ = Gauge(
     "sluice_apply_read_sequence",

@@ -109,29 +109,30 @@ PIPELINE_INFO = Gauge(
 STATE = Gauge("sluice_state", "1 for the present state of ingest, 0 for the others.", _STATE, {"state": STATES})
 CONFIG_HASH = Gauge(
     "sluice_config_hash",
-    "48 bits of a hash of the configuration in force, secrets left out; two processes agree or do not.",
+    "48 bits of a hash of the configuration in force, without secrets; compare it to see whether two "
+    "processes have the same configuration.",
     _STATE,
     {},
     BOTH,
 )
 HEALTH = Gauge(
     "sluice_health",
-    "1 for the state of the pipeline as `sluice status` says it, 0 for the others. Absent until what "
-    "is stored was read once.",
+    "1 for the state of the pipeline that `sluice status` shows, 0 for the others. Absent until the "
+    "stored state was read once.",
     _STATE,
     {"state": HEALTH_STATES},
 )
 PROBLEMS = Gauge(
     "sluice_problems",
-    "The problems that `sluice status` shows, by code: how many tables or times each stands for, 0 "
-    "without one. Absent as `sluice_health`.",
+    "The problems that `sluice status` shows, by code: for how many tables or times each stands, 0 "
+    "for a code without a problem. Absent when `sluice_health` is.",
     _STATE,
     {"code": PROBLEM_CODES},
 )
 HEARTBEAT = Gauge(
     "sluice_heartbeat_timestamp_seconds",
-    "When a loop last went round, or a thread that works on demand last had nothing to do or "
-    "finished a step. `/livez` watches `events` and `apply`.",
+    "When a loop last ran, or when a thread that works on demand last had nothing to do or finished a "
+    "step. `/livez` watches `events` and `apply`.",
     _STATE,
     {"loop": LOOPS},
     BOTH,
@@ -148,19 +149,20 @@ SCRAPE_DURATION = Gauge(
 )
 TABLES_DROPPED = Gauge(
     "sluice_metrics_tables_dropped",
-    "Tables without series of their own, because telemetry.max_tables was reached.",
+    "Tables without their own series, because telemetry.max_tables was reached.",
     _STATE,
 )
 ERRORS = Counter(
     "sluice_errors_total",
-    "Errors by where they came up. `retryable` is true for what the process tries again by itself.",
+    "Errors by the place where they occurred. `retryable` is true for errors after which the process "
+    "retries by itself.",
     _STATE,
     {"component": ERROR_COMPONENTS, "class": ERROR_CLASSES, "retryable": ("true", "false")},
     BOTH,
 )
 RETRY_DELAY = Gauge(
     "sluice_retry_delay_seconds",
-    "The pause before the next try that is under way, 0 when nothing waits.",
+    "The pause before the next attempt, 0 while nothing waits.",
     _STATE,
     {},
     BOTH,

@@ -15,12 +15,15 @@ STAGES = ("receive", "flush", "apply")
 _SOURCE = "Source, WAL and slot"
 SOURCE_CONNECTED = Gauge(
     "sluice_source_connected",
-    "1 while the connection is up; `query` is the side connection for these figures.",
+    "1 while the connection is up; `query` is the separate connection for these metrics.",
     _SOURCE,
     {"role": ("replication", "query")},
 )
 RECONNECTS = Counter(
-    "sluice_source_reconnects_total", "Times the stream had to be begun again.", _SOURCE, {"reason": RECONNECT_REASONS}
+    "sluice_source_reconnects_total",
+    "How many times the stream was begun again.",
+    _SOURCE,
+    {"reason": RECONNECT_REASONS},
 )
 SOURCE_WAL_LSN = Gauge("sluice_source_wal_lsn_bytes", "The server's write position in the WAL.", _SOURCE)
 RECEIVED_LSN = Gauge("sluice_received_lsn_bytes", "The highest position received from the server.", _SOURCE)
@@ -30,7 +33,7 @@ CONFIRMED_FLUSH_LSN = Gauge(
 )
 APPLIED_LSN = Gauge(
     "sluice_applied_lsn_bytes",
-    "The position through which the lake is complete over all tables that are not left out.",
+    "The position through which all tables in the lake are complete, except tables that are left out.",
     _SOURCE,
 )
 LAG_BYTES = Gauge(
@@ -41,15 +44,15 @@ LAG_BYTES = Gauge(
 )
 LAG_SECONDS = Gauge(
     "sluice_replication_lag_seconds",
-    "For how long at least a stage has been behind what is known of the source, 0 when it is caught "
-    "up. While the server cannot be asked: the time since "
+    "The least time for which a stage has been behind the known position of the source, 0 when it is "
+    "caught up. While the server cannot be asked: the time since "
     "the stage was last known to be caught up.",
     _SOURCE,
     {"stage": STAGES},
 )
 LAST_MESSAGE = Gauge(
     "sluice_last_message_timestamp_seconds",
-    "When the replication connection last brought a message, keepalives included.",
+    "When the last message arrived on the replication connection, including keepalives.",
     _SOURCE,
 )
 LAST_FEEDBACK = Gauge(
@@ -81,9 +84,9 @@ SLOT_UNBOUNDED = Gauge(
 )
 SLOT_SECONDS_LEFT = Gauge(
     "sluice_slot_seconds_until_lost",
-    "Forecast: time until the slot may be lost if it advances no further and the server writes WAL "
-    "as in the last minutes; absent without a limit, "
-    "while nothing is written and until positions of a minute are known.",
+    "Forecast: time until the slot may be lost if it advances no further and the server writes WAL as "
+    "in the last minutes. Absent without a limit, while nothing is written, and until a minute has "
+    "been observed.",
     _SOURCE,
 )
 SLOT_STATUS = Gauge(
@@ -94,12 +97,12 @@ SLOT_STATUS = Gauge(
 )
 SLOT_INACTIVE_SINCE = Gauge(
     "sluice_slot_inactive_since_timestamp_seconds",
-    "Since when nobody uses the slot; absent while somebody does and before PostgreSQL 17.",
+    "Since when no process uses the slot; absent while a process does, and before PostgreSQL 17.",
     _SOURCE,
 )
 SLOT_XMIN_AGE = Gauge(
     "sluice_slot_catalog_xmin_age_transactions",
-    "Age of the slot's catalog_xmin; what it holds back in vacuum.",
+    "Age of the slot's catalog_xmin, which holds back vacuum.",
     _SOURCE,
 )
 DECODER_SPILL_BYTES = Counter(
@@ -108,22 +111,26 @@ DECODER_SPILL_BYTES = Counter(
     _SOURCE,
 )
 DECODER_SPILL_TRANSACTIONS = Counter(
-    "sluice_decoder_spill_transactions_total", "Transactions that it wrote to disk.", _SOURCE
+    "sluice_decoder_spill_transactions_total", "Transactions that the server's decoder wrote to its disk.", _SOURCE
 )
 DECODER_STREAMED_BYTES = Counter(
-    "sluice_decoder_streamed_bytes_total", "Bytes that it sent before their transaction ended.", _SOURCE
+    "sluice_decoder_streamed_bytes_total",
+    "Bytes that the server's decoder sent before their transaction ended.",
+    _SOURCE,
 )
 DECODER_STREAMED_TRANSACTIONS = Counter(
-    "sluice_decoder_streamed_transactions_total", "Transactions that it sent before they ended.", _SOURCE
+    "sluice_decoder_streamed_transactions_total",
+    "Transactions that the server's decoder sent before they ended.",
+    _SOURCE,
 )
 DECODER_BYTES = Counter(
-    "sluice_decoder_decoded_bytes_total", "Bytes of transactions that it decoded for the slot.", _SOURCE
+    "sluice_decoder_decoded_bytes_total", "Bytes of transactions that the server decoded for the slot.", _SOURCE
 )
 DECODER_TRANSACTIONS = Counter(
-    "sluice_decoder_decoded_transactions_total", "Transactions that it decoded for the slot.", _SOURCE
+    "sluice_decoder_decoded_transactions_total", "Transactions that the server decoded for the slot.", _SOURCE
 )
 PROBE_ERRORS = Counter(
     "sluice_slot_probe_errors_total",
-    "Side queries for slot and WAL facts that failed; the facts are absent meanwhile.",
+    "Queries for facts about slot and WAL that failed; these facts are absent meanwhile.",
     _SOURCE,
 )

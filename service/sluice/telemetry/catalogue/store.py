@@ -20,11 +20,11 @@ SPOOL_ROWS = Counter("sluice_spool_rows_total", "Rows of the segment files writt
 SPOOL_FILE_BYTES = Histogram("sluice_spool_file_bytes", "Size of segment files.", _SPOOL, buckets=_FILE_BYTES)
 SPOOL_LEFTOVERS = Counter(
     "sluice_spool_leftovers_deleted_total",
-    "Objects deleted that older writers left and no manifest entry names.",
+    "Deleted objects that older writers left and that no manifest entry names.",
     _SPOOL,
 )
 SPOOL_RETRIES = Counter(
-    "sluice_spool_retries_total", "Writes tried again because the object store did not answer.", _SPOOL
+    "sluice_spool_retries_total", "Writes that were retried because the object store did not answer.", _SPOOL
 )
 FLUSH_DURATION = Histogram(
     "sluice_flush_duration_seconds",
@@ -36,8 +36,9 @@ FLUSH_DURATION = Histogram(
 )
 FLUSHES = Counter(
     "sluice_flush_total",
-    "Flushes by what caused them: nothing was under way (idle), size limits, age, an idle advance "
-    "(progress), being asked to (the server or we stop, a bounded run), or another shape of a table.",
+    "Flushes by cause: no other flush was running (idle), size limits, age, an advance without "
+    "changes (progress), a request (the server or ingest stops, or a run with an end), or another "
+    "shape of a table.",
     _SPOOL,
     {"trigger": ("idle", "bytes", "rows", "age", "progress", "asked", "shape")},
 )
@@ -62,7 +63,7 @@ STORE_DURATION = Histogram(
 MANIFEST_SEQ = Gauge("sluice_manifest_sequence", "Sequence number of the newest manifest entry.", _SPOOL)
 PENDING_FILES = Gauge(
     "sluice_spool_pending_files",
-    "Segment files that are in the manifest and not in the lake, over tables that are not left out.",
+    "Segment files that are in the manifest but not in the lake, of tables that are not left out.",
     _SPOOL,
 )
 PENDING_BYTES = Gauge("sluice_spool_pending_bytes", "Bytes of these files.", _SPOOL)

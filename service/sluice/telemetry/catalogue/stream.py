@@ -9,9 +9,8 @@ _BYTE_POWERS = tuple(float(10**power) for power in range(2, 12))
 _STREAM = "Stream and memory"
 TRANSACTIONS = Counter(
     "sluice_transactions_total",
-    "Transactions taken from the stream by how they ended: committed with changes of ours, rolled "
-    "back after they had been streamed or prepared, "
-    "skipped because they were durable before.",
+    "Transactions from the stream by how they ended: committed with changes of carried tables, rolled "
+    "back after they had been streamed or prepared, or skipped because they were already durable.",
     _STREAM,
     {"outcome": ("committed", "aborted", "skipped")},
 )
@@ -32,7 +31,8 @@ PREPARED = Gauge(
 )
 PREPARED_AGE = Gauge(
     "sluice_prepared_oldest_seconds",
-    "Time since the oldest of them was prepared, 0 without any; it holds back WAL, vacuum and new snapshots.",
+    "Time since the oldest prepared transaction was prepared, 0 if there is none; it holds back WAL, "
+    "vacuum and new snapshots.",
     _STREAM,
 )
 RECEIVED_BYTES = Counter("sluice_received_bytes_total", "Bytes received on the replication connection.", _STREAM)
@@ -41,7 +41,7 @@ UNCHANGED_VALUES = Counter(
 )
 DECODE_SECONDS = Counter(
     "sluice_decode_cpu_seconds_total",
-    "CPU time of the thread that decodes; at one second a second it is the limit.",
+    "CPU time of the decoder thread; at one second per second this thread is the bottleneck.",
     _STREAM,
 )
 REORDER_BYTES = Gauge(
@@ -52,12 +52,13 @@ REORDER_BYTES = Gauge(
 )
 REORDER_LIMIT = Gauge(
     "sluice_reorder_buffer_limit_bytes",
-    "Past it in memory rows go to the store; past it in the store (limits.staged) the pipeline stops.",
+    "The limits: above the limit for memory, rows go to the store; above the limit for the store "
+    "(limits.staged), the pipeline stops.",
     _STREAM,
     {"place": ("memory", "store")},
 )
 REORDER_TRANSACTIONS = Gauge(
-    "sluice_reorder_buffer_transactions", "Transactions that have not ended and of which rows are held.", _STREAM
+    "sluice_reorder_buffer_transactions", "Transactions that have not ended and whose rows are held.", _STREAM
 )
 BACKPRESSURE = Gauge(
     "sluice_backpressure_active",

@@ -31,7 +31,8 @@ SNAPSHOT_ETA = Gauge(
 )
 SNAPSHOT_WAITING = Gauge(
     "sluice_snapshot_waiting",
-    "1 while snapshots wait because the source is above this limit (source.snapshot_max_*), or it cannot be seen.",
+    "1 while snapshots wait because the source is above this limit (source.snapshot_max_*), or "
+    "because its load cannot be measured.",
     _SNAPSHOT,
     {"signal": ("stream_lag", "replica_lag", "active_sessions")},
 )
@@ -45,32 +46,37 @@ SNAPSHOT_DURATION = Histogram(
 _TABLES = "Tables and schemas"
 _STATES = tuple(state.value for state in State)
 TABLES = Gauge(
-    "sluice_tables", "Tables by state, the worse of what ingest and applier say.", _TABLES, {"state": _STATES}
+    "sluice_tables",
+    "Tables by state; the worse of the states that ingest and applier report.",
+    _TABLES,
+    {"state": _STATES},
 )
 TABLE_EVENTS = Counter(
-    "sluice_table_transitions_total", "Times ingest put a table into a state.", _TABLES, {"state": _STATES}
+    "sluice_table_transitions_total", "How many times ingest put a table into a state.", _TABLES, {"state": _STATES}
 )
 RESYNCS = Counter(
     "sluice_table_resyncs_total",
-    "Tables that began again with a new snapshot, by cause. All but `request` began by themselves.",
+    "Tables that began again with a new snapshot, by cause. All causes except `request` begin without an operator.",
     _TABLES,
     {"cause": tuple(cause.value for cause in Cause)},
 )
 SCHEMA_CHANGES = Counter(
     "sluice_schema_changes_total",
-    "Changes of a table's shape, and whether the lake can follow: what it cannot follow turns the table stale.",
+    "Changes of a table's shape, and whether the lake can follow them; a change that it cannot follow "
+    "makes the table stale.",
     _TABLES,
     {"kind": (*evolution.KINDS.values(), evolution.IGNORED, "other"), "outcome": ("followed", "stale")},
 )
 TABLE_FILES = Gauge(
     "sluice_apply_table_files",
-    "Data files in the lake table. Only where the newest window was committed directly, which counts them.",
+    "Data files in the lake table. Present only if the newest window was committed directly, because "
+    "direct commits count the files.",
     _TABLES,
     {"schema": OPEN, "table": OPEN},
 )
 TABLE_VERIFIED = Gauge(
     "sluice_verified_table_timestamp_seconds",
-    "When a comparison found the lake table equal to the source. Tables that never were have none.",
+    "When a comparison found the lake table equal to the source. Absent for tables that were never found equal.",
     _TABLES,
     {"schema": OPEN, "table": OPEN},
 )
@@ -82,19 +88,20 @@ TABLE_VERIFIED_LSN = Gauge(
 )
 TABLE_WATERMARK = Gauge(
     "sluice_apply_table_watermark_timestamp_seconds",
-    "Time of the source through which the lake table is complete; advances for idle tables too. "
-    "Tables that are left out have none.",
+    "Time of the source through which the lake table is complete; it advances for idle tables too. "
+    "Absent for tables that are left out.",
     _TABLES,
     {"schema": OPEN, "table": OPEN},
 )
 TABLE_PROBLEM = Gauge(
     "sluice_table_problem",
-    "1 for each table with a problem, by what it is: stale (known not to equal the source, until somebody "
-    "resyncs it), waiting (the same, and it is read again by itself later), gap (changes were lost "
+    "1 for each table with a problem, by what it is: stale (known to differ from the source, until "
+    "somebody resyncs it), waiting (also known to differ, but Sluice reads it again later), gap "
+    "(changes were lost "
     "with the slot), unequal (a comparison found differences), unverified (it was not found equal for three "
     "intervals of the comparison), quarantined (left out, because it cannot be carried exactly), failing (its "
-    "snapshot or its windows fail and are tried again). Absent for other tables. Past 100 tables the rest is "
-    "counted as schema and table `_other`.",
+    "snapshot or its windows fail and are tried again). Absent for other tables. After the first 100 "
+    "tables, all others are counted as schema and table `_other`.",
     _TABLES,
     {
         "schema": OPEN,
