@@ -135,7 +135,7 @@ def test_another_kind_is_recognised_by_its_column(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, {"id": 1})
     pipeline.apply(mode="traced")
     for mode, said in (
-        ("mirror", "holds a traced and the kind that is configured is mirror"),
+        ("mirror", "holds a traced, but the configured kind is mirror"),
         ("arrivals", "arrivals"),
     ):
         row = pipeline.apply(mode=mode).tables["16385"]

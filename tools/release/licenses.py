@@ -12,7 +12,7 @@ ALLOWED = {
 _HEAD = """# Licenses
 
 Sluice has the Apache License 2.0. This page is generated from the locks and from what each package
-says about itself. A test refuses a license that is not in the list which the project has looked at.
+says about itself. A test refuses a license that is not in the list that the project has checked.
 
 `sluice-cdc[all]` installs the packages, and its first start fetches the jars. PySpark contains
 Spark's own jars; their licenses are in its folder `licenses`. A release has the same list as a bill

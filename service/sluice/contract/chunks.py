@@ -122,7 +122,7 @@ def not_joinable(schema: TableSchema, *, publishes: str, origin: str) -> str:
     sent.
     """
     if not schema.key_columns:
-        return "the table has no key, by which rows that were read twice are recognised"
+        return "the table has no key by which rows that were read twice could be recognized"
     if schema.replica_identity not in ("d", "i") or not all(column.identity for column in schema.key_columns):
         return "the table's key is not its replica identity"
     if not set("iud") <= set(publishes):

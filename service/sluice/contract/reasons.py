@@ -55,7 +55,7 @@ class ReasonCode(StrEnum):
 _TEXTS = {
     ReasonCode.CONDITION: "{what}",
     ReasonCode.SNAPSHOT_WAITS: "its snapshot cannot be taken, and is tried again: {what}",
-    ReasonCode.SHAPE_AWAITED: "its columns changed at the source, and the stream has not come to the position of "
+    ReasonCode.SHAPE_AWAITED: "its columns changed at the source, and the stream has not reached the position of "
     "that change yet",
     ReasonCode.DROPPED: "dropped at the source",
     ReasonCode.UNPUBLISHED: "publication {publication} no longer carries it",
@@ -63,21 +63,21 @@ _TEXTS = {
     ReasonCode.MESSAGES_OFF: "source.messages is false: what is emitted now is not kept",
     ReasonCode.PAUSED: "paused on request; what came since waits in the spool (rows: {rows}, {mebibytes} MiB), and "
     "`sluice tables resume {table}` applies it",
-    ReasonCode.NOT_APPLIED: "the applier has not taken it yet",
+    ReasonCode.NOT_APPLIED: "the applier has not begun with it yet",
     ReasonCode.GAP_NOT_APPLIED: "the rows that close its gap are not in the lake yet",
     ReasonCode.FAILING: "attempt {attempt} failed: {what}; the next one is due at {again}",
     ReasonCode.LAKE_UNREADABLE: "the lake table could not be read at start: {what}",
     ReasonCode.LAKE_DIFFERS: "{what}",
-    ReasonCode.OTHER_MODE: "the lake table holds a {held} and the kind that is configured is {wanted}; set the "
-    "kind back, or `sluice resync {table}` takes a new snapshot in the new one",
-    ReasonCode.PATH_TAKEN: "its lake table would stand at {path}, where that of {other} stands; give the target "
+    ReasonCode.OTHER_MODE: "the lake table holds a {held}, but the configured kind is {wanted}; restore the old "
+    "kind, or `sluice resync {table}` takes a new snapshot in the new one",
+    ReasonCode.PATH_TAKEN: "its lake table would be at {path}, where that of {other} is; give the target "
     "another name and restart the applier",
-    ReasonCode.PRUNED: "its lake table stands at manifest entry {entry}, and the entries behind it were pruned "
+    ReasonCode.PRUNED: "its lake table is at manifest entry {entry}, and the entries after it were pruned "
     "through entry {floor}; {remedy}",
 }
 _OF_A_CAUSE = {
     State.STALE: "{what}; {remedy}",
-    State.GAP: "{what}; `sluice verify --repair` compares it and reads again what differs",
+    State.GAP: "{what}; `sluice verify --repair` compares it and reads again the rows that differ",
     State.SNAPSHOT: "read again: {what}",
 }
 """By the state that the cause led to; in any other one it is said alone."""

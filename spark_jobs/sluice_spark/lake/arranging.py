@@ -48,7 +48,9 @@ class Arrangements:
             raise
         except (ApplyError, StoreError) as error:
             self._due[lake.path] = now + AGAIN_SECONDS
-            _log.warning("a lake table does not lie as configured", path=lake.path, error=str(error), hint=error.hint)
+            _log.warning(
+                "a lake table does not have the configured layout", path=lake.path, error=str(error), hint=error.hint
+            )
             return f"{error}; {error.hint}" if error.hint else str(error)
         self._due[lake.path] = float("inf")
         return ""
@@ -96,11 +98,11 @@ def arrange(lake: LakeTable, layout: LakeLayout) -> None:
     clustered, partitioned = list(found["clusteringColumns"]), list(found["partitionColumns"])
     if layout.cluster_by and clustered != list(layout.cluster_by):
         if partitioned:
-            raise ApplyError("a partitioned table cannot be clustered", hint="`sluice resync` makes it anew")
+            raise ApplyError("a partitioned table cannot be clustered", hint="`sluice resync` makes it again")
         lake.alter(f"CLUSTER BY ({', '.join(map(quote, layout.cluster_by))})")
     if partitioned != list(layout.partition_by):
         now = f"partitioned by {', '.join(partitioned)}" if partitioned else "not partitioned"
         asked = ", ".join(layout.partition_by) or "none"
         raise ApplyError(
-            f"the lake table is {now}, and partition_by asks for {asked}", hint="`sluice resync` makes it anew"
+            f"the lake table is {now}, and partition_by asks for {asked}", hint="`sluice resync` makes it again"
         )
