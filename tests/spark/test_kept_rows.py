@@ -141,6 +141,22 @@ def test_columns_that_exchanged_their_names_before_a_resync_stop_the_table(pipel
     assert "exchanged their names" in _apply(pipeline, HISTORY, state="stale")
 
 
+@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+def test_rows_that_a_new_key_makes_one_live_once_after_a_resync(pipeline: Pipeline, target: dict[str, Any]) -> None:
+    first, second, value = column("a", 1, INT4, key=True), column("b", 2, INT4, key=True), column("v", 3, INT4)
+    pipeline.begin(table_schema(first, second, value), *({"a": 1, "b": b, "v": b} for b in (1, 2, 3)))
+    _apply(pipeline, target)
+    after = table_schema(first, column("b", 2, INT4), value, version=2)
+    _with_other_columns(pipeline, after, [{"a": 1, "b": 2, "v": 2}])
+    _apply(pipeline, target)
+    rows = lake.rows_in(pipeline.path(), metadata=True)
+    lives = "_sluice_is_current" if target is HISTORY else "_sluice_deleted_at"
+    assert [(row["a"], row["b"]) for row in rows if row[lives] in (True, None)] == [(1, 2)]
+    if target is HISTORY:
+        ended = sorted(row["b"] for row in rows if not row[lives])
+        assert ended in ([1, 3], [1, 2, 3]), "versions were lost or doubled"
+
+
 def test_a_resync_that_finds_no_row_keeps_all_that_were_there(pipeline: Pipeline) -> None:
     _begun(pipeline, HISTORY, DIRECT)
     _read_again(pipeline, [])
@@ -198,6 +214,22 @@ def test_a_tracked_column_is_known_by_its_number_when_its_name_changes(pipeline:
     assert row.state == "live", row.reason
     rows = lake.rows_in(pipeline.path(), metadata=True)
     assert sorted((row["w"], row["big"]) for row in rows) == [(1, "b"), (2, "other"), (3, "other")]
+
+
+def test_a_tracked_name_means_each_column_that_had_it_also_when_the_applier_is_late(pipeline: Pipeline) -> None:
+    target = {"kind": "history", "track": ["v"]}
+    identity, value, big = SCHEMA.columns
+    pipeline.begin(SCHEMA, {"id": 1, "v": 1, "big": "b"})
+    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 2}, unchanged=("big",))], SCHEMA)
+    after = table_schema(identity, replace(value, name="before"), big, column("v", 4, INT4), version=2)
+    pipeline.manifest.table(after, state="live")
+    for before, now in ((2, 5), (2, 6), (3, 6)):
+        changed = {"id": 1, "before": before, "v": now}
+        pipeline.manifest.transaction([Change("u", changed, unchanged=("big",))], after)
+    row = pipeline.apply(max_window_bytes=1, tables={"public.items": {"targets": [target]}}).tables["16385"]
+    assert row.state == "live", row.reason
+    rows = lake.rows_in(pipeline.path(), metadata=True)
+    assert sorted((row["before"], row["v"] or 0) for row in rows) == [(1, 0), (2, 0), (2, 5), (2, 6), (3, 6)]
 
 
 def test_a_history_is_made_from_before_the_column_that_it_tracks_was_added(pipeline: Pipeline) -> None:

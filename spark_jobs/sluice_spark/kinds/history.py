@@ -22,7 +22,7 @@ from sluice_spark.fold.settle import refuse_without_key
 from sluice_spark.fold.versions import first_versions, versions
 from sluice_spark.kinds.kind import Moment, refuse_unplaced
 from sluice_spark.kinds.settled import Settled
-from sluice_spark.lake.resync import same_key, same_values
+from sluice_spark.lake.resync import PLACE, placed, same_key, same_values
 from sluice_spark.lake.sql import quote
 from sluice_spark.read.changes import only_inserts
 
@@ -84,8 +84,10 @@ class History(Settled):
         self, old: DataFrame, new: DataFrame, schema: TableSchema, columns: Sequence[tuple[str, str]], moment: Moment
     ) -> DataFrame:
         here = sql.lit(True).alias(_HERE)  # noqa: FBT003
-        current = old.where(sql.col(envelope.IS_CURRENT)).select("*", here).alias("o")
-        both = current.join(new.select("*", here).alias("n"), same_key(schema, "o", "n"), "full_outer")
+        # By another key than before, versions of several rows may be those of one: one of them goes on at most.
+        current = placed(old.where(sql.col(envelope.IS_CURRENT)), schema, newest=envelope.FROM_LSN)
+        meets = same_key(schema, "o", "n") & (_of("o", PLACE) == 1)
+        both = current.select("*", here).alias("o").join(new.select("*", here).alias("n"), meets, "full_outer")
         was, comes = (sql.col(f"{side}.{_HERE}").isNotNull() for side in ("o", "n"))
         since_then = _of("o", envelope.FROM_LSN) >= moment.lsn
         goes_on = was & comes & (same_values(self.tracked(schema), "o", "n") | since_then)

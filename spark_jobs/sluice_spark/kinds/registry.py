@@ -31,14 +31,19 @@ def kind_of(state: TableState, schema: TableSchema) -> Kind:
 
 def _names_of(track: Iterable[str], state: TableState, schema: TableSchema) -> tuple[str, ...]:
     """The configured columns as `schema` calls them. The configuration names them as one version of the table does,
-    and a window may be of an earlier one, or a later one. Names that no version has stay.
+    and a window may be of an earlier one, or a later one. Several columns may have had one name, one after the other:
+    each of them is meant, so that what makes a version does not depend on how much of the log is known yet. Names that
+    no version has stay.
     """
-    versions = sorted((*state.schemas.values(), schema), key=lambda one: one.version)
-    numbers = {column.name: column.attnum for one in versions for column in one.columns}
-    names = {column.attnum: column.name for column in schema.columns}
-    found = tuple(names.get(numbers[name], "") if name in numbers else name for name in track)
+    numbers: dict[str, set[int]] = {}
+    for one in (*state.schemas.values(), schema):
+        for column in one.columns:
+            numbers.setdefault(column.name, set()).add(column.attnum)
+    known = {number for name in track for number in numbers.get(name, ())}
+    found = [column.name for column in schema.columns if column.attnum in known]
+    found += [name for name in track if name not in numbers]
     # None of them is there yet, or any more. No column would mean all of them; the key says that nothing is tracked.
-    return tuple(filter(None, found)) or tuple(column.name for column in schema.key_columns)
+    return tuple(found or (column.name for column in schema.key_columns))
 
 
 def other_kind(state: TableState, columns: Iterable[str]) -> Reason | None:

@@ -21,6 +21,9 @@ from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.sql import quote
 from sluice_spark.lake.table import LakeTable
 
+PLACE = "_sluice_place"
+"""A column for the time of a statement, see `placed`."""
+
 
 def kept(lake: LakeTable, versions: Iterable[TableSchema], schema: TableSchema, columns: Columns) -> DataFrame:
     """The rows of `lake`, which has the columns of one of the `versions` of its source table, in `columns` and with the
@@ -99,7 +102,11 @@ def of_each_key(rows: DataFrame, schema: TableSchema, *, newest: str) -> DataFra
     """Of rows that have one key the one of which the column `newest` is NULL, or greatest: another key, by which the
     rows of a table are known now, may be the same for rows that were deleted.
     """
-    number = "_sluice_number"
+    return placed(rows, schema, newest=newest).where(sql.col(PLACE) == 1).drop(PLACE)
+
+
+def placed(rows: DataFrame, schema: TableSchema, *, newest: str) -> DataFrame:
+    """`rows` with the PLACE of each among those that have its key, the one that `of_each_key` chooses first."""
     terms = [sql.col(quote(column.name)) for column in schema.key_columns]
     terms += [
         sql.element_at(sql.col(quote(envelope.SPECIAL)), sql.lit(column.name))
@@ -107,7 +114,7 @@ def of_each_key(rows: DataFrame, schema: TableSchema, *, newest: str) -> DataFra
         if column.lake.special
     ]
     order = Window.partitionBy(*terms).orderBy(sql.col(newest).desc_nulls_first())
-    return rows.withColumn(number, sql.row_number().over(order)).where(sql.col(number) == 1).drop(number)
+    return rows.withColumn(PLACE, sql.row_number().over(order))
 
 
 def same_key(schema: TableSchema, left: str, right: str) -> Column:
