@@ -8,8 +8,8 @@ from deltalake import DeltaTable
 
 from sluice import faults
 from sluice.contract.applied import AppliedLog
-from sluice.contract.entries import REPAIR_ORDINAL, Repair
-from sluice.errors import WriterFenced
+from sluice.contract.entries import REPAIR_ORDINAL, Progress, Repair
+from sluice.errors import UsageError, WriterFenced
 from sluice.manifest import pruning
 from sluice_lake import Lake
 from tests.spark import lake
@@ -205,6 +205,28 @@ def test_a_table_that_is_made_again_from_the_spool_comes_with_all_its_lake_table
     log = _apply(pipeline, MIRROR, COPY, LOG, rebuild=("public.items",))
     assert set(_states(log).values()) == {"live"}
     _assert_all(pipeline, 20)
+
+
+@pytest.mark.parametrize("kind", [{"kind": "history"}, {"kind": "mirror", "deletes": "soft"}], ids=["history", "soft"])
+def test_what_a_lake_table_keeps_from_before_the_snapshot_outlives_a_rebuild(
+    pipeline: Pipeline, kind: dict[str, str]
+) -> None:
+    kept = {**kind, "name": "items_kept"}
+    _begin(pipeline)
+    pipeline.manifest.transaction([Change("d", old=_row(3))], SCHEMA)
+    _apply(pipeline, MIRROR, kept)
+    pipeline.manifest.append(Progress(), through_lsn=pipeline.manifest.lsn + 40)
+    pipeline.begin(SCHEMA, _row(1, 10), generation=2)
+    _apply(pipeline, MIRROR, kept)
+    before = sorted(map(str, lake.rows_in(pipeline.path("items_kept"), metadata=True)))
+    assert len(before) > 1
+    DeltaTable(pipeline.path()).delete("id = 1")
+    assert set(_states(_apply(pipeline, MIRROR, kept, rebuild=("public.items",))).values()) == {"live"}
+    assert _values(pipeline.path()) == {1: 10}
+    assert sorted(map(str, lake.rows_in(pipeline.path("items_kept"), metadata=True))) == before
+    with pytest.raises(UsageError, match="items_kept keeps rows from before the snapshot"):
+        _apply(pipeline, kept, rebuild=("public.items",))
+    assert sorted(map(str, lake.rows_in(pipeline.path("items_kept"), metadata=True))) == before
 
 
 def test_readers_find_each_target_under_a_name_of_its_own(pipeline: Pipeline) -> None:

@@ -156,6 +156,17 @@ class Lake:
             log=self._log(state, session, path, since=since),
         )
 
+    def outlives(self, state: TableState, session: SparkSession) -> bool:
+        """Whether the Delta table of `state` was committed to by another generation, or for another source table, than
+        the one that it is for now: its rows may be older than the snapshot. Raises ApplyError, UnsupportedChange.
+        """
+        path = storage.join(self._options.lake_uri, state.path)
+        own = f"{application_id(self._options.pipeline, state, manifest=self.manifest)}/"
+        with translated_errors():
+            log = self._log(state, session, path, since=-1)
+            app_ids = log.app_ids() if log.update() >= 0 else []
+        return any(one.startswith(OURS) and not f"{one}/".startswith(own) for one in app_ids)
+
     def handover(self, session: SparkSession) -> SparkHandover:
         """The way of rows to `session`."""
         path = storage.join(self._options.spool_uri, self._options.pipeline)

@@ -6,7 +6,6 @@ is all that makes it a table. From then on it is one that has no snapshot yet. A
 is stale by name, and the same command makes it again. Its data files are removed by VACUUM.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -15,11 +14,13 @@ from pyspark.sql import SparkSession
 from sluice.contract.applied import AppliedLog
 from sluice.contract.reasons import sentence
 from sluice.contract.table_state import State
-from sluice.errors import UsageError
+from sluice.errors import ApplyError, UnsupportedChange, UsageError
 from sluice.manifest import rebuilding
 from sluice.manifest.reader import load_state, objects_pruned_through, pruned_through
-from sluice.manifest.values import PipelineState
+from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
+from sluice_spark.kinds.registry import kind_of
+from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.opening import Lake
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
@@ -45,15 +46,7 @@ def open_ledger(
     ledger, floor_seq = Ledger(options, load_state(store)), pruned_through(store)
     horizon_seq = objects_pruned_through(store)
     if options.rebuild:
-        log = begin_again(
-            store,
-            lake.files,
-            ledger.state,
-            log,
-            manifest=ledger.manifest,
-            wanted=options.rebuild,
-            require_owner=lake.require_owner,
-        )
+        log = _begin_again(store, lake, session, ledger, log, wanted=options.rebuild)
         # The spool was found to have everything.
         horizon_seq = floor_seq
     found = find_tables(
@@ -84,32 +77,30 @@ def left_behind(ledger: Ledger, log: AppliedLog | None) -> dict[str, str]:
     return left
 
 
-def begin_again(
+def _begin_again(
     store: ObjectStore,
-    files: ObjectStore,
-    state: PipelineState,
+    lake: Lake,
+    session: SparkSession,
+    ledger: Ledger,
     log: AppliedLog | None,
     *,
-    manifest: PipelineState,
     wanted: tuple[str, ...],
-    require_owner: Callable[[], None],
 ) -> AppliedLog | None:
-    """Removes the lake tables of the tables `wanted` (schema.table), which lie in `files`, and returns the report
-    without them. `state` is of the lake tables, `manifest` of the tables at the source.
-    Raises UsageError when one of them cannot be made from the spool, and nothing was removed then; what `require_owner`
-    raises, StoreError.
+    """Removes the lake tables of the tables `wanted` (schema.table) and returns the report without them. One that keeps
+    rows which the spool does not have stays as it is. Raises UsageError when one of the tables cannot be made from the
+    spool, and nothing was removed then; WriterFenced, StoreError.
     """
-    named = {table.source_name: table for table in manifest.tables.values() if table.is_applied}
+    named = {table.source_name: table for table in ledger.manifest.tables.values() if table.is_applied}
     unknown = [name for name in wanted if name not in named]
     if unknown:
         raise UsageError(f"{unknown[0]} is not a table that is applied now", hint="`sluice tables` lists the tables")
-    plans = {name: rebuilding.plan(store, manifest, named[name]) for name in wanted}
+    plans = {name: rebuilding.plan(store, ledger.manifest, named[name]) for name in wanted}
+    chosen = {name: _replaceable(lake, session, ledger, name) for name in wanted}
     for name, plan in plans.items():
-        require_owner()
-        paths = [table.path for table in state.tables.values() if table.table_id == named[name].table_id]
-        removed = [key for path in paths for key in files.list(f"{path}/_delta_log/")]
+        lake.require_owner()
+        removed = [key for one in chosen[name] for key in lake.files.list(f"{one.path}/_delta_log/")]
         for key in removed:
-            files.delete(key)
+            lake.files.delete(key)
         _log.warning(
             "a lake table is made again from the spool",
             table=name,
@@ -120,5 +111,33 @@ def begin_again(
         )
     if log is None:
         return None
-    ids = {named[name].table_id for name in wanted}
-    return replace(log, tables={key: row for key, row in log.tables.items() if row.table_id not in ids})
+    keys = {one.key for found in chosen.values() for one in found}
+    return replace(log, tables={key: row for key, row in log.tables.items() if key not in keys})
+
+
+def _replaceable(lake: Lake, session: SparkSession, ledger: Ledger, name: str) -> list[TableState]:
+    """The lake tables of the source table `name` that the spool has all of. Raises UsageError when there is none."""
+    every = [state for state in ledger.state.tables.values() if state.is_applied and state.source_name == name]
+    kept = {state.title: why for state in every if (why := _outlives(lake, session, state))}
+    if len(kept) == len(every):
+        raise UsageError("; ".join(f"{title} {why}" for title, why in kept.items()), hint=_ANEW)
+    for title, why in kept.items():
+        _log.warning("a lake table stays as it is", table=title, reason=why, hint=_ANEW)
+    return [state for state in every if state.title not in kept]
+
+
+_ANEW = "to make it again without them, remove its folder first"
+
+
+def _outlives(lake: Lake, session: SparkSession, state: TableState) -> str:
+    """Why the lake table of `state` cannot be made again as it is, empty when it can."""
+    if not kind_of(state, state.schemas[state.schema_version]).keeps_rows:
+        return ""
+    try:
+        if not lake.outlives(state, session):
+            return ""
+    except SparkGone:
+        raise
+    except (ApplyError, UnsupportedChange) as error:
+        return f"may keep rows from before the snapshot, which the spool does not have, and cannot be read: {error}"
+    return "keeps rows from before the snapshot, which the spool does not have"
