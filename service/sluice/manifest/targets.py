@@ -86,7 +86,7 @@ def clashing(states: Mapping[str, TableState], first: Collection[str]) -> dict[s
     followed = (state for state in states.values() if state.state is not State.DETACHED)
     for state in sorted(followed, key=lambda one: (one.key not in first, one.key != one.table_id, one.key)):
         holder = at.setdefault(state.path, state)
-        if holder.table_id != state.table_id:
+        if holder is not state:
             found[state.key] = holder
     return found
 

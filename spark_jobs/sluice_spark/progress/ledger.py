@@ -1,13 +1,12 @@
 """Every table of the pipeline: its manifest state, the changes that wait, how far it is and why it
 stopped.
 
-Owns the rules by which a table gets windows: only its newest generation, only while neither the
-manifest nor the applier calls it stale, quarantined, paused or detached, and never two at once. One
-lake table has one window in flight, even if two tables of the source or two generations share it. A
-table whose window fails waits, longer each time, and is quarantined after some attempts. It is
-tried again, and the other tables continue. What is asked once per round costs by the tables with
-work, however many are idle. No Spark, no threads, no clock: the loop in `applier` calls it from one
-thread.
+Owns the rules by which a table gets windows: only its newest generation, only while neither the manifest nor
+the applier calls it stale, quarantined, paused or detached, and never two at once. One lake table has one
+window in flight, even if two tables of the source or two generations share it. A table whose window fails
+waits, longer each time, and is quarantined after some attempts. It is tried again, and the other tables
+continue. What is asked once per round costs by the tables with work, however many are idle. No Spark, no
+threads, no clock: the loop in `applier` calls it from one thread.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -151,13 +150,15 @@ class Ledger:
 
     def _follow(self, table_id: str) -> None:
         """A table that is new, or begins again, has made no progress, and none of its lake tables has."""
+        begun = set()
         for key in self.targets.keys(table_id):
             state, progress = self.state.tables[key], self.tables.get(key)
             if progress is None or progress.pending.generation != state.generation:
                 self.tables[key] = TableProgress.new(state, progress)
                 self._looks.setdefault(key)
-                if progress is None:
-                    self.separate(self.tables.keys() - {key})
+                begun.add(key)
+        if begun:
+            self.separate(self.tables.keys() - begun)
 
     def separate(self, first: Collection[str]) -> list[TableState]:
         """Stops lake tables that would stand where another one stands; those of `first`, by key, were there before."""

@@ -9,6 +9,7 @@ import pytest
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.chunks import BlockRange
 from sluice.contract.entries import Changes, Progress, Snapshot, Table
+from sluice.contract.reasons import ReasonCode
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
@@ -468,3 +469,36 @@ def test_a_table_is_complete_no_further_than_it_had_the_shape_before_the_one_tha
     assert window is not None
     _applied(ledger, "7", window)
     assert ledger.report()["7"].complete_through_lsn == 30
+
+
+def _feeding(store: MemoryStore, *names: str) -> Ledger:
+    """The table feeds a mirror without a name and those with these names, and the other one a mirror."""
+    targets = [{"kind": "mirror"}, *({"kind": "mirror", "name": name} for name in names)]
+    tables = {SCHEMA.qualified_name: {"targets": targets}}
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", tables=tables), load_state(store))
+    states = ledger.state.tables.items()
+    ledger.begin({key: restore(state, None, place=ExaminedVersion()) for key, state in states})
+    ledger.separate(())
+    return ledger
+
+
+def _taken(ledger: Ledger) -> set[str]:
+    rows = ledger.report().items()
+    return {key for key, row in rows if row.why is not None and row.why.code == ReasonCode.PATH_TAKEN}
+
+
+def test_a_lake_table_whose_path_is_taken_is_not_written_when_its_table_begins_again() -> None:
+    store = MemoryStore("taken", prefix="shop/")
+    manifest = _two_tables(store, entries=1)
+    ledger = _feeding(store, OTHER.table_name)
+    assert _taken(ledger) == {f"16385/{OTHER.table_name}"}
+    manifest.table(SCHEMA, generation=2, new=False)
+    _read(ledger, store)
+    assert {row.generation for key, row in ledger.report().items() if key.startswith("16385")} == {2}
+    assert _taken(ledger) == {f"16385/{OTHER.table_name}"}
+
+
+def test_a_target_that_has_the_name_of_its_own_table_does_not_stand_where_that_one_stands() -> None:
+    store = MemoryStore("own name", prefix="shop/")
+    _two_tables(store, entries=1)
+    assert _taken(_feeding(store, SCHEMA.table_name)) == {f"16385/{SCHEMA.table_name}"}
