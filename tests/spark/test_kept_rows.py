@@ -14,7 +14,7 @@ from sluice.contract.schema import TableSchema
 from sluice_spark.lake import expiring
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from tests.spark import lake
-from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, Change, column, table_schema
+from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, Change, Manifest, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.table_audit import check_files
@@ -155,6 +155,24 @@ def test_rows_that_a_new_key_makes_one_live_once_after_a_resync(pipeline: Pipeli
     if target is HISTORY:
         ended = sorted(row["b"] for row in rows if not row[lives])
         assert ended in ([1, 3], [1, 2, 3]), "versions were lost or doubled"
+
+
+@pytest.mark.parametrize("lsn", [100, 150])
+def test_a_history_goes_on_at_another_server_only_where_positions_are_later(pipeline: Pipeline, lsn: int) -> None:
+    """As after a recovery to a point in time, or a move of the database: the pipeline is a new one over the lake."""
+    _begun(pipeline, HISTORY, DIRECT)
+    before = _versions(pipeline)
+    for key in list(pipeline.store.list("")):
+        pipeline.store.delete(key)
+    pipeline.manifest = Manifest(pipeline.store, origin="none")
+    pipeline.manifest.append(Progress(), through_lsn=lsn)
+    pipeline.begin(SCHEMA, {"id": 1, "v": 11, "big": "b1"})
+    if lsn > 110:
+        _apply(pipeline, HISTORY)
+        assert _versions(pipeline)[1:3] == [(1, 10, 110, lsn), (1, 11, lsn, 0)]
+    else:
+        assert "0/6E, and the snapshot was read at 0/64" in _apply(pipeline, HISTORY, state="stale")
+        assert _versions(pipeline) == before
 
 
 def test_a_resync_that_finds_no_row_keeps_all_that_were_there(pipeline: Pipeline) -> None:

@@ -17,6 +17,7 @@ from sluice.contract.entries import Segment
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
+from sluice.lsn import show
 from sluice_spark.fold.fold import Folded, unchanged_flags
 from sluice_spark.fold.settle import refuse_without_key
 from sluice_spark.fold.versions import first_versions, versions
@@ -83,6 +84,7 @@ class History(Settled):
     def resynced(
         self, old: DataFrame, new: DataFrame, schema: TableSchema, columns: Sequence[tuple[str, str]], moment: Moment
     ) -> DataFrame:
+        _require_order(old, schema, moment)
         here = sql.lit(True).alias(_HERE)  # noqa: FBT003
         # By another key than before, versions of several rows may be those of one: one of them goes on at most.
         current = placed(old.where(sql.col(envelope.IS_CURRENT)), schema, newest=envelope.FROM_LSN)
@@ -110,6 +112,20 @@ class History(Settled):
 
 
 KIND = History()
+
+
+def _require_order(old: DataFrame, schema: TableSchema, moment: Moment) -> None:
+    """Raises UnsupportedChange when a version is later than the snapshot that comes: what comes then would be ordered
+    before it.
+    """
+    latest = (sql.max(sql.col(name)) for name in (envelope.FROM_LSN, envelope.TO_LSN))
+    newest = old.select(sql.greatest(*latest)).first()
+    if newest is not None and newest[0] is not None and newest[0] > moment.lsn:
+        raise UnsupportedChange(
+            f"{schema.qualified_name}: its history has positions through {show(newest[0])}, and the snapshot was read "
+            f"at {show(moment.lsn)}: they are of another server, or of a time that was taken back, and would tell a "
+            "wrong order; give the target another name, which begins a table of its own beside this one"
+        )
 
 
 def _of(side: str, name: str) -> Column:

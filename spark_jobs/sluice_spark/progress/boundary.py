@@ -8,7 +8,7 @@ for the next. So does one in front of a change of shape that only a look at the 
 published once the manifest says that it was examined. Pure.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sluice.contract import keys
@@ -81,14 +81,15 @@ class Boundary:
         named = {key: table for key, table in live.items() if key not in later}
         versions = {_name(table): self.versions[key] for key, table in named.items()}
         paths = {_name(table): table.path for table in named.values()}
-        stated = tuple(self._stated(key, table) for key, table in named.items())
-        if len({(one.schema_name, one.table_name) for one in stated}) != len(stated):
-            return None  # A table of the source is called as another one's target: readers could not tell them apart.
+        targets = {_stated_name(table) for table in named.values() if table.target}
+        stated = tuple(self._stated(key, table, targets) for key, table in named.items())
         return Complete(0, self.lsn, self.seq, "", versions, left_out, paths, stated, self.time_us)
 
-    def _stated(self, key: str, table: AppliedTable) -> CompletedTable:
-        marker = f"{key}/{table.generation}"
-        names = (table.schema_name, keys.target_key(table.table_name, table.target))
+    def _stated(self, key: str, table: AppliedTable, targets: Collection[tuple[str, str]]) -> CompletedTable:
+        """A table that is called as one of `targets` is quoted: readers tell them apart."""
+        marker, names = f"{key}/{table.generation}", _stated_name(table)
+        if names in targets and not table.target:
+            names = (table.schema_name, _part(table.table_name))
         return CompletedTable(*names, table.path, self.versions[key], marker, self.markers[key])
 
     def is_missed(self, tables: Mapping[str, AppliedTable], *, since_lsn: Mapping[str, int]) -> bool:
@@ -202,6 +203,10 @@ def _name(table: AppliedTable) -> str:
     slash or a quote is quoted as in SQL, so that two tables never share a name.
     """
     return keys.target_title(_part(table.schema_name), _part(table.table_name), table.target)
+
+
+def _stated_name(table: AppliedTable) -> tuple[str, str]:
+    return table.schema_name, keys.target_key(table.table_name, table.target)
 
 
 def _part(name: str) -> str:

@@ -3,6 +3,7 @@ hold it up.
 """
 
 import uuid
+from dataclasses import replace
 
 import hypothesis.strategies as st
 from hypothesis import Phase, given, settings
@@ -68,6 +69,24 @@ def test_a_table_whose_snapshot_is_later_than_the_boundary_is_left_out_of_it() -
     assert complete is not None
     assert (list(complete.versions), complete.left_out) == (["public.a"], {"public.new": "snapshot"})
     assert complete.paths == {"public.a": tables["a"].path}
+
+
+def test_a_table_that_is_called_as_the_target_of_another_one_has_a_name_of_its_own() -> None:
+    boundary, since = Boundary(5, 50), {"a": 10, "a/x": 10, "b": 10}
+    tables = {
+        "a": _table("a", through_seq=5),
+        "a/x": replace(_table("a", through_seq=5), target="x"),
+        "b": _table("a/x", through_seq=5),
+    }
+    boundary.pass_by(tables, since_lsn=since)
+    complete = boundary.complete(tables, since_lsn=since)
+    assert complete is not None
+    assert [(one.table_name, one.marker) for one in complete.tables] == [
+        ("a", "a/1"),
+        ("a/x", "a/x/1"),
+        ('"a/x"', "b/1"),
+    ]
+    assert set(complete.versions) == {"public.a", "public.a/x", 'public."a/x"'}
 
 
 def test_a_boundary_names_the_tables_that_do_not_follow() -> None:
