@@ -141,6 +141,21 @@ def test_a_table_is_partitioned_by_its_snapshot_and_says_why_windows_are_merged(
     assert _detail(pipeline)["partitionColumns"] == ["day"]
 
 
+@pytest.mark.parametrize("kind", ["mirror", "history"])
+def test_a_snapshot_makes_partitions_of_a_clustering_and_the_other_way_round(pipeline: Pipeline, kind: str) -> None:
+    layouts: list[dict[str, Any]] = [{"cluster_by": ("who",)}, {"partition_by": ("who",)}]
+    for turn, layout in enumerate([*layouts, *layouts], start=1):
+        if turn > 1:
+            pipeline.manifest.append(Progress(), through_lsn=pipeline.manifest.lsn + 10)
+        pipeline.begin(SCHEMA, *ROWS, generation=turn)
+        row = _apply(pipeline, kind=kind, **layout)
+        assert not row.maintenance.failing
+        detail = _detail(pipeline)
+        assert detail["clusteringColumns"] == list(layout.get("cluster_by", ()))
+        assert detail["partitionColumns"] == list(layout.get("partition_by", ()))
+        assert sorted(found["id"] for found in lake.rows_in(pipeline.path())) == [one["id"] for one in ROWS]
+
+
 def test_a_partition_column_that_is_renamed_stops_the_table_by_its_name(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline, partition_by=("who",))
