@@ -15,6 +15,7 @@ from sluice.cli.plan import look
 from sluice.cli.policies import column_rules
 from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
+from sluice.errors import PreflightFailed
 from sluice.operate.check.preflight import run_preflight
 from sluice.settings import Settings, load
 from sluice.tables.policies import Policies, TablePolicy
@@ -40,9 +41,13 @@ def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(pipeline: IngestPipeline, folder: Path, tables: Mapping[str, object]) -> Settings:
+    return load(str(written_to(pipeline, folder, tables)), environ={}).settings
+
+
+def written_to(pipeline: IngestPipeline, folder: Path, tables: Mapping[str, object]) -> Path:
     file = configured(pipeline, folder)
     file.write_text(file.read_text() + yaml.safe_dump({"tables": tables}))
-    return load(str(file), environ={}).settings
+    return file
 
 
 def planned(
@@ -77,6 +82,41 @@ def test_a_rule_for_a_column_that_never_was_stops_the_table_and_names_the_neares
     pipeline.run(**RULED)
     assert_equal(pipeline, tmp_path)
     assert_hidden(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "effect", "said"),
+    [
+        ({"kind": "history", "track": ["vv"]}, "target.track", "stop", "did you mean v?"),
+        ({"kind": "history", "track": ["card"]}, "target.track", "stop", "a column rule keeps out of the lake"),
+        ({"kind": "mirror", "cluster_by": ["idd"]}, "target.cluster_by", "followed", "did you mean id?"),
+        ({"kind": "mirror", "partition_by": ["v"]}, "target.partition_by", "stop", "'v' is string"),
+    ],
+)
+def test_columns_of_targets_that_no_lake_table_can_have_are_found_before(
+    pipeline: IngestPipeline, tmp_path: Path, target: dict[str, object], code: str, effect: str, said: str
+) -> None:
+    set_up(pipeline, BEFORE)
+    pipeline.run(**RULED)
+    tables = {"public.t": {**YAML["public.t"], "targets": [target]}}
+    shown = CliRunner().invoke(cli, ["check", "-c", str(written_to(pipeline, tmp_path, tables)), "--json"])
+    findings = {one["code"]: one for one in json.loads(shown.stdout)["findings"]}
+    assert isinstance(shown.exception, PreflightFailed)
+    assert (shown.exception.exit_code, findings[code]["severity"]) == (3, "critical")
+    assert said in f"{findings[code]['seen']}; {findings[code]['fix_setting']}"
+    effects = [(one.preview.effect, one.preview.why) for one in look(settings(pipeline, tmp_path, tables))]
+    assert [(seen, said in why) for seen, why in effects if said in why] == [(effect, True)]
+
+
+def test_a_clustering_column_that_was_renamed_is_a_warning(pipeline: IngestPipeline, tmp_path: Path) -> None:
+    set_up(pipeline, BEFORE)
+    pipeline.run(**RULED)
+    set_up(pipeline, ("ALTER TABLE t RENAME v TO w",))
+    tables = {"public.t": {**YAML["public.t"], "cluster_by": ["v"]}}
+    file = written_to(pipeline, tmp_path, tables)
+    shown = json.loads(CliRunner().invoke(cli, ["check", "-c", str(file), "--json"]).stdout)
+    found = {one["code"]: one for one in shown["findings"]}["target.cluster_by"]
+    assert (found["severity"], "has no more" in found["seen"]) == ("warning", True)
 
 
 def test_rules_for_a_table_that_is_not_carried_are_found_before(pipeline: IngestPipeline, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 
-BOOL, DATE = 16, 1082
+BOOL, FLOAT8, DATE = 16, 701, 1082
 SCHEMA = table_schema(
     column("id", 1, INT8, key=True), column("day", 2, DATE), column("who", 3, INT4), column("what", 4, TEXT)
 )
@@ -187,3 +187,18 @@ def test_a_table_that_cannot_be_clustered_as_asked_says_so_and_goes_on(pipeline:
     pipeline.manifest.transaction([Change("d", old={"id": 1})], schema)
     _apply(pipeline, cluster_by=("on",))
     assert lake.rows_in(pipeline.path()) == []
+
+
+def test_delta_does_not_cluster_by_columns_without_bounds(pipeline: Pipeline) -> None:
+    """Which is why `check` refuses them: numbers with a fraction, and columns behind the first 32."""
+    wide = table_schema(
+        column("id", 1, INT8, key=True), column("weight", 2, FLOAT8), *(column(f"c{n}", n, INT4) for n in range(3, 40))
+    )
+    pipeline.begin(wide, {"id": 1, "weight": 1.5})
+    for name, said in (("weight", "'weight' is double"), ("c33", "")):
+        failing = _apply(pipeline, cluster_by=(name,)).maintenance.failing
+        assert said in failing["layout"]
+        assert _detail(pipeline)["clusteringColumns"] == []
+        pipeline.manifest.transaction([Change("u", {"id": 1})], wide)
+    assert not _apply(pipeline, cluster_by=("c32",)).maintenance.failing
+    assert _detail(pipeline)["clusteringColumns"] == ["c32"]

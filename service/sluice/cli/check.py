@@ -153,6 +153,8 @@ def _examine_source(settings: Settings, report: _Report) -> list[tuple[str, str]
         known=known,
         rules=policies.column_rules(settings),
         layout=policies.layout(settings),
+        policies=policies.policies(settings),
+        metadata=settings.lake.metadata_columns,
     )
     report.found += seen.findings
     return seen.tables or []

@@ -125,11 +125,12 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     from sluice.contract import column_rules
     from sluice.manifest.reader import load_state
     from sluice.operate.check.tables import collisions
+    from sluice.operate.check.targets import CLUSTERING, examine_targets
     from sluice.operate.dry_run import rolled_back
     from sluice.source.catalog import Catalog
     from sluice.source.sessions import known, open_query
     from sluice.tables import messages as messagetable
-    from sluice.tables.preview import Preview, preview_of
+    from sluice.tables.preview import Effect, Preview, preview_of
     from sluice.tables.selection import matches, selects
 
     dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement else ""
@@ -170,6 +171,14 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
             continue  # Whether two paths that differ by case are one, only the store knows.
         schema, _, table = finding.object.partition(".")
         planned.append(Planned((schema, table), Preview("stop", finding.seen)))
+    for facts in () if statement else taken:
+        policy, state = configured.of(facts.schema, facts.name), states.get(facts.oid)
+        for finding in examine_targets(facts, policy, state, metadata=settings.lake.metadata_columns):
+            # A lake table whose files are not clustered has every row.
+            effect: Effect = "followed" if finding.code == CLUSTERING else "stop"
+            planned.append(
+                Planned((facts.schema, facts.name), Preview(effect, f"{finding.seen}; {finding.fix_setting}"))
+            )
     carried = [one.table for one in planned]
     for finding in () if statement else column_rules.without_table(policies.column_rules(settings), carried):
         schema, _, table = finding.object.partition(".")

@@ -55,6 +55,27 @@ FROM_LSN, TO_LSN = "_sluice_from_lsn", "_sluice_to_lsn"
 IS_CURRENT = "_sluice_is_current"
 """Whether the version is the row that the source has."""
 
+LAKE_TYPES = {
+    OP: "string",
+    LSN: "bigint",
+    TS: "timestamp",
+    ORDINAL: "bigint",
+    XID: "bigint",
+    UNCHANGED: "array<smallint>",
+    SPECIAL: "map<string,string>",
+    OLD_SPECIAL: "map<string,string>",
+    ORIGIN: "string",
+    ORIGIN_LSN: "decimal(20,0)",
+    SNAPSHOT: "boolean",
+    DELETED_AT: "timestamp",
+    VALID_FROM: "timestamp",
+    VALID_TO: "timestamp",
+    FROM_LSN: "bigint",
+    TO_LSN: "bigint",
+    IS_CURRENT: "boolean",
+}
+"""Spark types of those that a lake table may have, but for OLD, whose type follows the table's own columns."""
+
 OP_INSERT = "i"
 OP_UPDATE = "u"
 OP_DELETE = "d"

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from sluice.contract import envelope
+
 
 @dataclass(frozen=True, slots=True)
 class LakeKind:
@@ -9,7 +11,8 @@ class LakeKind:
 
     With `keeps_changes` its rows are changes as they were sent: they need whole old rows for ever, and none of
     them is a row of the source that could be compared and read again. `takes` are the settings of a target that mean
-    something for this kind, besides those that every kind has.
+    something for this kind, besides those that every kind has. `adds` are columns that the lake table may have
+    beside those of its source table, and `adds_metadata` those that it has with `lake.metadata_columns` alone.
     """
 
     name: str
@@ -17,16 +20,53 @@ class LakeKind:
     module: str
     keeps_changes: bool = False
     takes: tuple[str, ...] = ()
+    adds: tuple[str, ...] = (envelope.SPECIAL,)
+    adds_metadata: tuple[str, ...] = ()
 
 
 KINDS: dict[str, LakeKind] = {
     kind.name: kind
     for kind in (
         LakeKind(
-            "mirror", "keeps current rows", "sluice_spark.kinds.mirror", takes=("deletes", "soft_delete_retention")
+            "mirror",
+            "keeps current rows",
+            "sluice_spark.kinds.mirror",
+            takes=("deletes", "soft_delete_retention"),
+            adds_metadata=(envelope.LSN, envelope.TS),
         ),
-        LakeKind("changelog", "appends every change", "sluice_spark.kinds.changelog", keeps_changes=True),
-        LakeKind("history", "keeps every version of each row", "sluice_spark.kinds.history", takes=("track",)),
+        LakeKind(
+            "changelog",
+            "appends every change",
+            "sluice_spark.kinds.changelog",
+            keeps_changes=True,
+            adds=(
+                envelope.OP,
+                envelope.LSN,
+                envelope.TS,
+                envelope.ORDINAL,
+                envelope.XID,
+                envelope.SNAPSHOT,
+                envelope.ORIGIN,
+                envelope.ORIGIN_LSN,
+                envelope.SPECIAL,
+                envelope.UNCHANGED,
+                envelope.OLD_SPECIAL,
+            ),
+        ),
+        LakeKind(
+            "history",
+            "keeps every version of each row",
+            "sluice_spark.kinds.history",
+            takes=("track",),
+            adds=(
+                envelope.VALID_FROM,
+                envelope.VALID_TO,
+                envelope.FROM_LSN,
+                envelope.TO_LSN,
+                envelope.IS_CURRENT,
+                envelope.SPECIAL,
+            ),
+        ),
     )
 }
 """By name. A kind is registered by its line here; the first one is the default."""

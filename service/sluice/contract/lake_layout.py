@@ -32,7 +32,12 @@ PARTITION_TYPES = frozenset({"boolean", "date", "tinyint", "smallint", "int", "b
 """Delta keeps the values of a partition column as text, in which an empty string is NULL and numbers with a fraction
 are spelled in more than one way.
 """
-_WITHOUT_ORDER = ("boolean", "binary", "array<", "map<", "struct<")
+_NOT_CLUSTERED = ("boolean", "binary", "array<", "map<", "struct<", "float", "double")
+"""Delta clusters by columns of which it has bounds: it has none of these, and the applier has none stated of numbers
+that do not compare alike everywhere (NaN, negative zero).
+"""
+LEADING = 32
+"""Of so many columns of a lake table Delta collects bounds where the table does not say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,6 @@ def refused_column(name: str, kinds: Mapping[str, str], *, partitions: bool) -> 
     kind = kinds[name]
     if partitions and kind not in PARTITION_TYPES:
         return f"column {name!r} is {kind}, and a column of partitions is one of {', '.join(sorted(PARTITION_TYPES))}"
-    if not partitions and kind.startswith(_WITHOUT_ORDER):
+    if not partitions and kind.startswith(_NOT_CLUSTERED):
         return f"column {name!r} is {kind}, by which files cannot be clustered"
     return ""

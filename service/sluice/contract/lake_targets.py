@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from sluice.contract import lake_kinds
+from sluice.contract import envelope, lake_kinds
 from sluice.contract.lake_layout import LakeLayout
 
 Deletes = Literal["hard", "soft"]
@@ -36,6 +36,14 @@ class LakeTarget:
     def keeps_changes(self) -> bool:
         """Whether the lake table keeps every change, with its old row."""
         return lake_kinds.KINDS[self.kind].keeps_changes
+
+    def added_columns(self, *, metadata: bool) -> tuple[str, ...]:
+        """What its lake table may have beside the columns of the source table; `metadata` is
+        `lake.metadata_columns`.
+        """
+        kind = lake_kinds.KINDS[self.kind]
+        marks = (envelope.DELETED_AT,) if self.deletes == "soft" else ()
+        return (*marks, *(kind.adds_metadata if metadata else ()), *kind.adds)
 
     def encode(self) -> dict[str, Any]:
         """As plain values, which `decode` reads."""

@@ -189,6 +189,30 @@ TABLES: tuple[Kind, ...] = (
         "use the table's name as the database spells it, or remove the rules",
     ),
     kind(
+        "target.track",
+        "c",
+        Step.ELSEWHERE,
+        "the history tracks a column that its table does not have, or that is kept out of the lake: the lake table "
+        "would turn stale",
+        "the column's name as the database spells it",
+    ),
+    kind(
+        "target.partition_by",
+        "c",
+        Step.ELSEWHERE,
+        "the lake table cannot be partitioned by a column: it does not have it, or of another type. The next snapshot "
+        "would fail",
+        "columns of the types date, integer and boolean that the lake table has",
+    ),
+    kind(
+        "target.cluster_by",
+        "cw",
+        Step.ELSEWHERE,
+        "the files of the lake table cannot be clustered by a column: it does not have it (a warning if it had once), "
+        "or Delta has no bounds of its values. Rows are not concerned",
+        "columns that the lake table has, among its first 32",
+    ),
+    kind(
         "column.generated",
         "w",
         Step.PUBLICATION,

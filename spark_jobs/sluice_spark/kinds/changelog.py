@@ -17,7 +17,7 @@ from sluice.contract.schema import TableSchema
 from sluice_spark.fold.counted import Counted, count
 from sluice_spark.fold.fold import in_order
 from sluice_spark.fold.spill import Versioned
-from sluice_spark.kinds.kind import METADATA_TYPES, Kind, Origins, Target
+from sluice_spark.kinds.kind import Kind, Origins, Target
 from sluice_spark.lake.plan import CommitPlan
 from sluice_spark.lake.rows_to_commit import HeldRows
 from sluice_spark.lake.sql import quote
@@ -110,7 +110,7 @@ def with_origins(rows: pa.Table, origins: Mapping[int, tuple[str, int]]) -> pa.T
     names = pa.array([name for name, _ in origins.values()], pa.string())
     positions = pa.array(
         [Decimal(position) if position else None for _, position in origins.values()],
-        arrow_type(METADATA_TYPES[envelope.ORIGIN_LSN]),
+        arrow_type(envelope.LAKE_TYPES[envelope.ORIGIN_LSN]),
     )
     return rows.append_column(envelope.ORIGIN, names.take(known)).append_column(
         envelope.ORIGIN_LSN, positions.take(known)

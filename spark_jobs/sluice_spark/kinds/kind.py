@@ -30,26 +30,6 @@ from sluice_spark.read.changes import unite
 
 Origins = Mapping[int, tuple[str, int]]
 """Where transactions came from, by commit end LSN."""
-METADATA_TYPES = {
-    envelope.OP: "string",
-    envelope.LSN: "bigint",
-    envelope.TS: "timestamp",
-    envelope.ORDINAL: "bigint",
-    envelope.XID: "bigint",
-    envelope.UNCHANGED: "array<smallint>",
-    envelope.SPECIAL: "map<string,string>",
-    envelope.OLD_SPECIAL: "map<string,string>",
-    envelope.ORIGIN: "string",
-    envelope.ORIGIN_LSN: "decimal(20,0)",
-    envelope.SNAPSHOT: "boolean",
-    envelope.DELETED_AT: "timestamp",
-    envelope.VALID_FROM: "timestamp",
-    envelope.VALID_TO: "timestamp",
-    envelope.FROM_LSN: "bigint",
-    envelope.TO_LSN: "bigint",
-    envelope.IS_CURRENT: "boolean",
-}
-"""Spark types of the columns that are not the source's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +122,7 @@ class Kind(ABC):
     def columns(self, schema: TableSchema, *, metadata: bool) -> list[tuple[str, str]]:
         """All columns of a lake table (name, Spark type), in order."""
         own = [(column.name, column.lake.sql) for column in schema.columns]
-        return own + [(name, METADATA_TYPES[name]) for name in self.metadata(schema, wanted=metadata)]
+        return own + [(name, envelope.LAKE_TYPES[name]) for name in self.metadata(schema, wanted=metadata)]
 
     # Windows: changes -> net rows -> plan.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sluice.contract.lake_layout import LEADING
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.sql import quote
@@ -42,8 +43,6 @@ _FOOTERS = "parquet.column.statistics.enabled"
 _DICTIONARY = "parquet.enable.dictionary"
 NEITHER = {_FOOTERS: "false", _DICTIONARY: "false"}
 """Settings of a session that writes floating-point columns whose names in data files are not known yet."""
-_LEADING = 32
-"""Of so many columns Delta collects statistics where a table does not say otherwise."""
 _FLOATING = ("float", "double")
 _WITHOUT_BOUNDS = (*_FLOATING, "boolean", "binary")
 _PRIMITIVE: dict[str, pa.DataType] = {
@@ -150,7 +149,7 @@ def statistics_properties(columns: Sequence[Field], *, present: Collection[str] 
     paths = [path for column in columns for path in _floating(column)]
     if not paths and _STATED not in present:
         return {}
-    kinds = {column["name"]: column["type"] for column in columns[:_LEADING]}
+    kinds = {column["name"]: column["type"] for column in columns[:LEADING]}
     stated = [quote(name) for name, kind in kinds.items() if isinstance(kind, str) and kind not in _WITHOUT_BOUNDS]
     return {
         _STATED: ",".join(stated),

@@ -23,11 +23,13 @@ from sluice.manifest.values import TableState
 from sluice.operate.check.server import Look, examine_connections, examine_load_limits, examine_server
 from sluice.operate.check.slot import examine_slot
 from sluice.operate.check.tables import examine_tables
+from sluice.operate.check.targets import examine_targets
 from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.binary import examine_binary
 from sluice.source.catalog import Catalog
 from sluice.source.publication import create_publication_sql
 from sluice.source.sessions import ServerTooOld, SourceOptions, Transport, open_query, source_error, transport_of
+from sluice.tables.policies import Policies
 from sluice.tables.selection import matches, named_alone, naming, selects
 
 _LOCK_WAIT = "2s"
@@ -61,12 +63,15 @@ def run_preflight(
     known: Iterable[TableState] = (),
     rules: Mapping[str, ColumnRules] | None = None,
     layout: Layout = _DEFAULT,
+    policies: Policies | None = None,
+    metadata: bool = True,
     now: Callable[[], float] = time.time,
 ) -> Examined:
     """Looks at the source. `patterns` are those of source.tables, None or none for whatever the
     publication has; `load_limits` the settings that limit what only some roles may see; `sessions`
     how many the pipeline may have open at once; `known` the tables that it has or had; `rules` those of columns, by
-    schema.table; `layout` where lake tables are to stand. A source out of reach is a finding too.
+    schema.table; `layout` where lake tables are to stand; `policies` what is configured for tables (None: their
+    targets are not looked at), `metadata` is `lake.metadata_columns`. A source out of reach is a finding too.
     """
     try:
         transport = transport_of(options)
@@ -76,7 +81,10 @@ def run_preflight(
             examination = _Examination(
                 Look.at(options, conn, now=now), tuple(patterns or ()), transport, known, rules or {}, layout
             )
-            return examination.examined(two_phase=two_phase, load_limits=load_limits, sessions=sessions)
+            examined = examination.examined(two_phase=two_phase, load_limits=load_limits, sessions=sessions)
+            if policies is not None:
+                examined.findings.extend(examination.targets(policies, metadata=metadata))
+            return examined
     except (SourceError, UsageError) as error:
         code = "server.version" if isinstance(error, ServerTooOld) else "source.connect"
         return Examined([Finding("critical", code, "source.dsn", str(error), fix_setting=error.hint)], None)
@@ -113,6 +121,7 @@ class _Examination:
         self._rules = rules
         self._catalog = Catalog(look.conn)
         self._publication_name = look.options.publication
+        self._carried: list[TableFacts] = []
 
     def examined(self, *, two_phase: bool, load_limits: Sequence[str], sessions: int) -> Examined:
         found = [_tls(self._transport)] if self._transport.problem else []
@@ -120,7 +129,7 @@ class _Examination:
         found += examine_load_limits(self._look, load_limits)
         found += examine_connections(self._look, sessions)
         found += examine_slot(self._look, two_phase=two_phase)
-        tables = list(self._select(found))
+        tables = self._carried = list(self._select(found))
         found += dict.fromkeys(
             examine_tables(
                 tables,
@@ -138,6 +147,12 @@ class _Examination:
             found += examine_binary(self._catalog.published_tables(self._publication_name) or tables)
         found += self._readable(tables)
         return Examined(found, [(facts.schema, facts.name) for facts in tables])
+
+    def targets(self, policies: Policies, *, metadata: bool) -> Iterator[Finding]:
+        """What is wrong with the columns that the targets of these tables name."""
+        for facts in self._carried:
+            policy = policies.of(facts.schema, facts.name)
+            yield from examine_targets(facts, policy, self._known.get(facts.oid), metadata=metadata)
 
     def _rules_of(self, facts: TableFacts) -> RulesInForce:
         """As ingest decides them, which knows what columns were called before."""
