@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from sluice.contract import codec
 from sluice.contract.chunks import BlockRange
+from sluice.contract.description import Description
 from sluice.contract.reasons import Reason, sentence
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -210,7 +211,8 @@ class Table:
     `cause` is one of `Cause`, of a stale table and of a generation that is not the first (empty: an
     ordinary step). `resync_at` is when a stale table is read again by itself, ISO 8601 UTC; empty
     when people decide. `path` is where the lake table of a generation stands, given with the entry
-    that begins it, with braces as in `lake_names`; empty for that of the name.
+    that begins it, with braces as in `lake_names`; empty for that of the name. `described` is what the catalog says
+    of the table for people, None where that is as it was.
     """
 
     kind: ClassVar[str] = "table"
@@ -228,6 +230,7 @@ class Table:
     cause: str = ""
     resync_at: str = ""
     path: str = ""
+    described: Description | None = None
 
     @property
     def reason(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sluice.contract import keys
+from sluice.contract.description import NOTHING
 from sluice.contract.entries import Entry, Table
 from sluice.contract.lake_names import split
 from sluice.contract.resyncs import Resyncs
@@ -63,6 +64,7 @@ def stated(state: PipelineState, entry: Entry, new: Table, *, old: TableState | 
         stated_seq=seq,
         schema_seq=known.schema_seq if known and new.schema is None else seq,
         held_lsn=held_lsn(state, old),
+        described=new.described or (old.described if old else NOTHING),
     )
 
 
@@ -85,6 +87,7 @@ def _as_it_was(state: PipelineState, entry: Entry, new: Table, *, old: TableStat
         paused=_paused(entry, old, new),
         stated_seq=seq,
         schema_seq=old.schema_seq if new.schema is None else seq,
+        described=new.described or old.described,
     )
 
 
@@ -147,4 +150,5 @@ def _forgotten(known: TableState, said: Table, *, seq: int) -> TableState:
         resyncs=Resyncs(),
         gaps=(),
         stated_seq=seq,
+        described=NOTHING,
     )

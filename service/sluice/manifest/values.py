@@ -5,6 +5,7 @@ How an entry leads from one to the next is `manifest.state`.
 
 from dataclasses import dataclass, field
 
+from sluice.contract.description import NOTHING, Description
 from sluice.contract.entries import Opened, Prepared
 from sluice.contract.reasons import Reason, sentence
 from sluice.contract.resyncs import Resyncs
@@ -46,7 +47,8 @@ class TableState:
     by which the table joined. All `schemas` have its present name. `unsent_lsn` is the newest position of a
     change of this generation that came without all its values before the first chunk of its snapshot did.
     `gaps` are those of this generation. `schema_seq` is the entry that introduced the newest shape, `held_lsn`
-    through where the catalog had been examined when the table ceased to be live.
+    through where the catalog had been examined when the table ceased to be live. `described` is what the catalog
+    said last of the table for people, without what no column rule lets into the lake.
 
     Of a forgotten table only what tells it from every other is left, and in `schema_lsns` the newest
     version it had: should its id come back, it goes on with the next generation and version.
@@ -79,6 +81,7 @@ class TableState:
     stated_seq: int = 0
     schema_seq: int = 0
     held_lsn: int = 0
+    described: Description = NOTHING
 
     @property
     def key(self) -> str:

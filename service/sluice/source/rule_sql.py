@@ -23,6 +23,9 @@ def text_sent(facts: ColumnFacts) -> str:
     name = quote_identifier(facts.name)
     if facts.base_type_oid in _ALREADY_TEXT:
         return f"{name}::pg_catalog.text"
+    if facts.is_enum and facts.type_oid != facts.base_type_oid:
+        # A domain is no enumeration to the parser. Whatever the cast to text is, this calls the output function.
+        return f"CASE WHEN {name} IS NOT NULL THEN pg_catalog.concat({name}) END"
     return f"pg_catalog.textin({facts.output_function}({name}))"
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.description import Description
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import Reason
 from sluice.contract.resyncs import Cause
@@ -194,6 +195,14 @@ class PauseAsked(Event[bool]):
 
     table_id: str
     paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Described(Event[bool]):
+    """The catalog says `description` of the table for people. The answer is False for a table that is not known."""
+
+    oid: int
+    description: Description
 
 
 # what is decided

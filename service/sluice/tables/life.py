@@ -73,6 +73,8 @@ class TableLives:
                 return self._snapshot_read(event.entry)
             case events.PauseAsked():
                 return self._pause_asked(event)
+            case events.Described():
+                return self._described(event)
             case _:
                 self._take_note(event)
                 return None
@@ -279,6 +281,16 @@ class TableLives:
             self._register.say("info", event, table=f"{state.schema_name}.{state.table_name}")
             self._register.pause(state, paused=asked.paused)
         return state is not None
+
+    def _described(self, seen: events.Described) -> bool:
+        state = self._register.state(seen.oid)
+        latest = latest_schema(state) if state is not None else None
+        if state is None or latest is None or state.state == State.DETACHED:
+            return False
+        described = seen.description.under(latest)
+        if described != state.described:
+            self._register.describe(state, described)
+        return True
 
     def _forget(self, oid: int) -> None:
         """A generation ended or began: what was found out about its rows no longer holds."""

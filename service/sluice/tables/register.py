@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.description import Description
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.resyncs import Cause
@@ -174,6 +175,10 @@ class TableRegister:
     def pause(self, table: TableState, *, paused: bool) -> None:
         """Begins or ends a pause."""
         self._append(replace(_as_it_is(table), paused=paused))
+
+    def describe(self, table: TableState, described: Description) -> None:
+        """The catalog says this of the table for people, which changes no row."""
+        self._append(replace(_as_it_is(table), described=described))
 
     def await_shape(self, table: TableState, *, lsn: int) -> None:
         """The catalog shows another shape, which the stream reaches at `lsn`."""

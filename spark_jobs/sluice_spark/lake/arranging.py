@@ -1,4 +1,5 @@
-"""A lake table gets the properties and the clustering that the configuration asks for.
+"""A lake table gets the properties and the clustering that the configuration asks for, and says of itself what the
+source says of its table.
 
 Owns that nothing is committed where the table has them already, and that what the configuration no longer names
 stays: somebody else may rely on it. None of these commits adds or removes a row. (Delta: table properties, liquid
@@ -7,12 +8,15 @@ clustering.)
 
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 
 import structlog
 from pyspark.sql import Row
 
 from sluice.contract.lake_layout import LakeLayout, refused_column
 from sluice.errors import ApplyError, StoreError, UnsupportedChange
+from sluice_spark.lake.commits import ToldColumns
+from sluice_spark.lake.describing import COMMENT, Told
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.sql import escaped, quote
@@ -31,29 +35,32 @@ class Arrangements:
 
     def __init__(self) -> None:
         self._due: dict[str, float] = {}
+        self._told: dict[str, Told] = {}
 
-    def turn(self, lake: LakeTable, layout: LakeLayout, *, anew: bool) -> str | None:
-        """Arranges `lake` unless that was done; a table that was made `anew` is arranged again. Returns why it does not
-        lie as configured, empty when it does, None when it is not its turn. Raises SparkGone, UnsupportedChange for
-        what somebody else did to the table.
+    def turn(self, lake: LakeTable, layout: LakeLayout, what: Told | None, *, anew: bool) -> str | None:
+        """Arranges `lake` unless that was done; a table that was made `anew`, or of which something else is to be told
+        (`what`, None where that is not known), is arranged again. Returns why it does not lie as configured, empty when
+        it does, None when it is not its turn. Raises SparkGone, UnsupportedChange for what somebody else did to the
+        table.
         """
-        if not layout:
-            return ""
         now = time.monotonic()
+        anew = anew or self._told.get(lake.path) != what
         if lake.place.version < 0 or (not anew and now < self._due.get(lake.path, now)):
             return None
-        try:
-            arrange(lake, layout)
-        except SparkGone:
-            raise
-        except (ApplyError, StoreError) as error:
-            self._due[lake.path] = now + AGAIN_SECONDS
-            _log.warning(
-                "a lake table does not have the configured layout", path=lake.path, error=str(error), hint=error.hint
-            )
-            return f"{error}; {error.hint}" if error.hint else str(error)
-        self._due[lake.path] = float("inf")
-        return ""
+        failed = ""
+        for step in (partial(tell, lake, what), partial(arrange, lake, layout)):
+            try:
+                step()
+            except SparkGone:
+                raise
+            except (ApplyError, StoreError) as error:
+                said = f"{error}; {error.hint}" if error.hint else str(error)
+                _log.warning("a lake table does not have the configured layout", path=lake.path, error=said)
+                failed = failed or said
+        self._due[lake.path] = now + AGAIN_SECONDS if failed else float("inf")
+        if what is not None:
+            self._told[lake.path] = what
+        return failed
 
 
 def require_partitions(partitions: Sequence[str], columns: Columns, name: str) -> None:
@@ -81,11 +88,28 @@ def _detail(lake: LakeTable) -> Row:
     return found
 
 
+def tell(lake: LakeTable, what: Told | None) -> None:
+    """Commits what `lake` does not say of `what`, without a job of Spark. Raises ApplyError."""
+    if what is None:
+        return
+    app_id = f"{lake.app_id}/description"
+    version = lake.place.version + 1
+    try:
+        lake.commit_newest(version, ToldColumns({app_id: version}, what), app_id=app_id)
+    except UnsupportedChange as error:
+        # If somebody else changed the table, the next window finds it.
+        raise ApplyError(f"comments and keys of the source: {error}", hint=error.hint) from error
+
+
 def arrange(lake: LakeTable, layout: LakeLayout) -> None:
     """Commits what `lake` lacks of `layout`. Raises ApplyError, which says what cannot be."""
+    if not layout:
+        return
     found = _detail(lake)
     kinds = dict(lake.columns())
-    wanted = {name: value for name, value in layout.properties if found["properties"].get(name) != value}
+    # Delta keeps a property of this name as the comment of the table.
+    present = {**found["properties"], COMMENT: found["description"]}
+    wanted = {name: value for name, value in layout.properties if present.get(name) != value}
     for name, value in sorted(wanted.items()):
         # One at a time: Delta tracks rows in a command that sets nothing else, and says of none why it refuses it.
         try:

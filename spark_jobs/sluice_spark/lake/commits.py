@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from sluice_spark.lake.describing import Said, Told, told
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.layout import Field, is_floating
 
@@ -33,14 +34,15 @@ class Change(Protocol):
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
     """`fields` in place of the columns of the version that `base` read, with a version for each application id in
-    `markers`. `stated` are those of which Spark collects statistics (None: all that have any). No row is read or
-    written.
+    `markers`. `stated` are those of which Spark collects statistics (None: all that have any), and `said` is what the
+    table says of itself (None: as before). No row is read or written.
     """
 
     base: DeltaTransaction = field(repr=False, compare=False)
     fields: Sequence[Field]
     markers: Mapping[str, int]
     stated: Sequence[Field] | None = None
+    said: Said | None = None
     settings: ClassVar[Mapping[str, str]] = _NO_SETTINGS
 
     @property
@@ -50,7 +52,7 @@ class ColumnChange:
 
     def run(self, _: SparkSession) -> int:
         """See Change."""
-        return self.base.change_columns(self.fields, markers=self.markers, stated=self.stated)
+        return self.base.change_columns(self.fields, markers=self.markers, stated=self.stated, said=self.said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,23 @@ class StatedColumns:
         both: list[Field] = [one for one in fields if types.get(one["name"]) == one["type"]]
         both += [column for column in self.columns if is_floating(column)]
         return None if base.states(both) else ColumnChange(base, fields, self.markers, both)
+
+
+@dataclass(frozen=True, slots=True)
+class ToldColumns:
+    """Lets a table and its columns say what `told` is; nothing where they do."""
+
+    markers: Mapping[str, int]
+    told: Told
+
+    def edit(self, base: DeltaTransaction) -> ColumnChange | None:
+        """See Maker."""
+        before, said = base.fields(), base.said()
+        fields, now = told(before, said, self.told)
+        return None if (fields, now) == (before, said) else ColumnChange(base, fields, self.markers, said=now)
+
+
+Reshape = NewColumns | StatedColumns | ToldColumns
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice import faults
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.lake.commit_way import MERGE, CommitWay, NotDirect
-from sluice_spark.lake.commits import Change, ColumnChange, Marker, NewColumns, StatedColumns, Statement, Write
+from sluice_spark.lake.commits import Change, ColumnChange, Marker, NewColumns, Reshape, StatedColumns, Statement, Write
 from sluice_spark.lake.direct.commit import DirectTable, DirectWindow, FilledColumns, FirstRows
 from sluice_spark.lake.direct.edit import Edit, Maker
 from sluice_spark.lake.direct.table_folder import TableFolder
@@ -227,7 +227,7 @@ class LakeTable:
         self.way = CommitWay(maker.way)
         return True
 
-    def commit_newest(self, version: int, maker: Maker | NewColumns | StatedColumns, *, app_id: str = "") -> None:
+    def commit_newest(self, version: int, maker: Maker | Reshape, *, app_id: str = "") -> None:
         """Commits what `maker` makes of the newest version of the table, with the marker: nothing if it makes nothing.
         When another commit came in between, that one is examined, and an edit is made anew. Raises NotDirect before
         anything is committed.

@@ -46,7 +46,8 @@ class Window:
 
     `origins` has (name, LSN there) of transactions that replication brought to the source, by
     commit end LSN. `schema_version` is the newest one that began within the window (0: none): the
-    lake table gets its shape even when no row came in it.
+    lake table gets its shape even when no row came in it. A window without either is there because something else is
+    said of the table.
     """
 
     segments: tuple[Segment, ...]
@@ -222,10 +223,12 @@ class PendingChanges:
         if isinstance(body, Changes | Repair):
             segments = tuple(segment for segment in body.segments if segment.table_id == table_id)
         begun = [table.schema.version for table in entry.tables if table.table_id == table_id and table.schema]
-        if not segments and not begun:
+        described = any(table.table_id == table_id and table.described is not None for table in entry.tables)
+        if not segments and not begun and not described:
             return
         size = sum(segment.bytes for segment in segments)
-        identity = max(self._identity(one, schemas) for one in (*begun, *(file.schema_version for file in segments)))
+        numbers = (*begun, *(file.schema_version for file in segments))
+        identity = max((self._identity(one, schemas) for one in numbers), default=0)
         self.changes.append(
             empty._replace(
                 segments=segments,

@@ -26,6 +26,7 @@ from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
 from sluice.protocol.copy_rows import CopyPayloads
 from sluice.quoting import quote_identifier, quote_literal, quote_qualified
 from sluice.source.catalog import Catalog
+from sluice.source.rule_sql import text_sent
 from sluice.source.sessions import GROW_BUFFER, Connection, KnownSource, open_query, raise_result, translated
 from sluice.source.snapshot_export import bound
 from sluice.tables.catalog_diff import fingerprint
@@ -81,15 +82,13 @@ def copy_statement(schema: TableSchema, facts: TableFacts, blocks: BlockRange | 
     Casting to text instead of calling the output function would differ: char(n) loses its padding,
     boolean is spelled out.
     """
-    functions = {column.name: (column.output_function, column.base_type_oid) for column in facts.columns}
+    known = {column.name: column for column in facts.columns}
     fields = []
     for column in schema.columns:
-        if column.name not in functions:
+        if column.name not in known:
             raise SnapshotRaced(f"{schema.qualified_name} no longer has the column {column.name}")
-        function, base_type_oid = functions[column.name]
-        name = quote_identifier(column.name)
-        plain = base_type_oid in _ALREADY_TEXT or _in_binary(column)
-        fields.append(name if plain else f"pg_catalog.textin({function}({name}))")
+        plain = known[column.name].base_type_oid in _ALREADY_TEXT or _in_binary(column)
+        fields.append(quote_identifier(column.name) if plain else text_sent(known[column.name]))
     conditions = [where] if where else []
     source = quote_qualified(facts.schema, facts.name)
     only = "" if facts.relkind == "p" else "ONLY "

@@ -19,6 +19,7 @@ from sluice.contract.entries import Progress
 from sluice.contract.reasons import unpublished
 from sluice.contract.table_state import State
 from sluice.ingest.tables.ddl_signals import DdlSignals, Due, doubts
+from sluice.ingest.tables.described import DescribedTables
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.forgetting import Forgetting
 from sluice.ingest.tables.requests import Requests
@@ -74,6 +75,7 @@ class CatalogWatch:
         self._session = LazySession(options)
         self._published = PublishedTables(options.publication)
         self._tables = tables
+        self._described = DescribedTables(tables)
         self._forgetting = Forgetting(store, tables, lambda: log.stored)
         self.requests = Requests(store, tables, options.publication)
         self._configured = tables.configured
@@ -155,6 +157,7 @@ class CatalogWatch:
             and self._tables.states().get(str(oid)) is state
             and not self._tables.wants_to_move(state)
         }
+        self._described.turn(connection, published)
         self.requests.take(waiting, published)
         self._forgetting.turn(Catalog(connection))
         self._tables.wait_stored()

@@ -15,6 +15,7 @@ from functools import partial
 import structlog
 
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.description import Description
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import DROPPED, Reason
 from sluice.contract.resyncs import Cause, due
@@ -155,6 +156,10 @@ class FollowedTables:
         """EqualityLost, of every table whose rows are spooled, that of logical messages too."""
         for state in tuple(self.states().values()):
             self.mark_stale(int(state.table_id), reason, lsn=lsn, cause=cause)
+
+    def describe(self, oid: int, description: Description) -> bool:
+        """Described. False, too, while something that rows said of the table waits to be stored."""
+        return not self._is_ahead(oid) and self._apart_from_rows(events.Described(oid, description), oid)
 
     # snapshots
 

@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice_spark.lake.commit_way import NotDirect
+from sluice_spark.lake.describing import Said
 from sluice_spark.lake.layout import (
     Field,
     TableLayout,
@@ -121,6 +122,11 @@ class DeltaTransaction:
         fields: list[dict[str, Any]] = json.loads(str(self._snapshot.metadata().schemaString()))["fields"]
         return fields
 
+    def said(self) -> Said:
+        """What the table says of itself."""
+        metadata = self._snapshot.metadata()
+        return Said(str(metadata.description() or ""), dict(self._names.convert(metadata.configuration())))
+
     def files(self) -> Iterator[dict[str, Any]]:
         """The actions that added the files of this version."""
         checksum = self._snapshot.checksumOpt()
@@ -162,11 +168,17 @@ class DeltaTransaction:
         return int(done)
 
     def change_columns(
-        self, fields: Sequence[Field], *, markers: Mapping[str, int], stated: Sequence[Field] | None = None
+        self,
+        fields: Sequence[Field],
+        *,
+        markers: Mapping[str, int],
+        stated: Sequence[Field] | None = None,
+        said: Said | None = None,
     ) -> int:
         """Commits `fields` as the table's columns, with the markers. Those without an id of the
         column mapping are new ones, and get one from Delta. `stated` are those of which Spark collects
-        statistics (None: all that have any). Returns the version.
+        statistics (None: all that have any), and `said` is what the table says of itself (None: as before). Returns the
+        version.
         """
         names, before = self._names, self._snapshot.metadata()
         made = []
@@ -174,7 +186,7 @@ class DeltaTransaction:
             self._transaction.readTxn().addOne(app_id)
             made.append(names.marker(app_id, version, names.some(int(time.time() * 1000))))
         schema = names.data_type(json.dumps({"type": "struct", "fields": list(fields)}))
-        after = self._metadata(str(schema.json()), stated=stated)
+        after = self._metadata(str(schema.json()), stated=stated, said=said)
         if not after.equals(before):
             self._transaction.updateMetadata(*(after, False))
         return int(self._transaction.commit(names.seq(made), names.operations.UpdateSchema(before.schema(), schema)))
@@ -210,11 +222,17 @@ class DeltaTransaction:
             raise NotDirect("the lake table lacks a feature of new tables")
 
     def _metadata(
-        self, schema: str, *, properties: Mapping[str, str] | None = None, stated: Sequence[Field] | None = None
+        self,
+        schema: str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        stated: Sequence[Field] | None = None,
+        said: Said | None = None,
     ) -> Any:
         """Delta's metadata with other columns and properties, and statistics of `stated` (None: of all columns)."""
         names, before = self._names, self._transaction.metadata()
-        present = {**dict(names.convert(before.configuration())), **(properties or {})}
+        present = {**(said.properties if said is not None else names.convert(before.configuration()))}
+        present |= properties or {}
         fields = json.loads(schema)["fields"]
         if _is_mapped(present):
             named = [with_names(field) for field in fields]
@@ -226,7 +244,8 @@ class DeltaTransaction:
         configuration = names.map()
         for name, value in present.items():
             configuration.put(name, value)
-        copied = (before.id(), before.name(), before.description(), before.format(), schema)
+        description = before.description() if said is None else said.comment or None
+        copied = (before.id(), before.name(), description, before.format(), schema)
         after = (before.partitionColumns(), names.utils.toScalaMap(configuration), before.createdTime())
         return before.copy(*copied, *after)
 
