@@ -89,7 +89,7 @@ class SnapshotApply:
             raise UnsupportedChange("the snapshot has rows of several schema versions")
         schema = self._state.schemas[snapshot.schema_version]
         columns = snapshot_columns(self._options, self._state, schema.carried)
-        require_partitions(self._state.partitions, tuple(columns), schema.qualified_name)
+        require_partitions(self._state.layout.partition_by, tuple(columns), schema.qualified_name)
         faults.point("apply.read.after")
         if self._lake.place.version >= 0:
             uncluster(self._lake, [name for name, _ in columns])
@@ -113,8 +113,8 @@ class SnapshotApply:
     def _parts(self) -> SnapshotParts:
         if self._build is None:
             raise NotDirect("there is no place for parts")
-        if self._state.partitions:
-            raise NotDirect("the lake table has partitions")
+        if self._state.layout.partition_by or self._state.layout.without:
+            raise NotDirect("the lake table has partitions, or no column mapping or deletion vectors")
         return SnapshotParts(self._options, self._build, self._state)
 
     def _exchange(self, window: Window, columns: Sequence[tuple[str, str]]) -> bool:

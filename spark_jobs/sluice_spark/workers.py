@@ -18,15 +18,12 @@ from pyspark.sql import SparkSession
 
 from sluice.contract.entries import Opened
 from sluice.errors import Interrupted
-from sluice.manifest.targets import fed
-from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice.telemetry.logs import in_context
 from sluice_spark.applied_window import Applied
 from sluice_spark.kinds.kind import removals_are_sent
 from sluice_spark.kinds.registry import kind_of
 from sluice_spark.lake.arranging import Arrangements
-from sluice_spark.lake.describing import COMMENT, Told
 from sluice_spark.lake.expiring import expire_now
 from sluice_spark.lake.opening import Lake
 from sluice_spark.next_window import Ahead
@@ -82,14 +79,6 @@ class _Pool(ThreadPoolExecutor):
             return work(*args, **kwargs)
         finally:
             self._turns.slots.release()
-
-
-def _told(state: TableState, version: int) -> Told | None:
-    """What is said of a lake table that has come to the schema version `version` (0: that of its snapshot)."""
-    number = version or (state.snapshot.schema_version if state.snapshot is not None else 0)
-    schema = state.schemas.get(number)
-    has_comment = any(name == COMMENT for name, _ in fed(state).layout.properties)
-    return Told(state.described, schema, has_comment) if schema is not None else None
 
 
 class Workers:
@@ -183,8 +172,8 @@ class Workers:
             if expiry is not None:
                 expire_now(lake, expiry.column, expiry.seconds)
             anew = done.committed and (work.window.is_snapshot or work.window.schema_version > 0)
-            what = _told(state, max(done.schema_version, progress.schema_version))
-            unarranged = self._arrangements.turn(lake, fed(state).layout, what, anew=anew)
+            version = max(done.schema_version, progress.schema_version)
+            unarranged = self._arrangements.turn(lake, state, version, anew=anew)
             return replace(done, place=lake.place, unarranged=unarranged)
         finally:
             self._sessions.put(session)

@@ -19,6 +19,7 @@ from tests.bench import (
     long_log,
     long_run,
     memory,
+    plain,
     reading,
     replication,
     snapshots,
@@ -55,6 +56,7 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P21": fleet.p21,
     "P22": freshness.p22,
     "P23": idle.p23,
+    "P24": plain.p24,
     "PEERS1": streams.peers1,
     "PEERS4": copies.peers4,
 }

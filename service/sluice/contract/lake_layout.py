@@ -6,7 +6,7 @@ applier reads or commits. (Delta protocol: Table Features; Delta: table properti
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,13 @@ PROPERTIES = frozenset(
     }
 )
 """Of Delta's properties, those that a configuration may set. Names that begin otherwise are the user's own."""
+VECTORS, MAPPING = "delta.enableDeletionVectors", "delta.columnMapping.mode"
+WITHOUT = {VECTORS: "false", MAPPING: "none"}
+"""What the applier gives every lake table, and can do without where a reader does not know it, with the only value that
+a configuration may set. It holds for lake tables that are made from then on.
+"""
+_UNMAPPED = frozenset(" ,;{}()\n\t=.")
+"""Characters of names that Parquet files, or properties that name a column of them, do not take as they are."""
 _OURS = ("parquet.", "sluice.")
 _RESERVED = frozenset({"external", "is_managed_location", "location", "owner", "provider"})
 """Of Spark."""
@@ -48,6 +55,11 @@ class LakeLayout:
     cluster_by: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
 
+    @property
+    def without(self) -> frozenset[str]:
+        """Properties of `WITHOUT` that it has."""
+        return frozenset(name for name, _ in self.properties if name in WITHOUT)
+
     def __bool__(self) -> bool:
         return bool(self.properties or self.cluster_by or self.partition_by)
 
@@ -59,18 +71,32 @@ class LakeLayout:
         return LakeLayout(pairs, tuple(made.cluster_by), tuple(made.partition_by))
 
 
-def refused_property(name: str) -> str:
+PLAIN = LakeLayout()
+"""Of a lake table for which nothing is configured."""
+
+
+def refused_property(name: str, value: str = "") -> str:
     """Why a configuration may not set this property of a lake table, empty when it may."""
+    if name in WITHOUT:
+        return "" if value.lower() == WITHOUT[name] else f"{name} can be set here to {WITHOUT[name]} only"
     if name.lower().startswith("delta."):
         if name in PROPERTIES:
             return ""
         near = difflib.get_close_matches(name, PROPERTIES, n=1)
-        meant = f"; did you mean {near[0]}?" if near else f" (there are {', '.join(sorted(PROPERTIES))})"
+        meant = f"; did you mean {near[0]}?" if near else f" (there are {', '.join(sorted({*PROPERTIES, *WITHOUT}))})"
         return f"{name} is no property of Delta that can be set here{meant}"
     if name.lower() in _RESERVED:
         return f"{name} is reserved by Spark"
     if name.lower().startswith(_OURS):
         return f"{name} belongs to Sluice"
+    return ""
+
+
+def refused_unmapped(names: Iterable[str]) -> str:
+    """Why a lake table with columns of these names needs column mapping, empty when it does not."""
+    for name in names:
+        if _UNMAPPED & set(name):
+            return f"column {name!r} has a character in its name that needs {MAPPING}"
     return ""
 
 

@@ -205,6 +205,13 @@ TABLES: tuple[Kind, ...] = (
         "columns of the types date, integer and boolean that the lake table has",
     ),
     kind(
+        "target.properties",
+        "c",
+        Step.ELSEWHERE,
+        "a column has a name that a lake table without column mapping cannot have",
+        "another name of the column, a column rule that excludes it, or no `delta.columnMapping.mode` for this target",
+    ),
+    kind(
         "target.cluster_by",
         "cw",
         Step.ELSEWHERE,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from sluice.contract import keys, lake_names
+from sluice.contract.lake_layout import LakeLayout
 from sluice.contract.lake_names import LakeNames
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.table_state import State
@@ -37,8 +38,8 @@ class TargetState(TableState):
         return self.target.keeps_changes
 
     @property
-    def partitions(self) -> tuple[str, ...]:
-        return self.target.layout.partition_by
+    def layout(self) -> LakeLayout:
+        return self.target.layout
 
     @property
     def title(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sluice.contract.description import NOTHING, Description
 from sluice.contract.entries import Opened, Prepared
+from sluice.contract.lake_layout import PLAIN, LakeLayout
 from sluice.contract.reasons import Reason, sentence
 from sluice.contract.resyncs import Resyncs
 from sluice.contract.schema import TableSchema
@@ -104,9 +105,9 @@ class TableState:
         return False
 
     @property
-    def partitions(self) -> tuple[str, ...]:
-        """The columns by which the lake table is partitioned when it is made anew."""
-        return ()
+    def layout(self) -> LakeLayout:
+        """How the files of the lake table lie when it is made anew."""
+        return PLAIN
 
     @property
     def title(self) -> str:

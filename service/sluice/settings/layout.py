@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sluice.contract.lake_layout import MOST_CLUSTERED, LakeLayout, refused_property
+from sluice.contract.lake_layout import MOST_CLUSTERED, WITHOUT, LakeLayout, refused_property
 from sluice.settings.section import Section
 
 
@@ -16,10 +16,10 @@ def _spelled(value: Any) -> Any:
 
 
 def _settable(properties: dict[str, str]) -> dict[str, str]:
-    for name in properties:
-        if problem := refused_property(name):
+    for name, value in properties.items():
+        if problem := refused_property(name, value):
             raise ValueError(problem)
-    return properties
+    return {name: WITHOUT.get(name, value) for name, value in properties.items()}
 
 
 def _different(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from importlib import import_module
 
 from sluice.contract.evolution import refuse_alike
 from sluice.contract.lake_kinds import KINDS
+from sluice.contract.lake_layout import MAPPING, refused_unmapped
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
@@ -60,8 +61,13 @@ def other_kind(state: TableState, columns: Iterable[str]) -> Reason | None:
 
 
 def lake_columns(options: ApplyOptions, state: TableState, schema: TableSchema) -> list[tuple[str, str]]:
-    """The columns (name, Spark type) of the lake table of `state` in the version `schema`, in order."""
-    return kind_of(state, schema).columns(schema, metadata=options.metadata_columns)
+    """The columns (name, Spark type) of the lake table of `state` in the version `schema`, in order. Raises
+    UnsupportedChange for a name that they cannot have.
+    """
+    columns = kind_of(state, schema).columns(schema, metadata=options.metadata_columns)
+    if MAPPING in state.layout.without and (said := refused_unmapped(name for name, _ in columns)):
+        raise UnsupportedChange(f"{schema.qualified_name}: {said}", hint="correct properties in the configuration")
+    return columns
 
 
 def snapshot_columns(options: ApplyOptions, state: TableState, schema: TableSchema) -> list[tuple[str, str]]:

@@ -13,8 +13,9 @@ from functools import partial
 import structlog
 from pyspark.sql import Row
 
-from sluice.contract.lake_layout import LakeLayout, refused_column
+from sluice.contract.lake_layout import MAPPING, VECTORS, WITHOUT, LakeLayout, refused_column
 from sluice.errors import ApplyError, StoreError, UnsupportedChange
+from sluice.manifest.values import TableState
 from sluice_spark.lake.commits import ToldColumns
 from sluice_spark.lake.describing import COMMENT, Told
 from sluice_spark.lake.failures import SparkGone, translated_errors
@@ -24,6 +25,8 @@ from sluice_spark.lake.table import LakeTable
 
 AGAIN_SECONDS = 60.0
 """After a failure, the next attempt is made with a window that comes so much later."""
+
+_FEATURES = {VECTORS: "deletionVectors", MAPPING: "columnMapping"}
 
 _log = structlog.get_logger("sluice.apply")
 
@@ -37,18 +40,18 @@ class Arrangements:
         self._due: dict[str, float] = {}
         self._told: dict[str, Told] = {}
 
-    def turn(self, lake: LakeTable, layout: LakeLayout, what: Told | None, *, anew: bool) -> str | None:
-        """Arranges `lake` unless that was done; a table that was made `anew`, or of which something else is to be told
-        (`what`, None where that is not known), is arranged again. Returns why it does not lie as configured, empty when
-        it does, None when it is not its turn. Raises SparkGone, UnsupportedChange for what somebody else did to the
-        table.
+    def turn(self, lake: LakeTable, state: TableState, version: int, *, anew: bool) -> str | None:
+        """Arranges `lake`, which has come to the schema version `version` (0: that of its snapshot), unless that was
+        done; a table that was made `anew`, or of which something else is to be told, is arranged again. Returns why it
+        does not lie as configured, empty when it does, None when it is not its turn. Raises SparkGone,
+        UnsupportedChange for what somebody else did to the table.
         """
-        now = time.monotonic()
+        now, what = time.monotonic(), _told(state, version)
         anew = anew or self._told.get(lake.path) != what
         if lake.place.version < 0 or (not anew and now < self._due.get(lake.path, now)):
             return None
         failed = ""
-        for step in (partial(tell, lake, what), partial(arrange, lake, layout)):
+        for step in (partial(tell, lake, what), partial(arrange, lake, state.layout)):
             try:
                 step()
             except SparkGone:
@@ -61,6 +64,13 @@ class Arrangements:
         if what is not None:
             self._told[lake.path] = what
         return failed
+
+
+def _told(state: TableState, version: int) -> Told | None:
+    number = version or (state.snapshot.schema_version if state.snapshot is not None else 0)
+    schema = state.schemas.get(number)
+    has_comment = any(name == COMMENT for name, _ in state.layout.properties)
+    return Told(state.described, schema, has_comment) if schema is not None else None
 
 
 def require_partitions(partitions: Sequence[str], columns: Columns, name: str) -> None:
@@ -109,7 +119,7 @@ def arrange(lake: LakeTable, layout: LakeLayout) -> None:
     kinds = dict(lake.columns())
     # Delta keeps a property of this name as the comment of the table.
     present = {**found["properties"], COMMENT: found["description"]}
-    wanted = {name: value for name, value in layout.properties if present.get(name) != value}
+    wanted = {name: value for name, value in layout.properties if name not in WITHOUT and present.get(name) != value}
     for name, value in sorted(wanted.items()):
         # One at a time: Delta tracks rows in a command that sets nothing else, and says of none why it refuses it.
         try:
@@ -130,3 +140,7 @@ def arrange(lake: LakeTable, layout: LakeLayout) -> None:
         raise ApplyError(
             f"the lake table is {now}, and partition_by asks for {asked}", hint="`sluice resync` makes it again"
         )
+    for name in sorted(layout.without):
+        if _FEATURES[name] in found["tableFeatures"]:
+            what = f"the lake table has {_FEATURES[name]}, and keeps it while it is there: {name} does not hold"
+            raise ApplyError(what, hint="`sluice rebuild` makes it anew from the spool, or name another target")

@@ -4,9 +4,10 @@ to values of older rows. What can be followed at all is decided by `sluice.contr
 Owns that each step is one commit, with a marker that says which schema version it leads to: no version of
 the table has the columns of one schema version and the values of another. Where no older row needs it, the
 commit changes metadata alone: a column keeps its field in the data files under any name, a column that comes
-again gets a new one. Otherwise it writes the table anew: defaults of columns that came, names of marked
-values, types of which Delta has to write the values anew. Plain defaults need no job of Spark: the files of a
-table that is not large are written anew as its windows are, and rows keep their ids.
+again gets a new one (without column mapping such a step writes the table anew). Otherwise it writes the table
+anew: defaults of columns that came, names of marked values, types of which Delta has to write the values anew.
+Plain defaults need no job of Spark: the files of a table that is not large are written anew as its windows
+are, and rows keep their ids.
 
 Also owns that other columns identify the rows only where they tell them apart: before the commit that leads
 to such a version every key of the table is looked at, and one that is there twice or has no value refuses
@@ -34,9 +35,11 @@ from sluice.contract.evolution import (
     identified_since,
     steps,
 )
+from sluice.contract.lake_layout import MAPPING
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.arranging import uncluster
+from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.layout import Field
 from sluice_spark.lake.plan import Columns
@@ -250,9 +253,10 @@ def evolve(
             uncluster(lake, old.types.keys() - gone)
         wanted = values(found, old, new, with_defaults=not keeps_changes)
         change = partial(reshaped, old=old, new=new)
-        if wanted.constants and lake.fill_columns((app_id, stop), change, wanted.constants):
+        moves = _moves(lake, found, old, new)
+        if not moves and wanted.constants and lake.fill_columns((app_id, stop), change, wanted.constants):
             pass
-        elif wanted.types or (wanted and _any_row(lake, wanted.condition)):
+        elif moves or wanted.types or (wanted and _any_row(lake, wanted.condition)):
             text = f"SELECT {selection(lake.columns(), wanted, old, new)} FROM {lake.expression}"
             lake.write(app_id, stop, frame=lake.session.sql(text), mode="overwrite", new_schema=True)
         else:
@@ -260,6 +264,23 @@ def evolve(
         faults.point("apply.schema.altered")
         stands = stop
     return target
+
+
+def _moves(lake: LakeTable, found: Iterable[Step], old: Shape, new: Shape) -> bool:
+    """Whether a column comes to another name, or leaves one that may come again, in a table whose data files have the
+    names of columns: readers would find other values there.
+    """
+    if not any(isinstance(step, Renamed | Dropped) for step in found) and not _drops_fields(old, new):
+        return False
+    with translated_errors():
+        base = DeltaTransaction(lake.session, lake.path, newest=lake.place.version)
+        return base.said().properties.get(MAPPING, "none").lower() == "none"
+
+
+def _drops_fields(old: Shape, new: Shape) -> bool:
+    """Whether the structure of old rows in a changelog loses one."""
+    now = {column.name for column in new.schema.identity_columns}
+    return envelope.OLD in old.types and not {column.name for column in old.schema.identity_columns} <= now
 
 
 def _any_row(lake: LakeTable, condition: str) -> bool:

@@ -35,7 +35,7 @@ TABLE_PROPERTIES = {
     # there even if it does not write one: jobs of Spark, for which the window waits.
     "delta.checkpointInterval": str(IN_NO_COMMIT),
 }
-"""Of all tables that the applier makes."""
+"""Of all tables that the applier makes, but for what their layout does without."""
 Field = Mapping[str, Any]
 """A column in Delta's own spelling."""
 _STATED = "delta.dataSkippingStatsColumns"
@@ -116,18 +116,25 @@ def checkpoint_interval(path: str, properties: Mapping[str, str]) -> int:
     return own if stated >= IN_NO_COMMIT else max(1, stated)
 
 
+def made_with(without: Collection[str]) -> dict[str, str]:
+    """The properties of a table that is made anew, but for those `without` which it is to be."""
+    return {name: value for name, value in TABLE_PROPERTIES.items() if name not in without}
+
+
 def is_floating(column: Field) -> bool:
     """Whether it holds floating-point numbers, alone or inside of another type."""
     return bool(_floating(column))
 
 
-def _floating(column: Field) -> list[str]:
-    """Where data files have its floating-point numbers, empty parts for names that Delta has yet to give."""
-    path, kind = column["metadata"].get(_PHYSICAL, ""), column["type"]
+def _floating(column: Field, *, mapped: bool = True) -> list[str]:
+    """Where data files have its floating-point numbers, empty parts for names that Delta has yet to give. In a table
+    that is not `mapped` they have the names of columns.
+    """
+    path, kind = column["metadata"].get(_PHYSICAL, "" if mapped else column["name"]), column["type"]
     while isinstance(kind, dict) and kind["type"] == "array":
         path, kind = f"{path}.list.element", kind["elementType"]
     if isinstance(kind, dict):
-        return [f"{path}.{inner}" for child in kind.get("fields", ()) for inner in _floating(child)]
+        return [f"{path}.{inner}" for child in kind.get("fields", ()) for inner in _floating(child, mapped=mapped)]
     return [path] if kind in _FLOATING else []
 
 
@@ -141,12 +148,13 @@ def with_names(column: Field) -> Field:
     return {**column, "type": kind, "metadata": {_PHYSICAL: f"col-{uuid.uuid4()}", **column["metadata"]}}
 
 
-def statistics_properties(columns: Sequence[Field], *, present: Collection[str] = ()) -> dict[str, str]:
+def statistics_properties(columns: Sequence[Field], *, present: Mapping[str, str] = TABLE_PROPERTIES) -> dict[str, str]:
     """What keeps every writer of a table with these columns, Spark as well, from stating bounds of floating-point
-    numbers, and from dictionaries of them: Spark leaves out the other zero by one. `present` are names of properties
+    numbers, and from dictionaries of them: Spark leaves out the other zero by one. `present` are the properties
     that the table has.
     """
-    paths = [path for column in columns for path in _floating(column)]
+    mapped = present.get("delta.columnMapping.mode", "none").lower() != "none"
+    paths = [path for column in columns for path in _floating(column, mapped=mapped)]
     if not paths and _STATED not in present:
         return {}
     kinds = {column["name"]: column["type"] for column in columns[:LEADING]}

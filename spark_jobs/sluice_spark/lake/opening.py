@@ -97,7 +97,8 @@ class Lake:
                 beginnings=self._beginnings,
             ),
             replaces=self._options.replaces,
-            partitions=state.partitions,
+            partitions=state.layout.partition_by,
+            without=state.layout.without,
         )
 
     def build(self, state: TableState, session: SparkSession) -> BuildTable:

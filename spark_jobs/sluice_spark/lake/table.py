@@ -11,7 +11,7 @@ Also owns that no foreign change goes unnoticed: every version since the last lo
 before a window and after its commit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +32,7 @@ from sluice_spark.lake.disk_sync import sync_commits
 from sluice_spark.lake.examined_version import ExaminedVersion, belongs_to_others, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, refuse_late, tag
-from sluice_spark.lake.layout import NEITHER, TABLE_PROPERTIES, Field, is_floating, statistics_properties
+from sluice_spark.lake.layout import NEITHER, Field, is_floating, made_with, statistics_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text, table_at
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
@@ -69,15 +69,15 @@ class LakeTable:
         folder: TableFolder | None = None,
         replaces: Sequence[str] = (),
         partitions: Sequence[str] = (),
+        without: Collection[str] = (),
     ) -> None:
         """`log` is how the table's log is read, None: through Delta. In `folder` are its files. `replaces`: see
-        `belongs_to_others`. `partitions` are the columns by which the table is partitioned when it is made anew.
+        `belongs_to_others`. When it is made anew it has `partitions`, and is `without` these properties.
         """
         self.session = session
         self.path = path
         self.app_id = app_id
-        self._replaces = replaces
-        self._partitions = partitions
+        self._replaces, self._partitions, self._made_with = replaces, partitions, made_with(without)
         self.place = place or ExaminedVersion()
         self._based_on = self.place.marker
         """The marker that the next window follows."""
@@ -302,7 +302,7 @@ class LakeTable:
                 Path(self.path).mkdir(parents=True, exist_ok=True)
         with translated_errors():
             schema = struct(columns).json()
-        self.commit_newest(version, FirstRows(self._direct, schema, rows, TABLE_PROPERTIES))
+        self.commit_newest(version, FirstRows(self._direct, schema, rows, self._made_with))
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
         """Commits the rows and columns of `frame` as the table, there or not, with the marker `version`."""
@@ -323,7 +323,8 @@ class LakeTable:
             self.commit(Write((app_id, version), frame, self.path, mode))
             return
         columns = frame.schema.jsonValue()["fields"]
-        options = {"overwriteSchema": "true", **TABLE_PROPERTIES, **statistics_properties(columns)}
+        options = {"overwriteSchema": "true", **self._made_with}
+        options |= statistics_properties(columns, present=options)
         self._state(columns)
         settings = NEITHER if any(map(is_floating, columns)) else {}
         self.commit(Write((app_id, version), frame, self.path, mode, options, settings, self._partitions))

@@ -16,7 +16,6 @@ from functools import cache, partial
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Progress
-from sluice.contract.reasons import unpublished
 from sluice.contract.table_state import State
 from sluice.ingest.tables.ddl_signals import DdlSignals, Due, doubts
 from sluice.ingest.tables.described import DescribedTables
@@ -135,7 +134,7 @@ class CatalogWatch:
         wal_end = Catalog(connection).wal_end()
         for table in states.values():
             if int(table.table_id) not in published and table.table_id != messagetable.TABLE_ID:
-                self._tables.detach(int(table.table_id), unpublished(self._publication))
+                self._tables.leave(int(table.table_id), self._publication)
         seen: dict[str, int] = {}
         for oid, facts in published.items():  # after those that are gone, whose names and paths they may have
             known = states.get(str(oid))

@@ -17,7 +17,7 @@ import structlog
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.description import Description
 from sluice.contract.entries import Snapshot, Table
-from sluice.contract.reasons import DROPPED, Reason
+from sluice.contract.reasons import DROPPED, Reason, unpublished
 from sluice.contract.resyncs import Cause, due
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -143,6 +143,10 @@ class FollowedTables:
     def detach(self, oid: int, why: Reason | None) -> None:
         """TableGone."""
         self._unless_ahead(events.TableGone(oid, why), oid)
+
+    def leave(self, oid: int, publication: str) -> None:
+        """TableGone: the publication does not have it."""
+        self.detach(oid, unpublished(publication))
 
     def drop(self, oid: int) -> None:
         """TableGone: the source no longer has it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sluice.contract import envelope, keys
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.column_rules import nearest
-from sluice.contract.lake_layout import LEADING, refused_column
+from sluice.contract.lake_layout import LEADING, MAPPING, refused_column, refused_unmapped
 from sluice.contract.lake_targets import LakeTarget
 from sluice.findings import Finding
 from sluice.manifest.values import TableState
@@ -51,6 +51,9 @@ def examine_targets(
         yield from _tracked(facts, target, columns)
         added = {name: envelope.LAKE_TYPES[name] for name in target.added_columns(metadata=metadata)}
         types = {**columns.types, **added}
+        if MAPPING in target.layout.without and (said := refused_unmapped(types)):
+            where = keys.target_title(facts.schema, facts.name, target.name)
+            yield Finding("critical", "target.properties", where, said)
         for name in target.layout.partition_by:
             if said := _refused(name, types, columns, partitions=True):
                 yield _finding("target.partition_by", facts, target, name, said, types)

@@ -220,6 +220,14 @@ def test_floating_point_numbers_have_no_dictionary_by_the_names_of_data_files() 
     assert [name for name in found if "#" in name] == [f"parquet.enable.dictionary#{name}" for name in names]
 
 
+def test_without_column_mapping_data_files_have_the_names_of_columns() -> None:
+    array = {"type": "array", "elementType": "float", "containsNull": True}
+    old = {"type": "struct", "fields": [delta_field("x", "double"), delta_field("y", array)]}
+    found = statistics_properties([delta_field("x", "double"), delta_field("_sluice_old", old)], present={})
+    names = ["x", "_sluice_old.x", "_sluice_old.y.list.element"]
+    assert [name for name in found if "#" in name] == [f"parquet.enable.dictionary#{name}" for name in names]
+
+
 def test_a_floating_point_column_has_its_name_before_it_is_made() -> None:
     plain = delta_field("i", "long")
     made = with_names(delta_field("old", {"type": "struct", "fields": [delta_field("d", "double"), plain]}))
@@ -232,7 +240,7 @@ def test_a_floating_point_column_has_its_name_before_it_is_made() -> None:
 def test_a_table_without_floats_is_left_alone_unless_its_statistics_were_chosen_by_name() -> None:
     columns = [delta_field("a", "long"), MARKS]
     assert statistics_properties(columns) == {}
-    assert statistics_properties(columns, present={STATED}) == {
+    assert statistics_properties(columns, present={STATED: ""}) == {
         STATED: "`a`",
         "parquet.column.statistics.enabled": "true",
     }
