@@ -34,6 +34,18 @@ def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None
     assert broken == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_row_of_a_table_has_a_cell_for_each_column(page: Path) -> None:
+    assert markdown.uneven_rows(read(page)) == []
+
+
+def test_two_rows_in_one_line_and_text_behind_a_row_are_noticed() -> None:
+    head = "| a | b |\n|---|---|\n"
+    assert markdown.uneven_rows(f"{head}| `x|y` | 2 |\n| 3 | 4\\|5 |\n") == []
+    assert markdown.uneven_rows(f"{head}| 1 | 2 | | 3 | 4 |\n") == ["| 1 | 2 | | 3 | 4 |"]
+    assert markdown.uneven_rows(f"{head}| 1 | 2 | And then.\n") == ["| 1 | 2 | And then."]
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     reached: set[Path] = set()
     waiting = [ROOT / "README.md"]

@@ -54,3 +54,18 @@ def pages(root: Path) -> list[Path]:
     """Every page of the documentation."""
     first = [root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
     return [*first, *sorted((root / "docs").rglob("*.md"))]
+
+
+def uneven_rows(page: str) -> list[str]:
+    """The rows of tables that do not have as many cells as the head of their table, or text behind the last one."""
+    found, width, fenced = [], 0, False
+    for line in page.splitlines():
+        fenced ^= line.lstrip().startswith("```")
+        if fenced or not line.startswith("|"):
+            width = 0
+            continue
+        bars = len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", line)))
+        width = width or bars
+        if bars != width or not line.endswith("|"):
+            found.append(line)
+    return found
