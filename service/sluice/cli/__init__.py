@@ -66,10 +66,11 @@ def cli(invocation: Invocation) -> None:
     """Keep Delta Lake tables equal to PostgreSQL tables, continuously, from the write-ahead log.
 
     \b
-    First steps: sluice init shop          write shop/sluice.yaml, a file of variables and the SQL
-    for the role cd shop                   put your connection string and addresses into sluice.yaml
-    sluice check              see what is missing, and the SQL that fixes each finding sluice up
-    snapshot, stream and apply, all on this machine
+    First steps:
+      sluice init shop          write shop/sluice.yaml, a file of variables and the SQL for the role
+      cd shop                   put your connection string and addresses into sluice.yaml
+      sluice check              see what is missing, and the SQL that fixes each finding
+      sluice up                 snapshot, stream and apply, all on this machine
 
     Every command reads sluice.yaml, or the file that -c names. SLUICE_* variables override the file.
     """

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def blame(invocation: Invocation, table: str, key: tuple[str, ...], json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
-    """Show every version of one row in the spool: the position and time of its commit, the
-    transaction and its origin, the values, and the logical messages of that transaction. The output
-    contains your data.
+    """Show every version of one row that the spool has.
+
+    For each version it shows the position and time of its commit, the transaction and its origin,
+    the values, and the logical messages of that transaction. The output contains your data.
 
     Give the key as PostgreSQL prints it, with one argument for each of its columns. The command
     reads neither PostgreSQL nor the lake. It cannot show versions that pruning has deleted

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.group()
 @common
 def slot(invocation: Invocation) -> None:
-    """Look at the replication slot, drop it, move it forward, or go on with a new one.
+    """Show the replication slot, drop it, move it forward, or continue with a new one.
 
     \b
     Examples:

@@ -30,7 +30,7 @@ _COLUMNS = {
 @click.group()
 @common
 def spool(invocation: Invocation) -> None:
-    """Look into the spool: works while nothing runs, and needs neither PostgreSQL nor Spark.
+    """Inspect the spool. This works while nothing runs, and needs neither PostgreSQL nor Spark.
 
     \b
     Examples:
