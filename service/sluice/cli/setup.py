@@ -34,7 +34,7 @@ def setup(
     the slot exists, the server keeps WAL for it.
 
     The DDL signal is a set of event triggers that report in the stream that DDL ran. A database
-    needs it only once. Only --ddl-signal --apply creates it.
+    needs it only once. Sluice creates it only with --ddl-signal --apply.
 
     \b
     Examples:
