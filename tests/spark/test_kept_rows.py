@@ -144,7 +144,8 @@ def test_columns_that_exchanged_their_names_before_a_resync_stop_the_table(pipel
 @pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
 def test_rows_that_a_new_key_makes_one_live_once_after_a_resync(pipeline: Pipeline, target: dict[str, Any]) -> None:
     first, second, value = column("a", 1, INT4, key=True), column("b", 2, INT4, key=True), column("v", 3, INT4)
-    pipeline.begin(table_schema(first, second, value), *({"a": 1, "b": b, "v": b} for b in (1, 2, 3)))
+    rows: list[dict[str, Any]] = [{"a": 1, "b": b, "v": b} for b in (1, 2, 3)]
+    pipeline.begin(table_schema(first, second, value), *rows)
     _apply(pipeline, target)
     after = table_schema(first, column("b", 2, INT4), value, version=2)
     _with_other_columns(pipeline, after, [{"a": 1, "b": 2, "v": 2}])
