@@ -148,6 +148,7 @@ class Applier:
                 self._ledger,
                 poll_seconds=self._options.poll_seconds,
                 idle_seconds=self._options.idle_poll_seconds,
+                ending=self._options.ending,
             )
             self._maintenance = self._maintained()
             self._upkeep = self._kept(last_log.upkeep if last_log else SpoolUpkeep())
@@ -166,7 +167,7 @@ class Applier:
                     self._report()
                 try:
                     self._upkeep.start()
-                    self._intake.wakeup.listen(self._store)
+                    self._intake.listen()
                     self._loop()
                     self._telemetry.stopping()
                     if not self._stop.is_set():
@@ -212,6 +213,7 @@ class Applier:
             failed=lambda error: self._telemetry.note("apply", error),
             before=before,
             prune_seconds=self._options.prune_seconds,
+            ours=self._options.ending is None,
         )
 
     def _loop(self) -> None:
@@ -285,9 +287,7 @@ class Applier:
                 return
 
     def _wait_for_store(self, error: StoreUnavailable) -> None:
-        """The store's objects are still there when it answers again. With `once` the caller decides
-        about the next pass.
-        """
+        """The store's objects are there when it answers again. With `once` the caller decides about the next pass."""
         if self._options.once:
             raise error
         self._telemetry.note("apply", error)

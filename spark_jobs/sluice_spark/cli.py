@@ -23,15 +23,15 @@ from sluice.errors import ApplyError, ServiceError, UsageError
 from sluice.health.endpoint import CannotListen
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
-from sluice.store.opening import open_store
 from sluice.telemetry import logs
 from sluice.telemetry.crash import leave_no_values_behind
 from sluice.telemetry.metered_store import MeteredStore
-from sluice_spark import session
+from sluice_spark import replayed, session
 from sluice_spark.applier import Applier
 from sluice_spark.configuration import Configuration, with_present_keys
 from sluice_spark.lease import Lease
 from sluice_spark.options import ApplyOptions
+from sluice_spark.spool import opened
 from sluice_spark.telemetry import ApplyTelemetry
 
 ENVIRONMENT = "SLUICE_APPLY_OPTIONS"
@@ -115,9 +115,7 @@ def run(options: ApplyOptions, signalled: threading.Event) -> int:
         signal.signal(number, asked)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what starts reads what there is
     telemetry = ApplyTelemetry(options)
-    store = MeteredStore(
-        open_store(options.spool_uri, prefix=f"{options.pipeline}/", options=options.spool_options), telemetry.metrics
-    )
+    store = MeteredStore(opened(options.spool), telemetry.metrics)
     with _served(telemetry, options, store):
         session.fetch_jars(options, stopped=signalled.is_set)
         if signalled.is_set():
@@ -149,7 +147,10 @@ def run(options: ApplyOptions, signalled: threading.Event) -> int:
         )
         signal.signal(signal.SIGHUP, lambda *_: configuration.ask())
         try:
-            _apply(applier, rotated)
+            with replayed.watched(options, store):
+                _apply(applier, rotated)
+            if options.ending is not None:
+                replayed.finish(options, store, spark, stopped=signalled.is_set())
         finally:
             configuration.close()
             # An error ends the applier as well, and Spark may need as long to stop.

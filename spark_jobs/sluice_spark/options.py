@@ -7,12 +7,16 @@ repr.
 import dataclasses
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.contract import applied, lake_kinds
 from sluice.contract.lake_targets import LakeTarget
+from sluice.contract.replay import NOTES
 from sluice.errors import UsageError
+from sluice.manifest.ending import Ending
+from sluice_spark import storage
+from sluice_spark.spool import StorePrefix
 
 AUTO = "auto"
 WAYS = (AUTO, *applied.WAYS)
@@ -38,6 +42,8 @@ class ApplyOptions:
     once every live table is complete through it, `once` once everything in the manifest at start is
     applied. What is applied stays in the spool for `retention_seconds`, None for ever.
     The lake tables `rebuild` (schema.table) are removed first, and made again from the spool.
+    With a `last_seq` the spool belongs to another applier, and is read only: the lake gets what the manifest has
+    through that entry, of whose transactions those count that ended through `last_lsn`.
     The lease lasts `lease_seconds`, or `idle_lease_seconds` while the applier has nothing to do, where that is more;
     what may go of the spool is looked for every `prune_seconds`.
     `stop_seconds` is all that a stop may take, from the signal on. `listen` is where metrics and
@@ -84,6 +90,8 @@ class ApplyOptions:
     once: bool = False
     rebuild: tuple[str, ...] = ()
     until_lsn: int = 0
+    last_seq: int = 0
+    last_lsn: int = 0
     lease_seconds: float = 30.0
     idle_lease_seconds: float = 0.0
     prune_seconds: float = 60.0
@@ -114,6 +122,30 @@ class ApplyOptions:
     def left_behind_seconds(self) -> float:
         """For so long the lease of a killed process may keep the next one from the lake, its start included."""
         return max(self.lease_seconds, self.idle_lease_seconds) + START_SECONDS
+
+    @property
+    def ending(self) -> Ending | None:
+        """Behind which nothing of the manifest is known."""
+        return Ending(self.last_seq, self.last_lsn) if self.last_seq else None
+
+    @property
+    def spool(self) -> StorePrefix:
+        """The pipeline's prefix of the spool."""
+        given = tuple(sorted(self.spool_options.items()))
+        notes = replace(self.lake, prefix=NOTES) if self.last_seq else None
+        return StorePrefix(self.spool_uri, f"{self.pipeline}/", given, notes)
+
+    @property
+    def lake(self) -> StorePrefix:
+        """All that lies below the lake's address."""
+        return StorePrefix(self.lake_uri, "", tuple(sorted(self.lake_options.items())))
+
+    @property
+    def scratch_path(self) -> str:
+        """Where Spark sees what this process keeps below `apply/`."""
+        if self.last_seq:
+            return storage.join(self.lake_uri, NOTES.rstrip("/"))
+        return storage.join(self.spool_uri, self.pipeline)
 
     def targets_of(self, qualified_name: str) -> tuple[LakeTarget, ...]:
         """The lake tables that are configured for a table, by name."""

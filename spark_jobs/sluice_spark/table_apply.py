@@ -27,7 +27,7 @@ from sluice_spark.lake.rows_to_commit import SparkHandover
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.next_window import Ahead, Planned
 from sluice_spark.options import ApplyOptions
-from sluice_spark.read.changes import Count, Taken, WindowChanges, versions_in
+from sluice_spark.read.changes import NEWEST, Count, Taken, WindowChanges, versions_in
 from sluice_spark.read.window import Window, visible
 from sluice_spark.snapshot_apply import SnapshotApply
 
@@ -208,7 +208,8 @@ class TableApply:
     def _changes_of(self, window: Window) -> WindowChanges:
         after_lsn = self._state.after_lsn(window.last_seq)
         segments = visible(window.segments, snapshot_lsn=after_lsn)
-        return WindowChanges(self._store, segments, self._state.schemas, after_lsn)
+        until_lsn = self._options.last_lsn or NEWEST
+        return WindowChanges(self._store, segments, self._state.schemas, after_lsn, until_lsn=until_lsn)
 
     def _read_at_once(self, changes: WindowChanges) -> Taken | None:
         return None if self._options.distributes(self._name) else changes.within(self._options.max_memory_bytes)
@@ -230,14 +231,18 @@ class TableApply:
         older = {segment.schema_version for segment in changes.segments if segment.schema_version <= known}
         newer = [segment for segment in changes.segments if segment.schema_version > known]
         found = [self._state.schemas[number] for number in sorted(older)]
-        return found + (self._distribution.versions(newer, after_lsn=changes.after_lsn) if newer else [])
+        return found + (self._distribution.versions(newer, changes) if newer else [])
 
     def _distributed(self, changes: WindowChanges, schema: TableSchema, window: Window) -> Count | None:
         """Commits a large window by Spark's executors; None when they cannot."""
         if not self._options.may_distribute(self._name):
             return None
         with self._distribution.window(
-            changes.segments, schema, after_lsn=changes.after_lsn, origins=window.origins
+            changes.segments,
+            schema,
+            after_lsn=changes.after_lsn,
+            until_lsn=changes.until_lsn,
+            origins=window.origins,
         ) as distributed:
             if not self._lake.commit_window(window.last_seq, distributed):
                 return None

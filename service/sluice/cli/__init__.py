@@ -24,6 +24,7 @@ from sluice.cli import (
     plan,
     query,
     rebuild,
+    replay,
     run,
     setup,
     slot,
@@ -43,7 +44,7 @@ _GROUPS = {
     "Run": (up.up, run.run, apply.apply, drain.drain, fleet.fleet),
     "Inspect": (status.status, tables.tables, plan.plan, verify.verify, spool.spool),
     "Query": (query.query, views.views, wait.wait, blame.blame),
-    "Repair": (tables.tables.commands["resync"], rebuild.rebuild, slot.slot),
+    "Repair": (tables.tables.commands["resync"], rebuild.rebuild, replay.replay, slot.slot),
     "Configure": (config.config, jars.jars, completion.completion, version.version),
 }
 

@@ -22,6 +22,7 @@ from sluice.settings.display import fingerprint
 from sluice.settings.reload import fixed
 
 if TYPE_CHECKING:
+    from sluice.contract.replay import Replay
     from sluice.health.reporter import Reporter
     from sluice.ingest.options import IngestOptions
     from sluice.source.sessions import SourceOptions
@@ -215,6 +216,27 @@ def apply_options(
         "config_hash": fingerprint(settings),
     }
     return json.dumps(options)
+
+
+def replay_options(
+    settings: Settings, record: "Replay", *, lake_uri: str, others: Sequence[str], log_format: str, log_level: str
+) -> str:
+    """How the tables of `record` are made in another lake, in the same form. The lake gets none of the tables
+    `others` (schema.table). Holds secrets, as that does.
+    """
+    options = json.loads(apply_options(settings, log_format=log_format, log_level=log_level, once=True))
+    none: dict[str, Any] = {name: {"targets": []} for name in others}
+    own = {
+        "lake_uri": lake_uri,
+        "replaces": (),
+        "tables": {**options["tables"], **none},
+        "last_seq": record.seq,
+        "last_lsn": record.lsn,
+        # Its files are those of the replay, and nobody removes any.
+        "maintenance_share": 0.0,
+        "listen": "",
+    }
+    return json.dumps({**options, **own})
 
 
 def applier_command() -> list[str]:

@@ -5,6 +5,8 @@ entry it stands on and is used only if that entry is there with that hash. An un
 passed over for an older one; one that contradicts its entry is ManifestCorrupt.
 """
 
+from collections.abc import Callable
+
 from sluice.contract import codec, keys
 from sluice.contract.entries import digest
 from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing
@@ -32,14 +34,13 @@ def write(store: ObjectStore, state: PipelineState) -> None:
         return
 
 
-def newest(store: ObjectStore) -> PipelineState:
-    """The state of the newest readable checkpoint, the empty state if there is none or what follows
-    it was pruned. Raises
-    ManifestCorrupt, FormatTooNew, StoreError.
+def newest(store: ObjectStore, *, wanted: Callable[[PipelineState], bool] = lambda _: True) -> PipelineState:
+    """The state of the newest readable checkpoint that is `wanted`, the empty state if there is none or what follows
+    it was pruned. Raises ManifestCorrupt, FormatTooNew, StoreError.
     """
     for key in sorted(store.list(keys.CHECKPOINTS), reverse=True):
         state = _read(store, key)
-        if state is None:
+        if state is None or not wanted(state):
             continue
         found = entry_lookup.find(store, state.seq)
         if found is None and state.seq <= horizon.floor_seq(store):

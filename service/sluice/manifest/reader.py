@@ -6,12 +6,13 @@ number, never a run with a hole, whether the entries are objects of their own or
 however many move from the one to the other meanwhile. It must not write.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sluice.contract import keys
 from sluice.contract.entries import Entry, digest
 from sluice.errors import ManifestCorrupt
 from sluice.manifest import checkpoint, entry_lookup, horizon
+from sluice.manifest.ending import Ending
 from sluice.manifest.entry_lookup import Link
 from sluice.manifest.state import check_positions, reduce
 from sluice.manifest.values import PipelineState
@@ -102,9 +103,20 @@ def load_state(store: ObjectStore, *, known: PipelineState | None = None) -> Pip
     earlier state of the same manifest, what follows that one is enough. Raises ManifestCorrupt,
     FormatTooNew, StoreError.
     """
-    state = known if known is not None and _is_followed(store, known) else _stored(store)
+    state = known if known is not None and _is_followed(store, known) else stored(store)
     for entry, sha256 in read_entries(store, after_seq=state.seq, previous_sha256=state.previous_sha256 or None):
         state = reduce(state, entry, sha256)
+    return state
+
+
+def load_ending(store: ObjectStore, ending: Ending) -> PipelineState:
+    """The state of the manifest as it ends there. Raises ManifestCorrupt, FormatTooNew, StoreError."""
+    state = stored(store, wanted=lambda known: known.seq < ending.seq)
+    previous, limit = state.previous_sha256 or None, ending.seq - state.seq
+    for entry, sha256 in read_entries(store, after_seq=state.seq, previous_sha256=previous, limit=limit):
+        state = reduce(state, entry, sha256) if entry.seq < ending.seq else ending.state(state, entry, sha256)
+    if state.seq < ending.seq:
+        raise _missing(store, state.seq + 1)
     return state
 
 
@@ -121,9 +133,11 @@ def _is_followed(store: ObjectStore, state: PipelineState) -> bool:
     return not link.is_opening or state.seq > horizon.floor_seq(store)
 
 
-def _stored(store: ObjectStore) -> PipelineState:
-    """A state from which every entry is there, the newest one that is stored."""
-    state = checkpoint.newest(store)
+def stored(store: ObjectStore, *, wanted: Callable[[PipelineState], bool] = lambda _: True) -> PipelineState:
+    """A state from which every entry is there, the newest one that is stored and `wanted`; or, without any, that in
+    front of the first entry. Raises ManifestCorrupt, FormatTooNew, StoreError.
+    """
+    state = checkpoint.newest(store, wanted=wanted)
     if state.seq <= horizon.floor_seq(store):
         return horizon.base(store)  # checkpoints could not be written, or read, for so long
     return state

@@ -4,11 +4,12 @@ Invariant: a table is called rebuildable only when every object that its entries
 pruned is named. Reads only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sluice.contract.entries import Changes, Entry, Repair, Segment, Snapshot
 from sluice.errors import UsageError
+from sluice.manifest.ending import begins
 from sluice.manifest.reader import pruned_through, read_entries
 from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
@@ -32,21 +33,51 @@ def plan(store: ObjectStore, state: PipelineState, table: TableState) -> Rebuild
     """What `table` would be made of. Raises UsageError when the spool does not have all of it, or the table is none
     that is applied, ManifestCorrupt, FormatTooNew, StoreError.
     """
-    name = f"{table.schema_name}.{table.table_name}"
+    return plans(store, state, [table])[table.table_id]
+
+
+def plans(store: ObjectStore, state: PipelineState, tables: Iterable[TableState]) -> dict[str, Rebuild]:
+    """The same of several tables, by id: all through the entry of `state`, and what ended through its position."""
+    wanted = {table.table_id: table for table in tables}
+    floor = pruned_through(store)
+    for table in wanted.values():
+        _require_beginning(table, floor=floor)
+    segments: dict[str, dict[str, Segment]] = {table_id: {} for table_id in wanted}
+    first = min((table.generation_seq for table in wanted.values()), default=state.seq + 1)
+    for entry, _ in read_entries(store, after_seq=first - 1, limit=state.seq - first + 1):
+        for table_id, table in wanted.items():
+            if entry.seq >= table.generation_seq:
+                found = (segment for segment in segments_of(entry, table) if begins(segment) <= state.through_lsn)
+                segments[table_id].update((segment.key, segment) for segment in found)
+    for table_id, table in wanted.items():
+        _require_objects(store, table, segments[table_id])
+    return {
+        table_id: Rebuild(
+            table.generation_seq,
+            state.seq,
+            len(segments[table_id]),
+            sum(segment.bytes for segment in segments[table_id].values()),
+        )
+        for table_id, table in wanted.items()
+    }
+
+
+def _require_beginning(table: TableState, *, floor: int) -> None:
+    name = table.source_name
     hint = _ANEW.format(table=name)
     if not table.is_applied:
         raise UsageError(f"{name} is {table.state}, and its changes are not applied now", hint=hint)
     if not table.schemas:
         raise UsageError(f"{name} has no snapshot yet", hint="the applier will make its lake table by itself")
-    floor = pruned_through(store)
     if table.generation_seq <= floor:
         raise UsageError(
             f"the snapshot of {name} began with entry {table.generation_seq}, and the spool begins after entry {floor}",
             hint=hint,
         )
-    segments: dict[str, Segment] = {}
-    for entry, _ in read_entries(store, after_seq=table.generation_seq - 1, limit=state.seq - table.generation_seq + 1):
-        segments.update((segment.key, segment) for segment in segments_of(entry, table))
+
+
+def _require_objects(store: ObjectStore, table: TableState, segments: Mapping[str, Segment]) -> None:
+    name = table.source_name
     missing = [
         key
         for key, size in zip(segments, together(store.size, list(segments), threads=THREADS), strict=True)
@@ -56,9 +87,8 @@ def plan(store: ObjectStore, state: PipelineState, table: TableState) -> Rebuild
         raise UsageError(
             f"{len(missing)} of the {len(segments)} segments of {name} are not in the spool any more, {missing[0]} "
             "is the first",
-            hint=hint,
+            hint=_ANEW.format(table=name),
         )
-    return Rebuild(table.generation_seq, state.seq, len(segments), sum(segment.bytes for segment in segments.values()))
 
 
 def segments_of(entry: Entry, table: TableState) -> Iterator[Segment]:

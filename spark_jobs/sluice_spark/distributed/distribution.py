@@ -11,18 +11,18 @@ from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError, StoreError
 from sluice.manifest.values import TableState
-from sluice_spark import storage
 from sluice_spark.distributed import partition_stage, snapshot_chunks, snapshot_rows, touched_keys
 from sluice_spark.distributed.arrival import Arrival
 from sluice_spark.distributed.stages import Stages, results
-from sluice_spark.distributed.task import StorePrefix, WindowTask, in_bins
+from sluice_spark.distributed.task import WindowTask, in_bins
 from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.distributed.window import DistributedWindow
 from sluice_spark.kinds.registry import kind_of
 from sluice_spark.lake.rows_to_commit import SCRATCH
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.options import ApplyOptions
-from sluice_spark.read.changes import NEWEST
+from sluice_spark.read.changes import NEWEST, WindowChanges
+from sluice_spark.spool import StorePrefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Distribution:
             Stages(self.lake.session),
             task,
             table=self.lake.expression,
-            spool_path=storage.join(self.options.spool_uri, self.options.pipeline),
+            spool_path=self.options.scratch_path,
             appends=task.kind.only_adds(segments, schema, removals_sent=self.removals_sent),
             memory=self.options.max_memory_bytes,
         )
@@ -162,10 +162,10 @@ class Distribution:
         """Bytes of decoded rows that a task holds."""
         return self._task([], self.state.schemas[self.state.schema_version], after_lsn=0).limit
 
-    def versions(self, segments: Iterable[Segment], *, after_lsn: int) -> list[TableSchema]:
-        """The schema versions of `segments` of which there is a change, ascending."""
+    def versions(self, segments: Iterable[Segment], changes: WindowChanges) -> list[TableSchema]:
+        """The schema versions of `segments`, some of those of `changes`, of which there is one, ascending."""
         newest = self.state.schemas[self.state.schema_version]
-        task = self._task(list(segments), newest, after_lsn=after_lsn)
+        task = self._task(list(segments), newest, after_lsn=changes.after_lsn, until_lsn=changes.until_lsn)
         stages = Stages(self.lake.session)
         try:
             found = results(stages.collected(stages.first(partition_stage.versions, task, tasks=len(task.bins))))
@@ -175,8 +175,7 @@ class Distribution:
 
     @property
     def _spool(self) -> StorePrefix:
-        options = self.options
-        return StorePrefix(options.spool_uri, f"{options.pipeline}/", tuple(sorted(options.spool_options.items())))
+        return self.options.spool
 
     def _task(
         self,
@@ -195,7 +194,7 @@ class Distribution:
         )
         return WindowTask(
             spool=self._spool,
-            lake=StorePrefix(options.lake_uri, "", tuple(sorted(options.lake_options.items()))),
+            lake=options.lake,
             table_folder=self.folder,
             scratch=f"{SCRATCH}{uuid.uuid4().hex}/",
             bins=in_bins(segments, slots=Stages(session).slots),

@@ -16,11 +16,11 @@ from sluice import faults
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice_spark.distributed.stages import Piece, Stages, as_declared, stamped
-from sluice_spark.distributed.task import StorePrefix
 from sluice_spark.distributed.touched_keys import Untouched
 from sluice_spark.kinds.kind import Kind
 from sluice_spark.lake.rows_to_commit import struct
 from sluice_spark.read.changes import read_rows, snapshot_tables
+from sluice_spark.spool import StorePrefix
 
 _NO_COLUMNS = pa.schema([])
 BIN_BYTES = 64 * 1024 * 1024

@@ -5,15 +5,12 @@ every repr, and no path of the driver's machine is among them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
-from sluice.store.base import ObjectStore
-from sluice.store.opening import open_store
 from sluice_spark.fold.spill import Versioned
 from sluice_spark.kinds.kind import Kind
 from sluice_spark.lake.direct.data_files import FileWriter, Written
@@ -21,6 +18,7 @@ from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.layout import TableLayout
 from sluice_spark.read.changes import NEWEST, WindowChanges
 from sluice_spark.read.projection import Projection
+from sluice_spark.spool import StorePrefix
 
 _LEAST_BIN, _MOST_BIN = 1024 * 1024, 32 * 1024 * 1024
 _BINS_A_SLOT = 4
@@ -28,24 +26,6 @@ _BINS_A_SLOT = 4
 
 UNKNOWN = TableLayout((), {})
 """Before the table was looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class StorePrefix:
-    """A prefix of a store, as `open_store` takes it."""
-
-    uri: str
-    prefix: str
-    options: tuple[tuple[str, str], ...] = field(repr=False)
-
-    def open(self) -> ObjectStore:
-        """The same one for the life of an executor's process."""
-        return _opened(self)
-
-
-@lru_cache(maxsize=16)
-def _opened(place: StorePrefix) -> ObjectStore:
-    return open_store(place.uri, prefix=place.prefix, options=dict(place.options))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 from sluice.contract import envelope
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice_spark.distributed.stages import RESULT, Piece
-from sluice_spark.distributed.task import StorePrefix, WindowTask
+from sluice_spark.distributed.task import WindowTask
 from sluice_spark.fold.partition import hash_rows, identifying
 from sluice_spark.fold.row_identity import Claims, number_rows, whole
+from sluice_spark.spool import StorePrefix
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from sluice.manifest.reader import identity
 from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
-from sluice.store.opening import open_store
 from sluice_spark import storage
 from sluice_spark.lake.build import BuildTable, folder_name
 from sluice_spark.lake.commit_way import DIRECT
@@ -29,6 +28,7 @@ from sluice_spark.lake.rows_to_commit import SCRATCH, SparkHandover, forget_scra
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.lake.warm_up import warm_up
 from sluice_spark.options import AUTO, ApplyOptions
+from sluice_spark.spool import opened
 
 FILES_KEPT = 50_000
 """Data files whose actions are kept in memory, over all tables: about two kilobytes each."""
@@ -52,7 +52,7 @@ class Lake:
         self._options = options
         self._store = store
         self.require_owner = self._before_commit = before_commit
-        self.files = open_store(options.lake_uri, options=options.lake_options)
+        self.files = opened(options.lake)
         """All that lies below the lake's address."""
         self.keys = KeyCache(options.key_cache_bytes)
         self._direct: OrderedDict[str, DirectTable] = OrderedDict()
@@ -170,15 +170,15 @@ class Lake:
 
     def handover(self, session: SparkSession) -> SparkHandover:
         """The way of rows to `session`."""
-        path = storage.join(self._options.spool_uri, self._options.pipeline)
-        return SparkHandover(session, self._store, path=path, memory=self._options.max_memory_bytes)
+        options = self._options
+        return SparkHandover(session, self._store, path=options.scratch_path, memory=options.max_memory_bytes)
 
     def warm_up(self, session: SparkSession) -> None:
         """Runs what windows will run, in a table of its own below the scratch of the spool, which
         executors see wherever they are. Raises ApplyError, StoreError.
         """
         folder = f"{SCRATCH}warm-up/{uuid.uuid4().hex}"
-        path = storage.join(self._options.spool_uri, f"{self._options.pipeline}/{folder}")
+        path = f"{self._options.scratch_path}/{folder}"
         try:
             with translated_errors():
                 warm_up(session, path, store=self._store, folder=f"{folder}/", require_owner=self._before_commit)

@@ -243,7 +243,7 @@ class Maintenance:
     def _others(self, path: str) -> list[str]:
         options, tables = self._options, self._ledger.state.tables.values()
         lakes = (storage.join(options.lake_uri, table.path) for table in tables if table.path != path)
-        return [f"{place}/" for place in (storage.join(options.spool_uri, options.pipeline), *lakes)]
+        return [f"{place}/" for place in (options.scratch_path, *lakes)]
 
     def _facts(self) -> Iterator[TableFacts]:
         at, options, ledger = time.time(), self._options, self._ledger

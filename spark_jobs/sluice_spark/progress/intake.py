@@ -8,7 +8,8 @@ source do not matter. For one thread.
 """
 
 from sluice import faults
-from sluice.contract.entries import Progress
+from sluice.contract.entries import Entry, Progress
+from sluice.manifest.ending import Ending
 from sluice.manifest.reader import read_entries
 from sluice.store.base import ObjectStore
 from sluice_spark.progress.ledger import Ledger
@@ -32,11 +33,21 @@ HEARD_SECONDS = 60.0
 
 class Intake:
     """Fills `ledger` from the manifest in `store`, with a look every `poll_seconds`; while nothing changes the pauses
-    grow to `idle_seconds`, which is more than `poll_seconds` where a look costs money.
+    grow to `idle_seconds`, which is more than `poll_seconds` where a look costs money. Nothing is read behind an
+    `ending`, and nobody is heard who rings.
     """
 
-    def __init__(self, store: ObjectStore, ledger: Ledger, *, poll_seconds: float, idle_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        ledger: Ledger,
+        *,
+        poll_seconds: float,
+        idle_seconds: float = 0.0,
+        ending: Ending | None = None,
+    ) -> None:
         self._store = store
+        self._ending = ending
         self._ledger = ledger
         self.wakeup = Wakeup()
         """Who rings for entries."""
@@ -54,6 +65,11 @@ class Intake:
         self._catching_up = True
         self.next_look = BEFORE
         """When the next look is due, on the loop's clock."""
+
+    def listen(self) -> None:
+        """Hears the ingest of this machine from now on, until `wakeup` is closed."""
+        if self._ending is None:
+            self.wakeup.listen(self._store)
 
     def read(self, *, now: float, rung: int = 0) -> bool:
         """Reads what is due at `now`, and through entry `rung`, for which ingest rang. True when there may be more to
@@ -81,11 +97,13 @@ class Intake:
             self._since = now
         previous_sha256 = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
         limit = min(READ_AT_ONCE, rung - ledger.read_seq) if rung else READ_AT_ONCE
+        if self._ending is not None:
+            limit = max(0, min(limit, self._ending.seq - ledger.read_seq))
         count = changes = 0
         for entry, sha256 in read_entries(
             self._store, after_seq=ledger.read_seq, previous_sha256=previous_sha256 or None, limit=limit, gaps=gaps
         ):
-            ledger.take_in(entry, sha256, since=self._since)
+            ledger.take_in(self._seen(entry), sha256, since=self._since)
             count += 1
             changes += not isinstance(entry.body, Progress)
         faults.point("apply.entries.read")
@@ -98,6 +116,9 @@ class Intake:
         if changes or self._changed_at == BEFORE:
             self._changed_at = now
         self.next_look = now + self._pause(now - self._changed_at, apart=apart if changes else 0.0)
+
+    def _seen(self, entry: Entry) -> Entry:
+        return entry if self._ending is None else self._ending.cut(entry)
 
     def _pause(self, quiet: float, *, apart: float) -> float:
         """After `quiet` seconds without a change, or after one that came `apart` from the one before."""
@@ -113,7 +134,7 @@ class Intake:
             for entry, _ in read_entries(
                 self._store, after_seq=seq - 1, limit=min(READ_AT_ONCE, self._ledger.read_seq - seq + 1)
             ):
-                self._ledger.take_again(table_id, entry)
+                self._ledger.take_again(table_id, self._seen(entry))
                 count += 1
                 if self._ledger.tables[table_id].pending.halted_seq == entry.seq:
                     break

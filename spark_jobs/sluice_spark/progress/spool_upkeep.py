@@ -41,7 +41,7 @@ _log = structlog.get_logger("sluice.apply")
 
 
 class Upkeep:
-    """Works from `start` to `stop`."""
+    """Works from `start` to `stop`; not at all on a spool that is not `ours`."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Upkeep:
         failed: Callable[[BaseException], None],
         before: SpoolUpkeep,
         prune_seconds: float = PRUNE_SECONDS,
+        ours: bool = True,
     ) -> None:
         """`require_owner` raises when this process may not write any more, `state` is one that the
         manifest has come to, and `failed` hears of every error; all from this thread. `before` is what the
@@ -60,7 +61,7 @@ class Upkeep:
         """
         self.report = before
         """How it goes. Any thread may read it."""
-        self._store = store
+        self._store, self._ours = store, ours
         self._state = state
         self._retention_seconds = retention_seconds
         self._floor_seq: int | None = None
@@ -76,7 +77,8 @@ class Upkeep:
         self._thread = threading.Thread(target=in_context(self._run), name="upkeep", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        if self._ours:
+            self._thread.start()
 
     def finish(self, stop: threading.Event) -> None:
         """Does without pauses what there is to do now, until `stop`: a process that ends with the backlog may
@@ -91,7 +93,8 @@ class Upkeep:
         """Returns soon. What is under way ends by itself, or is done again by the next applier."""
         self._done.set()
         self._woken.set()
-        self._thread.join(STOP_SECONDS)
+        if self._ours:
+            self._thread.join(STOP_SECONDS)
 
     def _may_go_on(self) -> None:
         if self._done.is_set():

@@ -16,7 +16,7 @@ from sluice.contract.reasons import sentence
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, UnsupportedChange, UsageError
 from sluice.manifest import rebuilding
-from sluice.manifest.reader import load_state, objects_pruned_through, pruned_through
+from sluice.manifest.reader import load_ending, load_state, objects_pruned_through, pruned_through
 from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.kinds.registry import kind_of
@@ -43,10 +43,12 @@ def open_ledger(
     FormatTooNew, StoreError; UsageError when a table cannot be made again as the options ask.
     """
     # In this order: what is pruned after the state was read is not needed by it.
-    ledger, floor_seq = Ledger(options, load_state(store)), pruned_through(store)
+    manifest = load_ending(store, options.ending) if options.ending is not None else load_state(store)
+    ledger, floor_seq = Ledger(options, manifest), pruned_through(store)
     horizon_seq = objects_pruned_through(store)
     if options.rebuild:
         log = _begin_again(store, lake, session, ledger, log, wanted=options.rebuild)
+    if options.rebuild or options.ending is not None:
         # The spool was found to have everything.
         horizon_seq = floor_seq
     found = find_tables(

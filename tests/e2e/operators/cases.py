@@ -177,6 +177,14 @@ CASES = (
     _case(STOPPED, "run --until-lsn {lsn}", forms=False),
     _case(STOPPED, "run --until-lsn {lsn} --until-caught-up", 2, says="exclude", slow=True),
     _case(STOPPED, "apply --once", forms=False),
+    _case(RUNNING, "replay --to latest --lake {folder}/lake", 2, says="has no scheme", slow=True),
+    _case(RUNNING, "replay --to latest --lake file://{folder}/lake/inside", 2, says="of its own", slow=True),
+    _case(
+        RUNNING, "replay --to latest --lake file://{folder}/replayed --dry-run public.ints", says="nothing was written"
+    ),
+    _case(RUNNING, "replay --to FF/0 --lake file://{folder}/replayed", 2, says="the spool ends at", slow=True),
+    _case(RUNNING, "replay --to noon --lake file://{folder}/replayed", 2, says="neither an LSN nor a time", slow=True),
+    _case(RUNNING, "replay --to latest --lake file://{folder}/replayed public.ints", says='"rows"', slow=True),
     _case(STOPPED, "rebuild public.ints", says="nothing was changed"),
     _case(STOPPED, "rebuild public.nothing", 2, says="is not the name", slow=True),
     _case(STOPPED, "rebuild public.ints --yes", forms=False, slow=True),

@@ -58,6 +58,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "wait",
         "blame",
         "rebuild",
+        "replay",
         "plan",
         "resync",
         "status",

@@ -1,0 +1,79 @@
+"""The end of a replay: what was made, said on stdout, and every reason why it is not all.
+
+Invariant: a replay that ends with 0 has made every table of its lake, each through its position.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sluice.contract.applied import AppliedTable
+from sluice.contract.table_state import State
+from sluice.errors import ApplyError, Interrupted, ManifestCorrupt, UsageError
+from sluice.lsn import show
+from sluice.manifest.newest_record import newest_log
+from sluice.manifest.reader import objects_pruned_through
+from sluice.store.base import ObjectStore
+from sluice_spark import storage
+from sluice_spark.options import ApplyOptions
+
+_AGAIN = "give the same command again: it goes on"
+
+
+@contextmanager
+def watched(options: ApplyOptions, store: ObjectStore) -> Iterator[None]:
+    """Says of a replay that fails inside the block whether the spool lost what it needs. Nothing for an applier."""
+    if options.ending is None:
+        yield
+        return
+    before = objects_pruned_through(store)
+    try:
+        yield
+    except (ApplyError, ManifestCorrupt) as error:
+        if (pruned := objects_pruned_through(store)) > before:
+            raise UsageError(
+                f"the spool was pruned through entry {pruned} while the replay needed it: {error}",
+                hint="remove what it made, and begin again with a longer spool.retention",
+            ) from error
+        raise
+
+
+def finish(options: ApplyOptions, store: ObjectStore, session: SparkSession, *, stopped: bool) -> None:
+    """Says on stdout what was made. Raises Interrupted when it was `stopped` before the end, and as `made` does."""
+    if stopped:
+        raise Interrupted("the replay was stopped before it was complete", hint=_AGAIN)
+    print(json.dumps(made(options, store, session), ensure_ascii=False), flush=True)
+
+
+def made(options: ApplyOptions, store: ObjectStore, session: SparkSession) -> dict[str, Any]:
+    """What was made. Raises ApplyError for a table that is not there as a whole."""
+    log = newest_log(store).read()
+    rows = sorted(log.tables.values() if log is not None else (), key=lambda row: row.title)
+    for row in rows:
+        if row.state != State.LIVE or row.complete_through_lsn < options.last_lsn:
+            raise ApplyError(f"{row.title} was not made: it is {row.state}; {row.reason}", hint=_AGAIN)
+    return {
+        "schema_version": 1,
+        "pipeline": options.pipeline,
+        "lake": options.lake_uri,
+        "lsn": show(options.last_lsn),
+        "entry": options.last_seq,
+        "tables": [_made(options, row, session) for row in rows],
+    }
+
+
+def _made(options: ApplyOptions, row: AppliedTable, session: SparkSession) -> dict[str, Any]:
+    path = storage.join(options.lake_uri, row.path)
+    frame = session.read.format("delta").option("versionAsOf", row.delta_version).load(path)
+    return {
+        "table": f"{row.schema_name}.{row.table_name}",
+        "target": row.target or None,
+        "kind": row.mode,
+        "path": row.path,
+        "rows": frame.count(),
+        "version": row.delta_version,
+        "lsn": show(row.complete_through_lsn),
+    }

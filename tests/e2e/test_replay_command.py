@@ -1,0 +1,101 @@
+"""`sluice replay` as a process, beside a pipeline that runs: killed in the middle and given again it makes the
+tables of the boundary that the living lake states, and the pipeline does not notice.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.contract.lease import Holder
+from sluice.lsn import show as lsn_text
+from sluice.store.opening import open_store
+from sluice_lake import Lake
+from tests.e2e.readers import ACCOUNTS, TOTAL, Transfers, bank, newest_of
+from tests.support.extent import slow
+from tests.support.pipeline import wait_until
+from tests.support.sources import Bucket, Database
+from tools.local.sluice import Pipeline
+
+pytestmark = pytest.mark.timeout(1800)
+NAMES = ("checking", "savings")
+
+
+def _replayed(pipeline: Pipeline, *arguments: str) -> dict[str, Any]:
+    done = pipeline.run("replay", *arguments, timeout=900)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _rows(lake: Lake, lsn: str) -> dict[str, list[str]]:
+    now = lake.as_of(lsn=lsn)
+    assert lsn_text(now.boundary.lsn) == lsn
+    return {name: sorted(map(repr, now.arrow(name).to_pylist())) for name in NAMES}
+
+
+def _beside_a_running_pipeline(
+    pipeline: Pipeline, database: Database, *, there: str, own: str, options: Mapping[str, str]
+) -> None:
+    lake, made = Lake(own, storage_options=dict(options)), Lake(there, storage_options=dict(options))
+    store = open_store(pipeline.spool_uri, prefix=f"{pipeline.name}/", options=dict(options))
+
+    def holder() -> Holder:
+        return Holder.decode(store.get("apply/lease.json"))
+
+    def whole() -> bool:
+        newest = newest_of(lake)
+        return newest is not None and {table.table for table in newest.tables} >= set(NAMES)
+
+    with pipeline.start("up") as process:
+        wait_until(whole, what="a boundary with both tables", processes=(process,))
+        transfers = Transfers(database.dsn, pause_seconds=0.2)
+        with transfers.going_on():
+            wait_until(lambda: transfers.count > 20, what="transfers", processes=(process,))
+            wait_until(lambda: len(lake.boundaries()) > 5, what="boundaries", processes=(process,))
+            before, position = holder(), lsn_text(lake.newest().lsn)
+            living = _rows(lake, position)
+            first = pipeline.start("replay", "--to", position, "--lake", there)
+            wait_until(
+                lambda: any("_delta_log" in key for key in open_store(there, options=dict(options)).list("")),
+                what="the first table of the replay",
+                processes=(process,),
+            )
+            first.kill()
+            answer = _replayed(pipeline, "--to", position, "--lake", there)
+            assert process.status is None
+            after = holder()
+            assert (after.instance, after.number) == (before.instance, before.number)
+        assert answer["lsn"] == position
+        rows = {table["table"]: table["rows"] for table in answer["tables"]}
+        assert {rows["public.checking"], rows["public.savings"]} == {ACCOUNTS}
+        assert _rows(made, position) == living
+        now = made.as_of(lsn=position)
+        total = sum(sum(now.arrow(name, columns=["balance"])["balance"].to_pylist()) for name in NAMES)
+        assert total == TOTAL
+        assert _replayed(pipeline, "--to", position, "--lake", there) == answer
+        refused = pipeline.run("replay", "--to", position, "--lake", there, "public.savings")
+        assert (refused.returncode, "holds another replay" in refused.stderr) == (2, True), refused.stderr
+        refused = pipeline.run("replay", "--to", "latest", "--lake", own)
+        assert (refused.returncode, "of its own" in refused.stderr) == (2, True), refused.stderr
+
+
+def test_a_replay_that_is_killed_and_given_again_makes_the_boundary_of_the_living_lake(
+    database: Database, tmp_path: Path
+) -> None:
+    pipeline = bank(database, tmp_path)
+    there = (tmp_path / "replayed").as_uri()
+    _beside_a_running_pipeline(pipeline, database, there=there, own=pipeline.lake_uri, options={})
+
+
+@slow
+def test_on_s3_a_replay_that_is_killed_and_given_again_makes_the_boundary(
+    database: Database, tmp_path: Path, moto: Bucket
+) -> None:
+    places = {"uri": f"{moto.uri}/spool", "options": moto.options}, {"uri": f"{moto.uri}/lake", "options": moto.options}
+    pipeline = bank(database, tmp_path, spool=places[0], lake=places[1])
+    pipeline.spool_uri, pipeline.lake_uri = f"{moto.uri}/spool", f"{moto.uri}/lake"
+    there, own = f"{moto.uri}/replayed", pipeline.lake_uri
+    _beside_a_running_pipeline(pipeline, database, there=there, own=own, options=moto.options)
