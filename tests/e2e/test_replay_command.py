@@ -39,6 +39,9 @@ def _rows(lake: Lake, lsn: str) -> dict[str, list[str]]:
 def _beside_a_running_pipeline(
     pipeline: Pipeline, database: Database, *, there: str, own: str, options: Mapping[str, str]
 ) -> None:
+    for place in (own, there):
+        if place.startswith("file:"):
+            Path(place.removeprefix("file://")).mkdir(exist_ok=True)
     lake, made = Lake(own, storage_options=dict(options)), Lake(there, storage_options=dict(options))
     store = open_store(pipeline.spool_uri, prefix=f"{pipeline.name}/", options=dict(options))
 

@@ -8,7 +8,7 @@ from typing import Any
 from sluice.contract.chunks import ENDLESS, BlockRange
 from sluice.contract.entries import Snapshot
 from sluice.manifest.reader import load_state
-from sluice_spark.distributed.task import StorePrefix
+from sluice_spark.spool import StorePrefix
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
 

@@ -102,6 +102,8 @@ def _refused(found: Found, table: TableState | None) -> str:
     snapshot = table.snapshot
     if table.state.is_followed and (snapshot is None or not snapshot.final or not table.schemas):
         return "whose snapshot is not complete there"
+    if table.state is State.PENDING:
+        return f"which is pending there: its columns changed, and it is certain through {show(table.held_lsn)} only"
     if table.state is not State.LIVE:
         return f"which is {table.state} there"
     if snapshot is not None and snapshot.snapshot_lsn > found.lsn:

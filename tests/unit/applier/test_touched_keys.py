@@ -11,9 +11,10 @@ from hypothesis import given, settings
 
 from sluice.contract import envelope
 from sluice.manifest.reader import load_state, read_entries
-from sluice_spark.distributed.task import StorePrefix, WindowTask, in_bins
+from sluice_spark.distributed.task import WindowTask, in_bins
 from sluice_spark.distributed.touched_keys import Touched, Untouched, touched
 from sluice_spark.kinds import mirror
+from sluice_spark.spool import StorePrefix
 from tests.spark.changes import FLOAT8, NUMERIC, TEXT, Change, Manifest, column, segment_table, table_schema
 
 ALIKE = ("plumless", "buckeroo")
