@@ -213,6 +213,7 @@ class Applier:
             failed=lambda error: self._telemetry.note("apply", error),
             before=before,
             prune_seconds=self._options.prune_seconds,
+            consumer_seconds=self._options.consumer_seconds,
             ours=self._options.ending is None,
         )
 
@@ -390,9 +391,8 @@ class Applier:
             seconds = time.monotonic() - running.began
             self._ledger.applied(running.work, result, seconds=seconds)
             self._telemetry.applied(result, seconds=seconds)
-            say = (
-                _log.info if result.committed or (window.segments and not window.is_part) or result.rows else _log.debug
-            )
+            notable = result.committed or (window.segments and not window.is_part) or result.rows
+            say = _log.info if notable else _log.debug
             say(
                 "window applied",
                 table=name,

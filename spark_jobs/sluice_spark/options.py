@@ -15,6 +15,7 @@ from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.replay import NOTES
 from sluice.errors import UsageError
 from sluice.manifest.ending import Ending
+from sluice.manifest.pruning import CONSUMER_SECONDS
 from sluice_spark import storage
 from sluice_spark.spool import StorePrefix
 
@@ -40,7 +41,8 @@ class ApplyOptions:
     bounds the spool bytes one apply takes, `max_memory_bytes` the decoded changes that one apply folds at once,
     `key_cache_bytes` the key columns of data files kept in memory, `until_lsn` ends the process
     once every live table is complete through it, `once` once everything in the manifest at start is
-    applied. What is applied stays in the spool for `retention_seconds`, None for ever.
+    applied. What is applied stays in the spool for `retention_seconds`, None for ever, and what
+    a consumer has not read for `consumer_seconds` after it said something.
     The lake tables `rebuild` (schema.table) are removed first, and made again from the spool.
     With a `last_seq` the spool belongs to another applier, and is read only: the lake gets what the manifest has
     through that entry, of whose transactions those count that ended through `last_lsn`.
@@ -97,6 +99,7 @@ class ApplyOptions:
     prune_seconds: float = 60.0
     stop_seconds: float = 20.0
     retention_seconds: float | None = None
+    consumer_seconds: float = CONSUMER_SECONDS
     log_format: str = "console"
     listen: str = ""
     token_path: str = ""

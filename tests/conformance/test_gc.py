@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.contract import keys
+from sluice.contract import consumer, keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.consumer import Consumer
 from sluice.contract.entries import (
     Prepared,
 )
@@ -432,3 +433,20 @@ def test_what_waits_for_a_paused_table_stays_however_long_the_pause_is(world: Wo
     assert world.collect() == set()
     world.applied()
     assert world.collect() == waiting
+
+
+def test_a_consumer_keeps_what_it_has_not_read_until_it_has_said_nothing_for_too_long(world: World) -> None:
+    read = {world.join("7"), world.change("7")}
+    through = world.state.seq
+    unread = {world.change("7")}
+    world.applied()
+    at = LATER.isoformat()
+    world.store.put(consumer.key("the join"), Consumer("the join", through, at).encode())
+    plan = gc.plan(world.store, keep_seconds=0, consumer_seconds=60, now=lambda: LATER + timedelta(seconds=59))
+    assert plan.objects.keys() == read
+    assert (plan.holds[0].what, plan.holds[0].seq) == ("the consumer the join", through)
+    plan = gc.plan(world.store, keep_seconds=0, consumer_seconds=60, now=lambda: LATER + timedelta(seconds=60))
+    assert plan.objects.keys() == read | unread
+    assert plan.holds == ()
+    world.store.put(consumer.key("the join"), Consumer("the join", 0, "some day").encode())
+    assert world.plan().objects == {}, "a time that cannot be read is young"

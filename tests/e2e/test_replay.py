@@ -61,7 +61,7 @@ QUICK, PENDING = (1, 5, 8), 10
 
 
 @dataclass
-class Told:
+class Story:
     """What the story left: positions at which the living lake stood, with the version of each table, and the source's
     rows behind each transaction, by position.
     """
@@ -103,7 +103,7 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def story(mirror: Mirror, spark: SparkSession) -> Told:
+def story(mirror: Mirror, spark: SparkSession) -> Story:
     mirror.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(12, 2), big text)",
         "ALTER TABLE orders ALTER big SET STORAGE EXTERNAL",
@@ -112,9 +112,9 @@ def story(mirror: Mirror, spark: SparkSession) -> Told:
         "ALTER TABLE counted REPLICA IDENTITY FULL",
         "INSERT INTO counted VALUES (1, 'a'), (2, 'b')",
     )
-    told = Told(mirror, spark)
+    left = Story(mirror, spark)
     policy = TablePolicy(targets=TARGETS)
-    _follow(told, policies=Policies(TablePolicy(), {"public.orders": policy}))
+    _follow(left, policies=Policies(TablePolicy(), {"public.orders": policy}))
     for transactions in STORY:
         for statements in transactions:
             mirror.transaction(*statements.split("; "))
@@ -122,24 +122,24 @@ def story(mirror: Mirror, spark: SparkSession) -> Told:
                 found = connection.execute("SELECT pg_current_wal_insert_lsn(), clock_timestamp()").fetchone()
                 rows = connection.execute("SELECT * FROM orders").fetchall()
             assert found is not None
-            told.rows.append((lsn.parse(found[0]), found[1].astimezone(UTC), rows))
-        _follow(told, policies=Policies(TablePolicy(), {"public.orders": policy}))
-    return told
+            left.rows.append((lsn.parse(found[0]), found[1].astimezone(UTC), rows))
+        _follow(left, policies=Policies(TablePolicy(), {"public.orders": policy}))
+    return left
 
 
-def _follow(told: Told, **options: Any) -> None:
-    mirror = told.mirror
+def _follow(left: Story, **options: Any) -> None:
+    mirror = left.mirror
     mirror.pipeline.run(**options)
-    Applier(told.options(), mirror.store(FOLLOWED), told.spark, stop=threading.Event()).run()
+    Applier(left.options(), mirror.store(FOLLOWED), left.spark, stop=threading.Event()).run()
     versions = {path: lake.version(mirror.lake_path() / path) for path in PATHS}
-    told.ends.append((mirror.pipeline.state().through_lsn, versions))
+    left.ends.append((mirror.pipeline.state().through_lsn, versions))
 
 
 def _rows(folder: Path, path: str, version: int | None = None) -> list[str]:
     return sorted(map(repr, lake.rows_in(folder / path, metadata=True, version=version)))
 
 
-def test_at_every_position_where_the_living_lake_stood_all_kinds_are_equal(story: Told, tmp_path: Path) -> None:
+def test_at_every_position_where_the_living_lake_stood_all_kinds_are_equal(story: Story, tmp_path: Path) -> None:
     for number, (position, versions) in enumerate(story.ends):
         made = story.replayed(position, tmp_path / str(number))
         assert {table["path"] for table in made["tables"]} >= set(PATHS)
@@ -148,7 +148,7 @@ def test_at_every_position_where_the_living_lake_stood_all_kinds_are_equal(story
             assert _rows(tmp_path / str(number), path) == living, (number, path)
 
 
-def test_between_the_transactions_of_one_entry_all_kinds_are_what_the_source_had(story: Told, tmp_path: Path) -> None:
+def test_between_the_transactions_of_one_entry_all_kinds_are_what_the_source_had(story: Story, tmp_path: Path) -> None:
     living = story.mirror.lake_path()
     entries = len(list(story.mirror.store(FOLLOWED).list("manifest/")))
     with pytest.raises(UsageError, match="which is pending there"):
@@ -194,7 +194,7 @@ def _history(path: Path, position: int) -> list[str]:
     return sorted(map(repr, found))
 
 
-def test_what_the_spool_cannot_make_is_refused_by_name_and_nothing_is_written(story: Told, tmp_path: Path) -> None:
+def test_what_the_spool_cannot_make_is_refused_by_name_and_nothing_is_written(story: Story, tmp_path: Path) -> None:
     spool, (position, _) = story.mirror.store(FOLLOWED), story.ends[-1]
     state = story.mirror.pipeline.state()
     (orders,) = [table for table in state.tables.values() if table.table_name == "orders"]
@@ -229,7 +229,7 @@ def test_what_the_spool_cannot_make_is_refused_by_name_and_nothing_is_written(st
             replay.require_apart(where, {"the lake": story.mirror.lake_uri()})
 
 
-def test_the_view_of_the_spool_writes_nothing_into_it(story: Told, tmp_path: Path) -> None:
+def test_the_view_of_the_spool_writes_nothing_into_it(story: Story, tmp_path: Path) -> None:
     store = opened(replace(story.options(), lake_uri=tmp_path.as_uri(), last_seq=1, last_lsn=1).spool)
     before = sorted(story.mirror.store(FOLLOWED).list(""))
     store.create("apply/log/9.json", b"1")

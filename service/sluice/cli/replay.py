@@ -72,7 +72,8 @@ def replay(invocation: Invocation, tables: tuple[str, ...], position: str, lake_
         return
     options = wiring.replay_options(
         settings,
-        plan.record,
+        last_seq=plan.record.seq,
+        last_lsn=plan.record.lsn,
         lake_uri=lake_uri,
         others=plan.others,
         log_format=wiring.applier_log_format(settings, asked=invocation.log_format),

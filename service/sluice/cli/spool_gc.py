@@ -78,7 +78,7 @@ def collect(
     settings = invocation.settings().settings
     store = wiring.open_spool(settings)
     keep_seconds = settings.spool.retention if retention is None else retention
-    plan = pruning.plan(store, keep_seconds=keep_seconds)
+    plan = pruning.plan(store, keep_seconds=keep_seconds, consumer_seconds=settings.spool.consumer_hold)
     effects = retention_effects.effects(store, plan, keep_seconds=keep_seconds) if effects_wanted else []
     if yes:
         pruning.carry_out(store, plan)

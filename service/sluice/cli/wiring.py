@@ -22,7 +22,6 @@ from sluice.settings.display import fingerprint
 from sluice.settings.reload import fixed
 
 if TYPE_CHECKING:
-    from sluice.contract.replay import Replay
     from sluice.health.reporter import Reporter
     from sluice.ingest.options import IngestOptions
     from sluice.source.sessions import SourceOptions
@@ -185,6 +184,7 @@ def apply_options(
         "maintenance_share": settings.apply.maintenance_share,
         "tables": tables,
         "retention_seconds": None if math.isinf(settings.spool.retention) else settings.spool.retention,
+        "consumer_seconds": settings.spool.consumer_hold,
         "spark_master": settings.apply.spark_master,
         "spark_conf": plain(settings.apply.conf),
         "driver_memory": f"{settings.apply.driver_memory // _MEBI}m",
@@ -219,10 +219,18 @@ def apply_options(
 
 
 def replay_options(
-    settings: Settings, record: "Replay", *, lake_uri: str, others: Sequence[str], log_format: str, log_level: str
+    settings: Settings,
+    *,
+    last_seq: int,
+    last_lsn: int,
+    lake_uri: str,
+    others: Sequence[str],
+    log_format: str,
+    log_level: str,
 ) -> str:
-    """How the tables of `record` are made in another lake, in the same form. The lake gets none of the tables
-    `others` (schema.table). Holds secrets, as that does.
+    """How tables are made in another lake, in the same form: from the manifest through entry `last_seq`, of whose
+    transactions those count that ended through `last_lsn`. The lake gets none of the tables `others` (schema.table).
+    Holds secrets, as that does.
     """
     options = json.loads(apply_options(settings, log_format=log_format, log_level=log_level, once=True))
     none: dict[str, Any] = {name: {"targets": []} for name in others}
@@ -230,8 +238,8 @@ def replay_options(
         "lake_uri": lake_uri,
         "replaces": (),
         "tables": {**options["tables"], **none},
-        "last_seq": record.seq,
-        "last_lsn": record.lsn,
+        "last_seq": last_seq,
+        "last_lsn": last_lsn,
         # Its files are those of the replay, and nobody removes any.
         "maintenance_share": 0.0,
         "listen": "",

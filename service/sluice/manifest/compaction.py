@@ -12,10 +12,12 @@ compact at once: they seal the same bytes and remove the same entries.
 
 import contextlib
 from collections.abc import Callable
+from datetime import datetime
 
 from sluice import faults
 from sluice.contract import archive, keys
 from sluice.contract.archive import ENTRIES, Archive, Sealing
+from sluice.contract.horizon import Horizon
 from sluice.errors import ManifestCorrupt, ObjectExists, ObjectMissing
 from sluice.manifest import entry_lookup, horizon
 from sluice.manifest.entry_lookup import Link
@@ -50,6 +52,19 @@ def newest_archived(store: ObjectStore, *, floor_seq: int, newest_seq: int) -> i
         else:
             high, distance = middle, distance * 2
     return low * ENTRIES
+
+
+def new_floor(store: ObjectStore, cleaned_seq: int, *, newest_seq: int, now: datetime) -> Horizon | None:
+    """The first entry that is to stay, when that is another one than now: an archive begins with it,
+    and entry `cleaned_seq`, which is stated, stays as well.
+    """
+    former = horizon.floor_seq(store)
+    last = newest_archived(store, floor_seq=former, newest_seq=newest_seq)
+    floor = min(archive.first_of(max(1, cleaned_seq)), archive.first_of(max(1, last))) - 1
+    kept = entry_lookup.archive_with(store, floor + 1) if floor > former else None
+    if kept is None:
+        return None
+    return Horizon(floor + 1, kept.head.entry_sha256[0], now.isoformat(timespec="seconds"))
 
 
 class Compactor:

@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sluice import faults
-from sluice.contract import archive, keys
+from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Changes, Entry, Opened, Prepared
 from sluice.contract.horizon import Horizon
 from sluice.contract.reasons import ReasonCode
 from sluice.errors import ManifestCorrupt, StoreRefused
-from sluice.manifest import entry_lookup, horizon
-from sluice.manifest.compaction import newest_archived
+from sluice.manifest import consumers, horizon
+from sluice.manifest.compaction import new_floor
 from sluice.manifest.leftovers import referenced, unnamed
 from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_links
@@ -46,6 +46,8 @@ DELETED_AT_ONCE = 50
 """Between two questions whether this process still may."""
 _OVER = (ReasonCode.PRUNED, ReasonCode.PATH_TAKEN)
 """Why a lake table cannot go on from the spool whatever is in it."""
+CONSUMER_SECONDS = 86400.0
+"""For so long a consumer that says nothing more keeps what it has not read."""
 FOR_EVER = math.inf
 """How many seconds an entry stays whose changes are in the lake."""
 
@@ -94,6 +96,7 @@ def plan(
     store: ObjectStore,
     *,
     keep_seconds: float,
+    consumer_seconds: float = CONSUMER_SECONDS,
     state: Callable[[], PipelineState] | None = None,
     after: PipelineState | None = None,
     most_entries: int | None = None,
@@ -101,7 +104,8 @@ def plan(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Plan:
     """Looks and changes nothing. `state` gives that of the manifest, or a little older; `after` is
-    that of the last plan which was carried out; no more than `most_entries` are looked at behind it.
+    that of the last plan which was carried out; no more than `most_entries` are looked at behind it. A consumer keeps
+    what it has not read for `consumer_seconds` after it last said how far it is.
     Raises ManifestCorrupt and FormatTooNew when something is doubtful, StoreError.
     """
     # In this order: the record of the applier is never ahead of the manifest that is read after it.
@@ -111,6 +115,10 @@ def plan(
     former, cleaned = horizon.newest(store), horizon.cleaned(store)
     start = after if after is not None and after.seq >= cleaned.through_seq else _state_at(store, cleaned.through_seq)
     holds = list(_holds(newest, log, complete_seq=complete.seq if complete else 0))
+    holds += [
+        Hold(one.seq, f"the consumer {one.name}", f"has read through entry {one.seq}")
+        for one in consumers.heard_of(store, since=now() - timedelta(seconds=consumer_seconds))
+    ]
     last = min(
         [hold.seq for hold in holds] + [newest.seq] + ([] if most_entries is None else [start.seq + most_entries])
     )
@@ -130,7 +138,7 @@ def plan(
         horizon=statement if walk.state.seq > former.through_seq else None,
         cleaned=statement if walk.state.seq > cleaned.through_seq else None,
         after=walk.state,
-        floor=_floor(store, walk.state.seq, newest_seq=newest.seq, now=now()),
+        floor=new_floor(store, walk.state.seq, newest_seq=newest.seq, now=now()),
     )
 
 
@@ -160,19 +168,6 @@ def carry_out(store: ObjectStore, plan: Plan, *, require_owner: Callable[[], Non
     _trim(store, require_owner)
     with contextlib.suppress(StoreRefused):
         _delete(store, plan.checkpoints, require_owner)
-
-
-def _floor(store: ObjectStore, cleaned_seq: int, *, newest_seq: int, now: datetime) -> Horizon | None:
-    """The first entry that is to stay, when that is another one than now: an archive begins with it,
-    and entry `cleaned_seq`, which is stated, stays as well.
-    """
-    former = horizon.floor_seq(store)
-    last = newest_archived(store, floor_seq=former, newest_seq=newest_seq)
-    floor = min(archive.first_of(max(1, cleaned_seq)), archive.first_of(max(1, last))) - 1
-    kept = entry_lookup.archive_with(store, floor + 1) if floor > former else None
-    if kept is None:
-        return None
-    return Horizon(floor + 1, kept.head.entry_sha256[0], now.isoformat(timespec="seconds"))
 
 
 def _trim(store: ObjectStore, require_owner: Callable[[], None]) -> None:

@@ -63,6 +63,12 @@ class SpoolSettings(Section):
         description="how long segments and entries stay after every table has them in the lake: until_applied, a "
         "duration, or forever; the applier deletes them afterwards",
     )
+    consumer_hold: Duration = Field(
+        86400.0,
+        ge=0,
+        description="how long a consumer of the spool that says nothing more (the option `consumer` of Spark's data "
+        "source) keeps what it has not read from being deleted; then it has lost its place",
+    )
 
     @model_validator(mode="after")
     def _an_interval_that_can_be_kept(self) -> Self:

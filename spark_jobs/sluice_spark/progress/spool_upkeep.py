@@ -53,6 +53,7 @@ class Upkeep:
         failed: Callable[[BaseException], None],
         before: SpoolUpkeep,
         prune_seconds: float = PRUNE_SECONDS,
+        consumer_seconds: float = pruning.CONSUMER_SECONDS,
         ours: bool = True,
     ) -> None:
         """`require_owner` raises when this process may not write any more, `state` is one that the
@@ -67,7 +68,7 @@ class Upkeep:
         self._floor_seq: int | None = None
         self._after: PipelineState | None = None
         self._prune_at = 0.0
-        self._prune_seconds = prune_seconds
+        self._prune_seconds, self._consumer_seconds = prune_seconds, consumer_seconds
         self._retention = 0.0
         """As of the last look. The one that a process starts with is nobody's change."""
         self._failed = failed
@@ -137,6 +138,7 @@ class Upkeep:
         plan = pruning.plan(
             self._store,
             keep_seconds=_plain(seconds),
+            consumer_seconds=self._consumer_seconds,
             state=self._state,
             after=after,
             most_entries=PRUNED_AT_ONCE,

@@ -70,7 +70,7 @@ def test_slot_and_publication_are_named_after_the_pipeline_unless_given(read: Re
 def test_an_unknown_key_is_refused_with_its_line_what_is_allowed_and_the_nearest_name(read: Read) -> None:
     said = refusal(read, MINIMAL.replace("spool: {", "spool: {max_dealy: 3s, "))
     assert "sluice.yaml:4: spool.max_dealy: unknown key; did you mean max_delay?" in said
-    assert "allowed here: max_bytes, max_delay, max_rows, min_interval, options" in said
+    assert "allowed here: consumer_hold, max_bytes, max_delay, max_rows, min_interval, options" in said
 
 
 def test_a_key_of_another_section_is_recognised(read: Read) -> None:

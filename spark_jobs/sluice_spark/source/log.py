@@ -1,0 +1,248 @@
+"""What a stream has to read between two entries of the manifest, and where it must end.
+
+Owns that a range of entries gives the same parts whenever it is planned, and that nothing is passed over in silence: in
+front of whatever the stream cannot carry (another generation, another shape, lost changes, entries that were pruned)
+it stops, and the next step says by name what it is. Reads only.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sluice.contract.entries import Changes, Entry, Opened, Repair, Segment, Snapshot
+from sluice.contract.entries import Table as Stated
+from sluice.contract.table_state import State
+from sluice.errors import ServiceError, UnsupportedChange, UsageError
+from sluice.lsn import show
+from sluice.manifest.gaps import gap_at
+from sluice.manifest.reader import load_state, objects_pruned_through, pruned_through, read_entries
+from sluice.manifest.values import PipelineState, TableState
+from sluice.store.base import ObjectStore
+from sluice_spark.source.rows import REPAIR, SNAPSHOT, STATE, Part, require_carried
+from sluice_spark.spool import StorePrefix
+
+_STOPPED = (State.STALE, State.QUARANTINED, State.DETACHED)
+_ANEW = "begin again with a new checkpoint"
+_known: dict[StorePrefix, PipelineState] = {}
+"""The newest state that this process has read: what follows it is read next."""
+
+
+def newest(spool: StorePrefix) -> PipelineState:
+    """The state of the manifest. Raises ManifestCorrupt, FormatTooNew, StoreError."""
+    _known[spool] = load_state(spool.open(), known=_known.get(spool))
+    return _known[spool]
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """One table as a stream follows it: `table` as of now, in the shape that it had when the stream was planned."""
+
+    table: TableState
+    version: int
+
+    @property
+    def name(self) -> str:
+        return self.table.source_name
+
+    @property
+    def of(self) -> str:
+        """What tells it from everything else in its manifest."""
+        return f"{self.table.table_id}/{self.table.generation}"
+
+    @property
+    def first_seq(self) -> int:
+        """The entry behind which the present generation of the table lies as a whole."""
+        return self.table.generation_seq
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its initial rows are there."""
+        return self.table.snapshot is not None and self.table.snapshot.final
+
+    def begins_at(self, seq: int) -> bool:
+        """Whether the snapshot is still to come behind entry `seq`."""
+        return seq <= self.table.generation_seq
+
+    def is_end_of_snapshot(self, entry: Entry) -> bool:
+        body = entry.body
+        return isinstance(body, Snapshot) and body.table_id == self.table.table_id and body.final
+
+    def obstacle(self, entry: Entry) -> str:
+        """Why the stream cannot go past `entry`, empty when it can."""
+        table = self.table
+        if isinstance(entry.body, Opened) and gap_at(table.gaps, entry.seq) is not None:
+            return f"changes of {self.name} up to {show(entry.through_lsn)} were lost with the slot; {_ANEW}"
+        for stated in entry.tables:
+            if stated.table_id == table.table_id and (why := self._stated(stated)):
+                return f"{why} (entry {entry.seq})"
+        return ""
+
+    def _stated(self, stated: Stated) -> str:
+        if stated.generation > self.table.generation:
+            return f"{self.name} was read again as a whole; {_ANEW}"
+        if stated.generation == self.table.generation and stated.state in _STOPPED:
+            return f"{self.name} is {stated.state}: {stated.reason}"
+        if stated.schema is not None and stated.schema.version > self.version:
+            return f"the columns of {self.name} changed; start the query again, and it goes on with those of now"
+        return ""
+
+    def parts(self, entry: Entry, spool: StorePrefix) -> Iterator[Part]:
+        """What `entry` has of the table, for tasks. Raises UnsupportedChange."""
+        table, body = self.table, entry.body
+        snapshot = table.snapshot
+        after_lsn = snapshot.first_lsn if snapshot is not None else 0
+        if isinstance(body, Snapshot | Repair) and (body.table_id, body.generation) == (
+            table.table_id,
+            table.generation,
+        ):
+            how, lsn = (SNAPSHOT, body.snapshot_lsn) if isinstance(body, Snapshot) else (REPAIR, body.as_of_lsn)
+            for segment in body.segments:
+                yield self._part(segment, spool, after_lsn, how=how, as_of_lsn=lsn)
+        elif isinstance(body, Changes):
+            for segment in body.segments:
+                is_later = segment.body is not None or segment.last_lsn > after_lsn
+                if segment.table_id == table.table_id and entry.seq > table.generation_seq and is_later:
+                    yield self._part(segment, spool, after_lsn)
+
+    def _part(self, segment: Segment, spool: StorePrefix, after_lsn: int, *, how: str = "", as_of_lsn: int = 0) -> Part:
+        version, target = self.table.schemas[segment.schema_version], self.table.schemas[self.version]
+        require_carried(version, target)
+        return Part(spool, segment, version, target, self.table.generation, after_lsn, how, as_of_lsn)
+
+
+def followed(state: PipelineState, name: str) -> Followed:
+    """The table called schema.table. Raises UsageError when there is none, or no snapshot of it yet."""
+    tables = sorted(state.tables.values(), key=lambda table: table.generation_seq)
+    found = [table for table in tables if table.source_name == name and table.state is not State.DETACHED]
+    if not found:
+        raise UsageError(f"{name} is no table that the pipeline carries; `sluice tables` lists them as schema.table")
+    table = found[-1]
+    if not table.schemas:
+        raise UsageError(f"{name} has no snapshot yet; try again when `sluice tables` shows it as live")
+    return Followed(table, table.schema_version)
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All tables as a stream follows them, each change in the shape that it came in. `tables` are those of now."""
+
+    tables: Mapping[str, TableState]
+    name: str = "every table"
+    of: str = "*"
+    first_seq: int = 0
+    is_whole: bool = True
+
+    def begins_at(self, seq: int) -> bool:  # noqa: ARG002 - the form of Followed
+        """Snapshots come as they were read."""
+        return False
+
+    def is_end_of_snapshot(self, entry: Entry) -> bool:  # noqa: ARG002 - the form of Followed
+        return False
+
+    def obstacle(self, entry: Entry) -> str:  # noqa: ARG002 - the form of Followed
+        """What becomes of a table is a row of its own."""
+        return ""
+
+    def parts(self, entry: Entry, spool: StorePrefix) -> Iterator[Part]:
+        """What `entry` has of all tables, for tasks. Raises UnsupportedChange."""
+        body = entry.body
+        for stated in entry.tables:
+            if stated.state is not None and stated.state is not State.LIVE:
+                yield self._said(spool, entry, stated.table_id, stated.state, stated.reason, stated.generation)
+        if isinstance(body, Opened) and body.lost is not None:
+            for table_id in self.tables:
+                said = f"changes up to {show(entry.through_lsn)} were lost with the slot"
+                yield self._said(spool, entry, table_id, State.GAP, said, None)
+        if isinstance(body, Snapshot | Repair):
+            how, lsn = (SNAPSHOT, body.snapshot_lsn) if isinstance(body, Snapshot) else (REPAIR, body.as_of_lsn)
+            for segment in body.segments:
+                yield self._part(segment, spool, generation=body.generation, how=how, as_of_lsn=lsn)
+        elif isinstance(body, Changes):
+            for segment in body.segments:
+                yield self._part(segment, spool)
+
+    def _part(
+        self,
+        segment: Segment,
+        spool: StorePrefix,
+        *,
+        generation: int | None = None,
+        how: str = "",
+        as_of_lsn: int = 0,
+    ) -> Part:
+        table = self.tables.get(segment.table_id)
+        version = table.schemas.get(segment.schema_version) if table is not None else None
+        if version is None:
+            raise UnsupportedChange(
+                f"{segment.key} is of a table that was dropped so long ago that its columns are forgotten; "
+                "begin with startingPosition=latest and a new checkpoint"
+            )
+        return Part(spool, segment, version, version, generation, 0, how, as_of_lsn)
+
+    def _said(
+        self, spool: StorePrefix, entry: Entry, table_id: str, state: State, reason: str, generation: int | None
+    ) -> Part:
+        table = self.tables.get(table_id)
+        names = (table.schema_name, table.table_name) if table is not None else ("", table_id)
+        said = json.dumps({"state": state, "reason": reason}, ensure_ascii=False)
+        return Part(spool, None, None, None, generation, 0, STATE, entry.through_lsn, said, names)
+
+
+Subject = Followed | Everything
+ALL = "*"
+
+
+def subject(state: PipelineState, name: str) -> Subject:
+    """The table called schema.table, or all of them. Raises UsageError."""
+    return Everything(state.tables) if name == ALL else followed(state, name)
+
+
+def further(store: ObjectStore, one: Subject, *, after_seq: int, last_seq: int, most: int) -> int:
+    """The entry up to which the stream can go on behind `after_seq`, of `last_seq` at most, and about `most` entries
+    at once. A snapshot comes as a whole. Raises ServiceError for what stands right in front of it.
+    """
+    seq, whole, reached = after_seq, not one.begins_at(after_seq), after_seq
+    for entry in _entries(store, after_seq=after_seq, last_seq=last_seq):
+        if why := one.obstacle(entry):
+            if seq == after_seq:
+                raise UnsupportedChange(why)
+            break
+        seq = entry.seq
+        whole = whole or one.is_end_of_snapshot(entry)
+        if whole:
+            reached = seq
+            if seq - after_seq >= most:
+                break
+    return reached
+
+
+def parts(store: ObjectStore, one: Subject, spool: StorePrefix, *, after_seq: int, last_seq: int) -> list[Part]:
+    """What the entries behind `after_seq`, through `last_seq`, have of the table. Raises ServiceError."""
+    found: list[tuple[int, Part]] = []
+    for entry in _entries(store, after_seq=after_seq, last_seq=last_seq):
+        if why := one.obstacle(entry):
+            raise UnsupportedChange(why)
+        found += ((entry.seq, part) for part in one.parts(entry, spool))
+    first = next((seq for seq, part in found if part.segment is not None), None)
+    if first is not None:
+        _require_kept(store, first)
+    return [part for _, part in found]
+
+
+def _entries(store: ObjectStore, *, after_seq: int, last_seq: int) -> Iterator[Entry]:
+    if last_seq > after_seq and after_seq < (floor := pruned_through(store)):
+        raise _pruned(after_seq + 1, floor)
+    for entry, _ in read_entries(store, after_seq=after_seq, limit=max(0, last_seq - after_seq)):
+        yield entry
+
+
+def _require_kept(store: ObjectStore, seq: int) -> None:
+    if seq <= (pruned := objects_pruned_through(store)):
+        raise _pruned(seq, pruned)
+
+
+def _pruned(seq: int, pruned: int) -> ServiceError:
+    return UsageError(
+        f"this reader has lost its place: it needs entry {seq} of the manifest, and the spool was pruned through entry "
+        f"{pruned}; {_ANEW}, or keep more with spool.retention"
+    )

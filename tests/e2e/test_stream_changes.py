@@ -1,0 +1,223 @@
+"""`format("sluice")`: the changes of a table as Spark reads them from the spool, compared with the source by SQL;
+through restarts and kill -9, in foreachBatch and in a join of two streams; and the changes that one stream cannot have.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice_spark.source import SluiceDataSource
+from tests.e2e import streaming_job
+from tests.e2e.mirror import FOLLOWED, Mirror
+from tests.support.pipeline import wait_until
+from tests.support.sources import Database
+
+pytestmark = pytest.mark.timeout(1200)
+ORDERS = ("id", "status", "total", "big")
+
+
+def _job(mirror: Mirror, folder: Path, **more: Any) -> dict[str, Any]:
+    spool = mirror.options(FOLLOWED).spool_uri
+    return {"spool": spool, "pipeline": "test", "folder": str(folder), "most": 2, **more}
+
+
+def _load(mirror: Mirror, spark: SparkSession, table: str, **options: str) -> DataFrame:
+    spark.dataSource.register(SluiceDataSource)
+    reader = spark.read.format("sluice").option("spool", mirror.options(FOLLOWED).spool_uri).option("pipeline", "test")
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.option("table", table).load()
+
+
+def _folded(rows: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
+    """The rows of the source that changes in any order make: what a consumer does, in ten lines."""
+    state: dict[int, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: (row["_commit_version"], row["_sluice_ordinal"] or 0)):
+        kind, unsent = row["_change_type"], set(row["_sluice_unsent"] or ())
+        if kind == "truncate":
+            state.clear()
+            continue
+        old = row["_sluice_old"]["id"] if row["_sluice_old"] is not None else row["id"]
+        before = state.pop(old, {})
+        if kind != "delete":
+            state[row["id"]] = {name: before[name] if name in unsent else row[name] for name in ORDERS}
+    return {key: tuple(row.values()) for key, row in state.items()}
+
+
+def _source(mirror: Mirror) -> dict[int, tuple[Any, ...]]:
+    with mirror.database.connect() as connection:
+        return {row[0]: row for row in connection.execute("SELECT id, status, total, big FROM orders").fetchall()}
+
+
+def _kept(spark: SparkSession, folder: Path) -> list[Any]:
+    return spark.read.parquet(str(folder / "orders" / "*")).collect()
+
+
+def _assert_once(rows: list[Any]) -> None:
+    places = [(row["_commit_version"], row["_sluice_ordinal"], row["id"], row["_change_type"]) for row in rows]
+    assert len(set(places)) == len(places)
+
+
+@pytest.fixture
+def shop(database: Database, spark: SparkSession, tmp_path: Path) -> Mirror:
+    mirror = Mirror(database, spark, tmp_path / "mirror")
+    mirror.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(12, 2), big text)",
+        "ALTER TABLE orders ALTER big SET STORAGE EXTERNAL",
+        "INSERT INTO orders SELECT id, 'old', id, repeat('b', 5000) FROM generate_series(1, 4) id",
+        "CREATE TABLE payments (payment_id int PRIMARY KEY, order_id int, amount numeric(12, 2))",
+        "INSERT INTO payments VALUES (1, 1, 5), (2, 9, 7)",
+    )
+    mirror.pipeline.run()
+    return mirror
+
+
+def _go_on(mirror: Mirror, number: int) -> None:
+    mirror.execute(
+        f"INSERT INTO orders VALUES ({number * 10}, 'new', 1.5, 'x'), ({number * 10 + 1}, NULL, NULL, NULL)",
+        "UPDATE orders SET status = status || 'x', total = total + 1",
+        f"UPDATE orders SET id = id + 1000 WHERE id = {number}",
+        f"INSERT INTO payments VALUES ({number * 10}, {number * 10}, {number}), ({number * 10 + 1}, 1, 1)",
+        f"DELETE FROM orders WHERE id = {number * 10 + 1}",
+    )
+    mirror.pipeline.run()
+
+
+def _joined(mirror: Mirror, spark: SparkSession, folder: Path) -> None:
+    found = sorted(tuple(row) for row in spark.read.parquet(str(folder / "joined")).collect())
+    # Every order that was inserted, under the number that it had then.
+    inserted = {row["id"] for row in _kept(spark, folder) if row["_change_type"] in ("insert", "snapshot")}
+    with mirror.database.connect() as connection:
+        payments = connection.execute("SELECT order_id, payment_id, amount FROM payments").fetchall()
+    assert found == sorted(row for row in payments if row[0] in inserted)
+
+
+def test_changes_are_read_once_across_restarts_by_foreach_batch_and_a_join(
+    shop: Mirror, spark: SparkSession, tmp_path: Path
+) -> None:
+    job = _job(shop, tmp_path)
+    for number in range(1, 4):
+        streaming_job.run(spark, job)
+        rows = _kept(spark, tmp_path)
+        _assert_once(rows)
+        assert _folded(rows) == _source(shop), number
+        assert {row["_change_type"] for row in rows if row["_commit_timestamp"] is None} == set()
+        _joined(shop, spark, tmp_path)
+        _go_on(shop, number)
+    batch = _load(shop, spark, "public.orders").collect()
+    assert _folded(batch) == _source(shop)
+    assert sum(row["_change_type"] == "snapshot" for row in batch) == 4
+
+
+def _batches(folder: Path) -> int:
+    return len(list((folder / "checkpoint-orders" / "commits").glob("[0-9]*")))
+
+
+def _has_more(folder: Path, *, than: int) -> bool:
+    return _batches(folder) > than
+
+
+def test_a_job_that_is_killed_reads_each_change_once_when_it_is_started_again(
+    shop: Mirror, spark: SparkSession, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.e2e.streaming_job"]
+    for number in range(1, 3):
+        _go_on(shop, number)
+        job = json.dumps(_job(shop, tmp_path, endless=True))
+        with (tmp_path / "job.log").open("ab") as log:
+            process = subprocess.Popen([*command, job], stdout=log, stderr=log, start_new_session=True)
+        before = _batches(tmp_path)
+        try:
+            wait_until(partial(_has_more, tmp_path, than=before), what="a batch")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    streaming_job.run(spark, _job(shop, tmp_path))
+    rows = _kept(spark, tmp_path)
+    _assert_once(rows)
+    assert _folded(rows) == _source(shop)
+    _joined(shop, spark, tmp_path)
+
+
+def test_columns_that_are_added_end_the_query_by_name_and_the_next_one_has_them(
+    shop: Mirror, spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.dataSource.register(SluiceDataSource)
+
+    def started(folder: Path) -> Any:
+        job = _job(shop, folder)
+        reader = spark.readStream.format("sluice").option("spool", job["spool"]).option("pipeline", "test")
+        frame = reader.option("table", "public.orders").load()
+
+        def keep(batch: DataFrame, number: int) -> None:
+            batch.write.mode("overwrite").parquet(str(folder / "orders" / str(number)))
+
+        return frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / "checkpoint")).start()
+
+    query = started(tmp_path)
+    query.processAllAvailable()
+    shop.execute("ALTER TABLE orders ADD COLUMN more int", "UPDATE orders SET more = id")
+    shop.pipeline.run()
+    with pytest.raises(PySparkException, match="start the query again"):
+        query.awaitTermination(300)
+    query = started(tmp_path)
+    query.processAllAvailable()
+    query.stop()
+    rows = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "orders" / "*")).collect()
+    assert {row["more"] for row in rows if row["_change_type"] == "update_postimage"} == {1, 2, 3, 4}
+    assert {row["more"] for row in rows if row["_change_type"] == "snapshot"} == {None}
+    assert all(
+        row["more"] is None for row in _load(shop, spark, "public.orders").where("_change_type = 'snapshot'").collect()
+    )
+    shop.execute("ALTER TABLE orders DROP COLUMN more", "UPDATE orders SET total = 0")
+    shop.pipeline.run()
+    with pytest.raises(PySparkException, match="was dropped, and changes from before"):
+        _load(shop, spark, "public.orders").collect()
+
+
+def test_all_tables_come_in_one_form_with_their_rows_as_json(shop: Mirror, spark: SparkSession) -> None:
+    _go_on(shop, 1)
+    everything = _load(shop, spark, "*").collect()
+    rows = [row for row in everything if (row["schema"], row["table"]) == ("public", "payments")]
+    assert {json.loads(row["row"])["state"] for row in rows if row["_change_type"] == "state"} <= {"snapshot"}
+    read = [json.loads(row["row"]) for row in rows if row["_change_type"] != "state"]
+    found = {row["payment_id"]: row for row in read}
+    assert found[2] == {"payment_id": 2, "order_id": 9, "amount": "7.00"}
+    assert {row["_change_type"] for row in rows} >= {"snapshot", "insert"}
+    typed = _load(shop, spark, "public.payments").collect()
+    assert {(row["_commit_version"], row["_change_type"]) for row in typed} <= {
+        (row["_commit_version"], row["_change_type"]) for row in rows
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"table": "public.nothing"}, "public.nothing is no table"),
+        ({"startingPosition": "noon"}, "startingPosition is snapshot or latest"),
+        ({"tables": "x"}, "has no option 'tables'"),
+        ({"maxEntriesPerTrigger": "0"}, "is a number from 1 on"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused_by_name(
+    shop: Mirror, spark: SparkSession, options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(PySparkException, match=says):
+        _load(shop, spark, **{"table": "public.orders", **options}).collect()
+
+
+def test_a_worker_needs_nothing_of_the_service() -> None:
+    blocked = ("psycopg", "pydantic", "click", "rich", "structlog", "prometheus_client", "yaml")
+    code = f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\nimport sluice_spark.source.data_source"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
