@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice_spark import session
 from sluice_spark.options import ApplyOptions
 from sluice_spark.source import SluiceDataSource
+
+CONNECT = "failed to connect back"
 
 
 def run(spark: SparkSession, job: dict[str, Any]) -> None:
@@ -32,13 +36,25 @@ def run(spark: SparkSession, job: dict[str, Any]) -> None:
     payments = stream("public.payments").where("_change_type IN ('insert', 'snapshot')").alias("p")
     joined = orders.join(payments, sql.expr("o.id = p.order_id")).select("o.id", "p.payment_id", "p.amount")
     both = joined.writeStream.format("parquet").option("path", str(folder / "joined"))
-    trigger: dict[str, Any] = {"processingTime": "0 seconds"} if job.get("endless") else {"availableNow": True}
-    queries = [
-        writer.option("checkpointLocation", str(folder / f"checkpoint-{name}")).trigger(**trigger).start()
-        for name, writer in (("orders", kept), ("joined", both))
-    ]
-    for query in queries:
-        query.awaitTermination()
+    for name, writer in (("orders", kept), ("joined", both)):
+        endless = job.get("endless", "")
+        if endless in ("", name):
+            _run(writer.option("checkpointLocation", str(folder / f"checkpoint-{name}")), endless=bool(endless))
+
+
+def _run(writer: DataStreamWriter, *, endless: bool) -> None:
+    while True:
+        try:
+            if endless:
+                writer.trigger(processingTime="0 seconds").start().awaitTermination()
+            else:
+                writer.trigger(availableNow=True).start().awaitTermination()
+        except StreamingQueryException as error:
+            # Spark waits ten seconds for its Python, which a machine with other work may need longer to start.
+            if CONNECT not in str(error):
+                raise
+        else:
+            return
 
 
 if __name__ == "__main__":

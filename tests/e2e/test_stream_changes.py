@@ -119,26 +119,25 @@ def test_changes_are_read_once_across_restarts_by_foreach_batch_and_a_join(
     assert sum(row["_change_type"] == "snapshot" for row in batch) == 4
 
 
-def _batches(folder: Path) -> int:
-    return len(list((folder / "checkpoint-orders" / "commits").glob("[0-9]*")))
+def _batches(folder: Path, query: str) -> int:
+    return len(list((folder / f"checkpoint-{query}" / "commits").glob("[0-9]*")))
 
 
-def _has_more(folder: Path, *, than: int) -> bool:
-    return _batches(folder) > than
+def _has_more(folder: Path, query: str, *, than: int) -> bool:
+    return _batches(folder, query) > than
 
 
 def test_a_job_that_is_killed_reads_each_change_once_when_it_is_started_again(
     shop: Mirror, spark: SparkSession, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "tests.e2e.streaming_job"]
-    for number in range(1, 3):
+    for number, query in enumerate(("orders", "joined"), 1):
         _go_on(shop, number)
-        job = json.dumps(_job(shop, tmp_path, endless=True))
+        job = json.dumps(_job(shop, tmp_path, endless=query))
         with (tmp_path / "job.log").open("ab") as log:
             process = subprocess.Popen([*command, job], stdout=log, stderr=log, start_new_session=True)
-        before = _batches(tmp_path)
         try:
-            wait_until(partial(_has_more, tmp_path, than=before), what="a batch")
+            wait_until(partial(_has_more, tmp_path, query, than=0), what=f"a batch of {query}", timeout=600)
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

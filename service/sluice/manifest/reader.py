@@ -112,6 +112,8 @@ def load_state(store: ObjectStore, *, known: PipelineState | None = None) -> Pip
 def load_ending(store: ObjectStore, ending: Ending) -> PipelineState:
     """The state of the manifest as it ends there. Raises ManifestCorrupt, FormatTooNew, StoreError."""
     state = stored(store, wanted=lambda known: known.seq < ending.seq)
+    if state.seq >= ending.seq:
+        raise _missing(store, ending.seq)
     previous, limit = state.previous_sha256 or None, ending.seq - state.seq
     for entry, sha256 in read_entries(store, after_seq=state.seq, previous_sha256=previous, limit=limit):
         state = reduce(state, entry, sha256) if entry.seq < ending.seq else ending.state(state, entry, sha256)

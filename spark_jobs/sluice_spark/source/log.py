@@ -244,5 +244,5 @@ def _require_kept(store: ObjectStore, seq: int) -> None:
 def _pruned(seq: int, pruned: int) -> ServiceError:
     return UsageError(
         f"this reader has lost its place: it needs entry {seq} of the manifest, and the spool was pruned through entry "
-        f"{pruned}; {_ANEW}, or keep more with spool.retention"
+        f"{pruned}; {_ANEW}, or with startingPosition=latest, or keep more with spool.retention"
     )
