@@ -73,6 +73,7 @@ def _made(options: ApplyOptions, row: AppliedTable, session: SparkSession) -> di
         "target": row.target or None,
         "kind": row.mode,
         "path": row.path,
+        "generation": row.generation,
         "rows": frame.count(),
         "version": row.delta_version,
         "lsn": show(row.complete_through_lsn),

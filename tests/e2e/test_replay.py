@@ -2,6 +2,7 @@
 end of entries, and in the middle of an entry to what the source had at each commit.
 """
 
+import shutil
 import threading
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from sluice import lsn
 from sluice.contract.lake_targets import LakeTarget
 from sluice.errors import StoreRefused, UsageError
+from sluice.manifest import pruning
 from sluice.manifest.replaying import Moment
 from sluice.operate import replay
 from sluice.store.opening import open_store
@@ -241,3 +243,38 @@ def test_the_view_of_the_spool_writes_nothing_into_it(story: Story, tmp_path: Pa
     with pytest.raises(StoreRefused, match="belongs to the pipeline"):
         store.delete(next(key for key in before if key.startswith("manifest/")))
     assert sorted(story.mirror.store(FOLLOWED).list("")) == before
+
+
+def test_a_spool_that_is_pruned_while_a_replay_needs_it_ends_it_by_name(story: Story, tmp_path: Path) -> None:
+    followed = story.mirror.options(FOLLOWED).spool_uri.removeprefix("file://")
+    shutil.copytree(followed, tmp_path / "spool")
+    spool = open_store((tmp_path / "spool").as_uri(), prefix="test/", options={})
+    lake_uri, position = (tmp_path / "lake").as_uri(), story.ends[-1][0]
+    options = story.options()
+    plan = replay.plan(
+        spool,
+        open_store(lake_uri, options={}),
+        position,
+        ("public.orders",),
+        pipeline="test",
+        targets_of=options.targets_of,
+        metadata_columns=True,
+    )
+    none: dict[str, Any] = {name: {"targets": []} for name in plan.others}
+    options = replace(
+        options,
+        spool_uri=(tmp_path / "spool").as_uri(),
+        lake_uri=lake_uri,
+        tables={**options.tables, **none},
+        last_seq=plan.record.seq,
+        last_lsn=plan.record.lsn,
+    )
+    store = opened(options.spool)
+
+    def pruned_meanwhile() -> None:
+        with replayed.watched(options, store):
+            pruning.carry_out(spool, pruning.plan(spool, keep_seconds=0))
+            Applier(options, store, story.spark, stop=threading.Event()).run()
+
+    with pytest.raises(UsageError, match="the spool was pruned through entry"):
+        pruned_meanwhile()
