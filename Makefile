@@ -230,10 +230,10 @@ $(SITE): requirements/docs.txt $(CHECKED)
 lock: ## Resolve all dependencies again and write requirements/
 	test -x $(UV) || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install --quiet uv==$(UV_VERSION); }
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
-	  --extra service --extra spark --group dev pyproject.toml -o requirements/dev.txt
+	  --extra service --extra spark --extra otel --group dev pyproject.toml -o requirements/dev.txt
 	for extra in service spark; do \
 	  $(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
-	    --extra $$extra pyproject.toml -o requirements/$$extra.txt || exit; \
+	    --extra $$extra --extra otel pyproject.toml -o requirements/$$extra.txt || exit; \
 	done
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
 	  --group check pyproject.toml -o requirements/check.txt

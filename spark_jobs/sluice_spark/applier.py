@@ -21,7 +21,6 @@ from typing import Any
 import structlog
 from pyspark.sql import SparkSession
 
-from sluice.contract.applied import SpoolUpkeep
 from sluice.errors import ApplyError, Interrupted, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice.store.base import ObjectStore
 from sluice_spark.applied_window import Applied
@@ -32,13 +31,14 @@ from sluice_spark.maintenance.scheduler import Maintenance
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.intake import Intake
+from sluice_spark.progress.observers import Observers
 from sluice_spark.progress.reports import Reports, require_none_quarantined
 from sluice_spark.progress.spool_upkeep import Upkeep
 from sluice_spark.progress.start import left_behind, open_ledger
 from sluice_spark.progress.table_progress import Work
 from sluice_spark.session import private
 from sluice_spark.telemetry import ApplyTelemetry
-from sluice_spark.workers import Turns, Workers, background
+from sluice_spark.workers import Turns, Workers, background, warm_up
 
 AWAY_SECONDS = 5.0
 """Between two attempts while the store does not answer."""
@@ -91,6 +91,7 @@ class Applier:
         self._options = options
         self._fresh, self._refused = fresh, refused
         self._telemetry = telemetry or ApplyTelemetry(options)
+        self._observers = Observers(options, store, metrics=self._telemetry.metrics)
         self._store = store
         self._session = session
         self._stop = stop
@@ -105,7 +106,7 @@ class Applier:
         self._lake = Lake(options, store, before_commit=self._lease.check)
         self._running: dict[Future[Applied], _Running] = {}
         self._changed = True
-        self._said: tuple[str, SpoolUpkeep] | None = None
+        self._said: tuple[str, object] | None = None
         """What the last report said of this process itself."""
         self._reported, self._report_cost = float("-inf"), 0.0
         self._state_at = float("-inf")
@@ -141,6 +142,7 @@ class Applier:
                 telemetry=self._telemetry,
             )
             self._reports.begin(seq=self._ledger.state.seq)
+            self._observers.begin(self._ledger)
             self._left = left_behind(self._ledger, last_log)
             self._boundaries = Boundaries(self._ledger, apart_seconds=self._options.complete_seconds)
             self._intake = Intake(
@@ -149,9 +151,20 @@ class Applier:
                 poll_seconds=self._options.poll_seconds,
                 idle_seconds=self._options.idle_poll_seconds,
                 ending=self._options.ending,
+                seen=self._observers.take_in,
             )
             self._maintenance = self._maintained()
-            self._upkeep = self._kept(last_log.upkeep if last_log else SpoolUpkeep())
+            self._upkeep = Upkeep(
+                self._store,
+                require_owner=self._lease.check,
+                state=lambda: self._ledger.manifest,
+                retention_seconds=lambda: self._options.retention_seconds,
+                failed=lambda error: self._telemetry.note("apply", error),
+                before=last_log.upkeep if last_log else None,
+                prune_seconds=self._options.prune_seconds,
+                consumer_seconds=self._options.consumer_seconds,
+                ours=self._options.ending is None,
+            )
             self._workers = Workers(
                 self._store,
                 self._lake,
@@ -185,6 +198,7 @@ class Applier:
             self._telemetry.note("lease" if isinstance(error, WriterFenced) else "apply", error)
             raise
         finally:
+            self._observers.close()
             renewal.close()
             self.gave_lease_back = self._lease.release()
             self._telemetry.owns(held=False)
@@ -204,19 +218,6 @@ class Applier:
             telemetry=self._telemetry,
         )
 
-    def _kept(self, before: SpoolUpkeep) -> Upkeep:
-        return Upkeep(
-            self._store,
-            require_owner=self._lease.check,
-            state=lambda: self._ledger.manifest,
-            retention_seconds=lambda: self._options.retention_seconds,
-            failed=lambda error: self._telemetry.note("apply", error),
-            before=before,
-            prune_seconds=self._options.prune_seconds,
-            consumer_seconds=self._options.consumer_seconds,
-            ours=self._options.ending is None,
-        )
-
     def _loop(self) -> None:
         end = self._ledger.state.seq if self._options.once else None
         while not self._stop.is_set():
@@ -227,6 +228,7 @@ class Applier:
                 examined_lsn = self._ledger.examined_lsn
                 more = self._intake.read(now=time.monotonic(), rung=self._intake.wakeup.take())
                 self._changed = self._changed or self._ledger.examined_lsn > examined_lsn
+                self._observers.look()
                 quiet = not (more or self._running or self._ledger.pending_entries())
                 self._boundaries.turn(now=time.monotonic(), quiet=quiet)
                 caught_up = not more
@@ -305,16 +307,8 @@ class Applier:
         checkpoint are fast. Beside the loop: a window that comes meanwhile does not wait for it.
         """
         if not self._warm and not self._options.once:
-            background(self._warm_up, name="warm-up")
+            background(warm_up, self._lake, self._session, name="warm-up")
         self._warm = True
-
-    def _warm_up(self) -> None:
-        began = time.monotonic()
-        try:
-            self._lake.warm_up(private(self._session))
-            _log.debug("Spark is warm", seconds=round(time.monotonic() - began, 3))
-        except Exception as error:  # noqa: BLE001 - costs nothing but time, and the session may be stopping
-            _log.debug("warm-up ended early", kind=type(error).__name__)
 
     def _submit(self) -> None:
         # Asked again after each one: two tables of the source may have the same lake table.

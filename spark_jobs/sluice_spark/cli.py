@@ -215,7 +215,7 @@ def configure_logging(options: ApplyOptions) -> None:
     """Logs like the service: without secrets, and without the text of foreign exceptions."""
     secrets = [
         value
-        for values in (options.spool_options, options.lake_options, options.spark_conf)
+        for values in (options.spool_options, options.lake_options, options.spark_conf, options.traces_headers)
         for value in values.values()
     ]
     logs.configure(log_format=options.log_format, level=options.log_level, secrets=secrets)

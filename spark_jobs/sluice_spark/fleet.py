@@ -375,7 +375,7 @@ def _configure_logging(options: Mapping[str, ApplyOptions]) -> None:
     secrets = [
         value
         for one in options.values()
-        for values in (one.spool_options, one.lake_options, one.spark_conf)
+        for values in (one.spool_options, one.lake_options, one.spark_conf, one.traces_headers)
         for value in values.values()
     ]
     first = options[min(options)] if options else None

@@ -51,6 +51,7 @@ class ApplyOptions:
     `stop_seconds` is all that a stop may take, from the signal on. `listen` is where metrics and
     probes are served (empty: nowhere), with the token in `token_path` and the certificate, key and
     authorities of clients in `tls_files` where they are given, `config_hash` the settings' fingerprint that they show.
+    Spans go to `traces` with `traces_headers` (empty: nowhere).
 
     `maintenance_share` of one worker's time may go into the maintenance of lake tables (0: none), and
     files that no version needs are removed after `vacuum_seconds`. A boundary that the lake offers can be read for
@@ -105,6 +106,8 @@ class ApplyOptions:
     token_path: str = ""
     tls_files: tuple[str, str, str] = ("", "", "")
     config_hash: int | None = None
+    traces: str = ""
+    traces_headers: dict[str, str] = field(default_factory=dict, repr=False)
     log_level: str = "info"
     config_files: tuple[str, ...] = ()
     config_seen: tuple[int, ...] = ()

@@ -8,6 +8,7 @@ run, and none for a table that was stopped meanwhile.
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ from sluice_spark.session import private
 from sluice_spark.snapshot_apply import SnapshotApply
 from sluice_spark.table_apply import TableApply
 
+_log = structlog.get_logger("sluice.apply")
+
 _TURN_SECONDS = 0.2
 """How soon work that waits for its turn notices a stop."""
 
@@ -43,6 +46,16 @@ def background(work: Callable[..., None], *args: object, name: str) -> threading
     thread = threading.Thread(target=in_context(work), args=args, name=name, daemon=True)
     thread.start()
     return thread
+
+
+def warm_up(lake: Lake, session: SparkSession) -> None:
+    """Warms Spark up for `lake`, as far as it comes."""
+    began = time.monotonic()
+    try:
+        lake.warm_up(private(session))
+        _log.debug("Spark is warm", seconds=round(time.monotonic() - began, 3))
+    except Exception as error:  # noqa: BLE001 - costs nothing but time, and the session may be stopping
+        _log.debug("warm-up ended early", kind=type(error).__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ def start(
                 runbook_url=settings.telemetry.runbook_url,
                 pipelines=settings.telemetry.pipelines,
                 spares_requests=settings.spool.is_remote,
+                traces=settings.telemetry.traces,
+                traces_headers=wiring.plain(settings.telemetry.traces_headers),
             ),
             rereading=pipeline.Rereading(
                 FileWatch(*config_reload.files(invocation), *keys, seen=(*seen, *keys_seen)),

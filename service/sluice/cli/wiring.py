@@ -214,6 +214,8 @@ def apply_options(
         "token_path": settings.telemetry.token_path,
         "tls_files": settings.telemetry.tls_files,
         "config_hash": fingerprint(settings),
+        "traces": settings.telemetry.traces,
+        "traces_headers": plain(settings.telemetry.traces_headers),
     }
     return json.dumps(options)
 

@@ -16,6 +16,7 @@ from sluice.manifest.values import PipelineState
 from sluice.telemetry import catalogue
 from sluice.telemetry.distribution import Distribution
 from sluice.telemetry.waits import Waits
+from sluice.tracing.spans import Published
 
 
 def _seconds() -> Distribution:
@@ -74,6 +75,8 @@ class CommitCounts:
     file_bytes: Distribution = field(default_factory=lambda: Distribution(catalogue.SPOOL_FILE_BYTES.buckets))
     upload_seconds: Distribution = field(default_factory=_seconds)
     commit_seconds: Distribution = field(default_factory=_seconds)
+    on_published: Callable[[Published], None] | None = None
+    """Called from the commit thread for each entry that publishes transactions, once it is durable."""
     under_way: int = 0
     """Files and units that wait for the store or are on their way to it."""
     moved_at: float = 0.0

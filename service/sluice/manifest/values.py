@@ -181,6 +181,12 @@ class PipelineState:
     examined_lsn: int = 0
     unexamined_since: str = ""
 
+    @property
+    def names(self) -> list[str]:
+        """The tables that the source has, as schema.table."""
+        tables = self.tables.values()
+        return [f"{table.schema_name}.{table.table_name}" for table in tables if table.state != State.DETACHED]
+
 
 def corrupt(seq: int, what: str) -> ManifestCorrupt:
     """The error of a manifest whose entry `seq` says what cannot be."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import structlog
 
 from sluice import signals
-from sluice.contract.table_state import State
 from sluice.errors import Interrupted, ServiceError, UsageError
 from sluice.health.endpoint import NO_TLS, Health, HealthServer
 from sluice.health.export.observer import Observer
@@ -32,6 +31,7 @@ from sluice.telemetry.catalogue import CONFIG_HASH, EVENT_LOOP_LAG
 from sluice.telemetry.metered_store import MeteredStore
 from sluice.telemetry.metrics import Metrics, identify
 from sluice.telemetry.recent_errors import RecentErrors
+from sluice.tracing.tracer import tracer_for
 
 _EVENTS = "events"
 """What the event loop is called where it shows that it goes round."""
@@ -86,6 +86,7 @@ class TelemetryOptions:
     """Where to listen, how many tables get series of their own, the file with the token that requests
     need, the files of the certificate, and the fingerprint of the settings. `runbook_url` and
     `pipelines` are for the status page. With `spares_requests` a look at what is stored costs the store little.
+    Spans go to `traces` with `traces_headers`, if that is not empty.
     """
 
     listen: str
@@ -96,6 +97,8 @@ class TelemetryOptions:
     runbook_url: str = ""
     pipelines: Mapping[str, str] = field(default_factory=dict)
     spares_requests: bool = False
+    traces: str = ""
+    traces_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def run(
@@ -114,9 +117,13 @@ def run(
     """
     metrics = Metrics(options.pipeline, max_tables=telemetry.max_tables)
     identify(metrics, config_hash=telemetry.config_hash)
+    metered = MeteredStore(store, metrics)
+    tracer = tracer_for(
+        telemetry.traces, telemetry.traces_headers, store=metered, metrics=metrics, pipeline=options.pipeline
+    )
     process = Process(
         options,
-        store=MeteredStore(store, metrics),
+        store=metered,
         reporter=reporter,
         metrics=metrics,
         applier=applier,
@@ -133,6 +140,8 @@ def run(
         token_file=telemetry.token_path,
         tls=telemetry.tls,
     )
+    if tracer is not None:
+        process.ingest.status.commits.on_published = tracer.stored
     signals.arm().hand_to(process.stop)
     signals.arm().hand_reload_to(process.reload)
     structlog.get_logger("sluice").info("listening", address=server.address, pipeline=options.pipeline)
@@ -140,6 +149,8 @@ def run(
         return asyncio.run(process.run(until_lsn=until_lsn, until_caught_up=until_caught_up))
     finally:
         server.close()
+        if tracer is not None:
+            tracer.close()
         process.stopping.done()
 
 
@@ -261,8 +272,7 @@ class Process:
     def _take(self, reread: Reread) -> None:
         """In the thread that reads. Raises UsageError for what the settings alone do not show."""
         manifest, before = self.ingest.status.manifest, self._targets_of
-        known = () if manifest is None else manifest.tables.values()
-        names = [f"{table.schema_name}.{table.table_name}" for table in known if table.state != State.DETACHED]
+        names = [] if manifest is None else manifest.names
         other = [name for name in names if before is not None and before(name) != reread.targets_of(name)]
         if other:
             raise UsageError(

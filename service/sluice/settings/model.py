@@ -380,6 +380,16 @@ class TelemetrySettings(Section):
         "without details",
     )
 
+    traces: Annotated[str, AfterValidator(optional_web_address)] = Field(
+        "",
+        description="where an OpenTelemetry collector takes spans by OTLP over HTTP, as "
+        "`http://127.0.0.1:4318/v1/traces`: ingest and the applier then say when each entry was received, stored and "
+        "readable. Left out: no spans. Needs the extra `otel`",
+    )
+    traces_headers: dict[str, SecretStr] = Field(
+        default_factory=dict, description="headers of these requests, such as a token; values are secrets"
+    )
+
     @model_validator(mode="after")
     def _whole_tls(self) -> Self:
         if bool(self.tls_cert_path) != bool(self.tls_key_path):

@@ -7,6 +7,8 @@ catching up could be read at the look that found the first of them. The clocks o
 source do not matter. For one thread.
 """
 
+from collections.abc import Callable
+
 from sluice import faults
 from sluice.contract.entries import Entry, Progress
 from sluice.manifest.ending import Ending
@@ -34,7 +36,7 @@ HEARD_SECONDS = 60.0
 class Intake:
     """Fills `ledger` from the manifest in `store`, with a look every `poll_seconds`; while nothing changes the pauses
     grow to `idle_seconds`, which is more than `poll_seconds` where a look costs money. Nothing is read behind an
-    `ending`, and nobody is heard who rings.
+    `ending`, and nobody is heard who rings. `seen` is called with each entry that the ledger took in, and its hash.
     """
 
     def __init__(
@@ -45,10 +47,12 @@ class Intake:
         poll_seconds: float,
         idle_seconds: float = 0.0,
         ending: Ending | None = None,
+        seen: Callable[[Entry, str], None] = lambda _entry, _sha256: None,
     ) -> None:
         self._store = store
         self._ending = ending
         self._ledger = ledger
+        self._seen = seen
         self.wakeup = Wakeup()
         """Who rings for entries."""
         self._poll_seconds = poll_seconds
@@ -103,7 +107,8 @@ class Intake:
         for entry, sha256 in read_entries(
             self._store, after_seq=ledger.read_seq, previous_sha256=previous_sha256 or None, limit=limit, gaps=gaps
         ):
-            ledger.take_in(self._seen(entry), sha256, since=self._since)
+            ledger.take_in(self._cut(entry), sha256, since=self._since)
+            self._seen(entry, sha256)
             count += 1
             changes += not isinstance(entry.body, Progress)
         faults.point("apply.entries.read")
@@ -117,7 +122,7 @@ class Intake:
             self._changed_at = now
         self.next_look = now + self._pause(now - self._changed_at, apart=apart if changes else 0.0)
 
-    def _seen(self, entry: Entry) -> Entry:
+    def _cut(self, entry: Entry) -> Entry:
         return entry if self._ending is None else self._ending.cut(entry)
 
     def _pause(self, quiet: float, *, apart: float) -> float:
@@ -134,7 +139,7 @@ class Intake:
             for entry, _ in read_entries(
                 self._store, after_seq=seq - 1, limit=min(READ_AT_ONCE, self._ledger.read_seq - seq + 1)
             ):
-                self._ledger.take_again(table_id, self._seen(entry))
+                self._ledger.take_again(table_id, self._cut(entry))
                 count += 1
                 if self._ledger.tables[table_id].pending.halted_seq == entry.seq:
                     break

@@ -81,8 +81,7 @@ class Ledger:
 
     def names(self) -> list[str]:
         """The tables that the source has, as schema.table."""
-        tables = self.manifest.tables.values()
-        return [f"{table.schema_name}.{table.table_name}" for table in tables if table.state != State.DETACHED]
+        return self.manifest.names
 
     def begin(self, tables: dict[str, TableProgress], *, floor_seq: int = 0) -> None:
         """Takes the tables as found in the lake, and starts with the first entry that any followed

@@ -51,16 +51,16 @@ class Upkeep:
         state: Callable[[], PipelineState],
         retention_seconds: Callable[[], float | None],
         failed: Callable[[BaseException], None],
-        before: SpoolUpkeep,
+        before: SpoolUpkeep | None,
         prune_seconds: float = PRUNE_SECONDS,
         consumer_seconds: float = pruning.CONSUMER_SECONDS,
         ours: bool = True,
     ) -> None:
         """`require_owner` raises when this process may not write any more, `state` is one that the
         manifest has come to, and `failed` hears of every error; all from this thread. `before` is what the
-        process before this one reported. What may go is looked for every `prune_seconds`.
+        process before this one reported, None without one. What may go is looked for every `prune_seconds`.
         """
-        self.report = before
+        self.report = before or SpoolUpkeep()
         """How it goes. Any thread may read it."""
         self._store, self._ours = store, ours
         self._state = state

@@ -20,7 +20,7 @@ import structlog
 from sluice import faults
 from sluice.backoff import Backoff
 from sluice.contract import keys
-from sluice.contract.entries import Progress, Segment
+from sluice.contract.entries import Changes, Progress, Segment
 from sluice.contract.envelope import OP_NAMES
 from sluice.contract.receipt import DurableReceipt
 from sluice.contract.schema import TableSchema
@@ -32,6 +32,7 @@ from sluice.ingest.status import CommitCounts
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
+from sluice.tracing.spans import Published
 
 UPLOAD_THREADS = 4
 UNITS_IN_FLIGHT = 2
@@ -81,7 +82,12 @@ class CommitLine:
         Blocks while UNITS_IN_FLIGHT wait.
         """
         self._breaker.check()
-        return self._committer.submit(self._breaker.guarded(lambda: self._on_receipt(self._committer.commit(unit))))
+        received_at = time.time()
+
+        def commit() -> None:
+            self._on_receipt(self._committer.commit(unit, received_at=received_at))
+
+        return self._committer.submit(self._breaker.guarded(commit))
 
 
 class Committer:
@@ -195,8 +201,8 @@ class Committer:
         self.counts.upload_seconds.add(time.monotonic() - began)
         return segment
 
-    def commit(self, unit: Unit) -> DurableReceipt:
-        """Appends `unit` to the manifest. In the commit thread, for CommitLine."""
+    def commit(self, unit: Unit, *, received_at: float = 0.0) -> DurableReceipt:
+        """Appends `unit`, which was whole at `received_at`, to the manifest. In the commit thread, for CommitLine."""
         changes = unit.changes()
         began = time.monotonic()
         faults.point("commit.before")
@@ -207,7 +213,30 @@ class Committer:
         if unit.commits.commit_time_us:
             self.counts.last_commit_time_us = unit.commits.commit_time_us[-1]
         self.counts.commit_seconds.add(time.monotonic() - began)
+        if changes is not None and self.counts.on_published is not None:
+            self._show(changes, unit, receipt, received_at, self.counts.on_published)
         return receipt
+
+    def _show(
+        self,
+        changes: Changes,
+        unit: Unit,
+        receipt: DurableReceipt,
+        received_at: float,
+        on_published: Callable[[Published], None],
+    ) -> None:
+        """In the only thread that appends: the newest entry is this one."""
+        published = Published.of(
+            changes,
+            seq=receipt.seq,
+            sha256=self.stored.previous_sha256,
+            from_lsn=unit.from_lsn,
+            through_lsn=unit.through_lsn,
+            durable_at=time.time(),
+            received_at=received_at,
+        )
+        if published is not None:
+            on_published(published)
 
     def _count(self, segments: Sequence[Segment]) -> None:
         for segment in segments:

@@ -2,6 +2,8 @@
 
 from sluice.telemetry.catalogue.metric import BOTH, FLEET, OPEN, Counter, Gauge, Histogram
 
+OUTCOMES = ("sent", "dropped")
+"""Of what is sent to others."""
 STATES = ("starting", "streaming", "reconnecting", "draining", "stopped", "failed")
 LOOPS = ("events", "decoder", "committer", "snapshot", "catalog", "report", "probe", "apply", "lease")
 INGEST_COMPONENTS = (
@@ -165,5 +167,12 @@ RETRY_DELAY = Gauge(
     "The pause before the next attempt, 0 while nothing waits.",
     _STATE,
     {},
+    BOTH,
+)
+TRACE_SPANS = Counter(
+    "sluice_trace_spans_total",
+    "Spans for the collector at telemetry.traces: sent, or dropped because it was away, too slow or refused them.",
+    _STATE,
+    {"outcome": OUTCOMES},
     BOTH,
 )
