@@ -196,6 +196,7 @@ class Applier:
                 require_none_quarantined(self._ledger)
         except ServiceError as error:
             self._telemetry.note("lease" if isinstance(error, WriterFenced) else "apply", error)
+            self._observers.failed(error)
             raise
         finally:
             self._observers.close()

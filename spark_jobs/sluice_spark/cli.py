@@ -213,9 +213,4 @@ def begin_again(signalled: threading.Event) -> None:
 
 def configure_logging(options: ApplyOptions) -> None:
     """Logs like the service: without secrets, and without the text of foreign exceptions."""
-    secrets = [
-        value
-        for values in (options.spool_options, options.lake_options, options.spark_conf, options.traces_headers)
-        for value in values.values()
-    ]
-    logs.configure(log_format=options.log_format, level=options.log_level, secrets=secrets)
+    logs.configure(log_format=options.log_format, level=options.log_level, secrets=options.secrets)

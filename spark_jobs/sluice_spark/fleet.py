@@ -372,12 +372,7 @@ def _identity(options: ApplyOptions) -> tuple[object, ...]:
 
 def _configure_logging(options: Mapping[str, ApplyOptions]) -> None:
     """Logs as the first pipeline says, without the secrets of any."""
-    secrets = [
-        value
-        for one in options.values()
-        for values in (one.spool_options, one.lake_options, one.spark_conf, one.traces_headers)
-        for value in values.values()
-    ]
+    secrets = [secret for one in options.values() for secret in one.secrets]
     first = options[min(options)] if options else None
     if first is not None:
         logs.configure(log_format=first.log_format, level=first.log_level, secrets=secrets)

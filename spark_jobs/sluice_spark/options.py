@@ -51,7 +51,9 @@ class ApplyOptions:
     `stop_seconds` is all that a stop may take, from the signal on. `listen` is where metrics and
     probes are served (empty: nowhere), with the token in `token_path` and the certificate, key and
     authorities of clients in `tls_files` where they are given, `config_hash` the settings' fingerprint that they show.
-    Spans go to `traces` with `traces_headers` (empty: nowhere).
+    Spans go to `traces` with `traces_headers` (empty: nowhere), and events of OpenLineage to `lineage` with
+    `lineage_headers`, every `lineage_seconds`; there the job is in `lineage_namespace`, and `lineage_source` is
+    HOST:PORT of the server.
 
     `maintenance_share` of one worker's time may go into the maintenance of lake tables (0: none), and
     files that no version needs are removed after `vacuum_seconds`. A boundary that the lake offers can be read for
@@ -108,6 +110,11 @@ class ApplyOptions:
     config_hash: int | None = None
     traces: str = ""
     traces_headers: dict[str, str] = field(default_factory=dict, repr=False)
+    lineage: str = ""
+    lineage_headers: dict[str, str] = field(default_factory=dict, repr=False)
+    lineage_namespace: str = "sluice"
+    lineage_seconds: float = 300.0
+    lineage_source: str = ""
     log_level: str = "info"
     config_files: tuple[str, ...] = ()
     config_seen: tuple[int, ...] = ()
@@ -123,6 +130,12 @@ class ApplyOptions:
                 _offered(f"tables.{table}.targets.kind", target.kind, lake_kinds.KINDS)
         if min(self.workers, self.max_window_bytes, self.max_memory_bytes) < 1:
             raise UsageError("workers, max_window_bytes and max_memory_bytes must be at least 1")
+
+    @property
+    def secrets(self) -> list[str]:
+        """What must never be seen in a log."""
+        all_of = (self.spool_options, self.lake_options, self.spark_conf, self.traces_headers, self.lineage_headers)
+        return [value for values in all_of for value in values.values()]
 
     @property
     def left_behind_seconds(self) -> float:

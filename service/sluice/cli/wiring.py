@@ -216,6 +216,11 @@ def apply_options(
         "config_hash": fingerprint(settings),
         "traces": settings.telemetry.traces,
         "traces_headers": plain(settings.telemetry.traces_headers),
+        "lineage": settings.telemetry.lineage,
+        "lineage_headers": plain(settings.telemetry.lineage_headers),
+        "lineage_namespace": settings.telemetry.lineage_namespace,
+        "lineage_seconds": settings.telemetry.lineage_every,
+        "lineage_source": _server(settings) if settings.telemetry.lineage else "",
     }
     return json.dumps(options)
 
@@ -247,6 +252,12 @@ def replay_options(
         "listen": "",
     }
     return json.dumps({**options, **own})
+
+
+def _server(settings: Settings) -> str:
+    from sluice.source.sessions import server_of
+
+    return server_of(settings.source.dsn.get_secret_value())
 
 
 def applier_command() -> list[str]:

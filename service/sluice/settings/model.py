@@ -390,6 +390,21 @@ class TelemetrySettings(Section):
         default_factory=dict, description="headers of these requests, such as a token; values are secrets"
     )
 
+    lineage: Annotated[str, AfterValidator(optional_web_address)] = Field(
+        "",
+        description="where OpenLineage events are taken over HTTP, as `http://127.0.0.1:5000/api/v1/lineage`: the "
+        "applier then says which tables feed which lake tables. Left out: no events",
+    )
+    lineage_headers: dict[str, SecretStr] = Field(
+        default_factory=dict, description="headers of these requests, such as a token; values are secrets"
+    )
+    lineage_namespace: str = Field(
+        "sluice", min_length=1, description="namespace of the job, which has the pipeline's name"
+    )
+    lineage_every: Duration = Field(
+        300.0, ge=1, le=86400, description="time between two events of a run: each says everything anew"
+    )
+
     @model_validator(mode="after")
     def _whole_tls(self) -> Self:
         if bool(self.tls_cert_path) != bool(self.tls_key_path):

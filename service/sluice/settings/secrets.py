@@ -24,7 +24,8 @@ def secret_strings(settings: Settings) -> tuple[str, ...]:
     found = set(dsn_secrets(settings.source.dsn.get_secret_value()))
     for options in (settings.spool.options, settings.lake.options, settings.apply.conf):
         found.update(_option_secrets(options))
-    found.update(value.get_secret_value() for value in settings.telemetry.traces_headers.values())
+    for headers in (settings.telemetry.traces_headers, settings.telemetry.lineage_headers):
+        found.update(value.get_secret_value() for value in headers.values())
     return tuple(sorted(filter(None, found), key=len, reverse=True))
 
 

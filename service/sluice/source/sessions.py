@@ -245,6 +245,22 @@ def transport_of(options: SourceOptions) -> Transport:
     return Transport(problem, refused=not options.allow_insecure, sslmode=asked)
 
 
+def server_of(dsn: str) -> str:
+    """HOST:PORT of the server that is tried first, as lineage names it; a socket of this machine is localhost. Raises
+    UsageError for a string that libpq cannot read.
+    """
+    given = parsed(dsn)
+    defaults = {(option.keyword or b"").decode(): (option.val or b"").decode() for option in pq.Conninfo.get_defaults()}
+
+    def first(*words: str) -> str:
+        found = (str(given.get(word) or "") for word in words)
+        return next(filter(None, (*found, *(defaults.get(word, "") for word in words))), "").split(",")[0]
+
+    host = first("host", "hostaddr")
+    host = "localhost" if host.startswith(("/", "@")) else host or "localhost"
+    return f"{host}:{first('port') or '5432'}"
+
+
 def _is_local(host: str) -> bool:
     if host in ("", "localhost") or host.startswith(("/", "@")):
         return True

@@ -1,6 +1,6 @@
 """What a process is, in which state, and how its loops go round."""
 
-from sluice.telemetry.catalogue.metric import BOTH, FLEET, OPEN, Counter, Gauge, Histogram
+from sluice.telemetry.catalogue.metric import APPLY, BOTH, FLEET, OPEN, Counter, Gauge, Histogram
 
 OUTCOMES = ("sent", "dropped")
 """Of what is sent to others."""
@@ -175,4 +175,11 @@ TRACE_SPANS = Counter(
     _STATE,
     {"outcome": OUTCOMES},
     BOTH,
+)
+LINEAGE_EVENTS = Counter(
+    "sluice_lineage_events_total",
+    "OpenLineage events for telemetry.lineage: sent, or dropped after some attempts.",
+    _STATE,
+    {"outcome": OUTCOMES},
+    APPLY,
 )
