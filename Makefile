@@ -42,6 +42,8 @@ ACTIONLINT  := build/actionlint/actionlint
 ACTIONLINT_VERSION := v1.7.12
 # The emulator of Azure Blob Storage, 180 MB; `make clouds` alone fetches it.
 AZURITE     := build/azurite/.done
+# Dagster and Airflow, 250 MB; `make orchestrators` alone fetches them.
+ORCHESTRATORS := build/orchestrators/.done
 # The wheel of the last release, which tests/upgrade lets take turns with this checkout.
 BASELINE    := tests/upgrade/release
 CONTAINERS  ?= docker
@@ -54,7 +56,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help simulate setup python java jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds test-ops images test test-matrix test-languages test-drills fuzz bench docs site lock wheel dist notes chart baseline clean distclean
+.PHONY: help simulate setup python java jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds orchestrators test-ops images test test-matrix test-languages test-drills fuzz bench docs site lock wheel dist notes chart baseline clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -161,6 +163,14 @@ $(AZURITE): tests/conformance/azurite/package-lock.json
 	@mkdir -p $(@D) && cp tests/conformance/azurite/package.json tests/conformance/azurite/package-lock.json $(@D)
 	@if npm ci --silent --no-audit --no-fund --prefix $(@D); then touch $@; else echo "npm is missing or failed: the tests on Azure will be skipped"; fi
 
+orchestrators: setup $(ORCHESTRATORS) ## Test the readers' sensor and trigger with Dagster and Airflow
+	$(BIN)/python -m pytest tests/e2e/test_orchestrators.py -rs $(PYTEST_ARGS)
+
+$(ORCHESTRATORS): requirements/orchestrators.txt
+	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	@if $(@D)/bin/python -m pip install --quiet --require-hashes -r requirements/orchestrators.txt; then touch $@; \
+	  else echo "Dagster and Airflow cannot be had: the tests that need them will be skipped"; fi
+
 images: ## Build the images with a container engine; CONTAINERS=podman names another than docker
 	for name in ingest applier; do \
 	  $(CONTAINERS) build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) \
@@ -245,6 +255,8 @@ lock: ## Resolve all dependencies again and write requirements/
 	  --group peers -o requirements/peers.txt
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
 	  --group docs -o requirements/docs.txt
+	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
+	  --group orchestrators -o requirements/orchestrators.txt
 
 wheel: setup ## Build the wheels into dist/: the pipeline's, and that of those who read the lake
 	$(BIN)/python -m build --wheel

@@ -27,6 +27,8 @@ _NAMES = {
     "LGPL-3.0-only": "LGPL-3.0-only",
     "MIT License": "MIT",
     "BSD License": "BSD-3-Clause",
+    "3-Clause BSD License": "BSD-3-Clause",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
 }
 """What packages without an expression say, as SPDX has it."""
 

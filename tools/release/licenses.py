@@ -6,9 +6,12 @@ from pathlib import Path
 from tools.release import components
 
 ALLOWED = {
-    "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "LGPL-3.0-only", "MIT", "MIT-0", "PSF-2.0", "Zlib"
+    "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "LGPL-3.0-only", "MIT", "MIT-0", "MPL-2.0",
+    "PSF-2.0", "Zlib",
 }  # fmt: skip
-"""What may be installed with Sluice. LGPL: psycopg, which is used as a library that a user can exchange."""
+"""What may be installed with Sluice. LGPL: psycopg, which is used as a library that a user can exchange. MPL:
+certifi, a list of certificates that is not changed.
+"""
 _HEAD = """# Licenses
 
 Sluice has the Apache License 2.0. This page is generated from the locks and from what each package

@@ -1,0 +1,80 @@
+"""Which boundaries are new to somebody who keeps a cursor, such as an orchestrator in its own state.
+
+Invariant: the cursor moves with what is handed out. A boundary is handed out again only to who comes back with an
+older cursor, and a later one is never withheld. A boundary that expired before it was asked for is passed by: the ones
+behind it hold all that it held.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sluice_lake.boundary import Boundary
+from sluice_lake.errors import NoBoundary, UnusableArgument
+from sluice_lake.lake import Lake
+from sluice_lake.positions import show
+
+MOST_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """How boundaries are followed. At least `every` of them lie between two that are handed out. With `each`, every
+    boundary (or `every` so many) behind the cursor is handed out that the lake still offers, and else the newest alone.
+    """
+
+    every: int = 1
+    each: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise UnusableArgument("every counts boundaries, and is at least 1")
+
+    def due(self, lake: Lake, cursor: str | None) -> list[Boundary]:
+        """The boundaries that are new to who has `cursor`, which is that of the last one, oldest first: at most
+        MOST_AT_ONCE. None or an empty cursor asks for the newest one alone, to begin with. Raises LakeError.
+        """
+        try:
+            newest = lake.newest()
+        except NoBoundary:
+            return []
+        seen = _number(cursor, newest) if cursor else 0
+        if not seen:
+            return [newest]
+        if newest.number < seen + self.every:
+            return []
+        if not self.each:
+            return [newest]
+        offered = [one for one in lake.boundaries() if one.manifest == newest.manifest]
+        found = []
+        for one in offered:
+            if one.number >= seen + self.every:
+                found.append(one)
+                seen = one.number
+        return found[:MOST_AT_ONCE]
+
+
+def cursor_of(boundary: Boundary) -> str:
+    """The cursor of who has seen `boundary`."""
+    return json.dumps({"manifest": boundary.manifest, "number": boundary.number, "lsn": show(boundary.lsn)})
+
+
+def described(boundary: Boundary) -> dict[str, Any]:
+    """What a run has to know of `boundary`, in JSON's types. `lsn` is what `Lake.as_of` takes."""
+    return {
+        "pipeline": boundary.pipeline,
+        "number": boundary.number,
+        "lsn": show(boundary.lsn),
+        "time": boundary.time.isoformat(),
+        "versions": {table.name: table.version for table in boundary.tables},
+        "left_out": dict(boundary.left_out),
+    }
+
+
+def _number(cursor: str, newest: Boundary) -> int:
+    """The number in `cursor`; 0 when it is of another manifest, whose numbers say nothing here."""
+    try:
+        value = json.loads(cursor)
+        return int(value["number"]) if value["manifest"] == newest.manifest else 0
+    except (ValueError, TypeError, KeyError) as error:
+        raise UnusableArgument("the cursor is none of this package", hint="reset it to begin anew") from error
