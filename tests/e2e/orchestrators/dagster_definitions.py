@@ -22,7 +22,7 @@ def count_orders(context: dagster.OpExecutionContext) -> None:
         file.write(json.dumps({"lsn": tags["sluice/lsn"], "rows": rows, "version": version}) + "\n")
 
 
-@dagster.job  # type: ignore[untyped-decorator]
+@dagster.job(executor_def=dagster.in_process_executor)  # type: ignore[untyped-decorator]
 def orders_job() -> None:
     count_orders()
 
