@@ -250,6 +250,9 @@ def replay_options(
         # Its files are those of the replay, and nobody removes any.
         "maintenance_share": 0.0,
         "listen": "",
+        # What it does is not what the pipeline does: nobody hears of it.
+        "traces": "",
+        "lineage": "",
     }
     return json.dumps({**options, **own})
 
