@@ -240,8 +240,8 @@ $(SITE): requirements/docs.txt $(CHECKED)
 lock: ## Resolve all dependencies again and write requirements/
 	test -x $(UV) || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install --quiet uv==$(UV_VERSION); }
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade \
-	  --extra service --extra spark --extra otel --group dev pyproject.toml -o requirements/dev.txt
-	for extra in service spark; do \
+	  --extra service --extra spark --extra glue --extra otel --group dev pyproject.toml -o requirements/dev.txt
+	for extra in service spark glue; do \
 	  $(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
 	    --extra $$extra --extra otel pyproject.toml -o requirements/$$extra.txt || exit; \
 	done

@@ -9,11 +9,11 @@ FROM ${JAVA_IMAGE} AS java
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
 # Two environments: what makes wheels stays behind. Every package has its hash. PySpark has no wheel: one is made of its source, with tools that have theirs.
-COPY requirements/build.txt requirements/spark.txt requirements/
+COPY requirements/build.txt requirements/spark.txt requirements/glue.txt requirements/
 RUN python -m venv /build \
  && /build/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements/build.txt \
  && /build/bin/pip wheel --no-cache-dir --require-hashes --no-deps --only-binary :all: --no-binary pyspark --no-build-isolation \
-      --wheel-dir /wheels -r requirements/spark.txt \
+      --wheel-dir /wheels -r requirements/spark.txt -r requirements/glue.txt \
  && python -m venv /opt/sluice \
  && /opt/sluice/bin/pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
 COPY pyproject.toml README.md LICENSE ./

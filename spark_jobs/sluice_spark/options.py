@@ -33,6 +33,7 @@ class ApplyOptions:
     """Everything the applier needs to know. `tables` maps "schema.table" to overrides such as
     {"targets": [{"kind": "changelog"}]}. `replaces` are pipelines whose lake tables this one may replace.
 
+    `catalog` is where lake tables get names (`sluice_spark.catalog.options`), empty for nowhere.
     `spool_options` and `lake_options` use the store's own names (aws_endpoint, aws_access_key_id,
     ...). `jars` is the directory of jars (empty: the default). The manifest is looked at every
     `poll_seconds`, or up to `idle_poll_seconds` while nothing comes. Reports lie `report_seconds` apart at least while
@@ -69,6 +70,7 @@ class ApplyOptions:
     lake_uri: str
     spool_options: dict[str, str] = field(default_factory=dict, repr=False)
     lake_options: dict[str, str] = field(default_factory=dict, repr=False)
+    catalog: dict[str, Any] = field(default_factory=dict, repr=False)
     replaces: tuple[str, ...] = ()
     mode: str = lake_kinds.DEFAULT
     metadata_columns: bool = True

@@ -21,10 +21,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pyspark
+from pyspark import SparkConf
+from pyspark.java_gateway import launch_gateway
 
 from sluice.contract import keys
 from sluice.contract.table_state import State
@@ -34,6 +36,8 @@ from sluice.manifest.reader import load_state
 from sluice.manifest.targets import lake_tables
 from sluice.store.opening import open_store
 from sluice_spark import jars, storage
+from sluice_spark.catalog.client import CatalogAway
+from sluice_spark.catalog.examine import examine_catalog
 from sluice_spark.lake.features import read_protocol, unknown_features
 from sluice_spark.options import ApplyOptions
 
@@ -74,6 +78,7 @@ def examine(options: ApplyOptions, tables: Sequence[Place]) -> Iterator[Finding]
     if not writable:
         yield from _protocols(options, tables[:MOST_TABLES])
     yield from _log_store(options)
+    yield from _catalog(options, tables)
 
 
 def examine_java(said: str | None) -> Iterator[Finding]:
@@ -232,6 +237,20 @@ def _log_store(options: ApplyOptions) -> Iterator[Finding]:
         seen = "Delta's own log store for S3 keeps commits apart within one process only"
         fix = f"commit to these tables from the applier alone, or set apply.conf {_LOG_STORE[0]} for every writer"
         yield Finding("info", "lake.log_store", options.lake_uri, seen, fix_setting=fix)
+
+
+def _catalog(options: ApplyOptions, tables: Sequence[Place]) -> Iterator[Finding]:
+    paths = _paths(options) if options.catalog else {}
+    places = {keys.target_title(*table[:3]): (*table[:3], paths.get(table[:3]) or table.path) for table in tables}
+    yield from examine_catalog(options, places, jvm=_jvm)
+
+
+def _jvm() -> Any:
+    """One with Spark's jars and without Spark, which ends with this process."""
+    launch: Any = launch_gateway
+    if _java_said() is None:
+        raise CatalogAway("there is no Java to ask it with")  # said by those who look for Java
+    return launch(SparkConf(loadDefaults=False).set("spark.driver.memory", "256m")).jvm
 
 
 def main() -> int:

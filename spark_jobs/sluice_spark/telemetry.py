@@ -165,6 +165,11 @@ class ApplyTelemetry:
         """So many versions has the table whose newest checkpoint is furthest behind it."""
         self.metrics.set(catalogue.CHECKPOINT_LAG, versions)
 
+    def catalog_names(self, registered: int, failing: int) -> None:
+        """So many lake tables have their name in the catalog, and so many names are not as they should be."""
+        self.metrics.set(catalogue.CATALOG_NAMES, registered, state="registered")
+        self.metrics.set(catalogue.CATALOG_NAMES, failing, state="failing")
+
     def succeeded(self) -> None:
         """Something was committed, or nothing is left to do."""
         self._succeeded = time.time()

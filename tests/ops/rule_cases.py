@@ -356,7 +356,14 @@ LAKE = (
     ),
     *(
         fires("SluiceProblemStays", f"{code} for long", problem("_x5 1x60", code), 40, code=code)
-        for code in ("spool.upkeep", "table.path", "table.maintenance", "verify.unreadable", "configuration.refused")
+        for code in (
+            "spool.upkeep",
+            "table.path",
+            "table.maintenance",
+            "table.catalog",
+            "verify.unreadable",
+            "configuration.refused",
+        )
     ),
     quiet("SluiceProblemStays", "it passes", problem("_x5 1x20 0x40", "spool.upkeep"), 60),
     quiet("SluiceProblemStays", "another alert tells", problem("1x60", "table.stale"), 50),

@@ -5,12 +5,14 @@ from datetime import UTC, datetime
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.catalog_names import CatalogNames
 from sluice.contract.entries import Changes, Commits, Segment, Table
 from sluice.contract.reasons import Reason
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.health.report import Report
 from sluice.health.reporter import Reporter
+from sluice.health.tables import LakeTables
 from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
@@ -59,7 +61,12 @@ class RecordedPipeline:
     def said(self, log: AppliedLog) -> None:
         self.store.create(keys.apply_log(log.number), log.encode())
 
-    def report(self) -> Report:
+    def report(self, *, names: CatalogNames | None = None) -> Report:
         return Reporter(
-            pipeline="shop", store=self.store, lake_uri="file:///lake", source=None, clock=lambda: NOW
+            pipeline="shop",
+            store=self.store,
+            lake_uri="file:///lake",
+            source=None,
+            clock=lambda: NOW,
+            lake_tables=LakeTables(names=names),
         ).take()

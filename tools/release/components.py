@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sluice_spark import jars
 
-_LOCKS = ("service.txt", "spark.txt")
+_LOCKS = ("service.txt", "spark.txt", "glue.txt")
 _LOCKED = re.compile(r"^([a-z0-9._-]+)==([^ ;\\\n]+)(?: ; ([^\\\n]*[^\\\n ]))?", re.MULTILINE)
 _JAR = re.compile(r"^([^_]+)_(.+)-(\d[\w.]*)\.jar$")
 _ELSEWHERE = "sys_platform == 'win32'"

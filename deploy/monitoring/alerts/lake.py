@@ -36,7 +36,14 @@ PAGED = ("stale", "gap", "unequal")
 TICKETED = ("waiting", "quarantined", "failing", "unverified")
 """Reasons for which a table is named: those that a person has to end now, and the others."""
 
-SAID_NOWHERE_ELSE = ("spool.upkeep", "table.path", "table.maintenance", "verify.unreadable", "configuration.refused")
+SAID_NOWHERE_ELSE = (
+    "spool.upkeep",
+    "table.path",
+    "table.maintenance",
+    "table.catalog",
+    "verify.unreadable",
+    "configuration.refused",
+)
 """Problems that nothing else alerts for: each stays until somebody acts."""
 
 
@@ -89,6 +96,7 @@ ALERTS = (
         "Changes are still carried. `sluice status` says what is wrong and what to do. The codes: "
         "spool.upkeep (the applier cannot archive or prune the spool), table.path (another table has "
         "the lake path of a table's name), table.maintenance (a lake table is not maintained), "
+        "table.catalog (a lake table lacks its name in the catalog), "
         "verify.unreadable (the results of comparisons cannot be read), configuration.refused (an "
         "edited configuration is not in force).",
         held="15m",

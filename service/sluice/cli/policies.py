@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.contract.catalog_names import CatalogNames
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
 from sluice.contract.column_values import HashKeys, key_id
 from sluice.contract.envelope import OP_NAMES
@@ -51,14 +52,28 @@ def policies(settings: Settings) -> "Policies":
 
 def names(settings: Settings) -> LakeNames:
     """Where lake tables stand. Raises UsageError."""
-    database = ""
-    if "{database}" in settings.lake.path:
-        from sluice.source.credentials import parsed
-
-        database = str(parsed(settings.source.dsn.get_secret_value()).get("dbname", ""))
-        if not database:
-            raise UsageError("lake.path has {database}, and source.dsn does not name one", hint="add dbname to it")
+    database = _database(settings, "lake.path", settings.lake.path)
     return LakeNames(settings.lake.path, settings.lake.lower, settings.pipeline, database)
+
+
+def catalog_names(settings: Settings) -> CatalogNames | None:
+    """What lake tables are called in the catalog, None without one. Raises UsageError."""
+    catalog = settings.catalog
+    if catalog.kind == "none":
+        return None
+    database = _database(settings, "catalog.name", catalog.template)
+    return CatalogNames(catalog.template, settings.pipeline, database)
+
+
+def _database(settings: Settings, setting: str, template: str) -> str:
+    if "{database}" not in template:
+        return ""
+    from sluice.source.credentials import parsed
+
+    database = str(parsed(settings.source.dsn.get_secret_value()).get("dbname", ""))
+    if not database:
+        raise UsageError(f"{setting} has {{database}}, and source.dsn does not name one", hint="add dbname to it")
+    return database
 
 
 def layout(settings: Settings) -> Layout:

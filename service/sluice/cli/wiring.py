@@ -9,12 +9,12 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from sluice.cli.policies import NOT_FOR_THE_APPLIER, accepted, policies, targets_of
+from sluice.cli.policies import NOT_FOR_THE_APPLIER, accepted, catalog_names, policies, targets_of
 from sluice.errors import UsageError
 from sluice.reloading import Signature
 from sluice.settings import Settings
@@ -176,6 +176,7 @@ def apply_options(
         "lake_uri": settings.lake.uri,
         "lake_options": plain(settings.lake_options),
         "replaces": settings.lake.replaces,
+        "catalog": _catalog(settings),
         "mode": settings.lake.mode,
         "metadata_columns": settings.lake.metadata_columns,
         "log_retention_seconds": settings.lake.log_retention,
@@ -253,6 +254,7 @@ def replay_options(
         # What it does is not what the pipeline does: nobody hears of it.
         "traces": "",
         "lineage": "",
+        "catalog": {},
     }
     return json.dumps({**options, **own})
 
@@ -261,6 +263,22 @@ def _server(settings: Settings) -> str:
     from sluice.source.sessions import server_of
 
     return server_of(settings.source.dsn.get_secret_value())
+
+
+def _catalog(settings: Settings) -> dict[str, Any]:
+    """As `sluice_spark.catalog.options` reads it."""
+    names = catalog_names(settings)
+    if names is None:
+        return {}
+    catalog = settings.catalog
+    return {
+        "kind": catalog.kind,
+        "names": asdict(names),
+        "uri": catalog.uri,
+        "token": catalog.token.get_secret_value(),
+        "create_schemas": catalog.create_schemas,
+        "timeout_seconds": catalog.timeout,
+    }
 
 
 def applier_command() -> list[str]:
@@ -322,7 +340,7 @@ def reporter(
         spool_uri=settings.spool.uri,
         lake_uri=settings.lake.uri,
         source=source_options(settings, reread_dsn=reread_dsn),
-        lake_tables=LakeTables(lambda name: targets_of(settings, name)),
+        lake_tables=LakeTables(lambda name: targets_of(settings, name), names=catalog_names(settings)),
     )
 
 

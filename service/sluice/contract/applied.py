@@ -23,6 +23,10 @@ CHECKPOINT = "checkpoint"
 """The task that writes checkpoints and cleans logs, also where it fails."""
 LAYOUT = "layout"
 """Where `Maintenance.failing` says why the lake table does not lie as it is configured."""
+CATALOG = "catalog"
+"""Where `Maintenance.failing` says since when and why the name of the lake table in the catalog is not as it should be,
+and `Maintenance.runs` when it came to be.
+"""
 MAINTENANCE_TASKS = ("join", "purge", CHECKPOINT, "vacuum")
 """What is done to a lake table besides windows. None of it changes a row."""
 _WHAT = "an object below apply/"
@@ -57,6 +61,17 @@ class Maintenance:
     settled: bool = False
     runs: dict[str, MaintenanceRun] = field(default_factory=dict)
     failing: dict[str, str] = field(default_factory=dict)
+
+    def without(self, turn: str) -> "Maintenance":
+        """The same, as if nothing had been tried for `turn`."""
+        runs = {name: run for name, run in self.runs.items() if name != turn}
+        return replace(self, runs=runs, failing={name: why for name, why in self.failing.items() if name != turn})
+
+    def failing_at(self, turn: str, why: str, *, at: float) -> "Maintenance":
+        """The same with `why` the last attempt at `turn` failed, at unix seconds `at`; the text says since when."""
+        before, _, what = self.failing.get(turn, "").partition(": ")
+        since = before if what == why else f"since {time_text(at)[:16]}Z"
+        return replace(self, failing={**self.failing, turn: f"{since}: {why}"})
 
     @property
     def failure(self) -> str:

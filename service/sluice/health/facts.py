@@ -194,6 +194,7 @@ class Facts:
     lake_lag_seconds: float | None = None
     tables: tuple[TableGroup, ...] = ()
     maintenance: tuple[TableGroup, ...] = ()
+    unnamed: tuple[TableGroup, ...] = ()
     not_sent: tuple[TableGroup, ...] = ()
     displaced: tuple[TableGroup, ...] = ()
     refusals: tuple[RefusalSeen, ...] = ()

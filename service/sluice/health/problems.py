@@ -345,6 +345,16 @@ KINDS: tuple[Kind, ...] = (
         "itself. docs/applier.md says what each task does.",
     ),
     _kind(
+        "table.catalog",
+        "tables",
+        "w",
+        "SluiceProblemStays",
+        "A lake table does not have its name in the catalog, or what the catalog says of it is old. The lake table "
+        "itself is right, and is found by its path.",
+        "The message says why, and it is tried again by itself. A name that leads to something else is never "
+        "overwritten: drop it in the catalog, or choose another `catalog.name`.",
+    ),
+    _kind(
         "publication.operations",
         "tables",
         "i",

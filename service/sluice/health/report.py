@@ -94,6 +94,7 @@ class Report:
             tables=grouped(table.seen for table in self.tables),
             displaced=grouped(seen for table in self.tables if (seen := table.path_seen) is not None),
             maintenance=grouped(seen for table in self.tables if (seen := table.maintenance_seen) is not None),
+            unnamed=grouped(seen for table in self.tables if (seen := table.catalog_seen) is not None),
             not_sent=grouped(seen for table in self.tables if (seen := table.not_sent_seen) is not None),
             refusals=self.refusals,
             comparisons=self.comparisons,

@@ -168,6 +168,7 @@ class Reporter:
                 lag_seconds=pending.lag_seconds(table_id, now=now.timestamp()),
                 verified=compared.of(table),
                 verification_late=compared.is_late(table, now=now.timestamp()),
+                catalog=self._lake_tables.catalog(table, here[table_id]),
             )
             for table_id, table in state.tables.items()
             if not table.is_forgotten

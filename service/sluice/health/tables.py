@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from sluice.contract import codec, keys, lake_names
-from sluice.contract.applied import AppliedLog, AppliedTable, Maintenance
+from sluice.contract.applied import CATALOG, AppliedLog, AppliedTable, Maintenance
+from sluice.contract.catalog_names import CatalogNames
 from sluice.contract.conditions import left_out
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.reasons import Reason, ReasonCode, sentence
@@ -23,6 +24,22 @@ from sluice.manifest.values import Pause, PipelineState, TableState
 from sluice.printable import counted
 
 _MEBI = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogReport:
+    """The `name` of a lake table in the catalog: since when the entry there is as the applier made or found it (ISO
+    8601; empty before), and since when and why it is not as it should be (empty when it is).
+    """
+
+    name: str
+    registered_at: str = ""
+    failing: str = ""
+
+    @staticmethod
+    def of(name: str, record: Maintenance) -> "CatalogReport":
+        run = record.runs.get(CATALOG)
+        return CatalogReport(name, run.at if run is not None else "", record.failing.get(CATALOG, ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +98,8 @@ class TableReport:
     """Tables are compared continuously, and this one was not found equal for three intervals."""
     target: str = ""
     """The name of the lake table, empty for that of its source table."""
+    catalog: CatalogReport | None = None
+    """Its name in the catalog, None without one."""
 
     @property
     def title(self) -> str:
@@ -126,7 +145,9 @@ class TableReport:
         left_out = f"left out: {', '.join(self.ignored_columns)}" if self.ignored_columns else ""
         fails = f"maintenance fails: {self.maintenance.failure}" if self.maintenance.failing else ""
         again = f"read again: {times}" if times else ""
-        return "; ".join(filter(None, (self.reason, differs, self.note, left_out, again, fails)))
+        named = self.catalog.failing if self.catalog is not None else ""
+        unnamed = f"not as it should be in the catalog {named}" if named else ""
+        return "; ".join(filter(None, (self.reason, differs, self.note, left_out, again, fails, unnamed)))
 
     @property
     def seen(self) -> TableSeen:
@@ -152,14 +173,30 @@ class TableReport:
         name, reason = self.title, self.maintenance.failure
         return TableSeen(name, self.state, reason, failing=True) if reason and self.state.is_applied else None
 
+    @property
+    def catalog_seen(self) -> TableSeen | None:
+        """The same of its name in the catalog, None while that is as it should be."""
+        named = self.catalog
+        if named is None or not named.failing or self.state is State.DETACHED:
+            return None
+        return TableSeen(self.title, self.state, f"{named.name}: {named.failing}", failing=True)
+
 
 class LakeTables:
     """The lake tables that are `configured`, and those that the applier speaks of because it was started with another
-    configuration.
+    configuration. `names` are those in the catalog, None without one.
     """
 
-    def __init__(self, configured: TargetsOf = lambda _: (LakeTarget(),)) -> None:
+    def __init__(self, configured: TargetsOf = lambda _: (LakeTarget(),), *, names: CatalogNames | None = None) -> None:
         self._targets = Targets(configured)
+        self._names = names
+
+    def catalog(self, table: TableState, applied: AppliedTable | None) -> CatalogReport | None:
+        """What `table` is called in the catalog, and how that goes."""
+        if self._names is None:
+            return None
+        name = self._names.name(table.schema_name, table.table_name, table.target_name)
+        return CatalogReport.of(name, applied.maintenance if applied is not None else Maintenance())
 
     def of(self, state: PipelineState, applied: AppliedLog | None) -> PipelineState:
         """`state` with a table for each of them, by key."""
@@ -187,6 +224,7 @@ def joined(
     lag_seconds: float | None,
     verified: VerifiedTable | None = None,
     verification_late: bool = False,
+    catalog: CatalogReport | None = None,
 ) -> TableReport:
     state, why, reason, since = table.state, table.why, table.reason, table.since
     theirs = _by_the_applier(table, applied) if applied is not None else None
@@ -237,13 +275,14 @@ def joined(
             if number == table.schema_version
             for column in schema.left_out
         ),
-        maintenance=applied.maintenance if applied else Maintenance(),
+        maintenance=applied.maintenance.without(CATALOG) if applied else Maintenance(),
         verified_through_lsn=verified.lsn if verified else 0,
         verified_at=verified.at if verified else "",
         differences=verified.differences if verified else 0,
         verification_late=verification_late,
         not_sent=left_out(table.publishes) if table.publishes and table.state.is_followed else (),
         target=table.target_name,
+        catalog=catalog,
     )
 
 

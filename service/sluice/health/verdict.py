@@ -438,19 +438,15 @@ def _tables(facts: Facts) -> Iterator[Problem]:
             )
 
 
-def _maintenance(facts: Facts) -> Iterator[Problem]:
-    for group in facts.maintenance:
-        yield _problem("table.maintenance", "warning", group.names, group.reason, count=group.count)
-
-
-def _not_sent(facts: Facts) -> Iterator[Problem]:
-    for group in facts.not_sent:
-        yield _problem("publication.operations", "info", group.names, group.reason, count=group.count)
-
-
-def _displaced(facts: Facts) -> Iterator[Problem]:
-    for group in facts.displaced:
-        yield _problem("table.path", "warning", group.names, group.reason, count=group.count)
+def _remarks(facts: Facts) -> Iterator[Problem]:
+    for code, groups in (
+        ("table.maintenance", facts.maintenance),
+        ("table.catalog", facts.unnamed),
+        ("publication.operations", facts.not_sent),
+        ("table.path", facts.displaced),
+    ):
+        for group in groups:
+            yield _problem(code, BY_CODE[code].severities[0], group.names, group.reason, count=group.count)
 
 
 def _configuration(facts: Facts) -> Iterator[Problem]:
@@ -497,5 +493,5 @@ def _compared(code: str, severity: Severity, found: list[ComparisonSeen], messag
 
 _RULES: tuple[Callable[[Facts], Iterator[Problem]], ...] = (
     _slot, _spool, _gone, _server, _ingest, _lag, _catalog, _prepared, _applier, _clock, _upkeep, _lake, _tables,
-    _displaced, _maintenance, _not_sent, _configuration, _refusals, _comparisons,
+    _remarks, _configuration, _refusals, _comparisons,
 )  # fmt: skip

@@ -50,6 +50,20 @@ def web_address(value: str) -> str:
     return value.rstrip("/")
 
 
+def catalog_address(value: str) -> str:
+    """Empty, a web address, or the thrift://HOST:PORT of a metastore."""
+    if not value.startswith("thrift://"):
+        return optional_web_address(value)
+    try:
+        parts = urlsplit(value)
+        whole = parts.hostname and parts.port and parts.username is None and not (parts.path or parts.query)
+    except ValueError:
+        whole = False
+    if not whole:
+        raise ValueError("the address of a metastore is thrift://HOST:PORT")
+    return value
+
+
 def optional_web_address(value: str) -> str:
     return value and web_address(value)
 

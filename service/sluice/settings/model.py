@@ -17,6 +17,7 @@ from sluice.settings.addresses import (
     optional_web_address,
     web_address,
 )
+from sluice.settings.catalog import CatalogSettings
 from sluice.settings.section import (
     LONGEST_FRESHNESS,
     ApplyWay,
@@ -427,6 +428,7 @@ class Settings(Section):
     source: SourceSettings
     spool: SpoolSettings
     lake: LakeSettings
+    catalog: CatalogSettings = Field(default_factory=lambda: CatalogSettings.model_validate({}))
     limits: LimitSettings = Field(default_factory=lambda: LimitSettings.model_validate({}))
     apply: ApplySettings = Field(default_factory=lambda: ApplySettings.model_validate({}))
     telemetry: TelemetrySettings = Field(default_factory=lambda: TelemetrySettings.model_validate({}))

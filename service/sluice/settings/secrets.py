@@ -22,6 +22,7 @@ everywhere.
 def secret_strings(settings: Settings) -> tuple[str, ...]:
     """Every secret string of `settings`, longest first."""
     found = set(dsn_secrets(settings.source.dsn.get_secret_value()))
+    found.add(settings.catalog.token.get_secret_value())
     for options in (settings.spool.options, settings.lake.options, settings.apply.conf):
         found.update(_option_secrets(options))
     for headers in (settings.telemetry.traces_headers, settings.telemetry.lineage_headers):

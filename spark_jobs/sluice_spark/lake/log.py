@@ -71,6 +71,10 @@ class LakeLog:
         """Of the newest version, in order."""
         return [str(name) for name in self._snapshot.schema().fieldNames()]
 
+    def schema_json(self) -> str:
+        """The columns of the newest version, as the log has them."""
+        return str(self._snapshot.schema().json())
+
     def commit(self, version: int) -> Commit:
         """The commit that made `version`. Raises UnsupportedChange when its file is gone, empty or
         damaged.

@@ -35,6 +35,7 @@ class _State:
     version: int
     markers: dict[str, int]
     columns: list[str]
+    schema: str
 
 
 class LogTail(LakeLog):
@@ -94,6 +95,9 @@ class LogTail(LakeLog):
     def column_names(self) -> list[str]:
         return super().column_names() if self._state is None else list(self._state.columns)
 
+    def schema_json(self) -> str:
+        return super().schema_json() if self._state is None else self._state.schema
+
     def commit(self, version: int) -> Commit:
         if self._state is None:
             return super().commit(version)
@@ -139,7 +143,7 @@ class LogTail(LakeLog):
         after = f"{self._log}{self._since:020d}" if self._since >= 0 else ""
         names = [key.removeprefix(self._log) for key in self._store.list(self._log, after=after)]
         if not names and self._since < 0:
-            return _State(-1, {}, [])
+            return _State(-1, {}, [], "")
         commits = [int(match[1]) for name in names if (match := COMMIT.fullmatch(name))]
         checksums = [int(match[1]) for name in names if (match := _CHECKSUM.fullmatch(name))]
         if not commits or max(commits) != max(checksums, default=-1):
@@ -162,8 +166,10 @@ def _stated(version: int, checksum: dict[str, Any]) -> _State | None:
         checksum["protocol"].get("writerFeatures") or ()
     ):
         return None
+    schema = str(checksum["metadata"]["schemaString"])
     return _State(
         version,
         {str(item["appId"]): int(item["version"]) for item in checksum["setTransactions"]},
-        [str(field["name"]) for field in json.loads(checksum["metadata"]["schemaString"])["fields"]],
+        [str(field["name"]) for field in json.loads(schema)["fields"]],
+        schema,
     )

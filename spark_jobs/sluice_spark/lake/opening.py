@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sluice.errors import ApplyError
 from sluice.manifest.reader import identity
 from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
@@ -167,6 +168,16 @@ class Lake:
             log = self._log(state, session, path, since=-1)
             app_ids = log.app_ids() if log.update() >= 0 else []
         return any(one.startswith(OURS) and not f"{one}/".startswith(own) for one in app_ids)
+
+    def schema_json(self, state: TableState, session: SparkSession, *, since: int) -> str:
+        """The columns of the newest version of the Delta table of `state`, as its log has them. `since` is a version
+        that it had. Raises ApplyError, UnsupportedChange.
+        """
+        log = self._log(state, session, storage.join(self._options.lake_uri, state.path), since=since)
+        with translated_errors():
+            if log.update() < 0:
+                raise ApplyError("there is no lake table any more")
+            return log.schema_json()
 
     def handover(self, session: SparkSession) -> SparkHandover:
         """The way of rows to `session`."""

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from sluice.contract.applied import time_of, time_text
 from sluice.errors import ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice_spark import storage
+from sluice_spark.catalog.registrar import Registrar
 from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.failures import CommitConflict, SparkGone
 from sluice_spark.lake.opening import Lake
@@ -83,6 +84,14 @@ class Maintenance:
         self._checkpoints = Checkpoints(
             options, ledger, lake=lake, reports=reports, session=session, telemetry=telemetry
         )
+        self._names = Registrar(
+            options,
+            ledger,
+            lake=lake,
+            session=session,
+            require_owner=before_commit,
+            counted=telemetry.catalog_names,
+        )
 
     def reconfigure(self, options: ApplyOptions) -> None:
         """From now on `options` hold. A turn that is under way keeps those that it was begun with."""
@@ -96,9 +105,10 @@ class Maintenance:
     def turn(self, pool: Executor, *, now: float, free: bool, caught_up: bool) -> bool:
         """Begins the next turn in `pool` when it is time, and calls off the one under way when windows have
         waited long enough. `free`: a worker is; `caught_up`: all that the manifest has was read. Logs are kept
-        short meanwhile. Whether one ended. Raises WriterFenced, SparkGone.
+        short and names registered meanwhile. Whether one ended. Raises WriterFenced, SparkGone.
         """
         ended = self._checkpoints.turn(now=now)
+        ended = self._names.turn(now=now) or ended
         ended = self.collect(now=now) or ended
         running, options = self._running, self._options
         if running is not None:
@@ -128,19 +138,22 @@ class Maintenance:
                 raise
 
     def finish(self, stop: threading.Event) -> None:
-        """Keeps logs short without pauses, until `stop`. Raises WriterFenced, SparkGone."""
+        """Keeps logs short and registers names without pauses, until `stop`. Raises WriterFenced, SparkGone."""
         self._checkpoints.finish(stop)
+        self._names.finish(stop)
 
     def stop(self) -> None:
         """Calls off the turn under way: it ends soon, and `collect` takes it."""
+        self._names.stop()
         with suppress(ServiceError):
             if self._running is not None:
                 self._running.call.call_off()
             self._checkpoints.stop()
 
     def close(self) -> None:
-        """Waits a little for the checkpoint that `stop` called off."""
+        """Waits a little for the checkpoint that `stop` called off, and for the catalog."""
         self._checkpoints.close()
+        self._names.close()
 
     def collect(self, *, now: float) -> bool:
         """Takes what the turn under way has come to, when it has ended. Whether it has. Raises WriterFenced,

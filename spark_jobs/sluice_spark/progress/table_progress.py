@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sluice.backoff import doubling
-from sluice.contract.applied import CHECKPOINT, LAYOUT, Maintenance
+from sluice.contract.applied import CATALOG, CHECKPOINT, LAYOUT, Maintenance
 from sluice.contract.reasons import Reason, ReasonCode, lake_differs
 from sluice.contract.resyncs import text
 from sluice.manifest.values import TableState
@@ -96,7 +96,8 @@ class TableProgress:
         """
         if maintained:
             return self.maintenance
-        failing = {turn: why for turn, why in self.maintenance.failing.items() if turn in (CHECKPOINT, LAYOUT)}
+        always = (CATALOG, CHECKPOINT, LAYOUT)
+        failing = {turn: why for turn, why in self.maintenance.failing.items() if turn in always}
         return replace(self.maintenance, failing=failing)
 
     def went_well(self, *, unarranged: str | None) -> None:

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.applied import CATALOG, AppliedLog, AppliedTable, Complete, Maintenance, MaintenanceRun
+from sluice.contract.catalog_names import CatalogNames
 from sluice.contract.lease import Holder, Process, Sign
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
@@ -73,6 +74,25 @@ def test_what_the_applier_said_of_an_older_generation_no_longer_counts(pipeline:
     pipeline.table("orders", state="snapshot", generation=2)
     table = pipeline.report().tables[0]
     assert (table.state, table.complete_through_lsn, table.rows_applied) == ("snapshot", 0, 0)
+
+
+def test_a_name_in_the_catalog_is_shown_with_why_it_is_not_as_it_should_be(pipeline: RecordedPipeline) -> None:
+    names = CatalogNames("{pipeline}.{target}", "shop")
+    pipeline.table("orders")
+    at = "2026-01-01T00:00:00+00:00"
+    record = Maintenance(runs={CATALOG: MaintenanceRun(at, 0.1)})
+    pipeline.applied("orders", complete_through_lsn=100, maintenance=record)
+    report = pipeline.report(names=names)
+    table = report.tables[0].to_json()
+    assert table["catalog"] == {"name": "shop.orders", "registered_at": at, "failing": ""}
+    assert CATALOG not in table["maintenance"]["runs"]
+    failing = record.failing_at(CATALOG, "the metastore refuses", at=0.0)
+    assert failing.failing_at(CATALOG, "the metastore refuses", at=1000.0) == failing
+    pipeline.applied("orders", complete_through_lsn=100, maintenance=failing)
+    (problem,) = [one for one in pipeline.report(names=names).verdict.problems if one.part == "tables"]
+    assert (problem.code, problem.severity) == ("table.catalog", "warning")
+    assert problem.message == "shop.orders: since 1970-01-01T00:00Z: the metastore refuses"
+    assert pipeline.report().tables[0].to_json()["catalog"] is None
 
 
 @pytest.mark.parametrize("state", ["live", "snapshot"])

@@ -347,3 +347,46 @@ def test_a_retention_is_shown_as_it_is_written(text: str) -> None:
 def test_a_retention_that_could_mean_two_things_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"a retention is|hundred years"):
         parse_retention(value)
+
+
+@pytest.mark.parametrize(
+    ("catalog", "template"),
+    [
+        ("{kind: hive, uri: 'thrift://127.0.0.1:9083'}", "{schema}.{target}"),
+        ("{kind: glue}", "{schema}.{target}"),
+        ("{kind: unity, uri: 'https://unity.example.com'}", "{pipeline}.{schema}.{target}"),
+        ("{kind: hive, uri: 'thrift://127.0.0.1:9083', name: 'lake.{schema}_{target}'}", "lake.{schema}_{target}"),
+        ("{kind: none}", ""),
+    ],
+)
+def test_a_catalog_has_a_template_of_names(read: Read, catalog: str, template: str) -> None:
+    assert read(f"{MINIMAL}catalog: {catalog}\n").settings.catalog.template == template
+
+
+@pytest.mark.parametrize(
+    ("catalog", "why"),
+    [
+        ("{kind: hive}", "thrift://"),
+        ("{kind: hive, uri: 'https://127.0.0.1:9083'}", "thrift://"),
+        ("{kind: hive, uri: 'thrift://127.0.0.1'}", "thrift://HOST:PORT"),
+        ("{kind: unity}", "https://"),
+        ("{kind: unity, uri: 'https://u.example.com', name: '{schema}.{target}'}", "catalog.schema.table"),
+        ("{kind: glue, name: '{schema}.{table}'}", "{target} must stand in it once"),
+        ("{kind: iceberg}", "hive"),
+    ],
+)
+def test_a_catalog_that_cannot_be_asked_is_refused_with_the_reason(read: Read, catalog: str, why: str) -> None:
+    assert why in refusal(read, f"{MINIMAL}catalog: {catalog}\n")
+
+
+def test_the_token_of_a_catalog_is_a_secret_that_a_file_may_hold(read: Read, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-unity\n", encoding="utf-8")
+    settings = read(
+        MINIMAL,
+        SLUICE_CATALOG__KIND="unity",
+        SLUICE_CATALOG__URI="https://unity.example.com",
+        SLUICE_CATALOG__TOKEN_FILE=str(token),
+    ).settings
+    assert "a-token-of-unity" in secret_strings(settings)
+    assert "a-token-of-unity" not in repr(settings)

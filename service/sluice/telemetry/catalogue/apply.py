@@ -149,6 +149,14 @@ CHECKPOINT_LAG = Gauge(
     {},
     APPLY,
 )
+CATALOG_NAMES = Gauge(
+    "sluice_apply_catalog_tables",
+    "Lake tables whose name in the catalog is registered, and those whose name is not as it should be. Only with a "
+    "catalog.",
+    _APPLY,
+    {"state": ("registered", "failing")},
+    APPLY,
+)
 MAINTENANCE_RUNS = Counter(
     "sluice_apply_maintenance_tasks_total",
     "Tasks that were worth running in successful turns: join (small and sparse files), purge (removed rows), "

@@ -86,6 +86,7 @@ PROBLEM_CODES = (
     "table.quarantined",
     "table.failing",
     "table.maintenance",
+    "table.catalog",
     "publication.operations",
     "table.detached",
     "table.pending",

@@ -1,0 +1,55 @@
+import pytest
+
+from sluice.contract.catalog_names import CatalogNames, clashing, misspelled, too_long
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{schema}.{target}", "sales.order_lines"),
+        ("lake.{schema}_{target}", "lake.sales_order_lines"),
+        ("{pipeline}.{database}.{schema}_{table}_{target}", "shop.my_db.sales_order_lines_order_lines"),
+    ],
+)
+def test_a_name_has_small_letters_digits_and_underscores_alone(template: str, expected: str) -> None:
+    names = CatalogNames(template, "shop", "My-Db")
+    assert names.name("Sales", "Order Lines", "") == expected
+
+
+def test_the_target_tells_lake_tables_of_one_table_apart() -> None:
+    names = CatalogNames("{schema}.{target}")
+    assert names.name("public", "orders", "orders-log") == "public.orders_log"
+    assert names.name("public", "Größe", "") == "public.gr__e"
+
+
+@pytest.mark.parametrize(
+    ("template", "kind", "why"),
+    [
+        ("{schema}.{target}", "hive", ""),
+        ("{schema}.{target}", "glue", ""),
+        ("main.{schema}.{target}", "unity", ""),
+        ("{schema}.{target}", "unity", "catalog.schema.table"),
+        ("{schema}_{target}", "hive", "schema.table"),
+        ("a.{schema}.{target}", "hive", "schema.table"),
+        ("{schema}.{table}", "hive", "{target} must stand in it once"),
+        ("{target}.{target}", "hive", "{target} must stand in it once"),
+        ("{relation}.{target}", "hive", "{relation} is no part of a name"),
+        ("{schema}-x.{target}", "hive", "letters, digits"),
+        (".{target}", "hive", "letters, digits"),
+    ],
+)
+def test_a_template_that_gives_no_names_is_refused_with_the_reason(template: str, kind: str, why: str) -> None:
+    found = misspelled(template, kind)
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+def test_tables_that_come_to_one_name_are_found() -> None:
+    names = {"1": "public.orders", "2": "public.items", "3": "public.orders"}
+    assert clashing(names) == {"1": "3", "3": "1"}
+    assert not clashing({"1": "a.b", "2": "a.c"})
+
+
+def test_a_part_that_catalogs_would_cut_is_too_long() -> None:
+    assert too_long(f"public.{'x' * 129}")
+    assert not too_long(f"{'y' * 128}.{'x' * 128}")
