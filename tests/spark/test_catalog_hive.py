@@ -121,6 +121,19 @@ def test_columns_and_their_names_follow_those_of_the_lake_table(
         assert _names(hive.find("columns.items")) == expected
 
 
+def test_a_comment_of_the_lake_table_comes_to_its_entry(
+    pipeline: Pipeline, server: Metastore, hive: HiveCatalog
+) -> None:
+    options = {"catalog": _catalog(server.uri, "comments.{target}")}
+    _begin(pipeline)
+    pipeline.apply(**options)
+    pipeline.spark.sql(f"ALTER TABLE delta.`{pipeline.path()}` ALTER COLUMN v COMMENT 'how many'")
+    assert not _failing(pipeline.apply(**options).tables[ID])
+    found = hive.find("comments.items")
+    assert found is not None
+    assert ("v", "int", "how many") in found.columns
+
+
 def test_a_name_follows_a_new_generation_to_its_path(pipeline: Pipeline, server: Metastore, hive: HiveCatalog) -> None:
     options = {"catalog": _catalog(server.uri, "moved.{target}")}
     _begin(pipeline)

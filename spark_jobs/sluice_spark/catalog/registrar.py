@@ -39,6 +39,8 @@ CHECK_SECONDS = 1.0
 """Between two searches for a name that is to be looked at."""
 LOOK_SECONDS = 3600.0
 """Between two looks at a name that is as it should be: people drop entries, and comment columns of the lake."""
+SETTLE_SECONDS = 60.0
+"""After a change a name is looked at once more: the lake table gets its comments a little later than its columns."""
 AT_ONCE = 20
 """Names of one step, after which the loop hears what became of them."""
 WAITS_SECONDS = doubling(5.0, 300.0)
@@ -56,22 +58,23 @@ class _Place(NamedTuple):
     path: str
     generation: int
     schema_version: int
+    described: object
 
 
 @dataclass(slots=True)
 class _Known:
     """What is known of the name of one generation of a lake table. `named` is its name, as of a state. `registered` is
-    as it stood in the catalog when that was looked at last, at `looked_at` (loop's clock).
+    as it stood in the catalog when that was looked at last, and it is looked at again at `again_at` (loop's clock).
     """
 
     progress: TableProgress
     named: tuple[TableState, str] | None = None
     registered: _Place | None = None
-    looked_at: float = float("-inf")
+    again_at: float = float("inf")
     retry: RetryTime = field(default_factory=lambda: RetryTime(WAITS_SECONDS))
 
     def is_due(self, place: _Place, now: float) -> bool:
-        return self.retry.due(now) and (self.registered != place or now - self.looked_at >= LOOK_SECONDS)
+        return self.retry.due(now) and (self.registered != place or now >= self.again_at)
 
 
 class _Item(NamedTuple):
@@ -197,7 +200,8 @@ class Registrar:
             if known.named is None or known.named[0] is not state:
                 name = wanted.names.name(state.schema_name, state.table_name, state.target_name)
                 known.named = state, name
-            place = _Place(known.named[1], state.path, state.generation, progress.schema_version)
+            name, described = known.named[1], state.described
+            place = _Place(name, state.path, state.generation, progress.schema_version, described)
             yield _Item(key, state, place, known)
 
     def _begin(self, wanted: CatalogOptions, items: list[_Item], names: dict[str, str]) -> None:
@@ -278,7 +282,9 @@ class Registrar:
 
     def _done(self, item: _Item, done: _Done, *, now: float) -> None:
         known, progress = item.known, item.known.progress
-        known.registered, known.looked_at, known.retry = item.place, now, RetryTime(WAITS_SECONDS)
+        is_news = done.written or known.registered != item.place
+        known.again_at = now + (SETTLE_SECONDS if is_news else LOOK_SECONDS)
+        known.registered, known.retry = item.place, RetryTime(WAITS_SECONDS)
         record = progress.maintenance
         run = record.runs.get(CATALOG)
         if done.written or run is None:
