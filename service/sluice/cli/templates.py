@@ -4,7 +4,7 @@ from importlib.resources import files
 
 CONFIGURATION = """\
 # One pipeline: one slot, one publication, one database, one spool, one lake.
-# Every key: `sluice config schema`. What is in force: `sluice config show`.
+# `sluice config schema` describes every key. `sluice config show` prints the settings in force.
 version: 1
 pipeline: @PIPELINE@
 
@@ -12,7 +12,7 @@ source:
   # Any libpq connection string. Keep the password out of this file: set SLUICE_SOURCE__DSN, or
   # SLUICE_SOURCE__DSN_FILE with the path of a mounted secret.
   dsn: "postgresql://sluice@127.0.0.1:5432/postgres"
-  # Tables to carry, as schema.table with * and ?. Without it: all that the publication has.
+  # Tables to carry, as schema.table with * and ?. Without this key: all tables of the publication.
   tables: ["public.*"]
   # slot: sluice_@PIPELINE@
   # publication: sluice_@PIPELINE@
@@ -26,7 +26,7 @@ spool:
   # max_bytes: 128MiB
 
 lake:
-  # Each table lives at <uri>/<schema>/<table>.
+  # Each lake table is at <uri>/<schema>/<table>.
   uri: "@PLACE@/lake"
   mode: mirror
 
@@ -36,8 +36,8 @@ lake:
 """
 
 VARIABLES = """\
-# Sluice reads its environment, and no file of variables by itself. Copy this file to .env, fill it in,
-# keep it out of version control, and load it before you start Sluice:
+# Sluice reads only its environment, not this file. Copy this file to .env, fill it in, keep it out of
+# version control, and load it before you start Sluice:
 #   set -a; . ./.env; set +a
 # systemd (EnvironmentFile=) and containers (--env-file) read it too. `sluice config env` lists every variable.
 SLUICE_SOURCE__DSN=postgresql://sluice:change-me@127.0.0.1:5432/postgres
