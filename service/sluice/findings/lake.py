@@ -8,39 +8,47 @@ LAKE: tuple[Kind, ...] = (
         "c",
         Step.ELSEWHERE,
         "the object store cannot be reached, or refuses",
-        "address, credentials, region, policy",
+        "check address, credentials, region and policy",
     ),
     kind(
         "store.create",
         "c",
         Step.ELSEWHERE,
         "the store does not honor create-only (If-None-Match): two writers could both succeed",
-        "another store",
+        "use another store",
     ),
-    kind("store.overwrite", "c", Step.ELSEWHERE, "the store does not return what was just written", "another store"),
-    kind("store.list", "c", Step.ELSEWHERE, "the store does not list what was just written, in order", "another store"),
+    kind(
+        "store.overwrite", "c", Step.ELSEWHERE, "the store does not return what was just written", "use another store"
+    ),
+    kind(
+        "store.list",
+        "c",
+        Step.ELSEWHERE,
+        "the store does not list what was just written, in order",
+        "use another store",
+    ),
     kind(
         "store.multipart",
         "c",
         Step.ELSEWHERE,
         "large objects cannot be stored in parts",
-        "the permission to do so (s3:PutObject, s3:AbortMultipartUpload), or another store",
+        "grant the permission to do so (s3:PutObject, s3:AbortMultipartUpload), or use another store",
     ),
-    kind("store.range", "c", Step.ELSEWHERE, "parts of objects cannot be read, which Spark needs", "another store"),
-    kind("store.delimiter", "c", Step.ELSEWHERE, "folders cannot be listed, which Spark needs", "another store"),
+    kind("store.range", "c", Step.ELSEWHERE, "parts of objects cannot be read, which Spark needs", "use another store"),
+    kind("store.delimiter", "c", Step.ELSEWHERE, "folders cannot be listed, which Spark needs", "use another store"),
     kind(
         "store.delete",
         "cw",
         Step.ELSEWHERE,
         "objects cannot be deleted: leftovers of crashed writers stay forever",
-        "the permission to delete below the prefix (deploy/object-store)",
+        "grant the permission to delete below the prefix (deploy/object-store)",
     ),
     kind(
         "store.bulk_delete",
         "w",
         Step.ELSEWHERE,
         "several objects cannot be deleted at once, which Spark and VACUUM need",
-        "another store, or `fs.s3a.multiobjectdelete.enable: false` in `apply.conf`",
+        "use another store, or set `fs.s3a.multiobjectdelete.enable: false` in `apply.conf`",
     ),
     kind(
         "store.copy",
@@ -64,7 +72,11 @@ LAKE: tuple[Kind, ...] = (
         "synchronize this machine's clock",
     ),
     kind(
-        "store.plain", "w", Step.ELSEWHERE, "objects and requests go over the network unencrypted", "an https endpoint"
+        "store.plain",
+        "w",
+        Step.ELSEWHERE,
+        "objects and requests cross the network unencrypted",
+        "use an https endpoint",
     ),
     kind(
         "spool.retention",
@@ -75,7 +87,11 @@ LAKE: tuple[Kind, ...] = (
         "start with this configuration",
     ),
     kind(
-        "lake.java", "c", Step.ELSEWHERE, "there is no Java 17 or newer, which Spark needs", "install it, set JAVA_HOME"
+        "lake.java",
+        "c",
+        Step.ELSEWHERE,
+        "there is no Java 17 or newer, which Spark needs",
+        "install it, or set JAVA_HOME",
     ),
     kind(
         "lake.versions",
@@ -90,35 +106,35 @@ LAKE: tuple[Kind, ...] = (
         Step.ELSEWHERE,
         "a jar that Spark needs is missing or is not the one that was tested; missing ones in your own cache are "
         "fetched at the first start",
-        "`sluice jars fetch`",
+        "run `sluice jars fetch`",
     ),
     kind(
         "lake.address",
         "c",
         Step.ELSEWHERE,
         "Spark cannot use an address or an option that ingest can",
-        "`spool.uri`, `lake.uri` and their options",
+        "correct `spool.uri`, `lake.uri` or their options",
     ),
     kind(
         "lake.unproven",
         "c",
         Step.ELSEWHERE,
         "no test has ever committed to a lake on this kind of store",
-        "a lake on S3, a compatible store or a local disk",
+        "use a lake on S3, a compatible store or a local disk",
     ),
     kind(
         "lake.writable",
         "c",
         Step.ELSEWHERE,
         "the lake cannot be written to",
-        "the directory's rights, or the store's policy (deploy/object-store)",
+        "correct the directory's permissions, or the store's policy (deploy/object-store)",
     ),
     kind(
         "lake.protocol",
         "c",
         Step.ELSEWHERE,
         "an existing Delta table uses features that this version of Delta does not support",
-        "a newer Sluice, or drop the feature from the table",
+        "use a newer Sluice, or drop the feature from the table",
     ),
     kind(
         "lake.log_store",

@@ -31,14 +31,14 @@ TABLES: tuple[Kind, ...] = (
         Step.PUBLICATION,
         "the publication lacks tables that `source.tables` names (critical), or that it selects by a "
         "pattern, or that were removed",
-        "add them to it; nothing, if this is intended",
+        "add them to it; do nothing if this is intended",
     ),
     kind(
         "publication.partitions",
         "w",
         Step.PUBLICATION,
         "partitions are published separately: each becomes its own table in the lake",
-        "`publish_via_partition_root = true`, unless this is intended",
+        "set `publish_via_partition_root = true`, unless this is intended",
     ),
     kind(
         "tables.no_match", "c", Step.ELSEWHERE, "a pattern of `source.tables` matches no table", "correct the pattern"
@@ -55,14 +55,14 @@ TABLES: tuple[Kind, ...] = (
         "c",
         Step.TABLES,
         "the source refuses UPDATE and DELETE of a published table without a replica identity",
-        "a primary key, or REPLICA IDENTITY FULL",
+        "add a primary key, or set REPLICA IDENTITY FULL",
     ),
     kind(
         "table.no_key",
         "w",
         Step.TABLES,
         "rows have no key: they are matched as a whole, which is slow",
-        "a primary key",
+        "add a primary key",
     ),
     kind(
         "table.identity_not_published",
@@ -77,14 +77,14 @@ TABLES: tuple[Kind, ...] = (
         Step.TABLES,
         "an update that moves a row into the row filter may arrive without its large values: the table is then read "
         "again",
-        "REPLICA IDENTITY FULL; nothing, if rows do not move into the filter",
+        "set REPLICA IDENTITY FULL; do nothing if rows do not move into the filter",
     ),
     kind(
         "table.row_filter",
         "i",
         Step.PUBLICATION,
         "the lake holds the rows that match the publication's filter",
-        "nothing, if this is intended",
+        "do nothing if this is intended",
     ),
     kind("table.no_columns", "w", Step.TABLES, "the table has no columns", "leave it out"),
     kind(
@@ -99,14 +99,14 @@ TABLES: tuple[Kind, ...] = (
         "c",
         Step.TABLES,
         "the table's name or its schema's is too long for a folder of the lake",
-        "a shorter name, or leave it out",
+        "choose a shorter name, or leave it out",
     ),
     kind(
         "table.unlogged",
         "cw",
         Step.TABLES,
         "an unlogged table cannot be carried: its changes are not in the WAL",
-        "SET LOGGED, or leave it out",
+        "run SET LOGGED, or leave it out",
     ),
     kind(
         "table.foreign",
@@ -120,14 +120,14 @@ TABLES: tuple[Kind, ...] = (
         "c",
         Step.RIGHTS,
         "the role cannot read the table, which its snapshot needs",
-        "GRANT USAGE on the schema, SELECT on the table",
+        "grant USAGE on the schema and SELECT on the table",
     ),
     kind(
         "table.row_security",
         "c",
         Step.RIGHTS,
         "row-level security applies to the role: a snapshot would miss rows, so it stops",
-        "BYPASSRLS for the role, or leave the table out",
+        "grant BYPASSRLS to the role, or leave the table out",
     ),
     kind(
         "table.read_failed",
@@ -164,7 +164,7 @@ TABLES: tuple[Kind, ...] = (
         "c",
         Step.ELSEWHERE,
         "a column that identifies rows has a rule that would make different rows equal",
-        "`include` for the column, or another primary key or replica identity",
+        "use `hash` or `include` for the column, or choose another primary key or replica identity",
     ),
     kind(
         "column.rule_binary",
@@ -172,7 +172,7 @@ TABLES: tuple[Kind, ...] = (
         Step.ELSEWHERE,
         "`source.binary` is true, and a column rule needs the text of values, which cannot be made exactly from their "
         "binary form",
-        "`source.binary: false`, or exclude or mask the column",
+        "set `source.binary: false`, or exclude or mask the column",
     ),
     kind(
         "table.rules_left",
@@ -238,7 +238,7 @@ TABLES: tuple[Kind, ...] = (
         "c",
         Step.ELSEWHERE,
         "the column cannot be read exactly in binary form",
-        "`source.binary: false`, or a column list without it",
+        "set `source.binary: false`, or use a column list without it",
     ),
     kind(
         "partition.rules",
@@ -252,7 +252,7 @@ TABLES: tuple[Kind, ...] = (
         "c",
         Step.TABLES,
         "a partition is unlogged or foreign: its changes are not in the WAL",
-        "SET LOGGED, or detach it",
+        "run SET LOGGED, or detach it",
     ),
     kind(
         "partition.identity",
