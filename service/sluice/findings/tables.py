@@ -192,32 +192,33 @@ TABLES: tuple[Kind, ...] = (
         "target.track",
         "c",
         Step.ELSEWHERE,
-        "the history tracks a column that its table does not have, or that is kept out of the lake: the lake table "
-        "would turn stale",
-        "the column's name as the database spells it",
+        "the history tracks a column that its table does not have, or that is excluded from the lake: "
+        "the lake table would turn stale",
+        "use the column's name as the database spells it",
     ),
     kind(
         "target.partition_by",
         "c",
         Step.ELSEWHERE,
-        "the lake table cannot be partitioned by a column: it does not have it, or of another type. The next snapshot "
-        "would fail",
-        "columns of the types date, integer and boolean that the lake table has",
+        "the lake table cannot be partitioned by a column, because it does not have the column or the "
+        "column has another type. The next snapshot would fail",
+        "use columns of the types date, integer and boolean that the lake table has",
     ),
     kind(
         "target.properties",
         "c",
         Step.ELSEWHERE,
         "a column has a name that a lake table without column mapping cannot have",
-        "another name of the column, a column rule that excludes it, or no `delta.columnMapping.mode` for this target",
+        "rename the column, exclude it by a column rule, or remove `delta.columnMapping.mode` from this target",
     ),
     kind(
         "target.cluster_by",
         "cw",
         Step.ELSEWHERE,
-        "the files of the lake table cannot be clustered by a column: it does not have it (a warning if it had once), "
-        "or Delta has no bounds of its values. Rows are not concerned",
-        "columns that the lake table has, among its first 32",
+        "the files of the lake table cannot be clustered by a column, because it does not have the "
+        "column (a warning if it had it once) or Delta has no bounds of its values. Rows are not "
+        "affected",
+        "use columns among the first 32 of the lake table",
     ),
     kind(
         "column.generated",
