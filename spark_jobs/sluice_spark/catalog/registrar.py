@@ -241,6 +241,8 @@ class Registrar:
             self._catalog = wanted.open(self._options, jvm=lambda: self._session._jvm)
         catalog, lake_uri = self._catalog, self._options.lake_uri
         schema = self._lake.schema_json(item.state, self._session, since=item.known.progress.place.version)
+        if not schema:
+            raise CatalogRefused("there is no lake table any more")
         entry = Entry(
             item.place.name,
             wanted.location(lake_uri, item.place.path),

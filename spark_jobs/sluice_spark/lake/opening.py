@@ -11,7 +11,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sluice.errors import ApplyError
 from sluice.manifest.reader import identity
 from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
@@ -171,13 +170,11 @@ class Lake:
 
     def schema_json(self, state: TableState, session: SparkSession, *, since: int) -> str:
         """The columns of the newest version of the Delta table of `state`, as its log has them. `since` is a version
-        that it had. Raises ApplyError, UnsupportedChange.
+        that it had. Empty where there is no table. Raises ApplyError, UnsupportedChange.
         """
         log = self._log(state, session, storage.join(self._options.lake_uri, state.path), since=since)
         with translated_errors():
-            if log.update() < 0:
-                raise ApplyError("there is no lake table any more")
-            return log.schema_json()
+            return log.schema_json() if log.update() >= 0 else ""
 
     def handover(self, session: SparkSession) -> SparkHandover:
         """The way of rows to `session`."""

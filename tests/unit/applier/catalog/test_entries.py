@@ -49,7 +49,7 @@ def test_an_entry_that_leads_elsewhere_is_left_as_it_is(found: Found, why: str) 
     assert why in _taken(found)
 
 
-def test_the_entry_of_another_table_of_the_pipeline_is_taken_over_only_when_that_has_left_the_name() -> None:
+def test_the_entry_of_another_table_is_taken_over_only_when_that_has_left_the_name() -> None:
     found = replace(OURS, table="99", location="s3a://lake/bronze/shop/other")
     assert "another table of this pipeline" in _taken(found, {**NAMES, "99": "shop.orders"})
     assert _taken(found, {**NAMES, "99": "shop.renamed"}) == ""
