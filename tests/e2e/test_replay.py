@@ -28,6 +28,7 @@ from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.spark import lake
 from tests.support.extent import FULL
 
+pytestmark = pytest.mark.timeout(2400)
 TARGETS = (
     LakeTarget(),
     LakeTarget(name="soft", deletes="soft"),

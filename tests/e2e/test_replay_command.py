@@ -14,7 +14,6 @@ from sluice.lsn import show as lsn_text
 from sluice.store.opening import open_store
 from sluice_lake import Lake
 from tests.e2e.readers import ACCOUNTS, TOTAL, Transfers, bank, newest_of
-from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 from tests.support.sources import Bucket, Database
 from tools.local.sluice import Pipeline
@@ -53,7 +52,7 @@ def _beside_a_running_pipeline(
         return newest is not None and {table.table for table in newest.tables} >= set(NAMES)
 
     with pipeline.start("up") as process:
-        wait_until(whole, what="a boundary with both tables", processes=(process,))
+        wait_until(whole, what="a boundary with both tables", processes=(process,), timeout=600)
         transfers = Transfers(database.dsn, pause_seconds=0.2)
         with transfers.going_on():
             wait_until(lambda: transfers.count > 20, what="transfers", processes=(process,))
@@ -65,6 +64,7 @@ def _beside_a_running_pipeline(
                 lambda: any("_delta_log" in key for key in open_store(there, options=dict(options)).list("")),
                 what="the first table of the replay",
                 processes=(process,),
+                timeout=600,
             )
             first.kill()
             answer = _replayed(pipeline, "--to", position, "--lake", there)
@@ -93,12 +93,24 @@ def test_a_replay_that_is_killed_and_given_again_makes_the_boundary_of_the_livin
     _beside_a_running_pipeline(pipeline, database, there=there, own=pipeline.lake_uri, options={})
 
 
-@slow
-def test_on_s3_a_replay_that_is_killed_and_given_again_makes_the_boundary(
+def test_on_s3_by_executors_a_replay_makes_what_nobody_applies(
     database: Database, tmp_path: Path, moto: Bucket
 ) -> None:
-    places = {"uri": f"{moto.uri}/spool", "options": moto.options}, {"uri": f"{moto.uri}/lake", "options": moto.options}
-    pipeline = bank(database, tmp_path, spool=places[0], lake=places[1])
-    pipeline.spool_uri, pipeline.lake_uri = f"{moto.uri}/spool", f"{moto.uri}/lake"
-    there, own = f"{moto.uri}/replayed", pipeline.lake_uri
-    _beside_a_running_pipeline(pipeline, database, there=there, own=own, options=moto.options)
+    spool, own = f"{moto.uri}/spool", {"uri": f"{moto.uri}/lake", "options": moto.options}
+    sections: dict[str, dict[str, Any]] = {"spool": {"uri": spool, "options": moto.options}, "lake": own}
+    pipeline = bank(database, tmp_path, **sections, apply={"way": "distributed"})
+    changes = "UPDATE checking SET balance = balance + id WHERE id % 3 = 0", "DELETE FROM savings WHERE id < 10"
+    for statements in ((), changes):
+        database.execute(*statements)
+        done = pipeline.run("run", "--until-caught-up", timeout=600)
+        assert done.returncode == 0, done.stderr
+    store = open_store(spool, prefix=f"{pipeline.name}/", options=moto.options)
+    before, there = sorted(store.list("")), f"{moto.uri}/replayed"
+    answer = _replayed(pipeline, "--to", "latest", "--lake", there)
+    assert sorted(store.list("")) == before, "the spool is as it was"
+    now = Lake(there, storage_options=moto.options).as_of(lsn=answer["lsn"])
+    with database.connect() as connection:
+        for name in NAMES:
+            rows = connection.execute(f"SELECT id, balance FROM {name} ORDER BY id".encode()).fetchall()
+            found = now.arrow(name, columns=["id", "balance"]).to_pylist()
+            assert sorted((row["id"], row["balance"]) for row in found) == rows
