@@ -240,8 +240,9 @@ def transport_of(options: SourceOptions) -> Transport:
     mode = asked or (defaults.get("sslmode", "") if options.allow_insecure else "verify-full")
     if mode == "verify-full":
         return Transport(sslmode=mode)
-    problem = f"sslmode={mode or 'prefer'} does not verify the identity of the server, and {remote[0]} is not "
-    "this machine"
+    problem = (
+        f"sslmode={mode or 'prefer'} does not verify the identity of the server, and {remote[0]} is not this machine"
+    )
     return Transport(problem, refused=not options.allow_insecure, sslmode=asked)
 
 
