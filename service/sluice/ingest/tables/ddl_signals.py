@@ -283,8 +283,10 @@ def doubt(
                     return Unseen(Cause.PARTITION, what)
             case ("column", int(oid), int(attnum), int(type_oid), int(typmod)) if oid == facts.oid:
                 if policy.casts_only and types.get(attnum, (type_oid, typmod)) != (type_oid, typmod):
-                    what = "a column changed its type more than once before the catalog was read: values may "
-                    "have been truncated"
+                    what = (
+                        "a column changed its type more than once before the catalog was read: values may "
+                        "have been truncated"
+                    )
                     return Unseen(Cause.REWRITE, what)
             case ("label", int(oid), str(spelled)) if labels.get(oid, spelled) != spelled:
                 what = "a label of an enum had another name for a moment: rows from then read otherwise"

@@ -96,8 +96,10 @@ def examine_server(look: Look) -> Iterator[Finding]:
     for part in (_log, _encoding, _standby, _clock, _synchronous, _free_slots, _rights, _keep_size, _timeouts, _waits):
         yield from part(look)
     if not look.server.in_recovery and (lacks := ddl_signal.probe(look.conn).lacks):
-        seen = f"{lacks}: Sluice finds DDL only by reading the catalog, and may not find what was undone "
-        "between two readings"
+        seen = (
+            f"{lacks}: Sluice finds DDL only by reading the catalog, and may not find what was undone "
+            "between two readings"
+        )
         fix = "sluice setup --ddl-signal prints its SQL, for a superuser"
         yield Finding("info", "source.ddl_signal", look.server.database, seen, fix_setting=fix)
 
