@@ -122,8 +122,9 @@ class Running:
         elif self.ended is not None:
             why = _ENDED.get(self.ended, "somebody must act")
             row["state"] = "lost" if self.ended == 7 else "stopped"
-            row["headline"] = f"ingest ended with exit code {self.ended}: {why}; the log says more; send SIGHUP "
-            "to retry"
+            row["headline"] = (
+                f"ingest ended with exit code {self.ended}: {why}; the log says more; send SIGHUP to retry"
+            )
         elif not self.runs:
             row["state"] = "stopped"
             row["headline"] = f"ingest ended with exit code {self.last_code}, and is started again"
