@@ -65,8 +65,8 @@ def test_another_comment_is_an_entry_of_its_own_that_begins_no_version(pipeline:
     assert (after.schemas, after.generation, after.state) == (before.schemas, before.generation, "live")
     entries = pipeline.state().seq
     pipeline.run()
-    told = [entry for entry in pipeline.entries() if isinstance(entry.body, Table) and entry.body.described]
-    assert [entry.seq for entry in told if entry.seq > entries] == [], "what is said already is not said again"
+    said = [entry for entry in pipeline.entries() if isinstance(entry.body, Table) and entry.body.described]
+    assert [entry.seq for entry in said if entry.seq > entries] == [], "what is said already is not said again"
 
 
 def test_an_ordinary_table_costs_no_entry(pipeline: IngestPipeline) -> None:

@@ -16,8 +16,8 @@ from pyspark.sql import Row
 from sluice.contract.lake_layout import MAPPING, VECTORS, WITHOUT, LakeLayout, refused_column
 from sluice.errors import ApplyError, StoreError, UnsupportedChange
 from sluice.manifest.values import TableState
-from sluice_spark.lake.commits import ToldColumns
-from sluice_spark.lake.describing import COMMENT, Told
+from sluice_spark.lake.commits import DescribedColumns
+from sluice_spark.lake.describing import COMMENT, Words
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.sql import escaped, quote
@@ -38,16 +38,16 @@ class Arrangements:
 
     def __init__(self) -> None:
         self._due: dict[str, float] = {}
-        self._told: dict[str, Told] = {}
+        self._words: dict[str, Words] = {}
 
     def turn(self, lake: LakeTable, state: TableState, version: int, *, anew: bool) -> str | None:
         """Arranges `lake`, which has come to the schema version `version` (0: that of its snapshot), unless that was
-        done; a table that was made `anew`, or of which something else is to be told, is arranged again. Returns why it
+        done; a table that was made `anew`, or of which something else is to be said, is arranged again. Returns why it
         does not lie as configured, empty when it does, None when it is not its turn. Raises SparkGone,
         UnsupportedChange for what somebody else did to the table.
         """
-        now, what = time.monotonic(), _told(state, version)
-        anew = anew or self._told.get(lake.path) != what
+        now, what = time.monotonic(), _words(state, version)
+        anew = anew or self._words.get(lake.path) != what
         if lake.place.version < 0 or (not anew and now < self._due.get(lake.path, now)):
             return None
         failed = ""
@@ -62,15 +62,15 @@ class Arrangements:
                 failed = failed or said
         self._due[lake.path] = now + AGAIN_SECONDS if failed else float("inf")
         if what is not None:
-            self._told[lake.path] = what
+            self._words[lake.path] = what
         return failed
 
 
-def _told(state: TableState, version: int) -> Told | None:
+def _words(state: TableState, version: int) -> Words | None:
     number = version or (state.snapshot.schema_version if state.snapshot is not None else 0)
     schema = state.schemas.get(number)
     has_comment = any(name == COMMENT for name, _ in state.layout.properties)
-    return Told(state.described, schema, has_comment) if schema is not None else None
+    return Words(state.described, schema, has_comment) if schema is not None else None
 
 
 def require_partitions(partitions: Sequence[str], columns: Columns, name: str) -> None:
@@ -98,14 +98,14 @@ def _detail(lake: LakeTable) -> Row:
     return found
 
 
-def tell(lake: LakeTable, what: Told | None) -> None:
+def tell(lake: LakeTable, what: Words | None) -> None:
     """Commits what `lake` does not say of `what`, without a job of Spark. Raises ApplyError."""
     if what is None:
         return
     app_id = f"{lake.app_id}/description"
     version = lake.place.version + 1
     try:
-        lake.commit_newest(version, ToldColumns({app_id: version}, what), app_id=app_id)
+        lake.commit_newest(version, DescribedColumns({app_id: version}, what), app_id=app_id)
     except UnsupportedChange as error:
         # If somebody else changed the table, the next window finds it.
         raise ApplyError(f"comments and keys of the source: {error}", hint=error.hint) from error

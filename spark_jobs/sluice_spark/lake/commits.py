@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice_spark.lake.describing import Said, Told, told
+from sluice_spark.lake.describing import Said, Words, worded
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.layout import Field, is_floating
 
@@ -84,20 +84,20 @@ class StatedColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldColumns:
-    """Lets a table and its columns say what `told` is; nothing where they do."""
+class DescribedColumns:
+    """Lets a table and its columns say what `words` are; nothing where they do."""
 
     markers: Mapping[str, int]
-    told: Told
+    words: Words
 
     def edit(self, base: DeltaTransaction) -> ColumnChange | None:
         """See Maker."""
         before, said = base.fields(), base.said()
-        fields, now = told(before, said, self.told)
+        fields, now = worded(before, said, self.words)
         return None if (fields, now) == (before, said) else ColumnChange(base, fields, self.markers, said=now)
 
 
-Reshape = NewColumns | StatedColumns | ToldColumns
+Reshape = NewColumns | StatedColumns | DescribedColumns
 
 
 @dataclass(frozen=True, slots=True)

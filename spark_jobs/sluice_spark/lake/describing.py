@@ -27,7 +27,7 @@ _OF_TABLES, _OF_COLUMNS = (TABLE, PRIMARY_KEY, FOREIGN_KEYS, EXCLUDED, COMMENTED
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Words:
     """What is said: of a table in the version `schema`, by the catalog. The comment of the table is left alone where
     the configuration `has_comment`.
     """
@@ -45,7 +45,7 @@ class Said:
     properties: Mapping[str, str]
 
 
-def told(fields: Sequence[Field], said: Said, what: Told) -> tuple[list[dict[str, Any]], Said]:
+def worded(fields: Sequence[Field], said: Said, what: Words) -> tuple[list[dict[str, Any]], Said]:
     """The columns of a Delta table with `fields`, and what it says of itself, once it says `what` too."""
     columns = {column.name: column for column in what.schema.columns}
     made = [{**field, "metadata": _metadata(field, columns.get(field["name"]), what.description)} for field in fields]
@@ -77,7 +77,7 @@ def _metadata(field: Field, column: ColumnSchema | None, description: Descriptio
     return kept
 
 
-def _properties(what: Told, present: set[str]) -> dict[str, str]:
+def _properties(what: Words, present: set[str]) -> dict[str, str]:
     names = {column.attnum: column.name for column in what.schema.columns if column.name in present}
     keyed = tuple(column.attnum for column in what.schema.key_columns)
     key = what.description.primary_key if what.description.primary_key is not None else keyed

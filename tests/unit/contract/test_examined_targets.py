@@ -74,3 +74,11 @@ def test_a_column_behind_those_with_bounds_is_no_column_to_cluster_by() -> None:
     said = [[one.seen for one in examine_targets(wide, policy, None, metadata=True)] for policy in policies]
     assert said[0] == []
     assert "not among the first 32" in said[1][0]
+
+
+def test_a_name_that_needs_column_mapping_is_found_where_a_target_does_without() -> None:
+    facts = table(ID, column("net amount", 2), name="t")
+    plain = TablePolicy(targets=(laid(properties=(("delta.columnMapping.mode", "none"),)), LakeTarget(name="mapped")))
+    (finding,) = examine_targets(facts, plain, None, metadata=True)
+    assert finding.code == "target.properties"
+    assert "net amount" in finding.seen

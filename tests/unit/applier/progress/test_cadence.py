@@ -132,7 +132,7 @@ def test_a_table_that_has_rested_is_served_at_once_and_then_once_per_target() ->
     assert world.ledger.next_due(after=12.0) == float("inf")
 
 
-def test_a_lake_table_waits_as_long_as_its_target_says_and_the_other_tables_as_long_as_their_own() -> None:
+def test_a_lake_table_waits_as_long_as_its_own_target_says() -> None:
     own = {"targets": [{"kind": "mirror", "freshness": 9.0}], "freshness": 4.0}
     world = World(2, freshness_seconds=2.0, tables={"public.t0": own})
     world.change(0, 1)
@@ -145,7 +145,7 @@ def test_a_lake_table_waits_as_long_as_its_target_says_and_the_other_tables_as_l
     assert [work.state.table_name for work in world.serve(now=19.0)] == ["t0"]
 
 
-def test_the_freshness_of_a_target_comes_before_that_of_its_table_and_may_change_while_a_process_runs() -> None:
+def test_the_freshness_of_a_target_comes_before_that_of_its_table_and_may_change() -> None:
     targets = [LakeTarget("mirror"), LakeTarget("history", "past", freshness=30.0)]
     given = {"freshness": 4.0, "targets": [one.encode() for one in targets]}
     options = ApplyOptions("shop", "memory://s", "memory://l", tables={"public.t": given})

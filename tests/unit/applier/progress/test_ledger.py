@@ -473,24 +473,21 @@ def test_a_table_is_complete_no_further_than_it_had_the_shape_before_the_one_tha
 
 def _feeding(store: MemoryStore, *names: str) -> Ledger:
     """The table feeds a mirror without a name and those with these names, and the other one a mirror."""
-    targets = [{"kind": "mirror"}, *({"kind": "mirror", "name": name} for name in names)]
-    tables = {SCHEMA.qualified_name: {"targets": targets}}
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", tables=tables), load_state(store))
-    states = ledger.state.tables.items()
-    ledger.begin({key: restore(state, None, place=ExaminedVersion()) for key, state in states})
+    fed = {"targets": [{"kind": "mirror"}, *({"kind": "mirror", "name": name} for name in names)]}
+    options = ApplyOptions("shop", "memory://s", "memory://l", tables={SCHEMA.qualified_name: fed})
+    ledger = Ledger(options, load_state(store))
+    ledger.begin({key: restore(one, None, place=ExaminedVersion()) for key, one in ledger.state.tables.items()})
     ledger.separate(())
     return ledger
 
 
 def _taken(ledger: Ledger) -> set[str]:
-    rows = ledger.report().items()
-    return {key for key, row in rows if row.why is not None and row.why.code == ReasonCode.PATH_TAKEN}
+    return {key for key, row in ledger.report().items() if row.why and row.why.code == ReasonCode.PATH_TAKEN}
 
 
 def test_a_lake_table_whose_path_is_taken_is_not_written_when_its_table_begins_again() -> None:
     store = MemoryStore("taken", prefix="shop/")
-    manifest = _two_tables(store, entries=1)
-    ledger = _feeding(store, OTHER.table_name)
+    manifest, ledger = _two_tables(store, entries=1), _feeding(store, OTHER.table_name)
     assert _taken(ledger) == {f"16385/{OTHER.table_name}"}
     manifest.table(SCHEMA, generation=2, new=False)
     _read(ledger, store)
@@ -499,6 +496,5 @@ def test_a_lake_table_whose_path_is_taken_is_not_written_when_its_table_begins_a
 
 
 def test_a_target_that_has_the_name_of_its_own_table_does_not_stand_where_that_one_stands() -> None:
-    store = MemoryStore("own name", prefix="shop/")
-    _two_tables(store, entries=1)
+    _two_tables(store := MemoryStore("own name", prefix="shop/"), entries=1)
     assert _taken(_feeding(store, SCHEMA.table_name)) == {f"16385/{SCHEMA.table_name}"}
