@@ -182,7 +182,7 @@ def test_a_target_never_takes_the_place_of_another_lake_table(pipeline: Pipeline
         log = _apply(pipeline, *targets)
         assert _values(pipeline.path("items_copy")) == {7: 7}
     assert _states(log) == {ID: "live", f"{ID}/items_copy": "stale", "20001": "live"}
-    assert "where that of public.items_copy stands" in log.tables[f"{ID}/items_copy"].reason
+    assert "where that of public.items_copy is" in log.tables[f"{ID}/items_copy"].reason
 
 
 def test_rows_that_are_read_again_for_a_mirror_are_no_changes_of_its_changelog(pipeline: Pipeline) -> None:
