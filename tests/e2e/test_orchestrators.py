@@ -7,9 +7,10 @@ Both are large, so they are in an environment of their own, which `make orchestr
 import json
 import os
 import signal
+import sqlite3
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def _running(lake: _Lake, folder: Path, *command: str, **variables: str) -> Iter
     try:
         yield process
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
         with suppress(ProcessLookupError):
@@ -99,10 +101,15 @@ def _running(lake: _Lake, folder: Path, *command: str, **variables: str) -> Iter
         process.wait()
 
 
-def _wait(lake: _Lake, process: subprocess.Popen[bytes], folder: Path, wanted: list[dict[str, Any]]) -> None:
+def _wait(
+    seen: Callable[[], list[dict[str, Any]]],
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    wanted: list[dict[str, Any]],
+) -> None:
     def there() -> bool:
         assert process.poll() is None, (folder / "log").read_text(errors="replace")[-4000:]
-        return wanted[-1] in lake.runs()
+        return wanted[-1] in seen()
 
     try:
         wait_until(there, what=f"a run at {wanted[-1]['lsn']}", timeout=PATIENCE_SECONDS)
@@ -114,12 +121,12 @@ def _go_on_after_a_restart(lake: _Lake, folder: Path, *command: str, **variables
     """Two boundaries, a stop, two more, and a start. Returns what the runs had to see."""
     wanted = [lake.write()]
     with _running(lake, folder, *command, **variables) as process:
-        _wait(lake, process, folder, wanted)
+        _wait(lake.runs, process, folder, wanted)
         wanted.append(lake.write())
-        _wait(lake, process, folder, wanted)
+        _wait(lake.runs, process, folder, wanted)
     wanted += [lake.write(), lake.write()]
     with _running(lake, folder, *command, **variables) as process:
-        _wait(lake, process, folder, wanted)
+        _wait(lake.runs, process, folder, wanted)
     return wanted
 
 
@@ -136,24 +143,32 @@ def test_a_sensor_of_dagster_asks_for_a_run_at_each_new_boundary(tmp_path: Path,
 
 
 def test_a_trigger_of_airflow_fires_for_each_new_boundary_and_keeps_its_place(tmp_path: Path) -> None:
+    """Without a scheduler: the triggerer alone makes the events of an asset, by which a scheduler begins runs."""
     lake, home = _Lake(tmp_path), tmp_path / "home"
     (home / "dags").mkdir(parents=True)
     (home / "dags" / "orders.py").write_text((HERE / "airflow_dag.py").read_text())
-    port = str(free_port())
-    wanted = _go_on_after_a_restart(
-        lake,
-        tmp_path,
-        "airflow",
-        "standalone",
-        AIRFLOW_HOME=str(home),
-        AIRFLOW__CORE__LOAD_EXAMPLES="False",
-        AIRFLOW__CORE__EXECUTION_API_SERVER_URL=f"http://127.0.0.1:{port}/execution/",
-        AIRFLOW__API__PORT=port,
-        AIRFLOW__API__HOST="127.0.0.1",
-        AIRFLOW__API__BASE_URL=f"http://127.0.0.1:{port}",
-        AIRFLOW__API__WORKERS="1",
-        AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL="5",
-        AIRFLOW__USAGE_DATA_COLLECTION__ENABLED="False",
-    )
-    del wanted[2]
-    assert sorted(lake.runs(), key=lambda run: run["rows"]) == wanted
+    variables = {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
+
+    def seen() -> list[dict[str, Any]]:
+        with closing(sqlite3.connect((home / "airflow.db").as_uri() + "?mode=ro", uri=True)) as database:
+            found = database.execute("SELECT extra FROM asset_event ORDER BY id").fetchall()
+        said = [json.loads(extra)["payload"] for (extra,) in found]
+        return [{"lsn": one["lsn"], "rows": one["number"], "version": one["versions"]["public.orders"]} for one in said]
+
+    wanted = [lake.write()]
+    for command in ("db migrate", "dags reserialize"):
+        with _running(lake, tmp_path, "airflow", *command.split(), **variables) as process:
+            assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "log").read_text(errors="replace")[-4000:]
+    with _running(lake, tmp_path, "airflow", "triggerer", **variables) as process:
+        _wait(seen, process, tmp_path, wanted)
+        wanted.append(lake.write())
+        _wait(seen, process, tmp_path, wanted)
+    wanted.append({**lake.write(), **lake.write()})
+    with _running(lake, tmp_path, "airflow", "triggerer", **variables) as process:
+        _wait(seen, process, tmp_path, wanted)
+    assert seen() == wanted

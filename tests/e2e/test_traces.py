@@ -21,7 +21,7 @@ from tools.local.sluice import Pipeline
 
 pytestmark = pytest.mark.timeout(600)
 SECRET_ROW, SECRET_HEADER = "canary-row-value", "canary-header-value"
-STAGES = ["sluice received", "sluice durable", "sluice visible"]
+STAGES = ["sluice.received", "sluice.durable", "sluice.visible"]
 
 
 def _pipeline(database: Database, directory: Path, collector: Collector) -> Pipeline:
@@ -83,7 +83,7 @@ def test_an_application_sees_when_its_transaction_is_readable_in_its_own_trace(
 
         wait_until(lambda: len(spans()) == 2, what="both spans", processes=(process,))
         durable, visible = sorted(spans(), key=lambda one: one.name)
-        assert (durable.name, visible.name) == ("sluice durable", "sluice visible")
+        assert (durable.name, visible.name) == ("sluice.durable", "sluice.visible")
         assert (durable.component, visible.component) == ("ingest", "apply")
         assert {durable.parent, visible.parent} == {span}
         assert durable.start_ns == visible.start_ns < durable.end_ns <= visible.end_ns
@@ -92,16 +92,16 @@ def test_an_application_sees_when_its_transaction_is_readable_in_its_own_trace(
         (to_entry,) = durable.links
         entry = {one.name: one for one in spans_of(collector.requests) if one.trace == to_entry[0]}
         assert sorted(entry) == sorted(STAGES)
-        received = entry["sluice received"]
-        assert (received.parent, entry["sluice durable"].parent) == ("", received.id)
-        assert entry["sluice visible"].parent == entry["sluice durable"].id
+        received = entry["sluice.received"]
+        assert (received.parent, entry["sluice.durable"].parent) == ("", received.id)
+        assert entry["sluice.visible"].parent == entry["sluice.durable"].id
         assert all(one.links == ((trace, span),) for one in entry.values())
-        assert entry["sluice visible"].attributes["sluice.entry.rows"] == 2
-        assert visible.links == ((entry["sluice visible"].trace, entry["sluice visible"].id),)
+        assert entry["sluice.visible"].attributes["sluice.entry.rows"] == 2
+        assert visible.links == ((entry["sluice.visible"].trace, entry["sluice.visible"].id),)
 
         # Without a context there is no link, and no other trace.
         _write(database, 2, traced=False)
-        wait_until(lambda: len(_by_stage(collector)["sluice visible"]) == 3, what="visible", processes=(process,))
+        wait_until(lambda: len(_by_stage(collector)["sluice.visible"]) == 3, what="visible", processes=(process,))
         assert spans_of(collector.requests)[-1].links == ()
     everything = b"".join(request.body for request in collector.requests)
     assert SECRET_ROW.encode() not in everything

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sluice import lsn
 from sluice.contract.entries import Changes, Segment
 
-RECEIVED, DURABLE, VISIBLE = "sluice received", "sluice durable", "sluice visible"
+RECEIVED, DURABLE, VISIBLE = "sluice.received", "sluice.durable", "sluice.visible"
 PREFIX = "traceparent"
 """Of the logical message by which a transaction names the trace that it belongs to."""
 MOST_CONTEXTS = 128
