@@ -70,7 +70,7 @@ def test_a_schema_is_created_only_where_that_is_allowed(stub: UnityStub) -> None
 @pytest.mark.parametrize(
     ("status", "error"), [(500, CatalogAway), (503, CatalogAway), (429, CatalogAway), (403, CatalogRefused)]
 )
-def test_what_fails_for_now_is_told_from_what_is_refused(stub: UnityStub, status: int, error: type[Exception]) -> None:
+def test_what_fails_for_now_is_no_refusal(stub: UnityStub, status: int, error: type[Exception]) -> None:
     stub.failing = status
     with pytest.raises(error, match=str(status)):
         _catalog(stub).find(ENTRY.name)
