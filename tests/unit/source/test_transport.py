@@ -77,7 +77,7 @@ def test_a_host_of_the_environment_counts_too(monkeypatch: pytest.MonkeyPatch) -
 def test_the_loud_setting_lets_the_connection_string_decide_and_says_what_is_not_proven() -> None:
     seen = transport_of(options(f"host={ELSEWHERE} sslmode=require", allow_insecure=True))
     assert (seen.refused, seen.sslmode) == (False, "require")
-    assert "sslmode=require does not prove" in seen.problem
+    assert "sslmode=require does not verify" in seen.problem
     assert transport_of(options(f"host={ELSEWHERE} sslmode=verify-full", allow_insecure=True)).problem == ""
 
 
