@@ -148,6 +148,9 @@ def test_every_family_that_people_watch_is_on_a_dashboard() -> None:
         "sluice_fleet_running": "the page of a fleet shows it",
         "sluice_fleet_restarts_total": "the page of a fleet shows it",
         "sluice_table_problem": "alerts say it, and states of tables are shown",
+        "sluice_apply_catalog_tables": "an alert says that one fails, and the page by table why",
+        "sluice_trace_spans_total": "spans are shown where they are sent; what is dropped concerns no row",
+        "sluice_lineage_events_total": "events are shown where they are sent; what is dropped concerns no row",
     }
     shown = " ".join(expression for board in DASHBOARDS for _, expression in _targets(board.to_json()))
     absent = {metric.name for metric in catalogue.CATALOGUE if not re.search(rf"\b{metric.name}(_bucket)?\b", shown)}
