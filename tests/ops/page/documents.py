@@ -67,6 +67,7 @@ def table(name: str, **changes: Any) -> Document:
         "differences": 0,
         "not_sent": [],
         "verification_late": False,
+        "catalog": None,
         **changes,
     }
 
