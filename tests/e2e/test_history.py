@@ -21,6 +21,8 @@ from sluice_spark.options import ApplyOptions
 from tests.e2e.mirror import Mirror
 from tests.support.extent import FULL
 
+pytestmark = pytest.mark.timeout(1500)
+"""The stories of ten lake tables are applied in one fixture, by Spark's jobs too."""
 WAYS = (DIRECT, DISTRIBUTED, MERGE)
 HISTORIES = {f"h_{way}": ({"kind": "history"}, way) for way in WAYS}
 TRACKED = {"h_tracked": ({"kind": "history", "track": ["v"]}, DIRECT)}

@@ -186,7 +186,7 @@ def test_a_partitioned_table_says_when_its_partitions_become_tables(database: Da
     )
     publish(database, "FOR TABLE a", via_root=False)
     with membership(database) as found:
-        assert "a table of its own in the lake" in found.add([("public", "root")]).notes[0]
+        assert "becomes its own table in the lake" in found.add([("public", "root")]).notes[0]
 
 
 def test_what_a_removed_table_sent_is_neither_waited_for_nor_kept_from_going(pipeline: IngestPipeline) -> None:

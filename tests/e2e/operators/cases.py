@@ -101,7 +101,7 @@ CASES = (
     _case(RUNNING, "wait --now", says="can be read as of", slow=True),
     _case(RUNNING, "wait --lsn 0/1 --timeout 100s public.ints", says="can be read as of"),
     _case(RUNNING, "wait --lsn FF/0 --timeout 1s", 75, says="did not come to"),
-    _case(RUNNING, "wait --now --lsn 0/1", 2, says="one of"),
+    _case(RUNNING, "wait --now --lsn 0/1", 2, says="give either"),
     _case(RUNNING, "query 'SELECT count(*) AS rows_of_ints FROM ints'", says="rows_of_ints"),
     _case(RUNNING, "query 'SELECT * FROM public.ints' --as-of latest -o csv"),
     _case(RUNNING, "query 'SELECT * FROM ints' --as-of 0/1", 2, says="does not offer"),
