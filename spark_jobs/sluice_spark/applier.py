@@ -196,14 +196,18 @@ class Applier:
                 require_none_quarantined(self._ledger)
         except ServiceError as error:
             self._telemetry.note("lease" if isinstance(error, WriterFenced) else "apply", error)
-            self._observers.failed(error)
+            self._observers.failed(str(error))
+            raise
+        except Exception as error:
+            self._observers.failed(f"an unexpected error ({type(error).__name__})")
             raise
         finally:
-            self._observers.close()
             renewal.close()
             self.gave_lease_back = self._lease.release()
             self._telemetry.owns(held=False)
             self._lake.close()
+            # The next applier need not wait until a receiver has taken what is said of this one.
+            self._observers.close()
 
     def _rests(self) -> bool:
         return not self._running and time.monotonic() - self._worked_at >= RESTING_SECONDS

@@ -3,8 +3,10 @@
 import threading
 from datetime import UTC, datetime
 
+import pytest
 from deltalake import DeltaTable
 
+from sluice import faults
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog
 from sluice_spark.applier import Applier
@@ -12,6 +14,8 @@ from sluice_spark.telemetry import ApplyTelemetry
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import SCHEMA
+from tests.support.collector import Collector
+from tests.support.openlineage import events_of
 
 
 def test_windows_rows_phases_and_success_are_counted_and_recorded(pipeline: Pipeline) -> None:
@@ -58,3 +62,17 @@ def test_windows_rows_phases_and_success_are_counted_and_recorded(pipeline: Pipe
     (table,) = log.tables.values()
     assert (table.way, table.way_reason) == ("direct", "")
     assert table.files == len(DeltaTable(f"{options.lake_uri}/{table.path}").file_uris())
+
+
+def test_an_applier_that_ends_unexpectedly_completes_no_run_of_lineage(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA)
+    collector = Collector()
+    faults.arm("apply.entries.read=raise:KeyError@1")
+    try:
+        with collector.listening(), pytest.raises(KeyError):
+            pipeline.apply(lineage=collector.url("/"), lineage_source="db.example:5432")
+    finally:
+        faults.arm("")
+    last = events_of(collector.requests)[-1]
+    assert last["eventType"] == "FAIL"
+    assert last["run"]["facets"]["errorMessage"]["message"] == "an unexpected error (KeyError)"

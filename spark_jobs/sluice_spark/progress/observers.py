@@ -2,7 +2,7 @@
 configured.
 
 Invariant: watches and changes nothing. An observer that fails is left alone from then on, and the log says so; the
-work goes on. Costs nothing where nothing is configured.
+work goes on, and so does the other observer. Costs nothing where nothing is configured.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from collections.abc import Callable
 import structlog
 
 from sluice.contract.entries import Entry
-from sluice.errors import ServiceError
 from sluice.store.base import ObjectStore
 from sluice.telemetry.catalogue import LINEAGE_EVENTS
 from sluice.telemetry.metrics import Metrics
@@ -45,38 +44,48 @@ class Observers:
             self._metrics.add(LINEAGE_EVENTS, 0, outcome=outcome)
         if options.lineage:
             self._lineage = Lineage(options, ledger, self._metrics)
-            self._watch(self._lineage.begin)
+            self._watch_lineage(self._lineage.begin)
 
     def take_in(self, entry: Entry, sha256: str) -> None:
         """The ledger took in `entry`."""
         if self._visible is not None:
             visible = self._visible
-            self._watch(lambda: visible.take_in(entry, sha256))
+            self._watch_visible(lambda: visible.take_in(entry, sha256))
 
     def look(self) -> None:
         """The loop goes round."""
         if self._visible is not None:
-            self._watch(self._visible.look)
+            self._watch_visible(self._visible.look)
         if self._lineage is not None:
-            self._watch(self._lineage.look)
+            self._watch_lineage(self._lineage.look)
 
-    def failed(self, error: ServiceError) -> None:
-        """The applier ends with `error`."""
-        self._error = str(error)
+    def failed(self, error: str) -> None:
+        """The applier ends with `error`, which has no value of a row."""
+        self._error = error
 
     def close(self) -> None:
         """The applier ends. Returns within a few seconds."""
         if self._visible is not None:
-            self._watch(self._visible.look)
+            self._watch_visible(self._visible.look)
         if self._tracer is not None:
             self._tracer.close()
         if self._lineage is not None:
             lineage = self._lineage
-            self._watch(lambda: lineage.close(self._error))
+            self._watch_lineage(lambda: lineage.close(self._error))
 
-    def _watch(self, observe: Callable[[], None]) -> None:
-        try:
-            observe()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the work
-            structlog.get_logger("telemetry").error("an observer failed and watches no more", exc_info=error)
-            self._visible = self._lineage = None
+    def _watch_visible(self, observe: Callable[[], None]) -> None:
+        if not _succeeds(observe):
+            self._visible = None
+
+    def _watch_lineage(self, observe: Callable[[], None]) -> None:
+        if not _succeeds(observe):
+            self._lineage = None
+
+
+def _succeeds(observe: Callable[[], None]) -> bool:
+    try:
+        observe()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not end the work
+        structlog.get_logger("telemetry").error("an observer failed and watches no more", exc_info=error)
+        return False
+    return True

@@ -2,10 +2,10 @@
 
 import time
 import uuid
+from dataclasses import replace
 
 import pytest
 
-from sluice.errors import ApplyError
 from sluice.store.memory import MemoryStore
 from sluice.telemetry.metrics import Metrics
 from sluice_spark.options import ApplyOptions
@@ -62,7 +62,7 @@ def test_an_applier_that_fails_ends_its_run_with_the_error() -> None:
     collector = Collector()
     with collector.listening():
         observers, _ = _observers(collector.url("/"), Lake(uuid.uuid4().hex))
-        observers.failed(ApplyError("Spark has stopped"))
+        observers.failed("Spark has stopped")
         observers.close()
     last = events_of(collector.requests)[-1]
     assert last["eventType"] == "FAIL"
@@ -105,3 +105,17 @@ def test_an_observer_that_fails_does_not_end_the_work(monkeypatch: pytest.Monkey
 )
 def test_lake_tables_are_named_as_the_specification_says(uri: str, namespace: str, name: str) -> None:
     assert Place("h:1", "d", uri).lake_table("public/orders") == {"namespace": namespace, "name": name}
+
+
+def test_an_observer_that_fails_does_not_end_the_other() -> None:
+    collector, lake = Collector(), Lake(uuid.uuid4().hex)
+    metrics, store = Metrics("shop", component="apply"), MemoryStore(uuid.uuid4().hex, prefix="shop/")
+    with collector.listening():
+        options = replace(_options(collector.url("/lineage")), traces=collector.url("/traces"))
+        observers = Observers(options, store, metrics=metrics)
+        observers.begin(lake.ledger)
+        observers.take_in(None, "")  # type: ignore[arg-type] # what no entry is, for the spans to fail at
+        observers.look()
+        observers.close()
+    ours = [request for request in collector.requests if request.path == "/lineage"]
+    assert [event["eventType"] for event in events_of(ours)] == ["START", "COMPLETE"]
