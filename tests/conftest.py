@@ -128,9 +128,9 @@ def moto(s3_server: S3Server) -> Bucket:
     return Bucket(s3_server, name)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def logs_as_before_afterwards() -> Iterator[None]:
-    """For a test that configures logging: whoever logs later must not write into its stream."""
+    """Commands configure logging: what is logged later must not go into their streams."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

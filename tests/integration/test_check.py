@@ -17,7 +17,6 @@ from tests.support.sources import Bucket, Database
 from tools.local.sluice import Pipeline
 
 CALLS = 12
-pytestmark = pytest.mark.usefixtures("logs_as_before_afterwards")
 
 
 @pytest.fixture

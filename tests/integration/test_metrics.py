@@ -47,6 +47,7 @@ WITHOUT_SAMPLES: dict[Metric, str] = {
     catalogue.SNAPSHOT_ETA: "the snapshots are finished",
     catalogue.TABLE_VERIFIED: "no comparison was made (test_verified)",
     catalogue.TABLE_VERIFIED_LSN: "no comparison was made (test_verified)",
+    catalogue.TRACE_SPANS: "spans are not sent (test_traces)",
 }
 
 

@@ -121,7 +121,6 @@ def test_a_command_ends_when_nobody_waits_for_it() -> None:
         Credentials(command=program("import time; time.sleep(60)")).parameters(DSN, check=check)
 
 
-@pytest.mark.usefixtures("logs_as_before_afterwards")
 def test_a_password_that_a_command_printed_is_cut_out_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(log_format="json", level="info")
     answer(*program("print('printed-by-a-command')"))

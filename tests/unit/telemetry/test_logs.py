@@ -18,9 +18,6 @@ SECRET = 'pa"ss\\wörd/1'
 ROW_VALUE = "row-value-canary"
 
 
-pytestmark = pytest.mark.usefixtures("logs_as_before_afterwards")
-
-
 def lines(log_format: str, level: str = "info") -> io.StringIO:
     stream = io.StringIO()
     logs.configure(log_format=log_format, level=level, secrets=(SECRET,), stream=stream, color=False)
