@@ -261,6 +261,7 @@ class Process:
         inner: Any = self.watch
         inner._session = SimpleNamespace(ask=lambda look: look(None), close=lambda: None)
         inner._published = self.catalog
+        inner._described = SimpleNamespace(turn=lambda _connection, _published: None)
         inner._forgetting._clock = world.clock.monotonic
 
     @property
