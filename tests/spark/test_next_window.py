@@ -65,17 +65,18 @@ def _armed(text: str) -> Iterator[None]:
 
 @contextmanager
 def _committing(pipeline: Pipeline, number: int, *, way: str = DIRECT) -> Iterator[Running]:
-    """The commit `number` is under way and the window behind it is prepared, until the block ends. The
-    first one is that of the snapshot, beside which nothing is prepared.
+    """The commit `number` of rows is under way and the window behind it is prepared, until the block ends. The
+    first one is that of the snapshot, beside which nothing is prepared, and behind it the table says what the source
+    says of it.
     """
-    gate = pipeline.folder / "gate"
+    gate, passage = pipeline.folder / "gate", number + 1
     with (
-        _armed(f"{COMMIT}=hold:{gate}@{number},{AFTER}=count,{READ}=count"),
+        _armed(f"{COMMIT}=hold:{gate}@{passage},{AFTER}=count,{READ}=count"),
         running(pipeline, way=way, max_window_bytes=1) as work,
     ):
         try:
             wait_until(
-                lambda: bool(work.ended) or (faults.passages(COMMIT), faults.passages(AFTER)) == (number, number - 1),
+                lambda: bool(work.ended) or (faults.passages(COMMIT), faults.passages(AFTER)) == (passage, number - 1),
                 what="a commit is under way and the next window prepared",
             )
             yield work
@@ -120,7 +121,7 @@ def test_both_windows_together_take_the_memory_of_one(pipeline: Pipeline, memory
     assert sorted(row["id"] for row in pipeline.rows()) == [0, 1, 2, 3]  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("fault", [f"{COMMIT}=raise:StoreUnavailable@3", f"{LANDED}=raise:StoreUnavailable@3"])
+@pytest.mark.parametrize("fault", [f"{COMMIT}=raise:StoreUnavailable@4", f"{LANDED}=raise:StoreUnavailable@4"])
 def test_a_commit_that_fails_or_lands_unseen_beside_a_prepared_window_is_exact(pipeline: Pipeline, fault: str) -> None:
     rows = _backlog(pipeline)
     with _armed(f"{fault},{AFTER}=count"):
@@ -195,7 +196,7 @@ def test_a_stop_while_one_window_is_committed_and_one_prepared_leaves_whole_wind
 ) -> None:
     rows = _backlog(pipeline)
     gate, stop = pipeline.folder / "gate", threading.Event()
-    with _armed(f"{COMMIT}=hold:{gate}@2,{BEFORE}=hold:{gate},{AFTER}=count"):
+    with _armed(f"{COMMIT}=hold:{gate}@3,{BEFORE}=hold:{gate},{AFTER}=count"):
         applier = Applier(
             pipeline.options(once=False, way=DIRECT, max_window_bytes=1), pipeline.store, pipeline.spark, stop=stop
         )
