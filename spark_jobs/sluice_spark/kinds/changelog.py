@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from sluice.contract import envelope
 from sluice.contract.entries import Segment
+from sluice.contract.lake_kinds import KINDS
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.counted import Counted, count
 from sluice_spark.fold.fold import in_order
@@ -24,17 +25,8 @@ from sluice_spark.lake.sql import quote
 from sluice_spark.read.changes import unite
 from sluice_spark.read.column_defaults import arrow_type
 
-_ALWAYS = (
-    envelope.OP,
-    envelope.LSN,
-    envelope.TS,
-    envelope.ORDINAL,
-    envelope.XID,
-    envelope.SNAPSHOT,
-    envelope.ORIGIN,
-    envelope.ORIGIN_LSN,
-    envelope.SPECIAL,
-)
+_OF_OLD_ROWS = (envelope.UNCHANGED, envelope.OLD_SPECIAL)
+"""A table without identity has none."""
 
 
 class Changelog(Kind):
@@ -46,7 +38,8 @@ class Changelog(Kind):
     not_in_parts = "what happened between the moments of two chunks is no change of a changelog"
 
     def metadata(self, schema: TableSchema, *, wanted: bool) -> tuple[str, ...]:
-        return (*_ALWAYS, envelope.UNCHANGED, envelope.OLD_SPECIAL) if schema.identity_columns else _ALWAYS
+        every = KINDS[self.name].adds
+        return every if schema.identity_columns else tuple(name for name in every if name not in _OF_OLD_ROWS)
 
     def columns(self, schema: TableSchema, *, metadata: bool) -> list[tuple[str, str]]:
         # The type of old rows follows the identity columns.

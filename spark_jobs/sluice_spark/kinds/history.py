@@ -14,6 +14,7 @@ from pyspark.sql import functions as sql
 
 from sluice.contract import envelope
 from sluice.contract.entries import Segment
+from sluice.contract.lake_kinds import KINDS
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
@@ -27,7 +28,6 @@ from sluice_spark.lake.resync import PLACE, placed, same_key, same_values
 from sluice_spark.lake.sql import quote
 from sluice_spark.read.changes import only_inserts
 
-_OWN = (envelope.VALID_FROM, envelope.VALID_TO, envelope.FROM_LSN, envelope.TO_LSN, envelope.IS_CURRENT)
 _HERE = "_sluice_here"
 
 
@@ -60,8 +60,8 @@ class History(Settled):
 
     def metadata(self, schema: TableSchema, *, wanted: bool) -> tuple[str, ...]:
         # They are what a history is, so none of them is left out.
-        special = (envelope.SPECIAL,) if any(column.lake.special for column in schema.columns) else ()
-        return (*_OWN, *special)
+        special = any(column.lake.special for column in schema.columns)
+        return tuple(name for name in KINDS[self.name].adds if special or name != envelope.SPECIAL)
 
     def only_adds(self, segments: Iterable[Segment], schema: TableSchema, *, removals_sent: bool) -> bool:
         return bool(schema.key_columns) and removals_sent and only_inserts(segments)
