@@ -6,7 +6,6 @@ or the place of its table change, and each LOOK_SECONDS. What fails is named wit
 growing pauses. For the applier's loop: one thread.
 """
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from sluice.contract.applied import CATALOG, MaintenanceRun, time_text
 from sluice.contract.table_state import State
 from sluice.errors import ServiceError, WriterFenced
 from sluice.manifest.values import TableState
-from sluice.telemetry.logs import in_context
+from sluice_spark.beside import Beside
 from sluice_spark.catalog.client import Catalog, CatalogAway, CatalogRefused
 from sluice_spark.catalog.columns import columns_of
 from sluice_spark.catalog.entries import Entry, taken_by
@@ -45,6 +44,7 @@ AT_ONCE = 20
 """Names of one step, after which the loop hears what became of them."""
 WAITS_SECONDS = doubling(5.0, 300.0)
 """Before the next attempt, after one failure, two and so on."""
+
 STOP_SECONDS = 2.0
 """A stop does not wait longer for what does not answer: a kill at any moment is harmless."""
 
@@ -130,9 +130,7 @@ class Registrar:
         self._next_check = float("-inf")
         self._running: _Running | None = None
         self._stopped = threading.Event()
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # Not one of a pool: the interpreter would wait for it at its end, whatever it waits for.
-        self._thread = threading.Thread(target=in_context(self._work), name="catalog", daemon=True)
+        self._thread: Beside[dict[str, _Outcome]] = Beside("catalog")
 
     def turn(self, *, now: float) -> bool:
         """Takes what has ended, and begins what is due. Whether a report may have something new to say. Raises
@@ -171,11 +169,9 @@ class Registrar:
 
     def close(self) -> None:
         """Takes what is under way, if it ends soon."""
-        self._jobs.put(None)
-        if self._running is not None:
-            wait([self._running.future], timeout=STOP_SECONDS)
-            with suppress(ServiceError):
-                self._collect(now=time.monotonic())
+        self._thread.close(self._running.future if self._running is not None else None, seconds=STOP_SECONDS)
+        with suppress(ServiceError):
+            self._collect(now=time.monotonic())
 
     def _forget(self) -> bool:
         """Without a catalog nothing is registered and nothing fails, whatever was reported before."""
@@ -205,9 +201,7 @@ class Registrar:
             yield _Item(key, state, place, known)
 
     def _begin(self, wanted: CatalogOptions, items: list[_Item], names: dict[str, str]) -> None:
-        running = _Running(items, Future())
-
-        def run() -> None:
+        def run() -> dict[str, _Outcome]:
             found: dict[str, _Outcome] = {}
             try:
                 for item in items:
@@ -224,16 +218,9 @@ class Registrar:
             finally:
                 if self._catalog is not None:
                     self._catalog.close()  # the other side would end them meanwhile
-                running.future.set_result(found)
+            return found
 
-        self._running = running
-        self._jobs.put(run)
-        if self._thread.ident is None:
-            self._thread.start()
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
+        self._running = _Running(items, self._thread.begin(run))
 
     def _register(self, wanted: CatalogOptions, item: _Item, names: dict[str, str]) -> bool:
         """In the thread. Whether anything had to be written."""
@@ -266,7 +253,10 @@ class Registrar:
         if running is None or not running.future.done():
             return False
         self._running = None
-        found = running.future.result()
+        try:
+            found = running.future.result()
+        except Exception as error:  # noqa: BLE001 - no commit waits for a catalog, and none fails with it
+            found = {item.key: error for item in running.items}
         for item in running.items:
             outcome = found.get(item.key)
             if isinstance(outcome, WriterFenced | SparkGone):

@@ -6,7 +6,6 @@ the files of the table alone. A failure concerns the log of that table alone: it
 checkpoint that is long overdue for any reason. For the applier's loop: one thread.
 """
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from sluice.backoff import RetryTime, doubling
 from sluice.contract.applied import CHECKPOINT, MaintenanceRun, time_text
 from sluice.errors import ServiceError, StoreUnavailable, WriterFenced
 from sluice.manifest.values import TableState
-from sluice.telemetry.logs import in_context
+from sluice_spark.beside import Beside
 from sluice_spark.lake.failures import SparkGone
 from sluice_spark.lake.log_upkeep import SETTINGS, LogState, LogUpkeep
 from sluice_spark.lake.opening import Lake
@@ -135,9 +134,7 @@ class Checkpoints:
         self._next_check = float("-inf")
         self._running: _Running | None = None
         self._stopped = threading.Event()
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # Not one of a pool: the interpreter would wait for it at its end, whatever it waits for.
-        self._thread = threading.Thread(target=in_context(self._work), name="checkpoint", daemon=True)
+        self._thread: Beside[dict[str, _Outcome]] = Beside("checkpoint")
 
     def turn(self, *, now: float) -> bool:
         """Takes what has ended, and begins what is due. Whether a report may have something new to say. Raises
@@ -186,11 +183,9 @@ class Checkpoints:
 
     def close(self) -> None:
         """Takes what was called off, if it ends soon. Nothing begins any more."""
-        self._jobs.put(None)
-        if self._running is not None:
-            wait([self._running.future], timeout=STOP_SECONDS)
-            with suppress(ServiceError):
-                self._collect(now=time.monotonic())
+        self._thread.close(self._running.future if self._running is not None else None, seconds=STOP_SECONDS)
+        with suppress(ServiceError):
+            self._collect(now=time.monotonic())
 
     def _items(self) -> Iterator[_Item]:
         ledger = self._ledger
@@ -212,9 +207,8 @@ class Checkpoints:
         if do == self._kept_short:
             session = self._own_session()
             call = Call(session)
-        running = _Running(items, call, now, Future())
 
-        def run() -> None:
+        def run() -> dict[str, _Outcome]:
             found: dict[str, _Outcome] = {}
             for item in items:
                 if not self._stopped.is_set():
@@ -224,12 +218,9 @@ class Checkpoints:
                         found[item.table_id] = do(item, self._lake.log_upkeep(item.state, session))
                     except Exception as error:  # noqa: BLE001 - the loop judges it
                         found[item.table_id] = error
-            running.future.set_result(found)
+            return found
 
-        self._running = running
-        self._jobs.put(run)
-        if self._thread.ident is None:
-            self._thread.start()
+        self._running = _Running(items, call, now, self._thread.begin(run))
 
     def _own_session(self) -> SparkSession:
         if self._session is None:
@@ -237,10 +228,6 @@ class Checkpoints:
             for name, value in SETTINGS.items():
                 self._session.conf.set(name, value)
         return self._session
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
 
     @staticmethod
     def _looked(item: _Item, log: LogUpkeep) -> _Outcome:
