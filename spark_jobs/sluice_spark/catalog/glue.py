@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.errors import UsageError
 from sluice.printable import one_line
-from sluice_spark.catalog.client import CatalogAway, CatalogRefused, no_schema
+from sluice_spark.catalog.client import Catalog, CatalogAway, CatalogRefused
 from sluice_spark.catalog.entries import (
     DELTA,
     INPUT,
@@ -20,7 +20,6 @@ from sluice_spark.catalog.entries import (
     TABLE,
     Entry,
     Found,
-    is_as_wanted,
 )
 
 _MISSING = "EntityNotFoundException"
@@ -28,7 +27,7 @@ _ATHENA = "table_type"
 _LONGEST_REASON = 200
 
 
-class GlueCatalog:
+class GlueCatalog(Catalog):
     """The catalog of the account and region of `options`, those of the lake's store, or of the environment. `endpoint`
     is empty for AWS's own. Raises UsageError without boto3.
     """
@@ -45,7 +44,7 @@ class GlueCatalog:
                 "catalog.kind is glue, and boto3 is not installed", hint="pip install 'sluice-cdc[glue]'"
             ) from error
         self._failure, self._refusal = BotoCoreError, ClientError
-        self._create_schemas = create_schemas
+        super().__init__(create_schemas=create_schemas)
         given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
         config = Config(
             connect_timeout=timeout_seconds,
@@ -84,21 +83,6 @@ class GlueCatalog:
             table=str(properties.get(TABLE, "")),
         )
 
-    def is_as_wanted(self, entry: Entry, found: Found) -> bool:
-        return is_as_wanted(entry, found)
-
-    def require_schema(self, name: str) -> None:
-        schema = name.split(".")[0]
-        if not self._create_schemas and not self._has(schema):
-            raise no_schema(schema)
-
-    def create(self, entry: Entry) -> None:
-        schema = entry.parts[0]
-        if not self._has(schema):
-            self.require_schema(entry.name)
-            self._ask(lambda: self._client.create_database(DatabaseInput={"Name": schema}))
-        self._ask(lambda: self._client.create_table(DatabaseName=schema, TableInput=_input(entry)))
-
     def replace(self, entry: Entry) -> None:
         # Archived versions of an entry count against a quota.
         self._ask(
@@ -108,8 +92,14 @@ class GlueCatalog:
     def close(self) -> None:
         self._client.close()
 
-    def _has(self, schema: str) -> bool:
+    def _has_schema(self, schema: str) -> bool:
         return self._ask(lambda: self._client.get_database(Name=schema), missing=None) is not None
+
+    def _create_schema(self, schema: str) -> None:
+        self._ask(lambda: self._client.create_database(DatabaseInput={"Name": schema}))
+
+    def _create_entry(self, entry: Entry) -> None:
+        self._ask(lambda: self._client.create_table(DatabaseName=entry.parts[0], TableInput=_input(entry)))
 
     def _ask(self, do: Callable[[], Any], *, missing: Any = ...) -> Any:
         """What `do` gives; `missing`, where it is given, when Glue has no such object."""

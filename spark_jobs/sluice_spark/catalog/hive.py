@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from sluice.printable import one_line
-from sluice_spark.catalog.client import CatalogAway, CatalogRefused, no_schema
+from sluice_spark.catalog.client import Catalog, CatalogAway, CatalogRefused
 from sluice_spark.catalog.entries import (
     DELTA,
     INPUT,
@@ -25,7 +25,6 @@ from sluice_spark.catalog.entries import (
     TABLE,
     Entry,
     Found,
-    is_as_wanted,
 )
 
 T = TypeVar("T")
@@ -39,7 +38,7 @@ class _Incompatible(CatalogRefused):
     """An entry cannot become another one in one step."""
 
 
-class HiveCatalog:
+class HiveCatalog(Catalog):
     """The metastore at `uri` (thrift://HOST:PORT), asked through the JVM `jvm`."""
 
     def __init__(self, jvm: Any, *, uri: str, timeout_seconds: float, create_schemas: bool) -> None:
@@ -47,7 +46,7 @@ class HiveCatalog:
         self._api = jvm.org.apache.hadoop.hive.metastore.api
         self._uri = uri
         self._milliseconds = int(timeout_seconds * 1000)
-        self._create_schemas = create_schemas
+        super().__init__(create_schemas=create_schemas)
         self._socket: Any = None
         self._client: Any = None
 
@@ -71,22 +70,6 @@ class HiveCatalog:
             table=str(properties.get(TABLE, "")),
         )
 
-    def is_as_wanted(self, entry: Entry, found: Found) -> bool:
-        return is_as_wanted(entry, found)
-
-    def require_schema(self, name: str) -> None:
-        schema = name.split(".")[0]
-        if not self._create_schemas and not self._has(schema):
-            raise no_schema(schema)
-
-    def create(self, entry: Entry) -> None:
-        schema, table, context = entry.parts[0], self._table(entry), self._context()
-        if not self._has(schema):
-            self.require_schema(entry.name)
-            made = self._api.Database(schema, "", None, None)
-            self._ask(lambda client: client.create_database(made))
-        self._ask(lambda client: client.create_table_with_environment_context(table, context))
-
     def replace(self, entry: Entry) -> None:
         try:
             self._alter(entry)
@@ -109,8 +92,16 @@ class HiveCatalog:
         table, context = self._table(entry), self._context()
         self._ask(lambda client: client.alter_table_with_environment_context(schema, name, table, context))
 
-    def _has(self, schema: str) -> bool:
+    def _has_schema(self, schema: str) -> bool:
         return self._ask(lambda client: client.get_database(schema), missing=None) is not None
+
+    def _create_schema(self, schema: str) -> None:
+        made = self._api.Database(schema, "", None, None)
+        self._ask(lambda client: client.create_database(made))
+
+    def _create_entry(self, entry: Entry) -> None:
+        table, context = self._table(entry), self._context()
+        self._ask(lambda client: client.create_table_with_environment_context(table, context))
 
     def _ask(self, do: Callable[[Any], T], *, missing: Any = ...) -> Any:
         """What `do` gives; `missing`, where it is given, when the metastore has no such object."""

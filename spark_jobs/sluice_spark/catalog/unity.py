@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sluice.printable import one_line
-from sluice_spark.catalog.client import CatalogAway, CatalogRefused, no_schema
+from sluice_spark.catalog.client import Catalog, CatalogAway, CatalogRefused
 from sluice_spark.catalog.columns import spark_type, unity_type
 from sluice_spark.catalog.entries import DELTA, PIPELINE, TABLE, Entry, Found, is_at
 
@@ -22,14 +22,14 @@ _LONGEST_REASON = 200
 _LONGEST_ANSWER = 1 << 22
 
 
-class UnityCatalog:
+class UnityCatalog(Catalog):
     """The server at `uri`, asked with the bearer token `token`, if there is one."""
 
     def __init__(self, uri: str, *, token: str, timeout_seconds: float, create_schemas: bool) -> None:
+        super().__init__(create_schemas=create_schemas)
         self._uri = uri
         self._token = token
         self._timeout = timeout_seconds
-        self._create_schemas = create_schemas
 
     def find(self, name: str) -> Found | None:
         answer = self._ask("GET", f"/tables/{quote(name)}")
@@ -46,16 +46,15 @@ class UnityCatalog:
     def is_as_wanted(self, entry: Entry, found: Found) -> bool:
         return is_at(entry, found)
 
-    def require_schema(self, name: str) -> None:
-        schema = name.rpartition(".")[0]
-        if not self._create_schemas and self._ask("GET", f"/schemas/{quote(schema)}") is None:
-            raise no_schema(schema)
+    def _has_schema(self, schema: str) -> bool:
+        return self._ask("GET", f"/schemas/{quote(schema)}") is not None
 
-    def create(self, entry: Entry) -> None:
+    def _create_schema(self, schema: str) -> None:
+        catalog, _, name = schema.partition(".")
+        self._require("POST", "/schemas", {"name": name, "catalog_name": catalog})
+
+    def _create_entry(self, entry: Entry) -> None:
         catalog, schema, table = entry.parts
-        if self._ask("GET", f"/schemas/{quote(f'{catalog}.{schema}')}") is None:
-            self.require_schema(entry.name)
-            self._require("POST", "/schemas", {"name": schema, "catalog_name": catalog})
         self._require(
             "POST",
             "/tables",
