@@ -28,8 +28,9 @@ PAUSE_SECONDS = 2.7
 """Between two commits: more than `apply.freshness`, and no multiple of the rhythms of ingest and applier."""
 SECONDS = float(os.environ.get("P23_SECONDS", "120"))
 BUSY_PAUSE_SECONDS = 0.01
-RESTED_SECONDS = 120.0
-"""After a start, until what happens once is over: warm-up, the first look at what may be pruned, short pauses."""
+RESTED_SECONDS = 420.0
+"""After a start, until what happens once is over: warm-up, the first look at what may be pruned, and short pauses,
+which grow for five minutes."""
 SETTLED_SECONDS = 20.0
 LIVE_SECONDS = 300.0
 BUCKET = "bench"

@@ -15,6 +15,7 @@ from pathlib import Path
 from tools.local.child import Child
 from tools.local.postgres import free_port
 
+_PROGRAM = Path(__file__).with_name("moto_server.py")
 REGION = "us-east-1"
 ACCESS_KEY = "test"
 """moto accepts any key; Sluice still has to send one."""
@@ -39,7 +40,7 @@ class S3Server:
     def start(self) -> None:
         """Returns when requests are answered. Does nothing when the server runs already."""
         if self.pid is None:
-            command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+            command = [sys.executable, "-P", "-W", "ignore", str(_PROGRAM), str(self.port)]
             self._child.start(command, is_ready=lambda _pid: self._answers())
 
     def stop(self) -> None:
