@@ -6,7 +6,7 @@ has caught up the sums are too low, and ages are those of what was read. Must no
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -25,6 +25,9 @@ MOST_ITEMS = 400_000
 """Pending (entry, table) pairs that are remembered, some 60 MB; past it reading waits for the
 applier.
 """
+
+Appended = Callable[[int], Entry | None]
+"""An entry that need not be asked of the store, by its number; None for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Backlog:
         self._followed: set[str] = set()
         self._read_seq = 0
         self._read_us = 0
+        self.appended: Appended = lambda _seq: None
 
     def read(self, state: PipelineState, applied: AppliedLog | None) -> Pending:
         """What is pending when the lake tables of the manifest are at `state` and the applier has said `applied`.
@@ -97,9 +101,15 @@ class Backlog:
         limit = min(READ_AT_ONCE, last_seq - self._read_seq)
         if limit <= 0 or free <= 0:
             return
-        for entry, _ in read_entries(self._store, after_seq=self._read_seq, limit=limit):
-            self._take(entry)
-            self._read_seq = entry.seq
+        end = self._read_seq + limit
+        while self._read_seq < end and (entry := self.appended(self._read_seq + 1)) is not None:
+            self._passed(entry)
+        for entry, _ in read_entries(self._store, after_seq=self._read_seq, limit=end - self._read_seq):
+            self._passed(entry)
+
+    def _passed(self, entry: Entry) -> None:
+        self._take(entry)
+        self._read_seq = entry.seq
 
     def _take(self, entry: Entry) -> None:
         body = entry.body

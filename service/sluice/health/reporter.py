@@ -13,7 +13,7 @@ from sluice.contract.applied import AppliedLog
 from sluice.contract.control import Refusal
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, SlotLost, StoreRefused
 from sluice.health.applied_records import AppliedRecords
-from sluice.health.backlog import Backlog, Pending
+from sluice.health.backlog import Appended, Backlog, Pending
 from sluice.health.continuity import lost_between, lost_from
 from sluice.health.facts import Away, RefusalSeen
 from sluice.health.report import Report
@@ -77,11 +77,12 @@ class Reporter:
         self._written: tuple[int, datetime | None] = (0, None)
         self._heard: tuple[str, datetime] | None = None
 
-    def spare(self, manifest: Callable[[], PipelineState | None]) -> None:
+    def spare(self, manifest: Callable[[], PipelineState | None], entry: Appended) -> None:
         """From now on a look asks the store for little: inside the one process that appends to the manifest, whose
-        state `manifest` gives once it is known.
+        state `manifest` gives once it is known, and of which `entry` has the newest entries.
         """
         self._manifest, self._spares = manifest, True
+        self._backlog.appended = entry
 
     def take(self, *, asked_within_seconds: float = 0.0) -> Report:
         """Raises StoreError and ManifestCorrupt; a server that cannot be reached is part of the
@@ -195,7 +196,7 @@ class Reporter:
 
     def _written_at(self, state: PipelineState) -> datetime | None:
         if state.seq and self._written[0] != state.seq:
-            entry = read_entry(self._store, state.seq)
+            entry = self._backlog.appended(state.seq) or read_entry(self._store, state.seq)
             self._written = (state.seq, datetime.fromisoformat(entry.written_at) if entry is not None else None)
         return self._written[1]
 

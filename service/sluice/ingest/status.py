@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sluice.contract.entries import Entry
 from sluice.contract.table_state import State
 from sluice.manifest.values import PipelineState
 from sluice.telemetry import catalogue
@@ -261,6 +262,8 @@ class IngestStatus:
     """Our own manifest, None before it was opened."""
     stored: Callable[[], PipelineState | None] = lambda: None
     """The same as it is at this moment, from any thread."""
+    entry: Callable[[int], Entry | None] = lambda _seq: None
+    """One of the newest entries by its number, from any thread; None for others."""
     reconnects: int = 0
     reconnect_reasons: Counter[str] = field(default_factory=Counter)
     retry_delay_s: float = 0.0

@@ -125,6 +125,7 @@ class Ingest:
         epoch, session, status = self._epoch, self._session, self.status
         if epoch is not None:
             status.manifest, status.stored = epoch.log.stored, lambda: epoch.log.stored
+            status.entry = epoch.log.entry
             status.ddl_signal_lacks = epoch.watch.signals.why_not
             status.snapshots.pending = len(epoch.snapshotter.pending)
         if session is None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from sluice.contract.entries import Changes, Opened, Progress, Repair, Snapshot, Table
+from sluice.contract.entries import Changes, Entry, Opened, Progress, Repair, Snapshot, Table
 from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ServiceError
 from sluice.manifest.state import decided
@@ -87,6 +87,10 @@ class OrderedLog:
     def examined_lsn(self) -> int:
         """See ManifestLog."""
         return self._log.examined_lsn
+
+    def entry(self, seq: int) -> Entry | None:
+        """See ManifestLog."""
+        return self._log.entry(seq)
 
     def require_ours(self) -> PipelineState:
         """See ManifestLog."""

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +31,8 @@ from sluice.store.doorbell import Doorbell
 
 RETRY_SECONDS = doubling(0.1, 5.0)
 """Pauses between tries to store an entry; the last one repeats."""
+KEPT = 64
+"""Of the newest entries, so many are given without asking the store."""
 
 
 def _utc_now() -> datetime:
@@ -60,6 +63,7 @@ class ManifestLog:
         self._on_problem = on_problem
         self._before_moving = before_moving
         self._bell = Doorbell(store, "applier")
+        self._newest: deque[Entry] = deque(maxlen=KEPT)
         self._lock = threading.Lock()
         self._closed: ServiceError | None = None
         self.examined_lsn = state.examined_lsn
@@ -114,6 +118,10 @@ class ManifestLog:
     def state(self) -> PipelineState:
         """The state after the last entry stored."""
         return self._state
+
+    def entry(self, seq: int) -> Entry | None:
+        """Entry `seq` without asking the store, None unless it is one of the newest that this log appended."""
+        return next((entry for entry in tuple(self._newest) if entry.seq == seq), None)
 
     def now(self) -> str:
         """The time by which entries are dated, ISO 8601 UTC."""
@@ -201,6 +209,7 @@ class ManifestLog:
                     else StoreUnavailable(f"manifest entry {entry.seq} was left in doubt")
                 )
                 raise
+            self._newest.append(entry)
             self._state = state
         self._bell.ring(state.seq)
         if state.seq % checkpoint.EVERY_ENTRIES == 0:

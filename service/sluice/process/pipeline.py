@@ -172,7 +172,8 @@ class Process:
         errors = RecentErrors()
         self.ingest = Ingest(options, store, clock=self.stopping, errors=errors)
         if telemetry.spares_requests:
-            reporter.spare(lambda: self.ingest.status.stored())  # noqa: PLW0108 - each epoch has another
+            status = self.ingest.status  # each epoch has a log of its own
+            reporter.spare(lambda: status.stored(), lambda seq: status.entry(seq))  # noqa: PLW0108
         self.health = Health(metrics)
         self._metrics = metrics
         self._end_code = 0

@@ -1,10 +1,9 @@
 """From the manifest into the ledger: when to look for new entries, and how many to hold.
 
 Owns that reading is bounded in memory, that an idle manifest costs one request per look and few looks, and since
-when each entry could be read. An ingest on this machine rings when an entry is there: then no look is needed but to
-guard against a ring that was lost. That is the time of the look that found it; entries found while
-catching up could be read at the look that found the first of them. The clocks of ingest and of the
-source do not matter. For one thread.
+when each entry could be read: since the look that found it, and while catching up since the look that found the first
+of them. The clocks of ingest and of the source do not matter. An ingest on this machine rings when an entry is there:
+then looks only guard against a ring that was lost. For one thread.
 """
 
 from collections.abc import Callable

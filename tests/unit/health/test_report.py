@@ -288,16 +288,16 @@ def test_a_pause_that_has_ended_is_over_although_the_applier_does_not_know_it_ye
 
 
 class Asked(MemoryStore):
-    """Counts the requests."""
+    """Has what was asked for."""
 
-    asked = 0
+    asked: tuple[str, ...] = ()
 
     def get(self, key: str) -> bytes:
-        self.asked += 1
+        self.asked += (key,)
         return super().get(key)
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        self.asked += 1
+        self.asked += (prefix,)
         return super().list(prefix, after=after)
 
 
@@ -346,19 +346,21 @@ def test_a_look_that_spares_requests_asks_nothing_while_nothing_changes_and_miss
     pipeline.applied("orders", complete_through_lsn=100, through_seq=pipeline.log.state.seq)
     holds(pipeline, "a", sign=Sign(NOW.timestamp(), 0.0, 1, 0), at=NOW)
     reporter = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: NOW)
-    reporter.spare(lambda: pipeline.log.state)
+    reporter.spare(lambda: pipeline.log.state, pipeline.log.entry)
     reporter.take()
     reporter.take()
-    pipeline.store.asked = 0
+    pipeline.store.asked = tuple[str, ...]()
     for _ in range(3):
         now[0] += 15
         reporter.take()
-    assert pipeline.store.asked == 0
+    assert not pipeline.store.asked
     now[0] += 30
     reporter.take()
-    assert pipeline.store.asked <= 2, "the lease, and completions while there is none"
+    assert len(pipeline.store.asked) <= 2, "the lease, and completions while there is none"
     pipeline.changes("orders", lsn=200, at=NOW)
-    reporter.take()
+    pipeline.store.asked = tuple[str, ...]()
+    assert reporter.take().pending.files == 1
+    assert not [key for key in pipeline.store.asked if key.startswith(keys.MANIFEST)], "this process appended it"
     pipeline.applied("orders", complete_through_lsn=200, through_seq=pipeline.log.state.seq)
     report = reporter.take()
     assert report.complete_lsn == 200
@@ -381,7 +383,7 @@ def test_an_applier_that_lives_again_after_the_store_was_away_is_not_called_dead
         source=None,
         clock=lambda: NOW + timedelta(seconds=passed[0]),
     )
-    reporter.spare(lambda: pipeline.log.state)
+    reporter.spare(lambda: pipeline.log.state, pipeline.log.entry)
     reporter.take()
     passed[0] = 95.0  # a renewal failed meanwhile
     reporter.take()
