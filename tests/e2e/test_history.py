@@ -22,7 +22,7 @@ from tests.e2e.mirror import Mirror
 from tests.support.extent import FULL
 
 pytestmark = pytest.mark.timeout(1500)
-"""The stories of ten lake tables are applied in one fixture, by Spark's jobs too."""
+"""The stories of seven lake tables are applied in one fixture, by Spark's jobs too."""
 WAYS = (DIRECT, DISTRIBUTED, MERGE)
 HISTORIES = {f"h_{way}": ({"kind": "history"}, way) for way in WAYS}
 TRACKED = {"h_tracked": ({"kind": "history", "track": ["v"]}, DIRECT)}
@@ -99,7 +99,7 @@ def recorded(mirror: Mirror, spark: SparkSession) -> Recorded:
             if phase == 2:
                 mirror.execute(*(f"ALTER TABLE {table} RENAME v TO value" for table in TABLES if table != "h_tracked"))
                 found.columns[1] = "value"
-            for _ in range(12):
+            for _ in range(12 if FULL else 6):
                 statements = list(_statements(choice, found))
                 _commit(mirror, found, statements)
             if phase == 2:
