@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 from sluice.backoff import Backoff
 from sluice.errors import ApplyError, ServiceError, UsageError, WriterFenced
 from sluice.health.endpoint import Answer, Health, HealthServer
+from sluice.health.tls import TlsFiles
 from sluice.stopping import Stop
 from sluice.store.opening import open_store
 from sluice.telemetry import logs
@@ -277,7 +278,7 @@ class Fleet:
 
 
 @click.command()
-@click.option("--listen", required=True)
+@click.option("--listen", default="", help="Without it: telemetry.apply_listen, with the token and the certificate.")
 @click.option("--workers", type=int, required=True)
 def main(listen: str, workers: int) -> None:
     """Apply the spools of many pipelines."""
@@ -318,7 +319,7 @@ def run(listen: str, workers: int) -> int:
     signal.signal(signal.SIGINT, asked)  # starting Spark installs its own handler
     fleet = Fleet(session, first, options, workers=workers)
     health = Health(ApplyTelemetry(first).metrics)
-    server = HealthServer(listen, metrics=fleet, health=health, status=fleet.status, beside=fleet.beside)
+    server = _served(fleet, health, replace(first, listen=listen) if listen else first)
     health.started()
     health.ready()
     threading.Thread(target=_follow, args=(fleet, options), name="fleet", daemon=True).start()
@@ -330,10 +331,27 @@ def run(listen: str, workers: int) -> int:
     stopping.when_over(lambda: os._exit(ApplyError.exit_code))
     stopping.ask()
     whole = fleet.stop(seconds)
-    server.close()
+    if server is not None:
+        server.close()
     session.stop()
     stopping.done()
     return 0 if whole and not fleet.begins_again else ApplyError.exit_code
+
+
+def _served(fleet: Fleet, health: Health, options: ApplyOptions) -> HealthServer | None:
+    """Listens as `options` say; nowhere if they name no address."""
+    if not options.listen:
+        return None
+    return HealthServer(
+        options.listen,
+        metrics=fleet,
+        health=health,
+        status=fleet.status,
+        beside=fleet.beside,
+        setting="telemetry.apply_listen",
+        token_file=options.token_path,
+        tls=TlsFiles(*options.tls_files),
+    )
 
 
 def _follow(fleet: Fleet, options: Mapping[str, ApplyOptions]) -> None:

@@ -5,7 +5,6 @@ force changes at the start and on SIGHUP only, by one reading of the folder that
 outlives this process. Holds no logic of ingest or applier.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -25,7 +24,7 @@ from sluice.health.endpoint import UNIX, Answer, Health, HealthServer
 from sluice.health.verdict import worst
 from sluice.process.child_process import ChildProcess
 from sluice.process.fleet.asking import ask, ask_json
-from sluice.process.fleet.member import Folder, Member
+from sluice.process.fleet.member import Folder, Member, document, require_members
 from sluice.process.fleet.page import page
 from sluice.process.fleet.running import Running
 from sluice.process.pipeline import ApplierCommand
@@ -89,13 +88,7 @@ class Fleet:
         )
 
     def run(self) -> None:
-        folder = self._read()
-        if not folder.members:
-            reasons = "".join(f"; {config}: {reason}" for config, reason in folder.refused.items())
-            raise UsageError(
-                f"there is no pipeline to run{reasons}",
-                hint="put a configuration NAME.yaml, or NAME/sluice.yaml, for each pipeline into the folder",
-            )
+        folder = require_members(self._read())
         health = Health(Metrics("", component=_OURS))
         server = HealthServer(
             self._options.listen,
@@ -206,8 +199,7 @@ class Fleet:
 
     def _document(self) -> bytes:
         """All pipelines that are to be applied: one line."""
-        members = [one.member for one in self._snapshot()]
-        return json.dumps({one.name: json.loads(one.options) for one in members}).encode() + b"\n"
+        return document(one.member for one in self._snapshot())
 
     def _snapshot(self) -> list[Running]:
         with self._lock:

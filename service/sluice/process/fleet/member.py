@@ -3,8 +3,11 @@
 Values only; they are read by the command line.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from sluice.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +31,19 @@ class Folder:
 
     members: Mapping[str, Member]
     refused: Mapping[str, str]
+
+
+def require_members(folder: Folder) -> Folder:
+    """`folder`. Raises UsageError when no pipeline is in it."""
+    if not folder.members:
+        reasons = "".join(f"; {config}: {reason}" for config, reason in folder.refused.items())
+        raise UsageError(
+            f"there is no pipeline to run{reasons}",
+            hint="put a configuration NAME.yaml, or NAME/sluice.yaml, for each pipeline into the folder",
+        )
+    return folder
+
+
+def document(members: Iterable[Member]) -> bytes:
+    """All pipelines that are to be applied, as the applier of a fleet reads them: one line, with secrets."""
+    return json.dumps({one.name: json.loads(one.options) for one in members}).encode() + b"\n"
