@@ -27,8 +27,8 @@ def _default(value: Value) -> str:
 _HEAD = """\
 # Sluice in Kubernetes
 
-One release is one pipeline. Ingest is a StatefulSet of one pod, because only one process can use a
-replication slot. The applier (Spark) is another StatefulSet, or a driver with executors in
+One release is one pipeline, or several (`pipelines`). Ingest is a StatefulSet of one pod, because
+only one process can use a replication slot. The applier (Spark) is another StatefulSet, or a driver with executors in
 Kubernetes, or an application of the Kubeflow Spark operator, or runs elsewhere (`applier.mode`).
 You need Kubernetes 1.25 or newer and Helm 3.14 or newer.
 
@@ -58,6 +58,8 @@ applier: {image: {registry: registry.example.com/data}}
   the pods.
 * **Secrets**: create them first and name them. The chart has no key for the content of a secret.
   The applier gets no credentials of the source.
+* **Several pipelines**: `pipelines` has what differs from the release, for each pipeline by name.
+  Each pipeline has its own pods, or one applier serves all (`applier.shared`).
 * **Probes** check whether the process makes progress. They never ask PostgreSQL or the object
   store, so a failure there does not cause a restart.
 * **Nodes**: Kubernetes does not replace the pod of a lost node until it declares the node gone.

@@ -82,6 +82,12 @@ _BY_LAST: dict[str, Schema] = {
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
+OF_A_PIPELINE = ("paused", "config", "source", "objectStore", "ingest", "applier", "networkPolicy")
+"""What each of `pipelines` may have for itself."""
+
+_PIPELINE_NAME = "^[a-z0-9]([a-z0-9_]{0,30}[a-z0-9])?$"
+"""As the service takes it, and as a name in Kubernetes can hold it: _ becomes -."""
+
 _LITERAL = r"([^$\s&]|\$[^{])"
 """The first character of a value that is written out, and no `${VARIABLE}`."""
 _PASSWORD_WORDS = "(password|sslpassword|oauth_client_secret|scram_client_key|scram_server_key)"  # noqa: S105 - names, no secret
@@ -102,6 +108,14 @@ def document(values: Sequence[Value]) -> Schema:
     config, definitions = _config()
     for value in values:
         _place(root, value, config if value.path == ("config",) else _schema_of(value))
+    root["properties"]["pipelines"] |= {
+        "propertyNames": {"pattern": _PIPELINE_NAME},
+        "additionalProperties": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {key: {"$ref": f"#/properties/{key}"} for key in OF_A_PIPELINE},
+        },
+    }
     # Helm itself puts `global` there.
     root["properties"]["global"] = {"type": "object"}
     root["$defs"] = definitions

@@ -10,6 +10,9 @@ import yaml
 
 from tests.ops.helm import Manifest
 
+PIPELINE = "sluice/pipeline"
+"""The label of what belongs to one of several pipelines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pod:
@@ -26,6 +29,11 @@ class Pod:
     @property
     def component(self) -> str:
         return self.labels["app.kubernetes.io/component"]
+
+    @property
+    def pipeline(self) -> str:
+        """Empty for a pod that serves all pipelines of its release, or the only one."""
+        return self.labels.get(PIPELINE, "")
 
     @property
     def containers(self) -> list[dict[str, Any]]:
@@ -64,9 +72,9 @@ def pods(manifests: list[Manifest]) -> Iterator[Pod]:
             yield _pod(f"{owner} executor.yaml", yaml.safe_load(manifest["data"]["executor.yaml"]), of_spark=True)
 
 
-def pod(manifests: list[Manifest], component: str) -> Pod:
-    """The one pod of a component."""
-    found = [each for each in pods(manifests) if each.component == component]
+def pod(manifests: list[Manifest], component: str, *, pipeline: str = "") -> Pod:
+    """The one pod of a component, and of a pipeline where there are several."""
+    found = [each for each in pods(manifests) if each.component == component and each.pipeline == pipeline]
     assert len(found) == 1, f"{len(found)} pods of component {component}"
     return found[0]
 
@@ -82,4 +90,21 @@ def environment(container: dict[str, Any]) -> dict[str, str]:
     for variable in container.get("env", []):
         source = variable.get("valueFrom", {}).get("secretKeyRef")
         found[variable["name"]] = f"secret {source['name']}/{source['key']}" if source else variable["value"]
+    return found
+
+
+def configurations(manifests: list[Manifest], pod: Pod) -> dict[str, str]:
+    """What the pod's first container sees of ConfigMaps of the release, by the path at which it is mounted: as files
+    of a volume, or by its path in one.
+    """
+    maps = {item["metadata"]["name"]: item["data"] for item in of_kind(manifests, "ConfigMap")}
+    found: dict[str, str] = {}
+    for mount in pod.spec["containers"][0].get("volumeMounts", []):
+        volume = next((one for one in pod.spec["volumes"] if one["name"] == mount["name"]), {})
+        sources = [one["configMap"] for one in volume.get("projected", {}).get("sources", [])]
+        for source in [*sources, *([volume["configMap"]] if "configMap" in volume else [])]:
+            data = maps.get(source["name"], {})
+            for item in source["items"]:
+                if mount.get("subPath") == item["path"] and item["key"] in data:
+                    found[mount["mountPath"]] = data[item["key"]]
     return found

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from sluice.ingest.options import STOP_SECONDS
 from tests.ops.helm import Manifest
-from tests.ops.manifests import environment, of_kind, pods
+from tests.ops.manifests import PIPELINE, environment, of_kind, pods
 
 Problems = Iterator[str]
 
@@ -181,6 +181,10 @@ def selectors_choose_their_pods(manifests: list[Manifest]) -> Problems:
         chosen = {pod.component for pod in found if labels.items() <= pod.labels.items()}
         if chosen != {item["metadata"]["labels"]["app.kubernetes.io/component"]}:
             yield f"{owner} chooses {sorted(chosen)}"
+        if {pod.pipeline for pod in found if labels.items() <= pod.labels.items()} != {
+            item["metadata"]["labels"].get(PIPELINE, "")
+        }:
+            yield f"{owner} chooses pods of another pipeline"
         if {"app.kubernetes.io/version", "helm.sh/chart"} & labels.keys():
             yield f"{owner} chooses by a version"
     for monitor in [*of_kind(manifests, "PodMonitor"), *of_kind(manifests, "ServiceMonitor")]:

@@ -3,8 +3,18 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* The prefix of all names. Short enough that "-applier-0" and what Spark adds to a pod's name still fit. */}}
+{{/* The prefix of the names of a pipeline's objects. Short enough that "-applier-0" and what Spark adds to a pod's name still fit. */}}
 {{- define "sluice.fullname" -}}
+{{- $release := include "sluice.releaseName" . -}}
+{{- if hasKey . "pipeline" -}}
+{{- printf "%s-%s" $release (replace "_" "-" .pipeline) -}}
+{{- else -}}
+{{- $release -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The prefix of the names of all objects of the release. */}}
+{{- define "sluice.releaseName" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
@@ -17,10 +27,13 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels that choose the release's pods; they never change between versions. */}}
+{{/* Labels that choose the pods of the release, or of one of its pipelines; they never change between versions. */}}
 {{- define "sluice.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "sluice.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- with .pipeline }}
+sluice/pipeline: {{ . }}
+{{- end }}
 {{- end -}}
 
 {{/* Labels of every object. */}}
@@ -77,18 +90,27 @@ bytes). */}}
 {{- end -}}
 {{- end -}}
 
-{{/* GiB that the applier's container needs by `config.apply`: the sum of docs/operations/sizing.md, which sluice.settings.memory has too; a test compares. Takes
-(dict "root" $ "heap" bytes), with heap 0 for that of the configuration. */}}
+{{/* GiB that the applier's container needs by `config.apply`: the sum of docs/operations/sizing.md, which sluice.settings.memory has too; a test compares. One
+applier for all pipelines has the heap, the windows and the key cache of those that ask for most. Takes (dict "root" $ "heap" bytes), with heap 0 for that of the
+configuration. */}}
 {{- define "sluice.applierGibibytes" -}}
-{{- $apply := default (dict) .root.Values.config.apply -}}
-{{- $heap := .heap | int64 -}}
-{{- if eq $heap 0 -}}
-{{- $heap = include "sluice.bytes" (dict "size" $apply.driver_memory "default" 2147483648) | int64 -}}
+{{- $asked := list (default (dict) .root.Values.config.apply) -}}
+{{- $workers := include "sluice.bytes" (dict "size" (first $asked).workers "default" 2) | int64 -}}
+{{- range $name := ternary (fromJsonArray (include "sluice.served" .root)) list .root.shared -}}
+{{- $one := dict "root" $.root "pipeline" $name -}}
+{{- include "sluice.inForce" $one -}}
+{{- $asked = append $asked (default (dict) $one.Values.config.apply) -}}
 {{- end -}}
-{{- $workers := include "sluice.bytes" (dict "size" $apply.workers "default" 2) | int64 -}}
-{{- $memory := include "sluice.bytes" (dict "size" $apply.max_memory "default" 268435456) | int64 -}}
-{{- $window := include "sluice.bytes" (dict "size" $apply.max_window "default" 134217728) | int64 -}}
-{{- $cache := include "sluice.bytes" (dict "size" $apply.key_cache "default" 268435456) | int64 -}}
+{{- $heap := .heap | int64 -}}
+{{- $memory := 0 -}}{{- $window := 0 -}}{{- $cache := 0 -}}
+{{- range $apply := $asked -}}
+{{- if eq (int64 $.heap) 0 -}}
+{{- $heap = max $heap (include "sluice.bytes" (dict "size" $apply.driver_memory "default" 2147483648) | int64) -}}
+{{- end -}}
+{{- $memory = max $memory (include "sluice.bytes" (dict "size" $apply.max_memory "default" 268435456) | int64) -}}
+{{- $window = max $window (include "sluice.bytes" (dict "size" $apply.max_window "default" 134217728) | int64) -}}
+{{- $cache = max $cache (include "sluice.bytes" (dict "size" $apply.key_cache "default" 268435456) | int64) -}}
+{{- end -}}
 {{- $jvm := add $heap 536870912 (div $heap 16) -}}
 {{- $python := add 402653184 (mul $workers (add (mul 5 $memory) $window)) $cache -}}
 {{- div (add $jvm $python 1073741823) 1073741824 -}}

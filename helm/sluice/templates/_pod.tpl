@@ -6,11 +6,49 @@
 
 {{- define "sluice.configVolume" -}}
 - name: config
+  {{- if .shared }}
+  projected:
+    sources:
+      {{- range fromJsonArray (include "sluice.served" .) }}
+      - configMap:
+          name: {{ include "sluice.fullname" (merge (dict "pipeline" .) $) }}
+          items:
+            - key: sluice.yaml
+              path: {{ . }}.yaml
+      {{- end }}
+  {{- else }}
   configMap:
     name: {{ include "sluice.configMapName" . }}
     items:
       - key: {{ ternary .Values.existingConfigMap.key "sluice.yaml" (ne .Values.existingConfigMap.name "") }}
         path: sluice.yaml
+  {{- end }}
+{{- end -}}
+
+{{/* Where the configuration is mounted, as files that do not change while a pod runs: each change makes another pod. */}}
+{{- define "sluice.configMount" -}}
+{{- if .shared }}
+{{- range fromJsonArray (include "sluice.served" .) }}
+- name: config
+  mountPath: /etc/sluice/pipelines/{{ . }}.yaml
+  subPath: {{ . }}.yaml
+  readOnly: true
+{{- end }}
+{{- else }}
+- name: config
+  mountPath: /etc/sluice/sluice.yaml
+  subPath: sluice.yaml
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{/* The configurations that a pod reads. */}}
+{{- define "sluice.configs" -}}
+{{- if .shared }}
+{{- include "sluice.each" (dict "root" . "template" "sluice.configMap" "component" "ingest") }}
+{{- else }}
+{{- include "sluice.configMap" . }}
+{{- end }}
 {{- end -}}
 
 {{/* Credentials of the object store, as options of spool and lake. They are files, which the kubelet keeps up to date: a pod's environment cannot change. */}}
@@ -129,10 +167,7 @@
 {{- end -}}
 
 {{- define "sluice.sourceMounts" -}}
-- name: config
-  mountPath: /etc/sluice/sluice.yaml
-  subPath: sluice.yaml
-  readOnly: true
+{{- include "sluice.configMount" . | trim }}
 {{- with .Values.source.existingSecret }}
 {{- if and .name (eq .as "file") }}
 - name: source
@@ -155,8 +190,10 @@
 {{/* The applier's environment. It never meets PostgreSQL: a connection string that leads nowhere stands where the settings ask for one, and whatever
 the configuration says of the source's password stays unused. */}}
 {{- define "sluice.applierEnv" -}}
+{{- if not .shared -}}
 - name: SLUICE_CONFIG
   value: /etc/sluice/sluice.yaml
+{{ end -}}
 - name: SLUICE_SOURCE__DSN
   value: "postgresql://"
 - name: SLUICE_TELEMETRY__APPLY_LISTEN
@@ -177,10 +214,7 @@ the configuration says of the source's password stays unused. */}}
 {{- end -}}
 
 {{- define "sluice.applierMounts" -}}
-- name: config
-  mountPath: /etc/sluice/sluice.yaml
-  subPath: sluice.yaml
-  readOnly: true
+{{- include "sluice.configMount" . | trim }}
 - name: tmp
   mountPath: /tmp
 - name: spill
@@ -325,10 +359,10 @@ labels:
   {{- end }}
 {{- $annotations := merge (dict) .values.podAnnotations .root.Values.commonAnnotations }}
 {{- if not .root.Values.existingConfigMap.name }}
-{{- $_ := set $annotations "checksum/config" (include (print .root.Template.BasePath "/configmap.yaml") .root | sha256sum) }}
+{{- $_ := set $annotations "checksum/config" (include "sluice.configs" .root | sha256sum) }}
 {{- end }}
 {{- if and (eq .component "applier") (eq .root.Values.applier.mode "kubernetes") }}
-{{- $_ := set $annotations "checksum/spark" (include (print .root.Template.BasePath "/spark-configmap.yaml") .root | sha256sum) }}
+{{- $_ := set $annotations "checksum/spark" (include "sluice.sparkConfigMap" .root | sha256sum) }}
 {{- end }}
 {{- with $annotations }}
 annotations:

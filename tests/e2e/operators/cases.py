@@ -85,6 +85,8 @@ CASES = (
         NEW, "fleet {folder}/empty --listen 127.0.0.1:0", 2, says="no pipeline to run", configured=False, forms=False
     ),
     _case(NEW, "fleet {folder}/nowhere", 2, says="is not a folder", configured=False, forms=False, slow=True),
+    _case(NEW, "apply --fleet {folder}/empty", 2, says="no pipeline to run", configured=False, forms=False),
+    _case(NEW, "apply --workers 2", 2, says="--fleet", configured=False, forms=False, slow=True),
     _case(NEW, "slot show", says="has not run yet"),
     _case(NEW, "tables"),
     _case(NEW, "slot advance --to {lsn} --confirm {slot}", 2, says="no manifest"),
@@ -202,6 +204,7 @@ ELSEWHERE = {
     ("up",): "it is the day itself, and Ctrl-C ends it",
     ("fleet", "--token-path"): "a fleet runs until it is stopped: tests/e2e/test_fleet.py",
     ("fleet", "--workers"): "likewise",
+    ("apply", "--workers"): "with --fleet: tests/e2e/test_apply_fleet.py",
     ("status", "--watch"): "on a terminal, until Ctrl-C",
     ("status", "--interval"): "with --watch",
     ("verify", "--continuous"): "until Ctrl-C",
