@@ -27,10 +27,10 @@ def _default(value: Value) -> str:
 _HEAD = """\
 # Sluice in Kubernetes
 
-One release is one pipeline, or several (`pipelines`). Ingest is a StatefulSet of one pod, because
-only one process can use a replication slot. The applier (Spark) is another StatefulSet, or a driver with executors in
-Kubernetes, or an application of the Kubeflow Spark operator, or runs elsewhere (`applier.mode`).
-You need Kubernetes 1.25 or newer and Helm 3.14 or newer.
+A release has one pipeline, or several (`pipelines`). Ingest is a StatefulSet of one pod, because only
+one process can use a replication slot. The applier (Spark) is another StatefulSet, or a driver with
+executors in Kubernetes, or an application of the Kubeflow Spark operator, or runs elsewhere
+(`applier.mode`). You need Kubernetes 1.25 or newer and Helm 3.14 or newer.
 
 ```sh
 kubectl create secret generic shop-source --from-literal=dsn='postgresql://sluice:...@db.example.com/shop?sslmode=verify-full'

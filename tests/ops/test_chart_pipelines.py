@@ -57,18 +57,18 @@ def test_a_pipeline_of_several_has_the_pods_that_a_release_of_its_own_would_have
     for component in ("ingest", "applier"):
         ours, theirs = manifests.pod(several, component, pipeline="crm"), manifests.pod(alone, component)
         assert ours.spec == theirs.spec
-    assert _config(several, "shop-sluice-crm") == _config(alone, "shop-sluice-crm")
+    assert _config(several, "shop-sluice-crm-config") == _config(alone, "shop-sluice-crm")
     ours, theirs = (manifests.named(each, "NetworkPolicy", "shop-sluice-crm-ingest") for each in (several, alone))
     assert ours["spec"]["egress"] == theirs["spec"]["egress"]
 
 
 def test_what_a_pipeline_gives_overrides_the_release_and_the_rest_is_the_release_s() -> None:
     rendered = helm.render(helm.feature(EACH))
-    crm = _config(rendered, "shop-sluice-crm")
+    crm = _config(rendered, "shop-sluice-crm-config")
     assert crm["pipeline"] == "crm"
     assert crm["source"] == {"tables": ["sales.*"]}
     assert crm["spool"]["options"] == {"aws_region": "eu-central-1"}
-    assert _config(rendered, "shop-sluice-shop-eu")["source"] == {"tables": ["public.*"]}
+    assert _config(rendered, "shop-sluice-shop-eu-config")["source"] == {"tables": ["public.*"]}
     secrets = {
         pod.pipeline: [
             volume["secret"]["secretName"]

@@ -17,7 +17,7 @@
 apiVersion: v1
 kind: ConfigMap
 metadata:
-  name: {{ include "sluice.fullname" . }}
+  name: {{ include "sluice.configMapName" . }}
   namespace: {{ .Release.Namespace }}
   labels:
     {{- include "sluice.labels" . | nindent 4 }}

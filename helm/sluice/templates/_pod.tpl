@@ -1,7 +1,11 @@
 {{/* What the pods have in common. */}}
 
 {{- define "sluice.configMapName" -}}
+{{- if .pipeline -}}
+{{- printf "%s-config" (include "sluice.fullname" .) -}}
+{{- else -}}
 {{- default (include "sluice.fullname" .) .Values.existingConfigMap.name -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "sluice.configVolume" -}}
@@ -11,7 +15,7 @@
     sources:
       {{- range fromJsonArray (include "sluice.served" .) }}
       - configMap:
-          name: {{ include "sluice.fullname" (merge (dict "pipeline" .) $) }}
+          name: {{ include "sluice.configMapName" (merge (dict "pipeline" .) $) }}
           items:
             - key: sluice.yaml
               path: {{ . }}.yaml

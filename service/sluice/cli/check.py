@@ -66,7 +66,7 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
     """Check for anything that would keep the pipeline from running, or harm the source. Changes nothing.
 
     It checks the settings of the server, the privileges, the slot, the publication and every table,
-    and reads one row of each table. It shows the limit on retained WAL as minutes of outage. It
+    and reads one row of each table. It says how long an outage the limit on retained WAL allows. It
     checks whether the object store does what the manifest needs. Where Spark is installed, it also
     checks Java, the versions, the jars and the lake. Each finding has the SQL or the setting that
     fixes it. If the pipeline has run before, `check` compares its slot with the manifest as `run`

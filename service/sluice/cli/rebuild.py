@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--yes", is_flag=True, help="Make the tables again. Without this option nothing is changed.")
 @common
 def rebuild(invocation: Invocation, tables: tuple[str, ...], yes: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Make lost or damaged lake tables again from the spool, in place. This does not read
+    """Rebuild lost or damaged lake tables from the spool, in place. This does not read
     PostgreSQL. Stop the applier first: while one runs, this command ends with 8.
 
     The spool must have everything since the table's snapshot began; spool.retention decides how

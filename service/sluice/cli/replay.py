@@ -30,17 +30,20 @@ if TYPE_CHECKING:
     metavar="LSN|TIME|latest",
     help="Through the last transaction that ended at this LSN or before; or until one was committed after this time.",
 )
-@click.option("--lake", "lake_uri", required=True, metavar="URI", help="Where the tables are made: an empty address.")
-@click.option("--dry-run", is_flag=True, help="Say what would be made, and write nothing.")
+@click.option(
+    "--lake", "lake_uri", required=True, metavar="URI", help="Where to create the tables. Nothing may be there yet."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be created, and write nothing.")
 @common
 def replay(invocation: Invocation, tables: tuple[str, ...], position: str, lake_uri: str, dry_run: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Make tables of any kind, as of one position, in another lake, from the spool. PostgreSQL is not asked, and the
-    pipeline may run: it neither waits nor notices.
+    """Create tables in another lake from the spool, as of one position. This does not read PostgreSQL, and does not
+    affect the pipeline, which may run meanwhile.
 
-    Kinds, targets and layout are those of the configuration, and -c may name another one. Without TABLE
-    every table is made that the pipeline carried at that position. The spool must have everything since the snapshot
-    of a table began, which spool.retention decides; a table that it cannot make is named, and nothing is written then.
-    If it is interrupted, give the same command again: it goes on. The tables that were made are said on stdout as JSON.
+    The configuration decides kinds, targets and layout; -c may name another one. Without TABLE, the
+    command creates every table that the pipeline carried at that position. The spool must have
+    everything since the snapshot of a table began; spool.retention decides how long it does. If a
+    table cannot be created, the command names it and writes nothing. If the command is interrupted,
+    run it again: it continues. It prints the tables that it created as JSON.
 
     \b
     Examples:
@@ -68,7 +71,7 @@ def replay(invocation: Invocation, tables: tuple[str, ...], position: str, lake_
     )
     _say(plan)
     if dry_run:
-        click.echo("nothing was written: without --dry-run the tables are made", err=True)
+        click.echo("nothing was written; without --dry-run the command creates the tables", err=True)
         return
     options = wiring.replay_options(
         settings,

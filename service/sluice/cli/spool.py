@@ -125,8 +125,8 @@ def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> No
         )
         if verdict.pruned:
             click.echo(
-                f"{verdict.pruned} more that only entries through {verdict.horizon.through_seq} "
-                "name: applied everywhere and pruned"
+                f"{counted(verdict.pruned, 'more object')}, named only by entries through "
+                f"{verdict.horizon.through_seq}: applied everywhere and pruned"
             )
         if verdict.base_seq:
             click.echo(f"entries through {verdict.base_seq} are pruned as well; the chain was followed from there")

@@ -109,11 +109,11 @@ def _facts(plan: "Plan") -> dict[str, Any]:
 
 def _tell(plan: "Plan", *, done: bool) -> None:
     pruned = (
-        f"nothing needs the objects of those through {plan.through_seq} ({show(plan.through_lsn)})"
+        f"the objects of entries through {plan.through_seq} ({show(plan.through_lsn)}) are no longer needed"
         if plan.through_seq
-        else "each is still needed"
+        else "the objects of all entries are still needed"
     )
-    click.echo(f"of {counted(plan.entries, 'entry', 'entries')}, {pruned}")
+    click.echo(f"{counted(plan.entries, 'entry', 'entries')}: {pruned}")
     for hold in plan.holds[:_SHOWN_HOLDS]:
         click.echo(one_line(f"  {hold}"))
     if len(plan.holds) > _SHOWN_HOLDS:

@@ -49,7 +49,7 @@ Look: TypeAlias = "Report | ServiceError"
     "--fleet",
     "folder",
     metavar="DIR",
-    help="Show all pipelines whose configurations are in DIR, in one row each; end with the code of the worst.",
+    help="Show one row for each pipeline whose configuration is in DIR. The exit code is that of the worst state.",
 )
 @common
 def status(

@@ -54,8 +54,8 @@ def tables(
     order: str,
     columns_wanted: bool,  # noqa: FBT001 - a command's parameter
 ) -> None:
-    """List every table: its state, through which LSN the lake is complete, and how far it is
-    behind. The subcommands change single tables; the others continue as before.
+    """List every table with its state, the LSN through which the lake is complete, and its lag. The
+    subcommands change single tables; all other tables continue as before.
 
     Ingest and the applier each report a state of a table; the worse one is shown. `stale` means
     that the lake table is known to differ from the source; the reason is shown. Problems of the

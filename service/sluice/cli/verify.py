@@ -105,11 +105,11 @@ def verify(
     ends with 2 and advises `sluice resync`.
 
     With --continuous it compares until it is stopped. Set --max-load as well: one connection reads
-    the source, and it pauses after each range of a table. The spool records through which position
-    each table was found equal, and when, whichever process compared. `sluice tables --json`,
-    /status and the metrics show it. A difference is a critical problem. A table that was not found
-    equal for three intervals is a warning, even if no process compares any more. If you no longer
-    want to compare continuously, run `verify` with --continuous-ended.
+    the source, and it pauses after each range of a table. For each table, the spool records
+    when it was last found equal, and through which position. `sluice tables --json`, /status and
+    the metrics show both. A difference is a critical problem. If a table was not found equal for
+    three intervals, Sluice warns, even if nothing compares it any longer. If you no longer want to
+    compare continuously, run `verify` with --continuous-ended.
 
     \b
     Examples:

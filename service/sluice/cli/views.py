@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @lake_reading.moment
 @common
 def views(invocation: Invocation, tables: tuple[str, ...], engine: str, moment: str) -> None:
-    """Print SQL that creates a view of each table, or of the named ones, at the version of one boundary.
+    """Print SQL that creates views of all tables, or of those you name, as of one boundary.
 
-    The views show the lake as of one transaction at the source. They work for as long as the lake
+    A boundary is the lake as of one transaction at the source. The views work for as long as the lake
     offers the boundary; the first lines of the output say until when. Create them again before
     then. DuckDB needs its extension delta. Every engine must be configured to reach the store of
     the lake.

@@ -35,12 +35,12 @@ def wait(
     timeout: str,
     json_wanted: bool,  # noqa: FBT001 - a command's parameter
 ) -> None:
-    """Wait until the lake offers a boundary that holds everything through a position. Whoever reads
-    the lake afterwards finds what was written before that position. To learn the position of its
+    """Wait until the lake can be read as of a position or a later one. A reader then finds
+    everything that was written before that position. To learn the position of its
     write, an application calls pg_current_wal_insert_lsn() after the commit.
 
-    If you name tables, the boundary must include them: the command also waits for a table that is
-    stale or in its snapshot. The endpoint of the applier answers the same question: GET
+    If you name tables, the command waits for these tables as well, even if one is stale or in its
+    snapshot. The endpoint of the applier answers the same question: GET
     /wait?lsn=X/Y.
 
     Ends with 75 when the time is over, and says what was missing.
