@@ -56,7 +56,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help simulate setup python java jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds orchestrators test-ops images test test-matrix test-languages test-drills fuzz bench docs site lock wheel dist notes chart baseline clean distclean
+.PHONY: help simulate setup python java jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds orchestrators test-ops images test test-python test-matrix test-languages test-drills fuzz bench docs site lock wheel dist notes chart baseline clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -212,6 +212,9 @@ fuzz: setup ## Fuzz the decoders; FUZZ_SECONDS=600 for longer, FUZZ=assemble for
 	@test -d build/fuzz/atheris || $(BIN)/python -m pip install --quiet --only-binary :all: --require-hashes --target build/fuzz/atheris -r requirements/fuzz.txt || \
 	  { echo "make fuzz needs atheris, which has no wheel for this interpreter; use CPython 3.11 to 3.13 on Linux or macOS" >&2; exit 1; }
 	PYTHONPATH=build/fuzz/atheris $(BIN)/python -m tests.fuzz $(FUZZ)
+
+test-python: jars ## Test the pure core and the installed wheel with the Python of PYTHON: make test-python VENV=.venv313 PYTHON=python3.13
+	$(BIN)/python -m pytest tests/unit tests/ops/test_tutorial.py $(PYTEST_ARGS)
 
 test-matrix: setup ## Test against every major of PostgreSQL, or those in MAJORS
 	$(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(MATRIX) $(PYTEST_ARGS)

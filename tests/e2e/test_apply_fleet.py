@@ -53,6 +53,7 @@ class Pipelines:
             "spool": {"uri": (self.root / "spool").as_uri(), "max_delay": "100ms"},
             "lake": {"uri": (self.root / "lake" / name).as_uri()},
             "apply": {"driver_memory": "1500MiB", "freshness": "500ms"},
+            "stop_timeout": "100s",
             **more,
         }
         (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,17 @@ def test_the_night_runs_what_is_too_long_for_a_pull_request() -> None:
     targets = {one["target"].split()[0] for one in jobs("nightly")["long"]["strategy"]["matrix"]["include"]}
     assert targets == {"chaos", "fuzz", "simulate", "test-drills", "clouds", "soak", "bench"}
     assert targets <= TARGETS
+
+
+def test_every_python_that_the_package_names_is_tested_by_night_or_by_make_test() -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    prefix = "Programming Language :: Python :: "
+    named = {one.removeprefix(prefix) for one in project["classifiers"] if one.startswith(prefix)}
+    tested = {
+        *jobs("nightly")["pythons"]["strategy"]["matrix"]["python"],
+        *jobs("ci")["test"]["strategy"]["matrix"]["python"],
+    }
+    assert named <= tested
 
 
 def test_nothing_is_published_before_all_tests_and_nothing_with_a_stored_password() -> None:
