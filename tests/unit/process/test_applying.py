@@ -1,0 +1,48 @@
+"""The applier of a fleet without its ingests: which pipelines it has after its folder was read again."""
+
+import json
+
+import pytest
+
+from sluice.errors import UsageError
+from sluice.process.fleet.applying import still_applied
+from sluice.process.fleet.member import Folder, Member, document, require_members
+
+
+def member(name: str, *, config: str = "", options: str = "{}") -> Member:
+    return Member(name, config or f"/pipelines/{name}.yaml", (), 1.0, options, {})
+
+
+def folder(*members: Member, **refused: str) -> Folder:
+    return Folder({one.name: one for one in members}, {f"/pipelines/{name}.yaml": why for name, why in refused.items()})
+
+
+def test_a_pipeline_whose_file_is_refused_now_goes_on_with_what_it_had() -> None:
+    old = member("east", options='{"old": 1}')
+    assert still_applied(folder(member("west"), east="not valid"), folder(old)).members == {
+        "east": old,
+        "west": member("west"),
+    }
+
+
+def test_a_pipeline_whose_file_is_gone_is_applied_no_more() -> None:
+    assert still_applied(folder(member("west")), folder(member("east"), member("west"))).members == {
+        "west": member("west")
+    }
+
+
+def test_a_file_that_is_valid_again_replaces_what_it_had() -> None:
+    new = member("east", options='{"new": 1}')
+    assert still_applied(folder(new), folder(member("east"))).members == {"east": new}
+
+
+def test_a_folder_without_a_valid_file_is_refused_with_the_reasons() -> None:
+    with pytest.raises(UsageError, match=r"no pipeline to run; /pipelines/east\.yaml: not valid"):
+        require_members(folder(east="not valid"))
+
+
+def test_the_applier_reads_all_pipelines_as_one_line() -> None:
+    line = document([member("east", options='{"a": "1\\n2"}'), member("west")])
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert json.loads(line) == {"east": {"a": "1\n2"}, "west": {}}
