@@ -100,7 +100,7 @@ def configurations(manifests: list[Manifest], pod: Pod) -> dict[str, str]:
     maps = {item["metadata"]["name"]: item["data"] for item in of_kind(manifests, "ConfigMap")}
     found: dict[str, str] = {}
     for mount in pod.spec["containers"][0].get("volumeMounts", []):
-        volume = next((one for one in pod.spec["volumes"] if one["name"] == mount["name"]), {})
+        volume: dict[str, Any] = next((one for one in pod.spec["volumes"] if one["name"] == mount["name"]), {})
         sources = [one["configMap"] for one in volume.get("projected", {}).get("sources", [])]
         for source in [*sources, *([volume["configMap"]] if "configMap" in volume else [])]:
             data = maps.get(source["name"], {})
