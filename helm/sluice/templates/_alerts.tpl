@@ -30,7 +30,7 @@ What the release knows and no scrape can tell: which pipelines exist, and which 
 {{- if .Values.pipelines -}}
 {{- range $name := keys .Values.pipelines | sortAlpha -}}
 {{- $one := dict "root" $ "pipeline" $name -}}
-{{- include "sluice.inForce" $one -}}
+{{- include "sluice.ownValues" $one -}}
 {{- include "sluice.presenceOfOne" $one | nindent 0 -}}
 {{- end -}}
 {{- else -}}

@@ -98,7 +98,7 @@ configuration. */}}
 {{- $workers := include "sluice.bytes" (dict "size" (first $asked).workers "default" 2) | int64 -}}
 {{- range $name := ternary (fromJsonArray (include "sluice.served" .root)) list .root.shared -}}
 {{- $one := dict "root" $.root "pipeline" $name -}}
-{{- include "sluice.inForce" $one -}}
+{{- include "sluice.ownValues" $one -}}
 {{- $asked = append $asked (default (dict) $one.Values.config.apply) -}}
 {{- end -}}
 {{- $heap := .heap | int64 -}}

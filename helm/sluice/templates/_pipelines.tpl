@@ -14,7 +14,7 @@ applier for all, what belongs to it is rendered once. The template sees .Values,
 {{- else }}
 {{- range $name := keys $root.Values.pipelines | sortAlpha }}
 {{- $one := dict "root" $root "pipeline" $name }}
-{{- include "sluice.inForce" $one }}
+{{- include "sluice.ownValues" $one }}
 {{- $several = append $several (dict "Values" $one.Values "pipeline" $name "shared" false) }}
 {{- end }}
 {{- end }}
@@ -26,7 +26,7 @@ applier for all, what belongs to it is rendered once. The template sees .Values,
 {{- end -}}
 
 {{/* Puts into .Values what is in force for a pipeline: the release's values, and its own over them. Takes (dict "root" $ "pipeline" name). */}}
-{{- define "sluice.inForce" -}}
+{{- define "sluice.ownValues" -}}
 {{- $own := get .root.Values.pipelines .pipeline | default (dict) }}
 {{- $values := omit (deepCopy .root.Values) "pipelines" }}
 {{- include "sluice.override" (dict "into" $values "with" (deepCopy $own)) }}
@@ -58,7 +58,7 @@ shared
 {{- $served := list }}
 {{- range $name := keys (default (dict) .Values.pipelines) | sortAlpha }}
 {{- $one := dict "root" $ "pipeline" $name }}
-{{- include "sluice.inForce" $one }}
+{{- include "sluice.ownValues" $one }}
 {{- if not $one.Values.paused }}
 {{- $served = append $served $name }}
 {{- end }}
