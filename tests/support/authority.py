@@ -65,7 +65,19 @@ def _signed(
     *,
     ca: bool = False,
 ) -> x509.Certificate:
+    """With all that Python 3.13 asks of certificates: whose key it is, who signed it and, of an authority, for what."""
     now = datetime.now(UTC)
+    signs = x509.KeyUsage(
+        digital_signature=not ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -76,5 +88,8 @@ def _signed(
         .not_valid_after(now + timedelta(hours=1))
         .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(signs, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(private.public_key()), critical=False)
         .sign(private, hashes.SHA256())
     )
