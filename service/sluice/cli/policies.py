@@ -103,7 +103,11 @@ def accepted(settings: Settings) -> str:
 
 def column_rules(settings: Settings) -> dict[str, ColumnRules]:
     """What happens to columns before anything is stored, by schema.table. Raises UsageError."""
-    keys = {path: _key(path) for path in key_files(settings)}
+    keys: dict[str, bytes] = {}
+    for name, table in settings.tables.items():
+        for column, rule in table.columns.items():
+            if isinstance(rule, HashSettings) and rule.key_file not in keys:
+                keys[rule.key_file] = _key(rule.key_file, f"tables.{name}.columns.{column}")
     return {name: _rules(table, keys) for name, table in settings.tables.items()}
 
 
@@ -129,18 +133,18 @@ def _rule(rule: ColumnSettings, keys: Mapping[str, bytes]) -> ColumnRule | None:
     return ColumnRule(RuleKind.TRUNCATE, length=rule.truncate)
 
 
-def _key(path: str) -> bytes:
-    """The bytes of the file without a newline at the end."""
+def _key(path: str, where: str) -> bytes:
+    """The bytes of the file without a newline at the end. `where` is the rule that names it."""
     try:
         key = Path(path).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
     except OSError as error:
         raise UsageError(
-            f"the key file {path} of a column rule cannot be read: {error.strerror}",
+            f"{where}: the key file {path} cannot be read: {error.strerror}",
             hint="`openssl rand -hex 32` makes a key; every process of the pipeline but the applier reads it",
         ) from None
     if len(key) < SHORTEST_KEY:
         raise UsageError(
-            f"the key in {path} has {len(key)} bytes, and a column rule needs at least {SHORTEST_KEY}",
+            f"{where}: the key in {path} has {len(key)} bytes, and a hash needs at least {SHORTEST_KEY}",
             hint="`openssl rand -hex 32` makes one",
         )
     return key

@@ -6,7 +6,13 @@ from pydantic import Discriminator, Field, Tag
 
 from sluice.settings.section import Section
 
-_HOW = "a column rule is include, exclude, {mask: TEXT}, {truncate: CHARACTERS} or {hash: hmac-sha256, key_file: FILE}"
+RULE = "column_rule"
+"""Of the error that a value is no rule."""
+NAMES = ("include", "exclude")
+_HOW = (
+    "a column has one rule: include, exclude, {mask: TEXT}, {truncate: CHARACTERS} "
+    "or {hash: hmac-sha256, key_file: FILE}"
+)
 
 
 class MaskSettings(Section):
@@ -30,12 +36,17 @@ class HashSettings(Section):
     )
 
 
+FORMS = {"hash": HashSettings, "mask": MaskSettings, "truncate": TruncateSettings}
+"""By the key that tells them apart."""
+
+
 def _kind(value: Any) -> str | None:
     """Which of the forms a value has."""
     if isinstance(value, str):
-        return "name"
+        return "name" if value in NAMES else None
     given = value if isinstance(value, dict) else type(value).model_fields if isinstance(value, Section) else ()
-    return next((name for name in ("hash", "mask", "truncate") if name in given), None)
+    forms = [name for name in FORMS if name in given]
+    return forms[0] if len(forms) == 1 else None
 
 
 ColumnSettings = Annotated[
@@ -43,5 +54,5 @@ ColumnSettings = Annotated[
     | Annotated[HashSettings, Tag("hash")]
     | Annotated[MaskSettings, Tag("mask")]
     | Annotated[TruncateSettings, Tag("truncate")],
-    Discriminator(_kind, custom_error_type="column_rule", custom_error_message=_HOW),
+    Discriminator(_kind, custom_error_type=RULE, custom_error_message=_HOW),
 ]

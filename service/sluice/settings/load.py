@@ -15,12 +15,17 @@ from pydantic_core import ErrorDetails
 
 from sluice.errors import UsageError
 from sluice.settings import document, environment
+from sluice.settings.columns import FORMS, NAMES, RULE
 from sluice.settings.document import Document
 from sluice.settings.model import Settings
 from sluice.settings.tree import Path, allowed_below, keys, may_be_shown, nearest
 
 DEFAULT_FILE = "sluice.yaml"
 _SHOWN_CHARACTERS = 60
+_FORM = 4
+"""Where the place of an error in a column rule says which form of a rule it was taken for."""
+_WANTED = {"tuple_type": "a list", "dict_type": "a mapping", "model_type": "a mapping"}
+"""What a value is that is not even of the right kind, in words of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +72,24 @@ def check(tree: Document) -> Settings:
 
 
 def _problem(detail: ErrorDetails, tree: Document) -> str:
-    path = tuple(str(part) for part in detail["loc"] if not isinstance(part, int) and part != "[key]")
-    name = _name(detail) or "the whole"
+    loc, form = detail["loc"], None
+    if len(loc) > _FORM and (loc[0], loc[2]) == ("tables", "columns"):
+        # The form of a rule is no key of its own.
+        loc, form = loc[:_FORM] + loc[_FORM + 1 :], FORMS.get(str(loc[_FORM]))
+    path = tuple(str(part) for part in loc if not isinstance(part, int) and part != "[key]")
+    name = _name(loc) or "the whole"
     origin = tree.origin(path)
     where = f"{origin}: {name}" if origin else name
     if detail["type"] == "extra_forbidden":
-        return f"{where}: unknown key{_instead(path)}"
+        return f"{where}: unknown key{_instead(path, tuple(form.model_fields) if form else allowed_below(path[:-1]))}"
     if detail["type"] == "missing":
         return f"{where}: missing; it has no default{_env_name(path)}"
     return f"{where}: {_reason(detail)}{_shown(path, detail['input'])}"
 
 
-def _name(detail: ErrorDetails) -> str:
+def _name(loc: tuple[int | str, ...]) -> str:
     """The key with the places in lists, as `tables.public.a.targets[0].kind`."""
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"] if part != "[key]"]
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if part != "[key]"]
     return "".join(parts).removeprefix(".")
 
 
@@ -89,16 +98,20 @@ def _reason(detail: ErrorDetails) -> str:
         return str(detail["ctx"]["error"])
     if detail["type"] == "string_pattern_mismatch":
         return f"must match {detail['ctx']['pattern']}"
+    if detail["type"] in _WANTED:
+        return f"must be {_WANTED[detail['type']]}"
+    if detail["type"] == RULE and isinstance(detail["input"], str):
+        near = nearest(detail["input"], NAMES)
+        return detail["msg"] + (f"; did you mean {near}?" if near else "")
     return detail["msg"][0].lower() + detail["msg"][1:]
 
 
-def _instead(path: Path) -> str:
-    allowed = allowed_below(path[:-1])
+def _instead(path: Path, allowed: tuple[str, ...]) -> str:
     near = nearest(path[-1], allowed)
     elsewhere = nearest(path[-1], (key.path[-1] for key in keys())) if near is None else None
     place = next((key.name for key in keys() if key.path[-1] == elsewhere), None)
     suggestion = f"; did you mean {near}?" if near else f"; did you mean {place}?" if place else ""
-    return f"{suggestion} (allowed here: {', '.join(sorted(allowed))})"
+    return suggestion + (f" (allowed here: {', '.join(sorted(allowed))})" if allowed else "")
 
 
 def _env_name(path: Path) -> str:

@@ -14,6 +14,10 @@ from sluice.settings.display import effective, fingerprint
 from sluice_spark.options import ApplyOptions
 
 KEY = b"canary key of bytes"
+ONE = (
+    "a column has one rule: include, exclude, {mask: TEXT}, {truncate: CHARACTERS} "
+    "or {hash: hmac-sha256, key_file: FILE}"
+)
 FORMS = """\
 tables:
   public.t:
@@ -76,31 +80,50 @@ def test_a_newline_at_the_end_of_the_file_is_no_part_of_the_key(tmp_path: Path, 
 
 
 def test_a_key_that_is_short_or_not_there_is_refused_without_being_shown(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="at least 16") as short:
+    with pytest.raises(UsageError, match=r"tables\.public\.t\.columns\.email: .* at least 16") as short:
         column_rules(with_key(tmp_path, KEY[:15] + b"\n"))
     assert KEY[:15].decode() not in f"{short.value}{short.value.hint}"
     (tmp_path / "key").unlink()
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match=r"tables\.public\.t\.columns\.email: .* cannot be read"):
         column_rules(settings(tmp_path, FORMS.format(key=tmp_path / "key")))
 
 
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ("drop", "include"),
-        ("{truncate: 0}", "greater than or equal to 1"),
-        ("{mask: 5}", "string"),
-        ("{hash: sha256, key_file: /k}", "hmac-sha256"),
-        ("{hash: hmac-sha256}", "key_file"),
-        ("{mask: x, truncate: 5}", "unknown key"),
-        ("{redact: x}", "a column rule is include, exclude, {mask: TEXT}"),
-        ("[exclude]", "a column rule is include, exclude"),
+        ("drop", f": {ONE}"),
+        ("exlude", f": {ONE}; did you mean exclude?"),
+        ("{truncate: 0}", ".truncate: input should be greater than or equal to 1"),
+        ("{mask: 5}", ".mask: input should be a valid string"),
+        ("{hash: sha256, key_file: /k}", ".hash: input should be 'hmac-sha256'"),
+        ("{hash: hmac-sha256}", ".key_file: missing; it has no default"),
+        ("{mask: x, tuncate: 5}", ".tuncate: unknown key (allowed here: mask)"),
+        ("{mask: x, truncate: 5}", f": {ONE}"),
+        ("{redact: x}", f": {ONE}"),
+        ("[exclude]", f": {ONE}"),
     ],
 )
-def test_any_other_form_is_refused_with_what_is_allowed(tmp_path: Path, rule: str, said: str) -> None:
-    with pytest.raises(UsageError, match=r"tables\.public\.t\.columns\.card") as caught:
+def test_any_other_form_is_refused_by_its_place_in_the_file_with_what_is_allowed(
+    tmp_path: Path, rule: str, said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
         settings(tmp_path, f"tables: {{public.t: {{columns: {{card: {rule}}}}}}}\n")
-    assert said in str(caught.value)
+    assert str(caught.value).splitlines()[1:] == [f"  sluice.yaml:6: tables.public.t.columns.card{said}"]
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("{targets: {kind: mirror}}", ".targets: must be a list"),
+        ("{targets: [{kind: history, track: v}]}", ".targets[0].track: must be a list (given: 'v')"),
+        ("{columns: [v]}", ".columns: must be a mapping"),
+        ("[v]", ": must be a mapping"),
+    ],
+)
+def test_a_value_of_another_form_is_refused_in_the_words_of_the_file(tmp_path: Path, table: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings(tmp_path, f"tables: {{public.t: {table}}}\n")
+    assert str(caught.value).splitlines()[1:] == [f"  sluice.yaml:6: tables.public.t{said}"]
 
 
 def test_hashes_are_those_of_the_standard_whatever_the_key_is_long() -> None:
