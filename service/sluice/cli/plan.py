@@ -122,19 +122,22 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     Raises UsageError, SourceError, StoreError, ManifestCorrupt; SlotLost and SourceMoved when the source is
     not the manifest's.
     """
-    from sluice.contract import column_rules
-    from sluice.manifest.reader import load_state
+    from sluice.contract import column_rules, keys
+    from sluice.manifest.newest_record import newest_log
+    from sluice.manifest.reader import load_state, objects_pruned_through
     from sluice.operate.check.tables import collisions
     from sluice.operate.check.targets import CLUSTERING, examine_targets
     from sluice.operate.dry_run import rolled_back
+    from sluice.operate.target_changes import target_changes
     from sluice.source.catalog import Catalog
     from sluice.source.sessions import known, open_query
     from sluice.tables import messages as messagetable
     from sluice.tables.preview import Effect, Preview, preview_of
-    from sluice.tables.selection import matches, selects
+    from sluice.tables.selection import matches, naming, selects
 
     dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement else ""
-    manifest = load_state(wiring.open_spool(settings))
+    store = wiring.open_spool(settings)
+    manifest, log, pruned_seq = load_state(store), newest_log(store).read(), objects_pruned_through(store)
     states = {int(state.table_id): state for state in manifest.tables.values()}
     states.pop(int(messagetable.TABLE_ID), None)
     configured, patterns = policies.policies(settings), settings.source.tables or ()
@@ -142,6 +145,10 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     with closing(open_query(source)) as connection:
         catalog, publication = Catalog(connection), settings.source.publication
         published = {facts.oid: facts for facts in catalog.published_tables(publication)}
+        if not published and not manifest.seq and catalog.publication(publication) is None:
+            # The first run creates it for these.
+            first = [name for name in catalog.table_names() if naming(patterns) and matches(patterns, *name)]
+            published = {facts.oid: facts for facts in catalog.tables_named(first)}
         sizes = catalog.sizes(tuple(published))
         oids = states.keys() | published.keys()
         if statement:
@@ -166,11 +173,17 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
             )
         )
     taken = [facts for facts in published.values() if matches(patterns, facts.schema, facts.name)]
-    for finding in () if statement else collisions(taken, policies.layout(settings)):
+    layout = policies.layout(settings)
+    sources = {
+        keys.target_title(facts.schema, facts.name, target): (facts.schema, facts.name)
+        for facts in taken
+        for target in layout.paths(facts.schema, facts.name)
+    }
+    for finding in () if statement else collisions(taken, layout):
         if finding.by_hand:
             continue  # Whether two paths that differ by case are one, only the store knows.
-        schema, _, table = finding.object.partition(".")
-        planned.append(Planned((schema, table), Preview("stop", finding.seen)))
+        why = f"lake table {finding.object}: {finding.seen}; {finding.fix_setting}"
+        planned.append(Planned(sources[finding.object], Preview("stop", why)))
     for facts in () if statement else taken:
         policy, state = configured.of(facts.schema, facts.name), states.get(facts.oid)
         for finding in examine_targets(facts, policy, state, metadata=settings.lake.metadata_columns):
@@ -179,6 +192,10 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
             planned.append(
                 Planned((facts.schema, facts.name), Preview(effect, f"{finding.seen}; {finding.fix_setting}"))
             )
+    if log is not None and not statement:
+        # As the applier would see them at its next start.
+        found = target_changes(manifest, lambda name: policies.targets_of(settings, name), log, pruned_seq=pruned_seq)
+        planned += [Planned((state.schema_name, state.table_name), preview) for state, preview in found]
     carried = [one.table for one in planned]
     for finding in () if statement else column_rules.without_table(policies.column_rules(settings), carried):
         schema, _, table = finding.object.partition(".")
@@ -188,8 +205,8 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
 
 def _chosen(planned: list[Planned], names: tuple[str, ...]) -> list[Planned]:
     known = {one.name: one for one in planned}
-    wanted = [table_names.named(name, known, what="a table that the publication or the manifest has") for name in names]
-    return [known[name] for name in dict.fromkeys(wanted)] if names else planned
+    wanted = {table_names.named(name, known, what="a table that the publication or the manifest has") for name in names}
+    return [one for one in planned if not names or one.name in wanted]
 
 
 def _table(planned: list[Planned]) -> "RenderableType":

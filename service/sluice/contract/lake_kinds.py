@@ -72,3 +72,6 @@ KINDS: dict[str, LakeKind] = {
 """By name. A kind is registered by its line here; the first one is the default."""
 
 DEFAULT = next(iter(KINDS))
+
+WHOLE_ROWS, SOFT_DELETES = "mirror of whole rows", "mirror with soft deletes"
+"""What a mirror of a table without a key is called, and one that keeps deleted rows."""

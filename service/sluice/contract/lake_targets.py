@@ -57,6 +57,13 @@ class LakeTarget:
         return replace(target, track=tuple(target.track), layout=layout)
 
 
+def held_as(target: LakeTarget) -> tuple[str, ...]:
+    """What the applier's reports call a lake table of `target`."""
+    if target.deletes == "soft":
+        return (lake_kinds.SOFT_DELETES,)
+    return (target.kind, lake_kinds.WHOLE_ROWS) if target.kind == lake_kinds.DEFAULT else (target.kind,)
+
+
 def not_taken(kind: str, given: Sequence[str]) -> str:
     """Why a target of `kind` cannot have the settings `given`, empty when it can."""
     for name in given:

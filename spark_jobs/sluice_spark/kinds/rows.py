@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from sluice.contract import envelope
+from sluice.contract import envelope, lake_kinds
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
@@ -33,7 +33,7 @@ ROWS_AT_ONCE = 100_000
 class Rows(Kind):
     """A mirror of whole rows. `plan` reads from the lake how often it holds the rows that become fewer."""
 
-    name = "mirror of whole rows"
+    name = lake_kinds.WHOLE_ROWS
     reads_lake = True
     only_by_statement = "the table has no key"
 

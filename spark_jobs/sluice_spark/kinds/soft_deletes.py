@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from sluice.contract import envelope
+from sluice.contract import envelope, lake_kinds
 from sluice.contract.entries import Segment
 from sluice.contract.schema import TableSchema
 from sluice_spark.fold.fold import Folded
@@ -30,7 +30,7 @@ class SoftDeletes(Settled):
     """
 
     retention: float | None = None
-    name: ClassVar[str] = "mirror with soft deletes"
+    name: ClassVar[str] = lake_kinds.SOFT_DELETES
     sign: ClassVar[str] = envelope.DELETED_AT
 
     def require(self, schema: TableSchema) -> None:
