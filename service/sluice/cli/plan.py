@@ -82,6 +82,9 @@ def plan(
     seconds: to see the plan first, stop ingest before you change tables. The manifest may not yet
     have a change that is still in the stream; `plan` does not see such a change.
 
+    It also compares the configured targets with the lake tables that the applier reported last, and
+    shows which of them would be added, continued, left behind or stale at its next start.
+
     With --sql it shows what one ALTER or DROP statement would do to the tables of the publication,
     and to no other table. The statement runs at the source in a transaction that is then rolled
     back. It waits at most one second for its locks. It holds them for at most --seconds, and then
