@@ -36,7 +36,7 @@ class HashSettings(Section):
     )
 
 
-FORMS = {"hash": HashSettings, "mask": MaskSettings, "truncate": TruncateSettings}
+FORMS: dict[str, type[Section]] = {"hash": HashSettings, "mask": MaskSettings, "truncate": TruncateSettings}
 """By the key that tells them apart."""
 
 

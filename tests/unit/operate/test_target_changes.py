@@ -19,12 +19,12 @@ MIRROR, LOG = LakeTarget(), LakeTarget("changelog", "orders_c")
 
 
 def planned(
-    *targets: LakeTarget, table: TableState = TABLE, row: AppliedTable = ROW, pruned: int = 0, **log: dict[str, str]
+    *targets: LakeTarget, table: TableState = TABLE, row: AppliedTable = ROW, pruned: int = 0, left: str = ""
 ) -> list[tuple[str, str]]:
     """The effect and reason of each change."""
     other = TableState("8", "public", "old", State.LIVE, None, 10, 1, 5, {1: SCHEMA}, path="public/orders_c")
     manifest = PipelineState(tables={"7": table, "8": other})
-    reported = AppliedLog(1, "one", "2026-11-01T00:00:00.000+00:00", {"7": row}, **log)
+    reported = AppliedLog(1, "one", "2026-11-01T00:00:00.000+00:00", {"7": row}, left={LOG.name: left} if left else {})
 
     def configured(name: str) -> tuple[LakeTarget, ...]:
         return targets if name == "public.orders" else (LakeTarget(name="elsewhere"),)
@@ -50,7 +50,7 @@ def test_changes_that_are_lost_cannot_be_in_a_changelog() -> None:
 
 
 def test_a_lake_table_that_was_a_target_before_continues() -> None:
-    ((effect, why),) = planned(MIRROR, LOG, pruned=5, left={"public.orders/orders_c": "public/orders_c"})
+    ((effect, why),) = planned(MIRROR, LOG, pruned=5, left="public/orders_c")
     assert (effect, "continues at public/orders_c where it stopped" in why) == ("followed", True)
 
 
