@@ -13,6 +13,7 @@ class LakeKind:
     them is a row of the source that could be compared and read again. `takes` are the settings of a target that mean
     something for this kind, besides those that every kind has. `adds` are columns that the lake table may have
     beside those of its source table, and `adds_metadata` those that it has with `lake.metadata_columns` alone.
+    With `needs_key` rows are known again by the key of their source table, which must have one.
     """
 
     name: str
@@ -22,6 +23,7 @@ class LakeKind:
     takes: tuple[str, ...] = ()
     adds: tuple[str, ...] = (envelope.SPECIAL,)
     adds_metadata: tuple[str, ...] = ()
+    needs_key: bool = False
 
 
 KINDS: dict[str, LakeKind] = {
@@ -66,6 +68,7 @@ KINDS: dict[str, LakeKind] = {
                 envelope.IS_CURRENT,
                 envelope.SPECIAL,
             ),
+            needs_key=True,
         ),
     )
 }

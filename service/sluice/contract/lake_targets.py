@@ -37,6 +37,11 @@ class LakeTarget:
         """Whether the lake table keeps every change, with its old row."""
         return lake_kinds.KINDS[self.kind].keeps_changes
 
+    @property
+    def needs_key(self) -> bool:
+        """Whether there can be no lake table of a source table without a key."""
+        return lake_kinds.KINDS[self.kind].needs_key or self.deletes == "soft"
+
     def added_columns(self, *, metadata: bool) -> tuple[str, ...]:
         """What its lake table may have beside the columns of the source table; `metadata` is
         `lake.metadata_columns`.

@@ -189,6 +189,20 @@ TABLES: tuple[Kind, ...] = (
         "use the table's name as the database spells it, or remove the rules",
     ),
     kind(
+        "table.settings_unmatched",
+        "w",
+        Step.ELSEWHERE,
+        "a table that is not carried has settings below `tables`, which hold for no table then",
+        "use the table's name as the database spells it, or remove the settings",
+    ),
+    kind(
+        "target.key",
+        "c",
+        Step.ELSEWHERE,
+        "a history, or a mirror with soft deletes, of a table without a key: the lake table would be stale",
+        "give the table a primary key or a replica identity index, or choose another kind of lake table",
+    ),
+    kind(
         "target.track",
         "c",
         Step.ELSEWHERE,

@@ -23,7 +23,7 @@ from sluice.settings.section import (
     ApplyWay,
     Section,
     SelectionPattern,
-    TablePattern,
+    TableName,
 )
 from sluice.settings.spool import LimitSettings, SpoolSettings
 from sluice.settings.tables import TableSettings
@@ -440,7 +440,7 @@ class Settings(Section):
         "what was received, the rest to stop without finishing. The server sends again at the next "
         "start what was not published. Set it below the grace period of whatever stops the process",
     )
-    tables: dict[TablePattern, TableSettings] = Field(
+    tables: dict[TableName, TableSettings] = Field(
         default_factory=dict, description="settings of single tables, by schema.table"
     )
 

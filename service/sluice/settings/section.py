@@ -8,20 +8,27 @@ LONGEST_FRESHNESS = 240
 """Seconds. Below the 300 from which on status and alerts call the lake behind."""
 
 
-def _table_pattern(value: str) -> str:
-    schema, separator, table = value.partition(".")
-    if not schema or not separator or not table:
-        raise ValueError("a table is given as schema.table; * and ? match within a name, as in public.*")
+def _table_name(value: str) -> str:
+    if not _has_parts(value):
+        raise ValueError("a table is given as schema.table")
+    if set(value) & set("*?") or value.startswith("!"):
+        # It would hold for no table, and a column rule in it would keep nothing out.
+        raise ValueError("settings are those of one table, by its name; only source.tables takes patterns")
     return value
 
 
 def _selection_pattern(value: str) -> str:
-    _table_pattern(value.removeprefix("!"))
+    if not _has_parts(value.removeprefix("!")):
+        raise ValueError("a table is given as schema.table; * and ? match within a name, as in public.*")
     return value
 
 
+def _has_parts(value: str) -> bool:
+    return all(value.partition("."))
+
+
 ApplyWay = Literal["auto", "direct", "distributed", "merge"]
-TablePattern = Annotated[str, AfterValidator(_table_pattern)]
+TableName = Annotated[str, AfterValidator(_table_name)]
 SelectionPattern = Annotated[str, AfterValidator(_selection_pattern)]
 
 

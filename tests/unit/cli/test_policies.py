@@ -126,6 +126,12 @@ def test_a_value_of_another_form_is_refused_in_the_words_of_the_file(tmp_path: P
     assert str(caught.value).splitlines()[1:] == [f"  sluice.yaml:6: tables.public.t{said}"]
 
 
+@pytest.mark.parametrize("name", ["public.*", "public.order?", "!public.t"])
+def test_rules_by_a_pattern_which_would_hold_for_no_table_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="settings are those of one table, by its name"):
+        settings(tmp_path, f"tables: {{'{name}': {{columns: {{card: exclude}}}}}}\n")
+
+
 def test_hashes_are_those_of_the_standard_whatever_the_key_is_long() -> None:
     """RFC 4231, cases 2 and 6."""
     key, value = b"Jefe", b"what do ya want for nothing?"

@@ -23,7 +23,7 @@ from sluice.manifest.values import TableState
 from sluice.operate.check.server import Look, examine_connections, examine_load_limits, examine_server
 from sluice.operate.check.slot import examine_slot
 from sluice.operate.check.tables import examine_tables
-from sluice.operate.check.targets import examine_targets
+from sluice.operate.check.targets import examine_targets, without_table
 from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.binary import examine_binary
 from sluice.source.catalog import Catalog
@@ -149,7 +149,8 @@ class _Examination:
         return Examined(found, [(facts.schema, facts.name) for facts in tables])
 
     def targets(self, policies: Policies, *, metadata: bool) -> Iterator[Finding]:
-        """What is wrong with the columns that the targets of these tables name."""
+        """What is wrong with the targets of these tables, and with settings of others."""
+        yield from without_table(policies, [facts.qualified_name for facts in self._carried])
         for facts in self._carried:
             policy = policies.of(facts.schema, facts.name)
             yield from examine_targets(facts, policy, self._known.get(facts.oid), metadata=metadata)

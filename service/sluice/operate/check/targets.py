@@ -5,7 +5,7 @@ Invariant: what the applier would refuse by the name of a column is found before
 (Delta: liquid clustering, partitioning.)
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.contract import envelope, keys
@@ -16,7 +16,7 @@ from sluice.contract.lake_targets import LakeTarget
 from sluice.findings import Finding
 from sluice.manifest.values import TableState
 from sluice.tables.column_policy import under_policy
-from sluice.tables.policies import TablePolicy
+from sluice.tables.policies import Policies, TablePolicy
 from sluice.tables.register import latest_schema
 from sluice.tables.schemas import build_schema, relation_of
 
@@ -33,6 +33,7 @@ class _Columns:
     types: Mapping[str, str]
     absent: Mapping[str, str]
     former: frozenset[str]
+    has_key: bool
 
     def why_not(self, name: str) -> str:
         if name in self.absent:
@@ -43,11 +44,17 @@ class _Columns:
 def examine_targets(
     facts: TableFacts, policy: TablePolicy, known: TableState | None, *, metadata: bool
 ) -> Iterator[Finding]:
-    """What is wrong with the columns that the targets of a table name. `known` is what the manifest has of the table,
+    """What is wrong with the targets of a table and the columns that they name. `known` is what the manifest has of it,
     `metadata` is `lake.metadata_columns`.
     """
     columns = _columns(facts, policy, known)
     for target in policy.targets:
+        if target.needs_key and not columns.has_key:
+            what = "a mirror with soft deletes" if target.deletes == "soft" else f"a {target.kind}"
+            seen = f"{what} needs a key, by which its rows are known again, and the table has none"
+            fix = "a primary key, a replica identity index, or another kind of lake table"
+            where = keys.target_title(facts.schema, facts.name, target.name)
+            yield Finding("critical", "target.key", where, seen, fix_setting=fix)
         yield from _tracked(facts, target, columns)
         added = {name: envelope.LAKE_TYPES[name] for name in target.added_columns(metadata=metadata)}
         types = {**columns.types, **added}
@@ -67,6 +74,18 @@ def examine_targets(
                 yield _finding(CLUSTERING, facts, target, name, said, types, warns=was_there)
 
 
+def without_table(policies: Policies, carried: Sequence[str]) -> Iterator[Finding]:
+    """Settings of tables that are none of `carried`, where no column rule is among them: those are looked for at
+    another place. The table may come later.
+    """
+    for name, policy in policies.tables.items():
+        if name not in carried and not policy.rules:
+            near = nearest(name, list(carried))
+            fix = f"tables: did you mean {near}?" if near else "tables: the name as the database spells it"
+            seen = "it has settings, and no table of this name is carried: they hold for none"
+            yield Finding("warning", "table.settings_unmatched", name, seen, fix_setting=fix)
+
+
 def _columns(facts: TableFacts, policy: TablePolicy, known: TableState | None) -> _Columns:
     latest = latest_schema(known) if known is not None else None
     schema = under_policy(build_schema(relation_of(facts), facts, latest, version=1), latest, policy)
@@ -79,6 +98,7 @@ def _columns(facts: TableFacts, policy: TablePolicy, known: TableState | None) -
         types,
         {name: why for name, why in absent.items() if name not in types},
         frozenset(column.name for version in versions for column in version.columns),
+        bool(schema.key_columns),
     )
 
 
