@@ -13,6 +13,7 @@ from sluice.contract.entries import REPAIR_ORDINAL, Progress, Repair
 from sluice.contract.schema import TableSchema
 from sluice_spark.lake import expiring
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
+from sluice_spark.session import private
 from tests.spark import lake
 from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, Change, Manifest, column, table_schema
 from tests.spark.conftest import Pipeline
@@ -65,9 +66,9 @@ def _begun(pipeline: Pipeline, target: dict[str, Any], way: str) -> None:
     _apply(pipeline, target, way)
 
 
-def _read_again(pipeline: Pipeline, rows: Iterable[tuple[int, int]]) -> None:
+def _read_again(pipeline: Pipeline, rows: Iterable[tuple[int, int]], *, generation: int = 2) -> None:
     pipeline.manifest.append(Progress(), through_lsn=pipeline.manifest.lsn + 40)
-    pipeline.begin(SCHEMA, *({"id": key, "v": value, "big": f"b{key}"} for key, value in rows), generation=2)
+    pipeline.begin(SCHEMA, *({"id": key, "v": value, "big": f"b{key}"} for key, value in rows), generation=generation)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -89,6 +90,31 @@ def test_a_resync_marks_rows_that_went_and_leaves_those_that_were_deleted(pipeli
     _apply(pipeline, SOFT, way)
     living = [(1, 10, None, 150), (3, 33, None, 150), (5, 5, None, 150)]
     assert _marked(pipeline) == sorted([*living, (2, 2, 110, 110), (4, 4, 150, 150)])
+
+
+@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+def test_what_somebody_else_did_to_past_rows_does_not_outlive_a_resync(
+    pipeline: Pipeline, spark: SparkSession, target: dict[str, Any]
+) -> None:
+    _begun(pipeline, target, DIRECT)
+    read = _versions if target is HISTORY else _marked
+    before = read(pipeline)
+    table = f"delta.`{pipeline.path()}`"
+    foreign = private(spark)
+    foreign.sql(f"UPDATE {table} SET v = v + 1000 WHERE id = 1")
+    foreign.sql(f"OPTIMIZE {table}")
+    foreign.sql(f"DELETE FROM {table} WHERE id = 2")
+    assert "somebody else changed" in _apply(pipeline, target, state="stale")
+    _read_again(pipeline, [(1, 10), (3, 3), (4, 4)])
+    _apply(pipeline, target)
+    assert [row[:3] for row in read(pipeline)] == [row[:3] for row in before]
+    # The commits of others are behind it now.
+    pipeline.manifest.transaction([Change("u", {"id": 3, "v": 34}, unchanged=("big",))], SCHEMA)
+    _apply(pipeline, target)
+    _read_again(pipeline, [(1, 10), (3, 34), (4, 4)], generation=3)
+    kept = read(pipeline)
+    _apply(pipeline, target)
+    assert [row[:3] for row in read(pipeline)] == [row[:3] for row in kept]
 
 
 def _with_other_columns(pipeline: Pipeline, schema: TableSchema, rows: list[dict[str, Any]]) -> None:
