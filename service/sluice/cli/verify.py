@@ -155,9 +155,11 @@ def verify(
         if not chosen:
             raise UsageError("the pipeline carries no table yet", hint="`sluice up` adds the tables")
         if repair_wanted and tables and (stale := run.stale(chosen)):
-            first = next(f"{state.schema_name}.{state.table_name}" for state in chosen if state.key in stale)
+            first = next(state for state in chosen if state.key in stale)
+            others = "; or name only lake tables that are not" if len(chosen) > len(stale) else ""
             raise UsageError(
-                f"{first} is stale and cannot be repaired", hint=f"`sluice resync {first}` reads the whole table again"
+                f"{first.title} is stale and cannot be repaired",
+                hint=f"`sluice resync {first.source_name}` reads the whole table again{others}",
             )
         say = partial(_say, shown=-1 if json_wanted else shown)
         verdicts = run.repaired(chosen, say) if repair_wanted else run.compared(chosen, say)

@@ -13,7 +13,7 @@ from sluice.contract.schema import TableSchema
 from sluice.store.base import ObjectStore
 from sluice_spark.kinds.kind import Kind, Moment
 from sluice_spark.lake.failures import translated_errors
-from sluice_spark.lake.resync import kept
+from sluice_spark.lake.resync import kept, own_rows
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.read.changes import read_rows
 
@@ -37,11 +37,14 @@ class Arrival:
         StoreError.
         """
         kind = self.kind
-        if not kind.keeps_rows or lake.place.version < 0 or kind.sign not in lake.column_names():
+        if not kind.keeps_rows or lake.place.version < 0:
             return rows
         with translated_errors():
+            own = own_rows(lake)
+            if kind.sign not in lake.session.sql(f"SELECT * FROM {own}").columns:
+                return rows
             versions = [version.carried for version in self.schemas.values()]
-            old = kept(lake, versions, self.schema, tuple(self.columns))
+            old = kept(lake, own, versions, self.schema, tuple(self.columns))
             return kind.resynced(old, rows, self.schema, self.columns, Moment(self.lsn, self._time_us()))
 
     def _time_us(self) -> int:

@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -198,6 +198,36 @@ def refuse_late(commit: Commit, app_id: str, *, read: Callable[[int], Commit]) -
                 f"without knowledge of {unknown}, which may hold the same changes: rows may be there twice",
                 hint="resync the table",
             )
+
+
+def newest_own(commits: Sequence[Commit], *, prefix: str) -> tuple[int | None, bool]:
+    """The last of `commits`, the newest ones of a log, by an applier whose names begin with `prefix` that was based on
+    no change of somebody else; None where they do not tell. And whether somebody else changed rows or columns after it.
+    """
+    known, changed = {commit.version: commit for commit in commits}, False
+    number = commits[-1].version if commits else -1
+    while (commit := known.get(number)) is not None:
+        if _begins(commit, prefix):
+            after = commit.tag.get(AFTER)
+            based_on = after if isinstance(after, int) and -1 <= after < number else number - 1
+            between = [known.get(one) for one in range(based_on + 1, number)]
+            if None in between:
+                break
+            if not any(one is not None and _alters(one, prefix) for one in between):
+                return number, changed
+            number, changed = based_on, True
+        else:
+            number, changed = number - 1, changed or _alters(commit, prefix)
+    return None, changed
+
+
+def _begins(commit: Commit, prefix: str) -> bool:
+    names = (*commit.markers, str(commit.tag.get(TAG, "")))
+    return any(name.startswith(prefix) for name in names)
+
+
+def _alters(commit: Commit, prefix: str) -> bool:
+    return not _begins(commit, prefix) and (changes_data(commit) or commit.columns is not None)
 
 
 def changes_data(commit: Commit) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
 
+import structlog
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
@@ -17,19 +18,56 @@ from sluice.contract.evolution import Added, Dropped, Renamed, Retyped, Step, wi
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake import evolution
+from sluice_spark.lake.examined_version import OURS
+from sluice_spark.lake.foreign_commits import newest_own
 from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.sql import quote
 from sluice_spark.lake.table import LakeTable
 
+_log = structlog.get_logger("sluice.apply")
+
+_LOOKS = (1, 30, 1_000, 1 << 60)
+"""Newest commits that are looked at, until the last one of ours is among them: mostly it is the newest of all."""
 PLACE = "_sluice_place"
 """A column for the time of a statement, see `placed`."""
 
 
-def kept(lake: LakeTable, versions: Iterable[TableSchema], schema: TableSchema, columns: Columns) -> DataFrame:
-    """The rows of `lake`, which has the columns of one of the `versions` of its source table, in `columns` and with the
-    names of `schema`: a column is known by its number, whatever it is called. Raises UnsupportedChange.
+def own_rows(lake: LakeTable) -> str:
+    """In SQL, the version of `lake` whose rows are kept: the newest one, or where somebody else changed it the last one
+    before that. Raises UnsupportedChange when the log does not tell which one that is.
     """
-    present = lake.session.sql(f"SELECT * FROM {lake.expression}")
+    newest, changed = lake.recorded().version, False
+    for look in _LOOKS:
+        first = max(newest - look, -1)
+        try:
+            own, changed = newest_own(lake.commits_since(first, to=newest), prefix=OURS)
+        except UnsupportedChange:
+            break  # the log was cleaned up behind what was looked at
+        if own is not None and not changed:
+            break
+        if own is not None:
+            _log.warning("what somebody else changed in a lake table is not kept", path=lake.path, version=own)
+            # The commit that follows is based on what was found here, not on what was examined before.
+            lake.place = replace(lake.place, version=newest, seen=True)
+            return f"{lake.expression} VERSION AS OF {own}"
+        if first < 0:
+            break
+    if changed:
+        raise UnsupportedChange(
+            "somebody else changed the lake table, and its log does not say any more what rows it had before; give the "
+            "target another name, which begins a table of its own beside this one"
+        )
+    return lake.expression
+
+
+def kept(
+    lake: LakeTable, own: str, versions: Iterable[TableSchema], schema: TableSchema, columns: Columns
+) -> DataFrame:
+    """The rows of `lake` as `own_rows` has them, with the columns of one of the `versions` of its source table, in
+    `columns` and with the names of `schema`: a column is known by its number, whatever it is called. Raises
+    UnsupportedChange.
+    """
+    present = lake.session.sql(f"SELECT * FROM {own}")
     stands = _version_of(present.dtypes, versions, schema)
     if stands is None:
         # It is another table, which had the name before: that is all that they have in common.
@@ -37,7 +75,7 @@ def kept(lake: LakeTable, versions: Iterable[TableSchema], schema: TableSchema, 
     old, new = evolution.Shape(stands, tuple(present.dtypes)), evolution.Shape(schema, columns)
     wanted = evolution.values(_steps(stands, schema), old, new, with_defaults=True)
     text = evolution.selection(present.dtypes, wanted, old, new)
-    return lake.session.sql(f"SELECT {text} FROM {lake.expression}")
+    return lake.session.sql(f"SELECT {text} FROM {own}")
 
 
 def _version_of(

@@ -182,10 +182,10 @@ class LakeTable:
         if self._direct is not None:
             held.found = self._direct.search_ahead(plan, held.tables())
 
-    def commits_since(self, version: int) -> list[Commit]:
-        """Those that were examined after `version`. Raises ApplyError, UnsupportedChange."""
+    def commits_since(self, before: int, *, to: int | None = None) -> list[Commit]:
+        """Those that were examined after version `before`, or all up to `to`. Raises ApplyError, UnsupportedChange."""
         with translated_errors():
-            return [self._log.commit(number) for number in range(version + 1, self.place.version + 1)]
+            return [self._log.commit(one) for one in range(before + 1, (self.place.version if to is None else to) + 1)]
 
     def commit_plan(self, version: int, *, plan: CommitPlan, pieces: Pieces) -> None:
         """Commits `plan` with the rows of `pieces` and the marker `version`, directly where the table allows it."""

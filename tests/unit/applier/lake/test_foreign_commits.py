@@ -8,7 +8,16 @@ from hypothesis import given
 
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.examined_version import ExaminedVersion, contradiction
-from sluice_spark.lake.foreign_commits import Commit, changes_data, read_commit, shape, tag
+from sluice_spark.lake.foreign_commits import (
+    AFTER,
+    TAG,
+    Commit,
+    changes_data,
+    newest_own,
+    read_commit,
+    shape,
+    tag,
+)
 
 SECRET = "row-value-918273"
 INFO = {
@@ -112,3 +121,36 @@ def test_a_report_that_claims_more_than_the_lake_records_contradicts_it(
     reported: ExaminedVersion, found: ExaminedVersion, said: str
 ) -> None:
     assert (said in contradiction(reported, found)) if said else contradiction(reported, found) == ""
+
+
+def _own(version: int, *, after: int | None = None, marker: str = "sluice/p/7/1/m") -> Commit:
+    number = version - 1 if after is None else after
+    return Commit(version, "WRITE", changes=True, markers={marker: version}, tag={TAG: marker, AFTER: number})
+
+
+def _deleted(version: int) -> Commit:
+    return Commit(version, "DELETE", changes=True)
+
+
+def _joined(version: int) -> Commit:
+    return Commit(version, "OPTIMIZE", moves=True)
+
+
+LOGS: dict[str, tuple[list[Commit], tuple[int | None, bool]]] = {
+    "ours alone": ([_own(1), _own(2)], (2, False)),
+    "of an earlier generation": ([_own(1), _own(2, marker="sluice/p/7/0/m/snapshot")], (2, False)),
+    "files in another order": ([_own(1), _joined(2)], (1, False)),
+    "a foreign change": ([_own(1), _deleted(2)], (1, True)),
+    "behind which files were joined": ([_own(1), _deleted(2), _joined(3)], (1, True)),
+    "that came between a look and our commit": ([_own(1), _deleted(2), _own(3, after=1)], (1, True)),
+    "before a snapshot that knew of it": ([_own(1), _deleted(2), _own(3)], (3, False)),
+    "behind a log that ends before": ([_deleted(5), _joined(6)], (None, True)),
+    "on top of what is not known": ([_own(6, after=3)], (None, False)),
+    "other columns": ([_own(1), Commit(2, "CHANGE COLUMN", columns=["x"])], (1, True)),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_last_version_that_is_ours_is_found_behind_what_others_did(name: str) -> None:
+    commits, expected = LOGS[name]
+    assert newest_own(commits, prefix="sluice/") == expected
