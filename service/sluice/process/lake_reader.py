@@ -17,6 +17,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from sluice.contract.row_form import ANSWERS, LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError
 from sluice.process.child_process import end_with_parent
@@ -26,9 +28,13 @@ SILENT_SECONDS = 1800.0
 sign: one takes minutes at most, and so do changes that are not applied yet, of which apply.max_memory is the limit.
 How large a table is does not matter.
 """
+SAID_SECONDS = 30.0
+"""Between two lines of the log about an answer that is being made."""
 _END_SECONDS, _END_AT_ONCE_SECONDS = 20.0, 2.0
 """For a process to end by itself; the second when nobody waits for its answer any more."""
 _LOOK_SECONDS = 0.05
+
+_log = structlog.get_logger("verify")
 
 
 class LakeReader:
@@ -123,9 +129,10 @@ class LakeReaderProcess:
 
     def receive(self, seconds: float) -> LakeAnswer:
         """The answer to the question sent. Raises ApplyError when there is no sign of it for `seconds`, or the
-        process has ended instead. An empty line is a sign.
+        process has ended instead. An empty line is a sign, and a long wait with signs is logged.
         """
-        line = bytearray()
+        line, began = bytearray(), time.monotonic()
+        said = began
         while not line.endswith(b"\n"):
             unsent = [self._questions] if self._unsent else []
             ready, writable, _ = select.select([self._answers], unsent, [], seconds)
@@ -144,6 +151,9 @@ class LakeReaderProcess:
                     hint="its log above says why; `sluice check` checks Java, Spark and the lake",
                 )
             line += some if line else some.lstrip(b"\n")
+            if not line and (now := time.monotonic()) - said >= SAID_SECONDS:
+                _log.info("the lake is still being read", seconds=round(now - began))
+                said = now
         return LakeAnswer.decode(bytes(line))
 
     def end(self, *, at_once: bool) -> None:

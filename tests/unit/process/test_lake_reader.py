@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from sluice.contract.row_form import LakeQuestion
 from sluice.errors import ApplyError
+from sluice.process import lake_reader
 from sluice.process.lake_reader import LakeReader, LakeReaderProcess
 
 _ANSWERING = """
@@ -144,3 +146,13 @@ def test_an_interrupt_ends_the_wait_for_a_process_that_ignores_its_end() -> None
         assert command.stdout.readline() == b"asked\n"
         command.send_signal(signal.SIGINT)
         assert command.wait(timeout=20) == -signal.SIGINT
+
+
+def test_a_long_wait_for_an_answer_that_is_being_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_reader, "SAID_SECONDS", 1.0)
+    with capture_logs() as said, LakeReader(lambda: _started(_SLOW)) as lake:
+        assert lake.ask(_QUESTION)().delta_version == 7
+    assert {one["event"] for one in said} == {"the lake is still being read"}
+    seconds = [one["seconds"] for one in said]
+    assert 1 <= len(seconds) <= 4
+    assert seconds == sorted(seconds)
