@@ -6,7 +6,7 @@ name. Engines are imported when they are asked for.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ class AsOf:
         self._options = dict(options)
         self._gone = gone
         self._open: dict[str, DeltaTable] = {}
+        self._unread: BoundaryExpired | VersionMissing | None = None
         self._lock = threading.Lock()
 
     @property
@@ -47,9 +48,11 @@ class AsOf:
         """The tables of the boundary."""
         return self.boundary.tables
 
-    def require_offered(self) -> None:
-        """Raises BoundaryExpired when the boundary is not offered any more. For whoever sees an engine fail."""
-        gone = self._gone()
+    def require_readable(self) -> None:
+        """Raises BoundaryExpired when the boundary is not offered any more, VersionMissing when a view of a table could
+        not be read to its end. For whoever sees an engine fail: engines say in their own words what failed, or nothing.
+        """
+        gone = self._gone() or self._unread
         if gone is not None:
             raise gone
 
@@ -83,6 +86,19 @@ class AsOf:
             return self.scan(name, columns=columns, where=where).read_all()
         except (OSError, pa.ArrowException, DeltaError) as error:
             raise self._why(self.boundary.named(name), error) from error
+
+    def batches(self, name: str) -> pa.RecordBatchReader:
+        """As `scan`, for an engine that reads at its own time: `require_readable` knows what failed then."""
+        rows = self.scan(name)
+
+        def each() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from rows
+            except (OSError, pa.ArrowException, DeltaError) as error:
+                self._unread = self._why(self.boundary.named(name), error)
+                raise self._unread from error
+
+        return pa.RecordBatchReader.from_batches(rows.schema, each())
 
     def polars(self, name: str, *, columns: Sequence[str] | None = None, where: str | None = None) -> Any:
         """The rows as a DataFrame of Polars. Raises LibraryMissing."""

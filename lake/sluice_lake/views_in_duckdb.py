@@ -22,7 +22,7 @@ class Rows:
         self._name = name
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return self._as_of.scan(self._name).__arrow_c_stream__(requested_schema)
+        return self._as_of.batches(self._name).__arrow_c_stream__(requested_schema)
 
 
 def register(

@@ -51,7 +51,9 @@ def finish(options: ApplyOptions, store: ObjectStore, session: SparkSession, *, 
 def made(options: ApplyOptions, store: ObjectStore, session: SparkSession) -> dict[str, Any]:
     """What was made. Raises ApplyError for a table that is not there as a whole."""
     log = newest_log(store).read()
-    rows = sorted(log.tables.values() if log is not None else (), key=lambda row: row.title)
+    # A table that is detached there was asked for by nobody: one that came later has its name.
+    known = [row for row in (log.tables.values() if log is not None else ()) if row.state is not State.DETACHED]
+    rows = sorted(known, key=lambda row: row.title)
     for row in rows:
         if row.state != State.LIVE or row.complete_through_lsn < options.last_lsn:
             raise ApplyError(f"{row.title} was not made: it is {row.state}; {row.reason}", hint=_AGAIN)

@@ -16,6 +16,7 @@ from sluice.errors import ServiceError
 from sluice.store.opening import open_store
 from sluice_spark.applier import Applier
 from sluice_spark.options import ApplyOptions
+from sluice_spark.telemetry import ApplyTelemetry
 from tests.spark.changes import Manifest
 from tests.spark.lake import rows_in
 
@@ -82,12 +83,14 @@ class Running:
 
     stop: threading.Event
     ended: list[str]
+    telemetry: ApplyTelemetry
 
 
 @contextmanager
 def running(pipeline: Pipeline, **options: object) -> Iterator[Running]:
-    work = Running(threading.Event(), [])
-    applier = Applier(pipeline.options(once=False, **options), pipeline.store, pipeline.spark, stop=work.stop)
+    chosen = pipeline.options(once=False, **options)
+    work = Running(threading.Event(), [], ApplyTelemetry(chosen))
+    applier = Applier(chosen, pipeline.store, pipeline.spark, stop=work.stop, telemetry=work.telemetry)
 
     def run() -> None:
         try:

@@ -1,5 +1,6 @@
 """Lake tables have names in a Hive metastore, whatever becomes of the metastore."""
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +17,7 @@ from sluice_spark.catalog.columns import columns_of
 from sluice_spark.catalog.entries import Entry, Found
 from sluice_spark.catalog.hive import HiveCatalog
 from tests.spark.changes import TEXT, Change, column
-from tests.spark.conftest import Pipeline, running
+from tests.spark.conftest import Pipeline, Running, running
 from tests.spark.model import SCHEMA
 from tests.spark.processes import SMALL_JVM, run_applier
 from tests.support.extent import slow
@@ -63,6 +64,14 @@ def _failing(table: AppliedTable) -> str:
     return table.maintenance.failing.get(CATALOG, "")
 
 
+def _counted(work: Running, state: str) -> float:
+    """What the metric of names says."""
+    found = re.search(
+        rf'^sluice_apply_catalog_tables{{.*state="{state}"}} (.+)$', work.telemetry.metrics.render().decode(), re.M
+    )
+    return float(found[1]) if found else 0.0
+
+
 def test_a_table_is_read_by_its_name_after_its_first_version(pipeline: Pipeline, server: Metastore) -> None:
     _begin(pipeline)
     table = pipeline.apply(catalog=_catalog(server.uri, "first.{schema}_{target}")).tables[ID]
@@ -91,9 +100,13 @@ def test_commits_go_on_while_the_metastore_is_silent_and_it_learns_the_name_late
         wait_until(lambda: "does not answer" in _failing(pipeline.reported()[ID]), what="it is reported")
         assert pipeline.reported()[ID].state == "live"
         assert hive.find("later.items") is None
+        wait_until(lambda: _counted(work, "failing") != 0, what="it is counted")
+        assert (_counted(work, "registered"), _counted(work, "failing")) == (0, 1)
         door.open()
         wait_until(lambda: hive.find("later.items") is not None, what="it has its name")
         wait_until(lambda: not _failing(pipeline.reported()[ID]), what="that is reported")
+        wait_until(lambda: _counted(work, "failing") == 0, what="that is counted")
+        assert _counted(work, "registered") == 1
     assert not work.ended
 
 

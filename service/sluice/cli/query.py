@@ -73,7 +73,7 @@ def _answer(found: "AsOf", statement: str) -> Any:
         if answer is not None:
             return answer.to_arrow_table()
     except duckdb.Error as error:
-        found.require_offered()  # what it needs may have gone meanwhile, and DuckDB only knows that a read failed
+        found.require_readable()  # what it needs may have gone meanwhile, and DuckDB only knows that a read failed
         _refused(error)
     raise UsageError(
         "the statement returns no rows", hint="`sluice query` takes statements that return rows, such as SELECT"

@@ -144,8 +144,9 @@ class Registrar:
             self._next_check = float("inf")
             return self._forget()
         items = list(self._items(self._wanted))
-        failing = sum(CATALOG in item.known.progress.maintenance.failing for item in items)
-        self._counted(sum(item.known.registered is not None for item in items) - failing, failing)
+        failing = {item.key for item in items if CATALOG in item.known.progress.maintenance.failing}
+        registered = [item for item in items if item.known.registered is not None and item.key not in failing]
+        self._counted(len(registered), len(failing))
         if self._running is None and self._away.due(now) and not self._stopped.is_set():
             due = [item for item in items if item.known.is_due(item.place, now)]
             if due:

@@ -1,0 +1,38 @@
+"""What a replay says that it made, when the tables are as they stand in its own log."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.contract import keys
+from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.table_state import State
+from sluice.errors import ApplyError
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
+from sluice_spark import replayed
+from sluice_spark.options import ApplyOptions
+
+OPTIONS = ApplyOptions("shop", "file:///spool", "file:///lake", last_seq=9, last_lsn=90)
+NO_SPARK: Any = None
+"""Asked only for the rows of a table that was made."""
+
+
+def _store(folder: Path, state: State) -> ObjectStore:
+    """Of a replay whose log has one table, which comes to `state` at its end."""
+    store = open_store(folder.as_uri(), prefix="shop/", options={})
+    row = AppliedTable("7", "public", "t", "public/t", "mirror", 1, state, through_seq=3, complete_through_lsn=30)
+    store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"7": row}).encode())
+    return store
+
+
+def test_a_table_that_was_dropped_before_the_position_is_not_waited_for(tmp_path: Path) -> None:
+    """It is in the log when another table has its name now, which is the one that was asked for."""
+    assert replayed.made(OPTIONS, _store(tmp_path, State.DETACHED), NO_SPARK)["tables"] == []
+
+
+@pytest.mark.parametrize("state", [State.LIVE, State.STALE, State.QUARANTINED, State.SNAPSHOT])
+def test_a_table_that_did_not_come_to_the_position_is_named(tmp_path: Path, state: State) -> None:
+    with pytest.raises(ApplyError, match=r"public\.t was not made"):
+        replayed.made(OPTIONS, _store(tmp_path, state), NO_SPARK)

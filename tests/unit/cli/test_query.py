@@ -1,0 +1,56 @@
+"""Files that somebody removed from the lake: whoever reads hears which table lacks them, by whichever way."""
+
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from sluice.contract import boundary as stated
+from sluice.contract.applied import time_text
+from sluice.contract.boundary import BoundaryTable, LakeBoundary
+from sluice.errors import ManifestCorrupt
+from sluice_lake import Lake, VersionMissing
+from tests.unit.cli.conftest import Sluice
+
+AT = time_text(1_800_000_000.0)
+
+
+def _lake(folder: Path) -> Path:
+    """Of one table of two files, of which one is not there any more."""
+    lake, marker = folder / "lake", CommitProperties(app_transactions=[Transaction("m", 1)])
+    for _ in range(2):
+        write_deltalake(str(lake / "t"), pa.table({"id": [1]}), mode="append", commit_properties=marker)
+    next((lake / "t").glob("*.parquet")).unlink()
+    tables = (BoundaryTable("public", "t", "t", 1, "m", 1),)
+    made = LakeBoundary(1, "shop", "m", "0/10", 1, AT, AT, AT, 3600.0, tables, {})
+    path = lake / stated.key("shop", 1)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(made.encode())
+    return lake
+
+
+def test_a_missing_file_is_named_with_its_table_by_arrow_and_behind_a_view(tmp_path: Path) -> None:
+    now = Lake(str(_lake(tmp_path))).as_of()
+    with pytest.raises(VersionMissing, match=r"version 1 of the lake table public\.t cannot be read"):
+        now.arrow("t")
+    connection = now.duckdb()
+    now.require_readable()
+    with pytest.raises(duckdb.Error):
+        connection.execute("SELECT * FROM t").fetchall()
+    with pytest.raises(VersionMissing, match=r"version 1 of the lake table public\.t cannot be read"):
+        now.require_readable()
+
+
+def test_the_command_says_that_a_file_is_missing_and_does_not_blame_the_statement(
+    tmp_path: Path, sluice: Sluice
+) -> None:
+    lake = _lake(tmp_path)
+    (tmp_path / "sluice.yaml").write_text(
+        f"version: 1\npipeline: shop\nsource: {{dsn: 'postgresql://nobody@127.0.0.1:1/none'}}\n"
+        f"spool: {{uri: '{(tmp_path / 'spool').as_uri()}'}}\nlake: {{uri: '{lake.as_uri()}'}}\n"
+    )
+    answer = sluice("query", "SELECT * FROM t", cwd=tmp_path)
+    assert "version 1 of the lake table public.t cannot be read" in answer.stderr, answer.stderr
+    assert (answer.returncode, answer.stdout) == (ManifestCorrupt.exit_code, "")
