@@ -19,6 +19,8 @@ FIRST       ?= 1
 MINUTES     ?= 0
 GIGABYTES   ?= 20
 WAYS_SEEDS  ?= 2
+# Writes that are waited for and read while everything is killed.
+LOOPS       ?= 100000
 MAJORS      ?= 14 15 16 17 18 19
 # uv makes the lock and nothing else; it lives in an environment of its own.
 UV          := build/lock/bin/uv
@@ -178,7 +180,7 @@ images: ## Build the images with a container engine; CONTAINERS=podman names ano
 	done
 
 chaos: jars ## Test with processes killed and stages that fail, then tell SEEDS=20 stories of chaos, for MINUTES=60 at most
-	CHAOS=full WAYS_SEEDS=$(WAYS_SEEDS) $(BIN)/python -m pytest tests/chaos $(CHAOTIC) $(PYTEST_ARGS)
+	CHAOS=full WAYS_SEEDS=$(WAYS_SEEDS) LOOPS=$(LOOPS) $(BIN)/python -m pytest tests/chaos $(CHAOTIC) $(PYTEST_ARGS)
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
 
 chaos-seeds: jars ## Only the stories; SEED=123 repeats one

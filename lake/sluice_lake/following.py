@@ -45,7 +45,7 @@ class Following:
             return []
         if not self.each:
             return [newest]
-        offered = [one for one in lake.boundaries() if one.manifest == newest.manifest]
+        offered = [one for one in lake.boundaries(after=seen) if one.manifest == newest.manifest]
         found = []
         for one in offered:
             if one.number >= seen + self.every:

@@ -63,9 +63,10 @@ class Lake:
         """The pipelines that have published boundaries here."""
         return self._objects.below(FOLDER)[0]
 
-    def boundaries(self) -> list[Boundary]:
-        """The boundaries that can be read now, oldest first."""
-        return [boundary for boundary in self._each(self._numbers()) if boundary is not None]
+    def boundaries(self, *, after: int = 0) -> list[Boundary]:
+        """The boundaries that can be read now, oldest first; only those with a number above `after`."""
+        numbers = [number for number in self._numbers() if number > after]
+        return [boundary for boundary in self._each(numbers) if boundary is not None]
 
     def newest(self) -> Boundary:
         """The newest boundary. Raises NoBoundary."""

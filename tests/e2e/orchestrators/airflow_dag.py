@@ -12,7 +12,8 @@ from sluice_lake.airflow import BoundaryTrigger
 
 LAKE, SEEN = os.environ["THE_LAKE"], Path(os.environ["SEEN"])
 
-orders = Asset("orders", watchers=[AssetWatcher(name="boundary", trigger=BoundaryTrigger(LAKE, poll_seconds=0.5))])
+trigger = BoundaryTrigger(LAKE, poll_seconds=0.5, each=os.environ.get("EACH") == "1")
+orders = Asset("orders", watchers=[AssetWatcher(name="boundary", trigger=trigger)])
 
 with DAG("orders", schedule=[orders], catchup=False, is_paused_upon_creation=False):
 

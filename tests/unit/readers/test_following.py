@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.contract import boundary as stated
 from sluice_lake import Boundary, Lake, UnusableArgument
 from sluice_lake.following import Following, cursor_of, described
 from tests.unit.readers.test_lake import _publish
@@ -47,6 +48,17 @@ def test_a_boundary_that_expired_is_passed_by(tmp_path: Path) -> None:
     for number in (4, 5):
         _publish(tmp_path, number, number * 10)
     assert _numbers(Following(each=True).due(lake, cursor)) == [4, 5]
+
+
+def test_what_was_handed_out_is_not_read_again(tmp_path: Path) -> None:
+    """An hour of boundaries is thousands of objects, and somebody asks every few seconds."""
+    lake = Lake(tmp_path.as_uri(), pipeline="shop")
+    for number in (1, 2, 3):
+        _publish(tmp_path, number, number * 10)
+    cursor = cursor_of(lake.newest())
+    (tmp_path / stated.key("shop", 1)).write_bytes(b"not to be read")
+    _publish(tmp_path, 4, 40)
+    assert _numbers(Following(each=True).due(lake, cursor)) == [4]
 
 
 def test_the_numbers_of_another_manifest_say_nothing(tmp_path: Path) -> None:
