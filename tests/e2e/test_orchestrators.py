@@ -9,6 +9,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ ENVIRONMENT = ROOT / "build" / "orchestrators"
 HERE = Path(__file__).parent / "orchestrators"
 BEGAN = 1_800_000_000.0
 PATIENCE_SECONDS = 900.0
+ANOTHER_SECONDS = 60.0
+"""Until another boundary comes, when the newest has no run."""
 STOP_SECONDS = 60.0
 
 pytestmark = [
@@ -194,10 +197,33 @@ def test_a_trigger_of_airflow_fires_for_each_new_boundary_and_keeps_its_place(tm
 
 @pytest.mark.parametrize("each", ["0", "1"])
 def test_a_dag_of_airflow_runs_its_task_at_the_boundaries_that_came(tmp_path: Path, each: str) -> None:
-    """All of Airflow: the scheduler begins runs by the events of the trigger, and a worker runs their task."""
+    """All of Airflow: the scheduler begins runs by the events of the trigger, and a worker runs their task. An event
+    that comes while the scheduler begins a run is part of the next run: it waits for another event.
+    """
     lake = _Lake(tmp_path)
     variables = _airflow(lake, tmp_path, EACH=each)
-    wanted = _go_on_after_a_restart(lake, tmp_path, "airflow", "standalone", **variables)
-    if each == "0":
-        del wanted[2]  # the newest boundary alone, once it looks again
-    assert sorted(lake.runs(), key=lambda run: run["rows"]) == wanted
+    wanted = [lake.write()]
+    with _running(lake, tmp_path, "airflow", "standalone", **variables) as process:
+        _wait(lake.runs, process, tmp_path, wanted)
+        wanted.append(lake.write())
+        _wait(lake.runs, process, tmp_path, wanted)
+    wanted += [lake.write(), lake.write()]
+
+    def came() -> bool:
+        """With each, all of them; else the newest, which may be later by then."""
+        seen = lake.runs()
+        return all(run in seen for run in wanted) if each == "1" else seen[-1]["rows"] >= wanted[-1]["rows"]
+
+    later: list[dict[str, Any]] = []
+    with _running(lake, tmp_path, "airflow", "standalone", **variables) as process:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not came():
+            assert process.poll() is None, (tmp_path / "log").read_text(errors="replace")[-4000:]
+            assert time.monotonic() < until, (tmp_path / "log").read_text(errors="replace")[-6000:]
+            with suppress(AssertionError):
+                wait_until(came, what="a run", timeout=ANOTHER_SECONDS)
+                break
+            later.append(lake.write())
+    seen = lake.runs()
+    assert [run for run in wanted[:2] if run not in seen] == []
+    assert [run for run in seen if run not in [*wanted, *later]] == [], "a task read another boundary than it was given"
