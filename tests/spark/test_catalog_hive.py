@@ -67,7 +67,9 @@ def _failing(table: AppliedTable) -> str:
 def _counted(work: Running, state: str) -> float:
     """What the metric of names says."""
     found = re.search(
-        rf'^sluice_apply_catalog_tables{{.*state="{state}"}} (.+)$', work.telemetry.metrics.render().decode(), re.M
+        rf'^sluice_apply_catalog_tables{{.*state="{state}"}} (.+)$',
+        work.telemetry.metrics.render().decode(),
+        re.MULTILINE,
     )
     return float(found[1]) if found else 0.0
 
