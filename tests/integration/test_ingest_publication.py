@@ -149,7 +149,7 @@ def test_what_was_prepared_around_the_loss_neither_blocks_its_gid_nor_the_stream
     database.execute("COMMIT PREPARED 'ends'", _prepare("between", 5))
     _create_and_write(pipeline, 6)
     with pytest.raises(
-        SourceRefused, match=r"1 transactions were prepared while publication .* did not exist.*'between'"
+        SourceRefused, match=r"1 transaction was prepared while publication .* did not exist.*'between'"
     ):
         pipeline.run(**two_phase)
     database.execute("COMMIT PREPARED 'between'")

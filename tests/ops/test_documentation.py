@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.contract import consumer, keys
 from tests.support import markdown
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,14 @@ def test_every_guarantee_names_tests_that_exist() -> None:
     assert [row for row in rows if not PROOF.search(row)] == []
     missing = [f"{path}::{test}" for path, test in PROOF.findall(GUARANTEES) if f"def {test}(" not in _source(path)]
     assert missing == []
+
+
+def test_the_page_on_backups_names_every_folder_of_a_spool() -> None:
+    text = read(ROOT / "docs" / "operations" / "backup.md")
+    of_keys = [value for name, value in vars(keys).items() if name.isupper() and isinstance(value, str)]
+    folders = {f"{key.partition('/')[0]}/" for key in (*of_keys, consumer.FOLDER) if "/" in key}
+    assert folders >= {"manifest/", "apply/", "consumers/"}
+    assert {folder for folder in folders if f"`{folder}`" not in text} == set()
 
 
 def _source(path: str) -> str:

@@ -4,7 +4,9 @@ import ast
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -28,6 +30,9 @@ REMOVED = (
     "|law [0-9]+|failures[.]md|design[.]md"
 )
 """Words that the glossary replaced, alone or as part of a name: snapshot, problem, fix, prune."""
+SEVERAL = re.compile(
+    " (more )?(tables|pipelines|segments|partitions|transactions|objects|entries|rows|columns|findings|requests) "
+)
 NOT_OURS = (
     "LICENSE",
     "CHANGELOG.md",
@@ -120,3 +125,24 @@ def test_pytest_collects_tests_of_the_service_without_importing_pyspark() -> Non
     command = [sys.executable, "-c", program, *options]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_one_is_one_of_a_thing_wherever_people_are_shown_a_number() -> None:
+    """Who counts for people does it by `counted`. What is malformed on the wire is no case of it."""
+    wrong = []
+    for name, path in _modules(PACKAGES["sluice"]).items():
+        if not name.startswith(("sluice.protocol.", "sluice.ingest.encode.")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                wrong += [f"{name}: {found}" for found in _uncounted(node)]
+    assert wrong == []
+
+
+def _uncounted(node: ast.AST) -> list[str]:
+    """Words for several right behind a value in a text."""
+    pairs = pairwise(node.values) if isinstance(node, ast.JoinedStr) else ()
+    words = [text.value for value, text in pairs if _is_text(text) and "counted(" not in ast.unparse(value)]
+    return [str(word) for word in words if SEVERAL.match(str(word))]
+
+
+def _is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant)

@@ -11,6 +11,7 @@ import click
 from sluice.cli import lake_reading, output, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.errors import UsageError
+from sluice.printable import counted
 
 if TYPE_CHECKING:
     import duckdb
@@ -145,7 +146,10 @@ def _as_table(invocation: Invocation, answer: Any) -> None:
     shown = [["" if value is None else str(value) for value in row.values()] for row in rows]
     invocation.console().print(output.table("", answer.column_names, shown))
     if answer.num_rows > SHOWN:
-        click.echo(f"{answer.num_rows - SHOWN:,} more rows are not shown; -o csv has them all", err=True)
+        click.echo(
+            f"{counted(answer.num_rows - SHOWN, 'more row is', 'more rows are')} not shown; -o csv has them all",
+            err=True,
+        )
 
 
 def _as_csv(_: Invocation, answer: Any) -> None:

@@ -8,7 +8,7 @@ import click
 
 from sluice.cli import output, table_names, wiring
 from sluice.cli.invocation import Invocation, common
-from sluice.printable import one_line
+from sluice.printable import counted, one_line
 
 if TYPE_CHECKING:
     from sluice.manifest.values import PipelineState
@@ -48,7 +48,7 @@ def rebuild(invocation: Invocation, tables: tuple[str, ...], yes: bool) -> None:
         plan = rebuilding.plan(store, state, state.tables[table_id])
         click.echo(
             one_line(
-                f"{name}: {plan.segments:,} segments, {output.amount(plan.bytes)}, "
+                f"{name}: {counted(plan.segments, 'segment')}, {output.amount(plan.bytes)}, "
                 f"of the entries {plan.first_seq} to {plan.last_seq}"
             )
         )

@@ -199,11 +199,13 @@ def _concluded(verdicts: "Sequence[Comparison]", *, named: bool) -> int:
     different = [verdict.name for verdict in verdicts if verdict.outcome == DIFFERENT]
     if different:
         raise VerificationFailed(
-            f"{len(different)} of {len(verdicts)} tables differ from the source: {', '.join(different[:10])}",
+            f"rows differ from the source in {counted(len(different), 'table')} of {len(verdicts)}: "
+            f"{', '.join(different[:10])}",
             hint="`sluice verify --repair` reads again the rows that differ; `sluice resync` reads whole tables",
         )
     skipped = [verdict for verdict in verdicts if verdict.outcome == NOT_COMPARED]
-    click.echo(f"{len(verdicts) - len(skipped)} tables are equal, {len(skipped)} were not compared", err=True)
+    equal = counted(len(verdicts) - len(skipped), "table is", "tables are")
+    click.echo(f"{equal} equal, {counted(len(skipped), 'was', 'were')} not compared", err=True)
     later = [verdict.name for verdict in skipped if verdict.passing]
     # Not raised: with --json the answer is the command's one document.
     if later:

@@ -470,7 +470,8 @@ def _comparisons(facts: Facts) -> Iterator[Problem]:
         "verify.different",
         "critical",
         different,
-        f"a comparison found that rows of the lake differ from the source: {count:,} in {len(different):,} tables",
+        f"a comparison found that the lake differs from the source: {counted(count, 'row')} in "
+        f"{counted(len(different), 'table')}",
     )
     late = [one for one in facts.comparisons if one.late_at is not None and one.late_at < facts.now]
     why = next((f"; {one.reason}" for one in late if one.reason), "")

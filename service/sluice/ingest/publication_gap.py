@@ -17,6 +17,7 @@ from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.lsn import show
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.values import PipelineState
+from sluice.printable import counted
 from sluice.source.publication import changed_since_decoded, require_publication
 from sluice.source.sessions import Connection
 from sluice.source.slot_facts import prepared_transactions
@@ -55,8 +56,8 @@ class PublicationGap:
         unseen = sorted(gid for gid, xid in self.prepared if (gid, xid) not in seen)
         if unseen:
             raise SourceRefused(
-                f"{len(unseen)} transactions were prepared while publication {publication} did not exist, "
-                f"and the server does not send their rows: {unseen[:5]}",
+                f"{counted(len(unseen), 'transaction was', 'transactions were')} prepared "
+                f"while publication {publication} did not exist, and the server does not send the rows: {unseen[:5]}",
                 hint="end them with COMMIT PREPARED or ROLLBACK PREPARED, then start again",
             )
 

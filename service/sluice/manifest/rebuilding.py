@@ -85,7 +85,7 @@ def _require_objects(store: ObjectStore, table: TableState, segments: Mapping[st
     ]
     if missing:
         raise UsageError(
-            f"{len(missing)} of the {len(segments)} segments of {name} are not in the spool any more, {missing[0]} "
+            f"segments of {name} are not in the spool any more, {len(missing)} of {len(segments)}: {missing[0]} "
             "is the first",
             hint=_ANEW.format(table=name),
         )

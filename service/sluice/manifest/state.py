@@ -129,7 +129,9 @@ def _check_link(state: PipelineState, entry: Entry) -> None:
     may_move = isinstance(entry.body, MOVING) or (isinstance(entry.body, Opened) and entry.body.lost is not None)
     if entry.through_lsn != entry.from_lsn and not (may_move or state.opened is None):
         kinds = " and ".join(kind.kind for kind in MOVING)
-        raise corrupt(entry.seq, f"of kind {entry.body.kind} moves the position, which only {kinds} entries may")
+        raise corrupt(
+            entry.seq, f"of kind {entry.body.kind} moves the position, which only entries of kind {kinds} may"
+        )
 
 
 def check_positions(entry: Entry, *, after: int) -> None:

@@ -19,6 +19,7 @@ from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import ManifestCorrupt, ObjectMissing, UsageError
 from sluice.manifest.reader import read_entries
 from sluice.manifest.values import TableState
+from sluice.printable import counted
 from sluice.store.base import ObjectStore
 from sluice.tables.messages import TABLE_ID as MESSAGES
 
@@ -78,7 +79,10 @@ def versions_of(store: ObjectStore, table: TableState, key: Sequence[str], *, af
         )
     if len(columns) != len(key):
         names = ", ".join(column.name for column in columns)
-        raise UsageError(f"the key has {len(columns)} columns ({names}), and {len(key)} were given")
+        raise UsageError(
+            f"the key has {counted(len(columns), 'column')} ({names}), and "
+            f"{counted(len(key), 'value was', 'values were')} given"
+        )
     wanted = dict(zip((column.attnum for column in columns), key, strict=True))
     for entry, _ in read_entries(store, after_seq=after_seq):
         yield from _in_entry(store, entry, table, wanted)

@@ -20,6 +20,7 @@ from sluice.manifest.reader import identity
 from sluice.manifest.rebuilding import Rebuild
 from sluice.manifest.replaying import Moment
 from sluice.manifest.values import TableState
+from sluice.printable import counted
 from sluice.store.base import ObjectStore
 
 TargetsOf = Callable[[str], tuple[LakeTarget, ...]]
@@ -102,7 +103,8 @@ def _begun(lake: ObjectStore, record: Replay) -> Replay | None:
     if _what(found) == _what(record):
         return found
     raise UsageError(
-        f"the lake holds another replay, of {len(found.tables)} tables of {found.pipeline} as of {show(found.lsn)}",
+        f"the lake holds another replay, of {counted(len(found.tables), 'table')} of {found.pipeline} "
+        f"as of {show(found.lsn)}",
         hint="the same position, tables and targets go on with it; another replay needs another address",
     )
 

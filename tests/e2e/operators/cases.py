@@ -113,7 +113,7 @@ CASES = (
     _case(RUNNING, "views --engine databricks public.ints public.texts", says="VERSION AS OF", slow=True),
     _case(RUNNING, "blame public.ints 1", says="in the spool"),
     _case(RUNNING, "blame public.ints", 2, says="Missing argument", forms=False),
-    _case(RUNNING, "blame public.ints 1 2", 2, says="were given", slow=True),
+    _case(RUNNING, "blame public.ints 1 2", 2, says="2 values were given", slow=True),
     _case(RUNNING, "plan", says="without a change"),
     _case(RUNNING, "plan public.ints public.wide", says="public.wide", slow=True),
     _case(RUNNING, "plan public.ints", says="public.ints", slow=True),

@@ -23,6 +23,7 @@ from sluice.contract.chunks import ENDLESS, BlockRange
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
+from sluice.printable import counted
 from sluice.protocol.copy_rows import CopyPayloads
 from sluice.quoting import quote_identifier, quote_literal, quote_qualified
 from sluice.source.catalog import Catalog
@@ -238,7 +239,8 @@ def read_rows(
     is_all = blocks is None or (blocks.is_whole and blocks.relation == str(facts.oid))
     if is_all and rows == 0 and facts.estimated_rows > 0 and not facts.row_filter and not accept_empty:
         raise SnapshotRaced(
-            f"{facts.qualified_name} read as empty, but has about {facts.estimated_rows} rows by its statistics"
+            f"{facts.qualified_name} read as empty, but has about "
+            f"{counted(facts.estimated_rows, 'row')} by its statistics"
         )
 
 

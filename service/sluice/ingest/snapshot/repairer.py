@@ -70,7 +70,9 @@ class Repairer:
             faults.point("repair.begun")
             width = len(state.schemas[state.schema_version].key_columns)
             if not wanted or any(len(key) != width for key in wanted):
-                raise UsageError(f"a key of {schema_name}.{table_name} has {width} columns", hint="verify it again")
+                raise UsageError(
+                    f"the request names keys that are none of {schema_name}.{table_name}", hint="verify it again"
+                )
             facts = self._facts(state)
             try:
                 with closing(SnapshotHolder.open(self._options)) as holder:

@@ -204,8 +204,8 @@ class _Examination:
         leaves = [facts.qualified_name for facts in published if facts.is_partition]
         if leaves and not publication.via_root:
             seen = (
-                f"publish_via_partition_root is false: {len(leaves)} partitions ({', '.join(leaves[:3])}, "
-                "...) become tables of their own in the lake"
+                "publish_via_partition_root is false, and partitions become tables of their own in the lake, "
+                f"{len(leaves)} of them: {', '.join(leaves[:3])}{', ...' if len(leaves) > 3 else ''}"
             )
             fix = f"ALTER PUBLICATION {quoted} SET (publish_via_partition_root = true);"
             yield Finding(

@@ -23,6 +23,7 @@ from sluice.ingest.snapshot.repair_rows import Key, read_again
 from sluice.manifest.values import TableState
 from sluice.operate.compare.comparing import Comparing, Comparison
 from sluice.operate.compare.repairing import await_done, keys_wanted
+from sluice.printable import counted
 from sluice.source.sessions import KnownSource
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.base import ObjectStore
@@ -50,7 +51,7 @@ def close_gap(
         wanted = keys_wanted(verdict, len(schema.key_columns)) if verdict.difference else []
         if len(wanted) > MOST_ROWS:
             raise VerificationFailed(
-                f"{len(wanted)} rows of {verdict.name} differ, which is too many to read by their keys",
+                f"{counted(len(wanted), 'row')} of {verdict.name} differ, which is too many to read by their keys",
                 hint=f"`sluice resync {verdict.source_name}` takes a new snapshot",
             )
         began = time.time_ns()
@@ -96,7 +97,9 @@ def _stored(
 ) -> Segment:
     file = read_again(options, schema, facts, holder, wanted)
     if file.stats.rows > len(wanted):  # fewer, where two spellings mean one key
-        raise SourceError(f"{len(wanted)} keys of {schema.qualified_name} gave {file.stats.rows} rows")
+        raise SourceError(
+            f"{counted(len(wanted), 'key')} of {schema.qualified_name} gave {counted(file.stats.rows, 'row')}"
+        )
     store.put(key, file.data)
     return file.segment(key, schema)
 

@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from sluice.health.endpoint import Answer
+from sluice.printable import counted
 
 _STYLE = """
 :root { color-scheme: light dark; --good: #1a7f37; --bad: #b42318; --line: #8884; }
@@ -45,7 +46,8 @@ def page(status: Mapping[str, Any]) -> Answer:
     text = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">'
         '<meta name="viewport" content="width=device-width"><title>'
-        f"Sluice: {len(status['pipelines'])} pipelines, {escape(status['state'])}</title><style>{_STYLE}</style></head>"
+        f"Sluice: {counted(len(status['pipelines']), 'pipeline')}, "
+        f"{escape(status['state'])}</title><style>{_STYLE}</style></head>"
         f'<body><h1>Fleet: <span class="{escape(status["state"])}">{escape(status["state"])}</span></h1>'
         f"<p>The applier of all pipelines {applier}. The same facts: "
         '<a href="status">/status</a>; numbers over time: <a href="metrics">/metrics</a>.</p>'
