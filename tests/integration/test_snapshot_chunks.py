@@ -18,7 +18,7 @@ from tests.support import type_matrix
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.oracle import Spool
-from tests.support.source_setup import since
+from tests.support.source_setup import detach_half_way, since
 
 CHUNKS: dict[str, Any] = {
     "watch_interval_s": 0.2,
@@ -300,6 +300,23 @@ def test_partitions_are_read_in_parts_by_several_connections(pipeline: IngestPip
     assert pipeline.table("public.p").generation == 1
     chunks = chunks_of(pipeline, "public.p")
     assert len(chunks[0].relations) == 4
+    assert_equal(pipeline, tmp_path)
+
+
+def test_a_partition_whose_detachment_was_cancelled_half_way_is_in_no_chunk(
+    pipeline: IngestPipeline, tmp_path: Path
+) -> None:
+    """Who reads the root does not see its rows, and who reads leaf by leaf may not either."""
+    pipeline.database.execute(
+        "CREATE TABLE p (id int PRIMARY KEY, pad text) PARTITION BY RANGE (id)",
+        f"CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO ({ROWS})",
+        f"CREATE TABLE p2 PARTITION OF p FOR VALUES FROM ({ROWS}) TO ({2 * ROWS})",
+        f"INSERT INTO p SELECT i, repeat('x', 40) FROM generate_series(0, {2 * ROWS - 1}) i",
+    )
+    detach_half_way(pipeline.database, "p", "p1")
+    publish(pipeline, "p")
+    pipeline.run(**CHUNKS)
+    assert len(chunks_of(pipeline, "public.p")) > 1
     assert_equal(pipeline, tmp_path)
 
 

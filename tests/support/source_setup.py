@@ -2,6 +2,7 @@
 
 from contextlib import closing
 
+import psycopg
 import pytest
 
 from sluice.source.sessions import KnownSource, SourceOptions, open_query
@@ -36,3 +37,15 @@ def since(database: Database, major: int, feature: str) -> None:
 def server_major(database: Database) -> int:
     with database.connect() as connection:
         return connection.info.server_version // 10000
+
+
+def detach_half_way(database: Database, root: str, leaf: str) -> None:
+    """Leaves `leaf` as DETACH ... CONCURRENTLY does that is cancelled while it waits: no query of `root` reads it."""
+    with database.connect() as reader, database.connect() as detaching:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute(f"SELECT count(*) FROM {root}".encode())
+        detaching.execute("SET statement_timeout = '1s'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            detaching.execute(f"ALTER TABLE {root} DETACH PARTITION {leaf} CONCURRENTLY".encode())
+        reader.execute("ROLLBACK")
+        assert reader.execute("SELECT count(*) FROM pg_inherits WHERE inhdetachpending").fetchone() == (1,)
