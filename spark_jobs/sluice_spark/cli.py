@@ -182,9 +182,7 @@ def _served(telemetry: ApplyTelemetry, options: ApplyOptions, store: ObjectStore
         try:
             served.enter_context(telemetry.served(options.listen))
         except CannotListen:
-            lease = Lease(store, seconds=options.lease_seconds)
-            lease.acquire()
-            lease.release()
+            Lease(store, seconds=options.lease_seconds).require_free()
             raise
         yield
 

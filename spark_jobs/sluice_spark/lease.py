@@ -69,20 +69,24 @@ class Lease:
         self._lock = threading.Lock()
 
     def acquire(self) -> None:
-        """Takes the pipeline. Raises WriterFenced when a living applier has it, ManifestCorrupt and FormatTooNew when
-        it cannot be read who does.
-        """
+        """Takes the pipeline. Raises as `require_free`."""
         # The holder is read behind the number: one that takes over in between is alive, or has the next number.
         number = self._newest_claim()
+        self.require_free()
+        self._take(number + 1)
+        faults.point("apply.lease.claimed")
+        self.renew()
+
+    def require_free(self) -> None:
+        """Claims nothing. Raises WriterFenced when a living applier has the pipeline, ManifestCorrupt and FormatTooNew
+        when it cannot be read who does.
+        """
         holder = self._holder()
         if holder is not None and self._alive(holder):
             raise WriterFenced(
                 f"another applier owns this pipeline: {holder.instance}",
                 hint="stop it, or wait until its lease ends",
             )
-        self._take(number + 1)
-        faults.point("apply.lease.claimed")
-        self.renew()
 
     def renew(self, *, idle: bool = False, sign: Sign = Sign()) -> None:  # noqa: B008 - a frozen value
         """Reports that the owner lives and has come to `sign`, under a new number if the last one lapsed. Raises

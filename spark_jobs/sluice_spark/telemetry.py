@@ -44,6 +44,7 @@ class ApplyTelemetry:
         self._workers = options.workers
         self._token_path = options.token_path
         self._tls = TlsFiles(*options.tls_files)
+        self._process = ("applier", options.pipeline, options.spool_uri)
         self._succeeded = 0.0
         identify(self.metrics, config_hash=options.config_hash)
         self.metrics.set(catalogue.APPLY_LEASE, 0)
@@ -73,8 +74,8 @@ class ApplyTelemetry:
 
     @contextmanager
     def served(self, listen: str) -> Iterator[None]:
-        """Listens on `listen` inside the block, empty for nowhere. Raises UsageError when it cannot
-        listen there.
+        """Listens on `listen` inside the block, empty for nowhere. Raises WriterFenced when another applier of
+        this pipeline does, UsageError when it cannot listen there.
         """
         if not listen:
             yield
@@ -87,6 +88,7 @@ class ApplyTelemetry:
             setting="telemetry.apply_listen",
             token_file=self._token_path,
             tls=self._tls,
+            process=self._process,
         )
         structlog.get_logger("sluice.apply").info("listening", address=server.address)
         self.health.started()

@@ -6,6 +6,9 @@ not become our restart. Readiness of ingest is the verdict and nothing else. The
 that changes anything. Nothing served holds row values or secrets.
 """
 
+import errno
+import hashlib
+import http.client
 import json
 import socket
 import ssl
@@ -22,7 +25,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
-from sluice.errors import ServiceError, UsageError
+from sluice.errors import ServiceError, UsageError, WriterFenced
 from sluice.health import status_page
 from sluice.health.access import CHALLENGE, Access
 from sluice.health.readable import Waiting
@@ -38,6 +41,9 @@ socket, far below a probe's patience.
 NO_TLS = TlsFiles()
 _SOCKET_SECONDS = 10.0
 _PROBES = ("/livez", "/readyz", "/startupz")
+_WHO = "Sluice-Process"
+"""The header that says which process answers, to the like of it alone."""
+_ASKING_SECONDS = 5.0
 _TEXT = "text/plain; charset=utf-8"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -155,7 +161,8 @@ class HealthServer:
     `health` was given. `address` is where it listens; port 0 takes a free one. `setting` is where
     `listen` comes from, for people. `tls` is how connections are secured, and `token_file` what requests
     must carry to read more than whether the probes pass. `page` is asked for the page, and `beside` for
-    everything else.
+    everything else. Processes of which only one may run have the same `process`, a name for people and then
+    what it works on: the second of them raises WriterFenced, however early the first one is in its start.
     """
 
     def __init__(
@@ -173,7 +180,9 @@ class HealthServer:
         setting: str = "telemetry.listen",
         token_file: str = "",
         tls: TlsFiles = NO_TLS,
+        process: tuple[str, ...] = (),
     ) -> None:
+        who = hashlib.sha256("\0".join(process).encode()).hexdigest() if process else ""
         if listen.startswith(UNIX):
             token_file, tls = "", NO_TLS
         try:
@@ -189,8 +198,13 @@ class HealthServer:
                 beside=beside,
                 access=Access(token_file, certificates=bool(tls.client_ca)),
                 tls=EndpointTls(tls) if tls.cert else None,
+                who=who,
             )
         except (OSError, ValueError, OverflowError) as error:
+            if who and getattr(error, "errno", None) == errno.EADDRINUSE and _who_answers(listen, tls) == who:
+                raise WriterFenced(
+                    f"another {process[0]} runs this pipeline: it listens on {listen}", hint="stop that process first"
+                ) from None
             reason = error.strerror or type(error).__name__ if isinstance(error, OSError) else type(error).__name__
             raise CannotListen(
                 f"cannot listen on {listen}: {reason}",
@@ -209,6 +223,26 @@ class HealthServer:
 
 def _shown(host: object, port: object) -> str:
     return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+
+
+def _who_answers(listen: str, tls: TlsFiles) -> str:
+    """What the process that listens there says of itself; empty when it says nothing in time."""
+    host, _, port = listen.rpartition(":")
+    there = (host.strip("[]") or "localhost", int(port), _ASKING_SECONDS)
+    if tls.cert:
+        # Nothing is believed but a name that only the like of this process knows.
+        anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+        asking = http.client.HTTPSConnection(*there[:2], timeout=there[2], context=anybody)
+    else:
+        asking = http.client.HTTPConnection(*there[:2], timeout=there[2])
+    try:
+        asking.request("GET", "/livez")
+        return asking.getresponse().headers[_WHO] or ""
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        asking.close()
 
 
 def _address(listen: str) -> tuple[str, int] | str:
@@ -239,7 +273,9 @@ class _Server(ThreadingHTTPServer):
         beside: Beside,
         access: Access,
         tls: EndpointTls | None,
+        who: str,
     ) -> None:
+        self.who = who
         self.page = page
         self.beside = beside
         self.tls = tls
@@ -366,6 +402,8 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Cache-Control", "no-store")
+        if self.server.who:
+            self.send_header(_WHO, self.server.who)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

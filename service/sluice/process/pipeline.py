@@ -139,6 +139,7 @@ def run(
         history=process.observer.history,
         token_file=telemetry.token_path,
         tls=telemetry.tls,
+        process=("process", options.pipeline, store.describe()),
     )
     if tracer is not None:
         process.ingest.status.commits.on_published = tracer.stored

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import StoreUnavailable, UsageError
-from sluice.health.endpoint import Health, HealthServer
+from sluice.errors import StoreUnavailable, UsageError, WriterFenced
+from sluice.health.endpoint import NO_TLS, CannotListen, Health, HealthServer
+from sluice.health.tls import TlsFiles
 from sluice.telemetry.metrics import Metrics
+from tests.support.authority import Authority
 
 
 @dataclass
@@ -190,3 +192,26 @@ def test_history_is_of_the_tables_that_are_asked_for_by_their_names() -> None:
     finally:
         server.close()
     assert asked == [["public.a&b", 'x."y"'], []]
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_a_process_of_which_only_one_may_run_knows_the_one_that_has_its_address(tmp_path: Path, secured: bool) -> None:
+    metrics = Metrics("shop")
+    tls = NO_TLS
+    if secured:
+        authority = Authority(tmp_path, "servers")
+        cert, key = authority.pair("endpoint")
+        tls = TlsFiles(str(cert), str(key), str(authority.path))
+
+    def listening(address: str, *process: str) -> HealthServer:
+        return HealthServer(address, metrics=metrics, health=Health(metrics), tls=tls, process=process)
+
+    first = listening("127.0.0.1:0", "applier", "shop", "file:///spool")
+    try:
+        with pytest.raises(WriterFenced, match=f"another applier runs this pipeline: it listens on {first.address}"):
+            listening(first.address, "applier", "shop", "file:///spool")
+        for other in (("process", "shop", "file:///spool"), ("applier", "shop", "file:///another"), ()):
+            with pytest.raises(CannotListen, match="cannot listen on"):
+                listening(first.address, *other)
+    finally:
+        first.close()
