@@ -47,7 +47,8 @@ def init(invocation: Invocation, directory: str, pipeline: str, force: bool) -> 
             )
     except OSError as error:
         raise UsageError(f"cannot write into {directory}: {error.strerror}") from error
-    click.echo(f"Wrote {', '.join(files)} into {directory}. Next:", err=True)
+    where = "this folder" if target == Path() else directory
+    click.echo(f"Wrote {', '.join(files)} into {where}. Next:", err=True)
     click.echo(
         "  1. grants.sql: run it as a superuser; it gives the role its privileges\n  2. sluice.yaml: your "
         "connection string and addresses",

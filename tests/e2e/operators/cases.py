@@ -51,7 +51,7 @@ CASES = (
     _case(NEW, "init {folder}/shop", 2, says="would be overwritten", configured=False),
     _case(NEW, "init {folder}/shop --pipeline shop --force", configured=False, slow=True),
     _case(NEW, "init {folder}/locked/shop", 2, says="cannot write", configured=False),
-    _case(NEW, "init", says="sluice.yaml", slow=True, configured=False),
+    _case(NEW, "init", says="into this folder", slow=True, configured=False),
     _case(NEW, "version", says="0.1", configured=False),
     _case(NEW, "--version", says="sluice 0.1", configured=False, slow=True),
     _case(NEW, "config validate", says="is valid"),
