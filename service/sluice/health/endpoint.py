@@ -229,6 +229,7 @@ def _who_answers(listen: str, tls: TlsFiles) -> str:
     """What the process that listens there says of itself; empty when it says nothing in time."""
     host, _, port = listen.rpartition(":")
     there = (host.strip("[]") or "localhost", int(port), _ASKING_SECONDS)
+    asking: http.client.HTTPConnection
     if tls.cert:
         # Nothing is believed but a name that only the like of this process knows.
         anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
