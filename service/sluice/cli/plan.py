@@ -125,17 +125,15 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     Raises UsageError, SourceError, StoreError, ManifestCorrupt; SlotLost and SourceMoved when the source is
     not the manifest's.
     """
-    from sluice.contract import column_rules, keys
     from sluice.manifest.newest_record import newest_log
     from sluice.manifest.reader import load_state, objects_pruned_through
-    from sluice.operate.check.tables import collisions
-    from sluice.operate.check.targets import CLUSTERING, examine_targets
+    from sluice.operate import settings_preview
     from sluice.operate.dry_run import rolled_back
     from sluice.operate.target_changes import target_changes
     from sluice.source.catalog import Catalog
     from sluice.source.sessions import known, open_query
     from sluice.tables import messages as messagetable
-    from sluice.tables.preview import Effect, Preview, preview_of
+    from sluice.tables.preview import preview_of
     from sluice.tables.selection import matches, naming, selects
 
     dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement else ""
@@ -175,34 +173,22 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
                 bytes=size,
             )
         )
-    taken = [facts for facts in published.values() if matches(patterns, facts.schema, facts.name)]
-    layout = policies.layout(settings)
-    sources = {
-        keys.target_title(facts.schema, facts.name, target): (facts.schema, facts.name)
-        for facts in taken
-        for target in layout.paths(facts.schema, facts.name)
-    }
-    for finding in () if statement else collisions(taken, layout):
-        if finding.by_hand:
-            continue  # Whether two paths that differ by case are one, only the store knows.
-        why = f"lake table {finding.object}: {finding.seen}; {finding.fix_setting}"
-        planned.append(Planned(sources[finding.object], Preview("stop", why)))
-    for facts in () if statement else taken:
-        policy, state = configured.of(facts.schema, facts.name), states.get(facts.oid)
-        for finding in examine_targets(facts, policy, state, metadata=settings.lake.metadata_columns):
-            # A lake table whose files are not clustered has every row.
-            effect: Effect = "followed" if finding.code == CLUSTERING else "stop"
-            planned.append(
-                Planned((facts.schema, facts.name), Preview(effect, f"{finding.seen}; {finding.fix_setting}"))
+    if not statement:
+        # As ingest and the applier would see them at their next start.
+        taken = [facts for facts in published.values() if matches(patterns, facts.schema, facts.name)]
+        found = [
+            *settings_preview.colliding(taken, policies.layout(settings)),
+            *settings_preview.unfit(taken, states, configured, metadata=settings.lake.metadata_columns),
+        ]
+        if log is not None:
+            targets = target_changes(
+                manifest, lambda name: policies.targets_of(settings, name), log, pruned_seq=pruned_seq
             )
-    if log is not None and not statement:
-        # As the applier would see them at its next start.
-        found = target_changes(manifest, lambda name: policies.targets_of(settings, name), log, pruned_seq=pruned_seq)
-        planned += [Planned((state.schema_name, state.table_name), preview) for state, preview in found]
-    carried = [one.table for one in planned]
-    for finding in () if statement else column_rules.without_table(policies.column_rules(settings), carried):
-        schema, _, table = finding.object.partition(".")
-        planned.append(Planned((schema, table), Preview("stop", f"{finding.seen}; {finding.fix_setting}")))
+            found += (((state.schema_name, state.table_name), preview) for state, preview in targets)
+        planned += (Planned(name, preview) for name, preview in found)
+        carried = [one.table for one in planned]
+        unmatched = settings_preview.unmatched(policies.column_rules(settings), carried)
+        planned += (Planned(name, preview) for name, preview in unmatched)
     return sorted(planned, key=lambda one: one.table)
 
 
