@@ -17,21 +17,20 @@ import pytest
 
 from sluice_lake import Lake
 from tests.chaos.sessions import TABLES, Place, running
-from tests.chaos.world import SHORT_LIVED
 from tests.e2e.readers import FAST, newest_of
-from tests.support.extent import FULL
+from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 from tools.local.postgres import PostgresServer, free_port, temporary_server
 from tools.local.sluice import Pipeline, SluiceProcess
 
-LOOPS = int(os.environ.get("LOOPS") or (100_000 if FULL else 1500))
-SESSIONS = int(os.environ.get("SESSIONS") or (300 if FULL else 40))
+LOOPS = int(os.environ.get("LOOPS") or 100_000)
+SESSIONS = int(os.environ.get("SESSIONS") or 300)
 """Of each reader, side by side."""
-FAULTS_LATER_SECONDS = (3.0, 20.0) if FULL else (1.0, 5.0)
+FAULTS_LATER_SECONDS = (3.0, 20.0)
 """After a new boundary, between two faults."""
 BOUNDARY_SECONDS = 500.0
 
-pytestmark = pytest.mark.timeout(3600 if LOOPS <= 20_000 else 6 * 3600)
+pytestmark = [pytest.mark.timeout(3600 if LOOPS <= 20_000 else 6 * 3600), slow]
 
 
 @dataclass
@@ -80,7 +79,6 @@ def test_no_write_that_was_waited_for_is_missing_from_what_is_read_under_chaos(t
     choice, port, made = random.Random(os.environ.get("SEED")), free_port(), Counter[str]()
     settings = {
         **FAST,
-        "apply": {**FAST["apply"], "conf": {"spark.driver.extraJavaOptions": SHORT_LIVED}},
         "source": {"tables": ["public.*"]},
         "lake": {"log_retention": "10m", "vacuum_after": "1h", "boundary_retention": "2m"},
         "telemetry": {"apply_listen": f"127.0.0.1:{port}"},

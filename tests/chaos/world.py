@@ -14,7 +14,7 @@ from tests.chaos import writer
 from tests.chaos.witness import Witness
 from tests.support.oracle import Spool
 from tests.support.pgproxy import PgProxy
-from tests.support.pipeline import AckOracle, wait_until
+from tests.support.pipeline import QUICK_JAVA, AckOracle, wait_until
 from tests.support.sources import Database, fresh_database
 from tests.support.workload import TABLE_NAMES, Workload
 from tools.local.postgres import PostgresServer
@@ -27,8 +27,6 @@ _END_SECONDS = 90.0
 SERVER_KEEPS_LITTLE = "logical_decoding_work_mem = '64kB'"
 """So that middling transactions are streamed."""
 
-SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For a Java that is killed within seconds: it starts in half the time when it does not optimise."""
 SEVERAL_PARTS = f"INSERT INTO {writer.LARGE} SELECT -i, 0, repeat('x', 100) FROM generate_series(1, 1000) i"
 """Twenty blocks, each of them a part of the snapshot."""
 
@@ -211,7 +209,7 @@ def _pipeline(database: Database, proxy: PgProxy, folder: Path, *, spool_uri: st
             "snapshot_chunk": "8KiB",
         },
         "spool": {"max_delay": MAX_DELAY, "transaction_memory": "1MiB"},
-        "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": {"spark.driver.extraJavaOptions": SHORT_LIVED}},
+        "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA},
         "telemetry": {"listen": "127.0.0.1:0", "apply_listen": "127.0.0.1:0", "log_format": "json"},
     }
     return Pipeline(folder, name=NAME, dsn=proxy.dsn(dbname=database.name), spool_uri=spool_uri, settings=settings)

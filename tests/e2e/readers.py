@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 
 from sluice_lake import AsOf, Boundary, Lake, NoBoundary, TableLeftOut
+from tests.support.pipeline import QUICK_JAVA
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline
 
@@ -26,6 +27,7 @@ FAST: dict[str, dict[str, Any]] = {
         "complete_every": "200ms",
         "driver_memory": "1GiB",
         "maintenance_share": 1.0,
+        "conf": QUICK_JAVA,
     },
     "spool": {"max_delay": "50ms"},
 }

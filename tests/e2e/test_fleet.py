@@ -18,6 +18,7 @@ import yaml
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
+from tests.support.pipeline import QUICK_JAVA
 from tests.support.sources import Database, fresh_database
 from tools.local.guard import Guard
 from tools.local.postgres import PostgresServer, free_port
@@ -53,7 +54,7 @@ class Fleet:
             },
             "spool": {"uri": (self.root / "spool").as_uri(), "max_delay": "100ms"},
             "lake": {"uri": (self.root / "lake" / name).as_uri()},
-            "apply": {"driver_memory": "1500MiB", "freshness": "500ms"},
+            "apply": {"driver_memory": "1500MiB", "freshness": "500ms", "conf": QUICK_JAVA},
         }
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(settings))
