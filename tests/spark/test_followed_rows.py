@@ -19,7 +19,7 @@ from tests.spark.followed_rows import Feed, FollowedRows, Row, feed_of, without_
 from tests.spark.protocol_reader import DeltaFolder, State
 from tests.spark.table_audit import check_checksum, check_files
 from tests.spark.windows import Windows
-from tests.support.extent import FULL
+from tests.support.extent import FULL, cases
 
 _BOTH = "'delta.enableRowTracking' = 'true', 'delta.enableChangeDataFeed' = 'true'"
 FIRST = int(os.environ.get("WAYS_FIRST", "1"))
@@ -102,7 +102,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED, MERGE])
+@pytest.mark.parametrize("way", cases([DIRECT, DISTRIBUTED, MERGE], quick=[DIRECT, DISTRIBUTED]))
 def test_rows_keep_their_ids_and_readers_see_every_change(pipeline: Pipeline, way: str, seed: int) -> None:
     # Parts of a window do not know of each other that a row went from one key to another.
     rows = FollowedRows(pipeline, seed, moves=way != DISTRIBUTED)
