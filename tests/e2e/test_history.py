@@ -22,11 +22,11 @@ from tests.e2e.mirror import Mirror
 from tests.support.extent import FULL
 
 pytestmark = pytest.mark.timeout(1500)
-"""The stories of seven lake tables are applied in one fixture, by Spark's jobs too."""
+"""The stories of all lake tables are applied in one fixture, by Spark's jobs too."""
 WAYS = (DIRECT, DISTRIBUTED, MERGE)
 HISTORIES = {f"h_{way}": ({"kind": "history"}, way) for way in WAYS}
 TRACKED = {"h_tracked": ({"kind": "history", "track": ["v"]}, DIRECT)}
-SOFT = {f"s_{way}": ({"kind": "mirror", "deletes": "soft"}, way) for way in WAYS}
+SOFT = {f"s_{way}": ({"kind": "mirror", "deletes": "soft"}, way) for way in (WAYS if FULL else (DIRECT, MERGE))}
 TABLES = HISTORIES | TRACKED | SOFT
 KEYS = 25
 Rows = frozenset[tuple[Any, ...]]
@@ -67,8 +67,9 @@ def _statements(choice: random.Random, recorded: Recorded) -> Iterator[str]:
 def _apply(mirror: Mirror, spark: SparkSession, choice: random.Random) -> None:
     mirror.pipeline.run(policies=Policies())
     tables = {f"public.{name}": {"targets": [target], "way": way} for name, (target, way) in TABLES.items()}
+    windows = [1, 5_000, 128 << 20] if FULL else [20_000, 128 << 20]
     options: ApplyOptions = replace(
-        mirror.options(), tables=tables, max_window_bytes=choice.choice([1, 5_000, 128 << 20]),
+        mirror.options(), tables=tables, max_window_bytes=choice.choice(windows),
         max_memory_bytes=choice.choice([60_000, 256 << 20]),
     )  # fmt: skip
     Applier(options, mirror.store("followed"), spark, stop=threading.Event()).run()
