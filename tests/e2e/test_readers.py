@@ -24,7 +24,7 @@ from tools.local.postgres import free_port
 from tools.local.sluice import Pipeline, SluiceProcess
 
 pytestmark = pytest.mark.timeout(1800)
-KILLS, LOOPS = (12, 600) if FULL else (1, 60)
+KILLS, LOOPS = (12, 600) if FULL else (1, 24)
 TIMEOUT_SECONDS = 500.0
 
 

@@ -20,7 +20,7 @@ from tests.spark.conftest import Pipeline
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.table_audit import check_files
 from tests.spark.windows import Windows
-from tests.support.extent import FULL
+from tests.support.extent import FULL, slow
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4), column("big", 3, TEXT))
 WAYS = [DIRECT, DISTRIBUTED, MERGE] if FULL else [DIRECT]
@@ -92,7 +92,7 @@ def test_a_resync_marks_rows_that_went_and_leaves_those_that_were_deleted(pipeli
     assert _marked(pipeline) == sorted([*living, (2, 2, 110, 110), (4, 4, 150, 150)])
 
 
-@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+@pytest.mark.parametrize("target", [HISTORY, pytest.param(SOFT, marks=slow)], ids=["history", "soft"])
 def test_what_somebody_else_did_to_past_rows_does_not_outlive_a_resync(
     pipeline: Pipeline, spark: SparkSession, target: dict[str, Any]
 ) -> None:
