@@ -30,21 +30,35 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("sluice", deadline=None)
 hypothesis.settings.load_profile("sluice")
 
-LAKE = ("tests/spark/", "tests/e2e/")
-"""Folders whose tests share a Spark session each: it takes long to start, and to become fast."""
-APART = ("tests/e2e/test_operators_day.py", "tests/e2e/test_complete_positions.py")
+LAKE = {"tests/spark/": "l", "tests/e2e/": "q"}
+"""Folders whose tests share a Spark session: it takes long to start, and to become fast. Files whose names begin with
+this letter or a later one, behind `test_`, share another one.
+"""
+_OF_E2E = (
+    "apply_fleet complete_positions fleet lineage operators_day orchestrators query_the_lake_page rebuild "
+    "replay_command traces verify_command"
+)
+_OF_SPARK = "cluster jars reconfigured rotation s3"
+APART = {
+    *(f"tests/e2e/test_{name}.py" for name in _OF_E2E.split()),
+    *(f"tests/spark/test_{name}.py" for name in _OF_SPARK.split()),
+}
 """Files in them that use only processes of their own."""
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
-    """For a run with several workers: two take one of the folders that need Spark each, and all take
-    the rest, file by file, in the order of the command line: the Makefile names what takes long first,
-    so that no worker begins it when the others have nothing left.
+    """For a run with several workers: each takes one half of a folder that needs Spark, and all take the rest, file by
+    file, in the order of the command line: the Makefile names what takes long first, so that no worker begins it when
+    the others have nothing left.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        return file if file in APART else next((folder for folder in LAKE if nodeid.startswith(folder)), file)
+        folder = next((folder for folder in LAKE if file.startswith(folder)), "")
+        if not folder or file in APART:
+            return file
+        is_later = file.removeprefix(f"{folder}test_") >= LAKE[folder]
+        return f"{folder}, later" if is_later else folder
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
