@@ -203,7 +203,7 @@ def test_a_stop_while_one_window_is_committed_and_one_prepared_leaves_whole_wind
         thread = threading.Thread(target=applier.run)
         thread.start()
         try:
-            wait_until(lambda: faults.passages(COMMIT) == 2 and faults.passages(BEFORE) == 1, what="both are under way")
+            wait_until(lambda: faults.passages(COMMIT) == 3 and faults.passages(BEFORE) == 1, what="both are under way")
             stop.set()
         finally:
             gate.touch()
