@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -200,17 +200,17 @@ def refuse_late(commit: Commit, app_id: str, *, read: Callable[[int], Commit]) -
             )
 
 
-def newest_own(commits: Sequence[Commit], *, prefix: str) -> tuple[int | None, bool]:
-    """The last of `commits`, the newest ones of a log, by an applier whose names begin with `prefix` that was based on
-    no change of somebody else; None where they do not tell. And whether somebody else changed rows or columns after it.
+def newest_own(newest: int, *, prefix: str, read: Callable[[int], Commit | None]) -> tuple[int | None, bool]:
+    """The last commit up to the version `newest` by an applier whose names begin with `prefix` that was based on no
+    change of somebody else; None where those that `read` gives do not tell, None for one that is gone. And whether
+    somebody else changed rows or columns after it, as far as they tell.
     """
-    known, changed = {commit.version: commit for commit in commits}, False
-    number = commits[-1].version if commits else -1
-    while (commit := known.get(number)) is not None:
+    number, changed = newest, False
+    while number >= 0 and (commit := read(number)) is not None:
         if _begins(commit, prefix):
             after = commit.tag.get(AFTER)
             based_on = after if isinstance(after, int) and -1 <= after < number else number - 1
-            between = [known.get(one) for one in range(based_on + 1, number)]
+            between = [read(one) for one in range(based_on + 1, number)]
             if None in between:
                 break
             if not any(one is not None and _alters(one, prefix) for one in between):

@@ -19,15 +19,13 @@ from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake import evolution
 from sluice_spark.lake.examined_version import OURS
-from sluice_spark.lake.foreign_commits import newest_own
+from sluice_spark.lake.foreign_commits import Commit, newest_own
 from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.sql import quote
 from sluice_spark.lake.table import LakeTable
 
 _log = structlog.get_logger("sluice.apply")
 
-_LOOKS = (1, 30, 1_000, 1 << 60)
-"""Newest commits that are looked at, until the last one of ours is among them: mostly it is the newest of all."""
 PLACE = "_sluice_place"
 """A column for the time of a statement, see `placed`."""
 
@@ -36,22 +34,20 @@ def own_rows(lake: LakeTable) -> str:
     """In SQL, the version of `lake` whose rows are kept: the newest one, or where somebody else changed it the last one
     before that. Raises UnsupportedChange when the log does not tell which one that is.
     """
-    newest, changed = lake.recorded().version, False
-    for look in _LOOKS:
-        first = max(newest - look, -1)
+
+    def read(number: int) -> Commit | None:
         try:
-            own, changed = newest_own(lake.commits_since(first, to=newest), prefix=OURS)
+            return lake.commits_since(number - 1, to=number)[0]
         except UnsupportedChange:
-            break  # the log was cleaned up behind what was looked at
-        if own is not None and not changed:
-            break
-        if own is not None:
-            _log.warning("what somebody else changed in a lake table is not kept", path=lake.path, version=own)
-            # The commit that follows is based on what was found here, not on what was examined before.
-            lake.place = replace(lake.place, version=newest, seen=True)
-            return f"{lake.expression} VERSION AS OF {own}"
-        if first < 0:
-            break
+            return None  # the log was cleaned up
+
+    newest = lake.recorded().version
+    own, changed = newest_own(newest, prefix=OURS, read=read)
+    if changed and own is not None:
+        _log.warning("what somebody else changed in a lake table is not kept", path=lake.path, version=own)
+        # The commit that follows is based on what was found here, not on what was examined before.
+        lake.place = replace(lake.place, version=newest, seen=True)
+        return f"{lake.expression} VERSION AS OF {own}"
     if changed:
         raise UnsupportedChange(
             "somebody else changed the lake table, and its log does not say any more what rows it had before; give the "
