@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,50 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
 
-from tests.support.pipeline import QUICK_JAVA
-from tests.support.sources import Database, fresh_database
+from tests.support.fleets import FleetFolder, fresh_databases, until
+from tests.support.sources import Database
 from tools.local.guard import Guard
 from tools.local.postgres import PostgresServer, free_port
 
 pytestmark = pytest.mark.timeout(900)
-_SECONDS = 240.0
 _TOKEN = "apply-fleet-token"
 
 
-class Pipelines:
+class Pipelines(FleetFolder):
     """Configurations in one folder, an ingest for each, and the applier of all of them."""
 
     def __init__(self, root: Path, databases: dict[str, Database]) -> None:
-        self.root, self.databases = root, databases
-        self.folder = root / "pipelines"
-        self.folder.mkdir()
+        super().__init__(root, databases)
         (root / "token").write_text(_TOKEN)
         self.port = free_port()
         self.log = root / "applier.log"
         self._running: list[tuple[subprocess.Popen[bytes], Guard]] = []
-
-    def configure(self, name: str, **more: object) -> None:
-        database = self.databases[name]
-        settings = {
-            "version": 1,
-            "pipeline": name,
-            "source": {
-                "dsn": database.dsn,
-                "slot": database.slot,
-                "publication": database.publication,
-                "tables": ["public.*"],
-            },
-            "spool": {"uri": (self.root / "spool").as_uri(), "max_delay": "100ms"},
-            "lake": {"uri": (self.root / "lake" / name).as_uri()},
-            "apply": {"driver_memory": "1500MiB", "freshness": "500ms", "conf": QUICK_JAVA},
-            "stop_timeout": "100s",
-            **more,
-        }
-        (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
 
     def _started(self, *words: str, log: Path, **variables: str) -> "subprocess.Popen[bytes]":
         plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
@@ -101,28 +75,8 @@ class Pipelines:
         found: dict[str, dict[str, Any]] = json.loads(self.get("/status"))["pipelines"]
         return found
 
-    def is_equal(self, name: str) -> bool:
-        try:
-            table = DeltaTable((self.root / "lake" / name / "public" / "t").as_uri())
-        except TableNotFoundError:
-            return False
-        found = QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id").read_all()
-        with self.databases[name].connect() as connection:
-            rows = [row[0] for row in connection.execute("SELECT id FROM t ORDER BY id")]
-        return [int(value) for value in found.column(0).to_pylist()] == rows
-
     def until(self, claim: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + _SECONDS
-        while True:
-            try:
-                if claim():
-                    return
-            except urllib.error.URLError:
-                pass  # it does not listen yet
-            tail = self.log.read_text(errors="replace")[-5000:]
-            assert self.applier.poll() is None, f"the applier ended with {self.applier.poll()}\n{tail}"
-            assert time.monotonic() < deadline, f"not in time: {what}\n{tail}"
-            time.sleep(0.3)
+        until(claim, what, ended=self.applier.poll, tail=lambda: self.log.read_text(errors="replace")[-5000:])
 
     def end(self) -> None:
         for process, _ in self._running:
@@ -135,10 +89,7 @@ class Pipelines:
 @pytest.fixture(scope="module")
 def pipelines(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipelines]:
     """Two pipelines, and a third whose file is not valid yet."""
-    with ExitStack() as stack:
-        databases = {name: stack.enter_context(fresh_database(postgres)) for name in ("east", "north", "west")}
-        for database in databases.values():
-            database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 10)")
+    with fresh_databases(postgres, "east", "north", "west") as databases, ExitStack() as stack:
         made = Pipelines(tmp_path_factory.mktemp("fleet"), databases)
         stack.callback(made.end)
         for name in ("east", "north"):

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,50 +13,25 @@ from typing import Any
 
 import pytest
 import yaml
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
 
-from tests.support.pipeline import QUICK_JAVA
-from tests.support.sources import Database, fresh_database
+from tests.support.fleets import FleetFolder, fresh_databases, source, until
+from tests.support.sources import Database
 from tools.local.guard import Guard
 from tools.local.postgres import PostgresServer, free_port
 
 pytestmark = pytest.mark.timeout(1200)
-_SECONDS = 240.0
 NAMES = ("east", "north", "west")
 
 
-class Fleet:
-    """A folder of pipelines, one for each database, and the process that runs them."""
+class Fleet(FleetFolder):
+    """The process that runs the pipelines of the folder."""
 
     def __init__(self, folder: Path, databases: dict[str, Database]) -> None:
-        self.root, self.databases = folder, databases
-        self.folder = folder / "pipelines"
-        self.folder.mkdir()
+        super().__init__(folder, databases)
         self.port = free_port()
         self.log = folder / "fleet.log"
         for name in databases:
             self.configure(name)
-
-    def configure(self, name: str, **source: object) -> Path:
-        database = self.databases[name]
-        settings: dict[str, Any] = {
-            "version": 1,
-            "pipeline": name,
-            "source": {
-                "dsn": database.dsn,
-                "slot": database.slot,
-                "publication": database.publication,
-                "tables": ["public.*"],
-                **source,
-            },
-            "spool": {"uri": (self.root / "spool").as_uri(), "max_delay": "100ms"},
-            "lake": {"uri": (self.root / "lake" / name).as_uri()},
-            "apply": {"driver_memory": "1500MiB", "freshness": "500ms", "conf": QUICK_JAVA},
-        }
-        path = self.folder / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(settings))
-        return path
 
     def start(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
@@ -103,34 +76,8 @@ class Fleet:
         for name in names:
             self.databases[name].execute("INSERT INTO t SELECT coalesce(max(id), 0) + 1 FROM t")
 
-    def rows(self, name: str) -> list[int]:
-        """In the lake, as another engine reads them."""
-        try:
-            table = DeltaTable((self.root / "lake" / name / "public" / "t").as_uri())
-        except TableNotFoundError:
-            return []
-        found = QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id").read_all()
-        return [int(value) for value in found.column(0).to_pylist()]
-
-    def is_equal(self, *names: str) -> bool:
-        for name in names:
-            with self.databases[name].connect() as connection:
-                if self.rows(name) != [row[0] for row in connection.execute("SELECT id FROM t ORDER BY id")]:
-                    return False
-        return True
-
     def until(self, claim: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + _SECONDS
-        while not self._holds(claim):
-            assert self.process.poll() is None, f"the fleet ended with {self.process.poll()}\n{self.tail()}"
-            assert time.monotonic() < deadline, f"not in time: {what}\n{self.tail()}"
-            time.sleep(0.3)
-
-    def _holds(self, claim: Callable[[], bool]) -> bool:
-        try:
-            return claim()
-        except urllib.error.URLError:
-            return False
+        until(claim, what, ended=self.process.poll, tail=self.tail)
 
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-5000:]
@@ -151,17 +98,14 @@ class Fleet:
 @pytest.fixture(scope="module")
 def fleet(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Three databases, of which one is configured with the slot of another."""
-    with ExitStack() as stack:
-        databases = {name: stack.enter_context(fresh_database(postgres)) for name in NAMES}
-        for database in databases.values():
-            database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 10)")
+    with fresh_databases(postgres, *NAMES) as databases, ExitStack() as stack:
         made = Fleet(tmp_path_factory.mktemp("fleet"), databases)
         with databases["north"].connect() as connection:
             connection.execute(
                 "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')",
                 (taken := f"{databases['west'].slot}_taken",),
             )
-        made.configure("west", slot=taken)
+        made.configure("west", source={**source(databases["west"]), "slot": taken})
         made.start()
         stack.callback(made.end)
         yield made
