@@ -230,9 +230,9 @@ class Applier:
                 raise self._renewal.fenced
             try:
                 self._reconfigure()
-                examined_lsn = self._ledger.examined_lsn
+                known = self._ledger.examined_lsn, self._ledger.tables_seq
                 more = self._intake.read(now=time.monotonic(), rung=self._intake.wakeup.take())
-                self._changed = self._changed or self._ledger.examined_lsn > examined_lsn
+                self._changed = self._changed or known != (self._ledger.examined_lsn, self._ledger.tables_seq)
                 self._observers.look()
                 quiet = not (more or self._running or self._ledger.pending_entries())
                 self._boundaries.turn(now=time.monotonic(), quiet=quiet)

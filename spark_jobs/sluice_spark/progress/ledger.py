@@ -57,12 +57,11 @@ class Ledger:
         """Lake paths with a window in flight, or with maintenance under way."""
         self.in_maintenance: set[str] = set()
         """Those of `busy` that are maintained."""
-        self.read_seq = 0
-        self.read_lsn = 0
-        self.read_time_us = 0
-        """No transaction that was read was committed later."""
+        self.read_seq = self.read_lsn = self.read_time_us = 0
+        """No transaction that was read was committed after `read_time_us`."""
         self.examined_lsn = 0
         """Through where the catalog had been examined by then: no table is complete beyond it."""
+        self.tables_seq = 0  # of the newest entry that says something of a table
         self._looked_at = float("-inf")
         """When the last look at an idle table was given out."""
         self._active: set[str] = set()
@@ -108,6 +107,7 @@ class Ledger:
             self.state = self.targets.of(self.manifest)
             for table in entry.tables:
                 self._follow(table.table_id)
+            self.tables_seq = entry.seq if entry.tables else self.tables_seq
         sources = {table.table_id for table in entry.tables} | (
             {body.table_id}
             if isinstance(body, Snapshot | Repair)
