@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.spark.conftest import Pipeline
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.table_audit import check_files
 from tests.spark.windows import Windows
-from tests.support.extent import FULL, slow
+from tests.support.extent import FULL, cases, slow
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4), column("big", 3, TEXT))
 WAYS = [DIRECT, DISTRIBUTED, MERGE] if FULL else [DIRECT]
@@ -347,11 +348,14 @@ def _feed_of(session: SparkSession, pipeline: Pipeline, versions: range) -> dict
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED, MERGE] if FULL else [DIRECT, DISTRIBUTED])
-@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
-def test_readers_of_changes_see_which_versions_came_and_went(
-    pipeline: Pipeline, way: str, target: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    cases(
+        product(("history", "soft"), (DIRECT, DISTRIBUTED, MERGE)), quick=[("history", DIRECT), ("soft", DISTRIBUTED)]
+    ),
+)
+def test_readers_of_changes_see_which_versions_came_and_went(pipeline: Pipeline, way: str, kind: str) -> None:
+    target = {"history": HISTORY, "soft": SOFT}[kind]
     windows = Windows(pipeline, way=way, tables={"public.items": {"targets": [target]}})
     pipeline.begin(SCHEMA, *({"id": number, "v": number, "big": f"b{number}"} for number in range(1, 30)))
     windows.apply()

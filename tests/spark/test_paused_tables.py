@@ -64,7 +64,8 @@ def test_what_came_before_a_change_of_the_key_is_applied_after_a_pause_that_bega
         seq = manifest.entry([([Change("i", {"id": 5, "v": 5})], second), ([Change("i", {"id": 1, "v": 1})], other)])
         wait_until(lambda: pipeline.reported()["16386"].committed_seq >= seq, what="the other table is there")
         pause(paused=True)
-        wait_until(lambda: pipeline.reported()["16385"].state == "paused", what="the table is paused")
+        # Nothing is committed meanwhile: a report comes for the pause alone.
+        wait_until(lambda: pipeline.reported()["16385"].state == "paused", what="the table is paused", timeout=40)
         pause(paused=False)
         wait_until(lambda: pipeline.reported()["16385"].committed_seq >= seq, what="the table goes on")
     assert (work.ended, pipeline.reported()["16385"].state) == ([], "live")

@@ -13,5 +13,7 @@ slow = pytest.mark.skipif(not FULL, reason="slow: make chaos runs it")
 
 
 def cases(every: Iterable[object], *, quick: Collection[object]) -> list[ParameterSet]:
-    """For a parametrized test: those that are not `quick` are slow."""
-    return [pytest.param(one, marks=() if one in quick else slow) for one in every]
+    """For a parametrized test: those that are not `quick` are slow. A tuple has a value for each of several names."""
+    return [
+        pytest.param(*one if isinstance(one, tuple) else (one,), marks=() if one in quick else slow) for one in every
+    ]

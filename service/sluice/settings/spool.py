@@ -36,7 +36,7 @@ class SpoolSettings(Section):
         description="the least time between two manifest entries that are not full, at most max_delay; it limits "
         "the requests to a paid store. By default 0 on a local disk, and 1s on an object store, or "
         "max_delay if that is less. After a burst of 30 entries the time between entries is twice as "
-        "long, and at least 1s",
+        "long, and at least 500ms",
     )
     max_bytes: Size = Field(
         128 * _MEBI,

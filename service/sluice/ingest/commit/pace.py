@@ -6,7 +6,7 @@ ten of each in a second. A source that commits now and then waits for nothing.
 
 BURST = 30
 """Entries that may follow one another without a pause, after so many seconds of silence."""
-REFILL_SECONDS = 1.0
+REFILL_SECONDS = 0.5
 """Between two entries, once the burst is used up; twice the least interval, if that is more."""
 
 

@@ -22,7 +22,7 @@ def test_what_comes_now_and_then_is_written_at_once() -> None:
     assert len(written(Pace(min_interval_s=0.0, now=0.0), began=0.0, seconds=300.0, every=1.5)) == 200
 
 
-def test_what_comes_all_the_time_is_written_once_per_second_after_a_burst() -> None:
+def test_what_comes_all_the_time_is_written_at_a_steady_pace_after_a_burst() -> None:
     times = written(Pace(min_interval_s=0.0, now=0.0), began=0.0, seconds=100.0, every=0.01)
     assert len([time for time in times if time < 0.5]) == BURST
     later = [time for time in times if time >= 50.0]
