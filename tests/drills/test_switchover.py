@@ -10,7 +10,7 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.drills.standbys import catch_up, hand_over_slot, promote, standby_of
 from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import QUICK_JAVA, wait_until
 from tests.support.sources import Database
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline
@@ -45,7 +45,12 @@ def test_a_planned_switch_over_loses_nothing_and_the_lake_is_equal_on_both_sides
             settings={
                 "source": {"tables": ["public.*"], "slot": "sluice_shop"},
                 "spool": {"max_delay": "50ms", "progress_interval": "1s"},
-                "apply": {"spark_master": "local[2]", "driver_memory": "1GiB", "complete_every": "1s"},
+                "apply": {
+                    "spark_master": "local[2]",
+                    "driver_memory": "1GiB",
+                    "conf": QUICK_JAVA,
+                    "complete_every": "1s",
+                },
             },
         )
         assert pipeline.run("run", "--until-caught-up").returncode == 0

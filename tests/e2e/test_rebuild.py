@@ -14,11 +14,15 @@ from tools.local.sluice import Pipeline
 pytestmark = pytest.mark.timeout(1800)
 
 
-def _apply(pipeline: Pipeline, *changes: str, database: Database) -> None:
+def _ingest(pipeline: Pipeline, *changes: str, database: Database) -> None:
     database.execute(*changes)
-    for command in (("run", "--until-caught-up"), ("apply", "--once")):
-        done = pipeline.run(*command, timeout=600)
-        assert done.returncode == 0, done.stderr
+    done = pipeline.run("run", "--until-caught-up", timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+def _apply(pipeline: Pipeline) -> None:
+    done = pipeline.run("apply", "--once", timeout=600)
+    assert done.returncode == 0, done.stderr
 
 
 def _differences(pipeline: Pipeline, database: Database) -> list[str]:
@@ -38,8 +42,8 @@ def _refused(pipeline: Pipeline, *arguments: str, says: str) -> None:
 
 def test_lost_and_damaged_lake_tables_are_made_again_without_the_source(database: Database, tmp_path: Path) -> None:
     pipeline = bank(database, tmp_path)
-    _apply(pipeline, database=database)
-    _apply(
+    _ingest(pipeline, database=database)
+    _ingest(
         pipeline,
         "UPDATE checking SET balance = balance - id WHERE id % 2 = 0",
         "DELETE FROM savings WHERE id < 10",
@@ -47,6 +51,7 @@ def test_lost_and_damaged_lake_tables_are_made_again_without_the_source(database
         "UPDATE savings SET id = id + 1000 WHERE id > 40",
         database=database,
     )
+    _apply(pipeline)
     assert _differences(pipeline, database) == []
     lake = tmp_path / "lake" / "public"
     shutil.rmtree(lake / "checking")
@@ -60,8 +65,9 @@ def test_lost_and_damaged_lake_tables_are_made_again_without_the_source(database
     assert done.returncode == 0, done.stderr
     assert _differences(pipeline, database) == []
     assert {table["state"] for table in pipeline.tables() if table["schema"] == "public"} == {"live"}
-    _apply(pipeline, "UPDATE checking SET balance = 0 WHERE id = 1", "TRUNCATE savings", database=database)
-    _apply(pipeline, "INSERT INTO savings (id, balance) VALUES (5, 5)", database=database)
+    _ingest(pipeline, "UPDATE checking SET balance = 0 WHERE id = 1", "TRUNCATE savings", database=database)
+    _ingest(pipeline, "INSERT INTO savings (id, balance) VALUES (5, 5)", database=database)
+    _apply(pipeline)
     assert _differences(pipeline, database) == []
     segment = next((pipeline.own_spool / "data").glob("*/*.parquet"))
     segment.unlink()

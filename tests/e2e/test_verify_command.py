@@ -19,7 +19,7 @@ import pytest
 
 from sluice.contract import keys
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import QUICK_JAVA, wait_until
 from tests.support.sources import Database, fresh_database
 from tools.local.compare import compare_table
 from tools.local.postgres import PostgresServer
@@ -59,7 +59,7 @@ class Scene:
                 "origin": "none",
             },
             "spool": {"max_delay": "200ms"},
-            "apply": {"poll": "200ms"},
+            "apply": {"poll": "200ms", "conf": QUICK_JAVA},
             "tables": {"public.worn": {"on_change": "stop"}},
         }
         self.database, self.gate, self.home = database, folder / "gate", folder / "home"

@@ -22,6 +22,7 @@ from deploy.monitoring.dashboards.panels import Dashboard, Panel, Query
 from deploy.monitoring.files import PLAIN_RULES
 from deploy.monitoring.model import Alert
 from deploy.monitoring.rules import plain
+from tests.support.pipeline import QUICK_JAVA
 from tools.local.postgres import free_port, temporary_server
 from tools.local.prometheus import PrometheusServer, QueryRefused, Series, running_prometheus
 from tools.local.sluice import Pipeline, SluiceProcess
@@ -83,7 +84,7 @@ def observed(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             settings: dict[str, dict[str, Any]] = {
                 "source": {"tables": ["public.*"], "streaming": "on", "two_phase": True},
                 "spool": {"max_delay": "200ms", "progress_interval": "1s"},
-                "apply": {"spark_master": "local[2]", "driver_memory": "1GiB", "poll": "200ms"},
+                "apply": {"spark_master": "local[2]", "driver_memory": "1GiB", "conf": QUICK_JAVA, "poll": "200ms"},
                 "telemetry": telemetry,
             }
             pipeline = Pipeline(directory, name="shop", dsn=server.dsn(), settings=settings)

@@ -11,7 +11,7 @@ from sluice.store.opening import open_store
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import QUICK_JAVA, wait_until
 from tests.support.policies import GuardedS3, guarded_s3
 from tools.local.sluice import Pipeline
 
@@ -65,7 +65,7 @@ def test_an_applier_goes_on_by_itself_with_another_key_of_the_object_store(tmp_p
             lake_uri=s3.lake_uri,
             settings={
                 "spool": {"options": {**common, "allow_http": "true"}},
-                "apply": {"spark_master": "local[2]", "driver_memory": "1GiB"},
+                "apply": {"spark_master": "local[2]", "driver_memory": "1GiB", "conf": QUICK_JAVA},
             },
         )
         environment = {f"SLUICE_SPOOL__OPTIONS__AWS_{name.upper()}_FILE": str(tmp_path / name) for name in KEYS}
