@@ -32,6 +32,8 @@ RESTED_SECONDS = 420.0
 """After a start, until what happens once is over: warm-up, the first look at what may be pruned, and short pauses,
 which grow for five minutes."""
 SETTLED_SECONDS = 20.0
+BURST_SECONDS = 90.0
+"""Of load, until entries have the pace that they keep: a burst makes twice as many."""
 LIVE_SECONDS = 300.0
 BUCKET = "bench"
 DOLLARS = {"PUT": 5e-6, "LIST": 5e-6, "GET": 0.4e-6, "HEAD": 0.4e-6, "DELETE": 0.0}
@@ -90,7 +92,8 @@ def p23(_rounds: int) -> dict[str, float | None]:
                 until(lambda: live(store) == 1, process, LIVE_SECONDS, "the table is in the lake")
                 time.sleep(RESTED_SECONDS)
                 idle = _counted(log, lambda: time.sleep(SECONDS))
-                busy = _counted(log, lambda: _write(server))
+                _write(server, BURST_SECONDS)
+                busy = _counted(log, lambda: _write(server, SECONDS))
     table = Printed(title=f"P23: requests to the object store in an hour, over {SECONDS:.0f} s each")
     for heading in ("load", "folder", *METHODS, "$ a month"):
         table.add_column(heading, justify="left" if heading in ("load", "folder") else "right")
@@ -115,8 +118,8 @@ def _prepared(server: PostgresServer, directory: str, *, spool_uri: str = "", **
     return Pipeline(Path(directory), name="bench", dsn=server.dsn(), spool_uri=spool_uri, settings=given)
 
 
-def _write(server: PostgresServer) -> None:
-    until_at = time.monotonic() + SECONDS
+def _write(server: PostgresServer, seconds: float) -> None:
+    until_at = time.monotonic() + seconds
     with server.superuser() as connection:
         while time.monotonic() < until_at:
             connection.execute(b"INSERT INTO t SELECT max(id) + 1, 'y' FROM t")
