@@ -2,7 +2,8 @@
 sense. `completeness` holds the list to the commands themselves.
 
 `{folder}`, `{lsn}`, `{slot}`, `{entry}` and `{segment}` are those of the day. A case is given in every form that its
-command can answer in; `make test` gives those that are not slow, as a table and in YAML.
+command can answer in; `make test` gives those that are not slow, as a
+table, and the first of each command and moment in YAML too.
 """
 
 import re
@@ -224,6 +225,10 @@ def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[t
             yield (*path, name), command
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
+
+
+def command_of(words: list[str]) -> tuple[str, ...]:
+    return _meant(words)[0]
 
 
 def can_answer_in_json(words: list[str]) -> bool:
