@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.extent import slow
 from tests.support.fleets import FleetFolder, fresh_databases, source, until
 from tests.support.sources import Database
 from tools.local.guard import Guard
@@ -152,6 +153,7 @@ def test_after_a_kill_every_row_of_every_pipeline_is_in_the_lake_once(fleet: Fle
     assert fleet.child(*words) != victim
 
 
+@slow
 def test_a_lost_slot_stops_its_pipeline_alone_until_it_is_made_again(fleet: Fleet) -> None:
     database = fleet.databases["north"]
     os.kill(fleet.child("fleet_ingest", "north.yaml"), signal.SIGSTOP)

@@ -14,6 +14,7 @@ from sluice.lsn import show as lsn_text
 from sluice.store.opening import open_store
 from sluice_lake import Lake
 from tests.e2e.readers import ACCOUNTS, TOTAL, Transfers, bank, newest_of
+from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 from tests.support.sources import Bucket, Database
 from tools.local.sluice import Pipeline
@@ -93,6 +94,7 @@ def test_a_replay_that_is_killed_and_given_again_makes_the_boundary_of_the_livin
     _beside_a_running_pipeline(pipeline, database, there=there, own=pipeline.lake_uri, options={})
 
 
+@slow
 def test_on_s3_by_executors_a_replay_makes_what_nobody_applies(
     database: Database, tmp_path: Path, moto: Bucket
 ) -> None:

@@ -19,7 +19,7 @@ from tests.spark.followed_rows import Feed, FollowedRows, Row, feed_of, without_
 from tests.spark.protocol_reader import DeltaFolder, State
 from tests.spark.table_audit import check_checksum, check_files
 from tests.spark.windows import Windows
-from tests.support.extent import FULL, cases
+from tests.support.extent import FULL, cases, slow
 
 _BOTH = "'delta.enableRowTracking' = 'true', 'delta.enableChangeDataFeed' = 'true'"
 FIRST = int(os.environ.get("WAYS_FIRST", "1"))
@@ -133,6 +133,7 @@ def test_rows_keep_their_ids_and_readers_see_every_change(pipeline: Pipeline, wa
     check_feed(session, pipeline, rows, first, last)
 
 
+@slow
 @pytest.mark.timeout(600)
 def test_files_that_are_joined_keep_ids_and_versions_of_rows_and_say_nothing_of_changes(
     pipeline: Pipeline, seed: int

@@ -18,7 +18,7 @@ from tests.spark.conftest import Pipeline
 from tests.spark.heap import RANGES
 from tests.spark.model import SCHEMA
 from tests.spark.test_snapshot_parts import heap_of
-from tests.support.extent import FULL
+from tests.support.extent import FULL, cases
 
 WAYS = (DIRECT, DISTRIBUTED, MERGE)
 
@@ -83,7 +83,10 @@ def _apply(pipeline: Pipeline, way: str, mode: str, **options: object) -> None:
     assert row.way in ("", way)
 
 
-@pytest.mark.parametrize(("way", "metadata"), [(DIRECT, True), (DISTRIBUTED, True), (MERGE, True), (MERGE, False)])
+@pytest.mark.parametrize(
+    ("way", "metadata"),
+    cases([(DIRECT, True), (DISTRIBUTED, True), (MERGE, True), (MERGE, False)], quick=[(DIRECT, True), (MERGE, True)]),
+)
 def test_a_mirror_with_a_column_more_holds_the_source_in_every_way(
     pipeline: Pipeline, way: str, metadata: bool
 ) -> None:

@@ -20,6 +20,7 @@ def test_the_two_versions_are_the_wheel_and_this_checkout(old: Release, tmp_path
     assert [ROOT in path.parents for path in NEW.origins(tmp_path)] == [True, True]
 
 
+@slow
 def test_ingest_of_two_versions_takes_turns_and_the_spool_stays_equal(shared: World, old: Release) -> None:
     old.must(shared.pipeline, *INGEST)
     for number, (first, second) in enumerate(((old, NEW), (NEW, old))):
