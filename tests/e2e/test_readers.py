@@ -8,7 +8,9 @@ import os
 import random
 import re
 import signal
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -19,8 +21,8 @@ from sluice_lake import Lake
 from tests.e2e.readers import SUM, TOTAL, Transfers, bank, lake_of, newest_of, read_once, reading
 from tests.support.extent import FULL
 from tests.support.pipeline import wait_until
-from tests.support.sources import Database
-from tools.local.postgres import free_port
+from tests.support.sources import Database, fresh_database
+from tools.local.postgres import PostgresServer, free_port
 from tools.local.sluice import Pipeline, SluiceProcess
 
 pytestmark = pytest.mark.timeout(1800)
@@ -80,30 +82,49 @@ def test_the_sum_is_constant_at_every_boundary_through_kills_resyncs_and_mainten
         assert spark.sql(SUM).collect()[0][0] == TOTAL
 
 
-def test_who_waits_for_a_position_never_reads_what_was_there_before_it(database: Database, tmp_path: Path) -> None:
+@dataclass
+class Served:
+    """A pipeline whose applier answers at `port`, and the process that runs it, which is killed in between."""
+
+    database: Database
+    pipeline: Pipeline
+    port: int
+    process: SluiceProcess
+
+
+@pytest.fixture(scope="module")
+def served(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with fresh_database(postgres) as database:
+        port = free_port()
+        pipeline = bank(database, tmp_path_factory.mktemp("served"), telemetry={"apply_listen": f"127.0.0.1:{port}"})
+        lake_of(pipeline)
+        early = pipeline.run("query", "SELECT 1")
+        assert (early.returncode, "offers no boundary" in early.stderr) == (75, True)
+        found = Served(database, pipeline, port, pipeline.start("up"))
+        try:
+            _published(lake_of(pipeline), found.process)
+            yield found
+        finally:
+            found.process.stop()
+
+
+def test_who_waits_for_a_position_never_reads_what_was_there_before_it(served: Served) -> None:
     """By the package, the command and the endpoint, while the pipeline is killed and started again. One loop after the
     other: tests/chaos/test_read_your_writes.py has many side by side.
     """
-    port = free_port()
-    pipeline = bank(database, tmp_path, telemetry={"apply_listen": f"127.0.0.1:{port}"})
-    lake, choice = lake_of(pipeline), random.Random(29)
-    process = pipeline.start("up")
-    _published(lake, process)
+    pipeline, lake, choice = served.pipeline, lake_of(served.pipeline), random.Random(29)
     kills = {choice.randrange(LOOPS // 4, LOOPS) for _ in range(KILLS)}
-    try:
-        with closing(psycopg.connect(database.dsn, autocommit=True)) as application:
-            for loop in range(LOOPS):
-                if loop in kills:
-                    process.kill()
-                    process = pipeline.start("up")
-                application.execute("UPDATE checking SET note = %s WHERE id = 1", (str(loop),))
-                row = application.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
-                assert row is not None
-                _wait_by_one_of_three_ways(pipeline, lake, port, str(row[0]), loop)
-                found = lake.as_of().arrow("checking", columns=["note"], where="id = 1")["note"].to_pylist()
-                assert int(found[0]) >= loop, "a stale read"
-    finally:
-        process.stop()
+    with closing(psycopg.connect(served.database.dsn, autocommit=True)) as application:
+        for loop in range(LOOPS):
+            if loop in kills:
+                served.process.kill()
+                served.process = pipeline.start("up")
+            application.execute("UPDATE checking SET note = %s WHERE id = 1", (str(loop),))
+            row = application.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+            assert row is not None
+            _wait_by_one_of_three_ways(pipeline, lake, served.port, str(row[0]), loop)
+            found = lake.as_of().arrow("checking", columns=["note"], where="id = 1")["note"].to_pylist()
+            assert int(found[0]) >= loop, "a stale read"
 
 
 def _wait_by_one_of_three_ways(pipeline: Pipeline, lake: Lake, port: int, position: str, loop: int) -> None:
@@ -127,21 +148,15 @@ def _endpoint_says_so(port: int, position: str) -> bool:
     return bool(said["reached"])
 
 
-def test_the_commands_that_read_say_what_they_read_and_how_it_failed(database: Database, tmp_path: Path) -> None:
-    pipeline = bank(database, tmp_path)
-    lake_of(pipeline)
-    early = pipeline.run("query", "SELECT 1")
-    assert (early.returncode, "offers no boundary" in early.stderr) == (75, True)
-    with pipeline.start("up") as process:
-        wait_until(
-            lambda: newest_of(lake_of(pipeline)) is not None, what="a boundary", processes=(process,), timeout=120
-        )
-        waited = pipeline.run("wait", "--now", "--json", "public.checking", "public.savings")
-        assert waited.returncode == 0, waited.stderr
-        assert json.loads(waited.stdout)["left_out"] == {}
-        assert pipeline.run("wait", "--lsn", "FFF/0", "--timeout", "100ms").returncode == 75
-        assert pipeline.run("wait").returncode == 2
-        assert pipeline.run("wait", "--lsn", "nonsense").returncode == 2
+def test_the_commands_that_read_say_what_they_read_and_how_it_failed(served: Served) -> None:
+    pipeline = served.pipeline
+    waited = pipeline.run("wait", "--now", "--json", "public.checking", "public.savings")
+    assert waited.returncode == 0, waited.stderr
+    assert json.loads(waited.stdout)["left_out"] == {}
+    assert pipeline.run("wait", "--lsn", "FFF/0", "--timeout", "100ms").returncode == 75
+    assert pipeline.run("wait").returncode == 2
+    assert pipeline.run("wait", "--lsn", "nonsense").returncode == 2
+    served.process.stop()
     shown = pipeline.run("query", SUM)
     assert (shown.returncode, str(TOTAL) in shown.stdout) == (0, True), shown.stderr
     position = re.findall(r"as of ([0-9A-F]+/[0-9A-F]+)", shown.stderr)[0]
