@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from sluice import lsn
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, Complete
+from tests.support.extent import slow
 from tests.support.pipeline import complete_through, wait_until
 from tests.support.quiet_changes import KINDS, Kind, QuietChanges
 from tests.support.sources import Database
@@ -78,6 +79,7 @@ def _rows(quiet: QuietChanges, path: str, version: int) -> list[dict[str, Any]]:
     return pa.table(lake.scan()).to_pylist()  # type: ignore[no-any-return]
 
 
+@slow
 def test_no_position_is_called_complete_behind_a_change_that_the_version_lacks(
     database: Database, tmp_path: Path
 ) -> None:

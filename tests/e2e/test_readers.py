@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from sluice_lake import Lake
 from tests.e2e.readers import SUM, TOTAL, Transfers, bank, lake_of, newest_of, read_once, reading
-from tests.support.extent import FULL
+from tests.support.extent import FULL, slow
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database, fresh_database
 from tools.local.postgres import PostgresServer, free_port
@@ -43,6 +43,7 @@ def _published(lake: Lake, process: SluiceProcess, *, whole: bool = True) -> int
     return lake.newest().number
 
 
+@slow
 def test_the_sum_is_constant_at_every_boundary_through_kills_resyncs_and_maintenance(
     database: Database, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.readers import FAST
 from tests.support.collector import Collector
+from tests.support.extent import slow
 from tests.support.otlp import Seen, spans_of
 from tests.support.pipeline import complete_through, wait_until
 from tests.support.sources import Database
@@ -109,6 +110,7 @@ def test_an_application_sees_when_its_transaction_is_readable_in_its_own_trace(
     assert SECRET_HEADER not in process.log.read_text()
 
 
+@slow
 def test_a_collector_that_is_away_slow_or_refuses_delays_and_ends_nothing(database: Database, tmp_path: Path) -> None:
     collector = Collector()
     pipeline = _pipeline(database, tmp_path, collector)

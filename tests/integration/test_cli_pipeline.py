@@ -17,6 +17,7 @@ import pytest
 
 from sluice.health.verdict import STATES
 from tests.support.authority import Authority
+from tests.support.extent import slow
 from tests.support.sources import Database
 from tools.local.postgres import free_port
 
@@ -113,6 +114,7 @@ def test_the_slot_is_shown_advanced_within_the_manifest_only_and_dropped_by_its_
     assert sluice("run", "--until-caught-up").returncode == 0
 
 
+@slow
 def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Run, database: Database) -> None:
     planned = json.loads(sluice("setup", "--dry-run", "--json").stdout)
     assert [(step["kind"], bool(step["statement"])) for step in planned["steps"]] == [
@@ -153,6 +155,7 @@ def test_the_ddl_signal_is_printed_and_created_only_when_that_is_asked_for(sluic
     assert "source.ddl_signal" not in {finding["code"] for finding in checked["findings"]}
 
 
+@slow
 def test_check_passes_with_warnings_fails_when_strict_and_its_sql_fixes(
     sluice: Run, database: Database, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tests.integration.test_catalog_unseen_changes import LIMITS, MOOD, PARTED, 
 from tests.integration.test_wider_types_limits import FOLLOW
 from tests.integration.test_wider_types_limits import STORIES as WIDER
 from tests.support.catalog_stories import RESYNC, assert_equal, read_again, set_up, verdicts
-from tests.support.extent import cases
+from tests.support.extent import cases, slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.source_setup import since
 from tests.support.sources import fresh_database
@@ -229,6 +229,7 @@ def test_completeness_waits_until_a_command_that_was_signalled_can_be_seen(pipel
             running.wait_until(lambda: pipeline.state().examined_lsn >= ends[-1])
 
 
+@slow
 def test_a_signal_that_comes_late_is_relied_upon_from_the_next_connection_on(pipeline: IngestPipeline) -> None:
     set_up(pipeline, PLAIN)
     with pipeline.running(**SWIFT) as running:
@@ -268,6 +269,7 @@ def test_a_transaction_older_than_the_signal_is_waited_for(pipeline: IngestPipel
             until_alone(pipeline, running)
 
 
+@slow
 def test_signals_go_to_the_messages_table_only_where_their_prefix_is_asked_for(pipeline: IngestPipeline) -> None:
     with_signal(pipeline, *PLAIN)
     prefixes = []

@@ -60,9 +60,7 @@ def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
-@pytest.mark.parametrize(
-    "way", cases({way: way for way in WAYS}, quick=["one by one", "streamed and stored", "prepared"])
-)
+@pytest.mark.parametrize("way", cases({way: way for way in WAYS}, quick=["one by one", "streamed and stored"]))
 def test_an_excluded_column_is_stored_nowhere_and_the_others_are_exact(
     pipeline: IngestPipeline, tmp_path: Path, way: str, identity: str
 ) -> None:

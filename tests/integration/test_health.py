@@ -137,6 +137,7 @@ def test_check_does_not_call_a_damaged_spool_ready(sluice: Run, store: ObjectSto
     assert (seen.returncode, codes(json.loads(seen.stdout))) == (12, {"spool.unreadable"})
 
 
+@slow
 def test_check_calls_a_stale_table_as_critical_as_status_does(sluice: Run, store: ObjectStore) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
     applied(store, seconds_ago=0, state="stale")
@@ -144,6 +145,7 @@ def test_check_calls_a_stale_table_as_critical_as_status_does(sluice: Run, store
     assert (checked.returncode, len(critical(checked, code="table.stale"))) == (3, 1), checked.stdout
 
 
+@slow
 def test_a_foreign_client_of_the_slot_is_named_and_not_taken_for_ingest(
     sluice: Run, database: Database, store: ObjectStore
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_pipeline_that_runs_with_its_applier_is_healthy_and_exit_0(
     assert (ended.returncode, json.loads(ended.stdout)["state"]) == (0, "healthy"), ended.stdout
 
 
+@slow
 def test_a_table_that_nobody_publishes_is_not_read_and_the_nearest_is_named(
     sluice: Run, database: Database, store: ObjectStore
 ) -> None:

@@ -18,7 +18,7 @@ from tests.spark.conftest import Pipeline
 from tests.spark.heap import RANGES
 from tests.spark.model import SCHEMA
 from tests.spark.test_snapshot_parts import heap_of
-from tests.support.extent import FULL, cases
+from tests.support.extent import FULL, cases, slow
 
 WAYS = (DIRECT, DISTRIBUTED, MERGE)
 
@@ -116,6 +116,7 @@ def test_a_kind_that_keeps_what_arrived_is_appended_to_in_every_way(pipeline: Pi
     assert found == [first, second, third, fourth, sorted([*fourth, (1, True)])]
 
 
+@slow
 @pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED] if FULL else [DISTRIBUTED])
 def test_a_window_in_portions_and_a_snapshot_in_parts_are_of_the_kind_too(pipeline: Pipeline, way: str) -> None:
     heap = heap_of(pipeline, rows=24)
