@@ -359,10 +359,12 @@ class Applier:
     def _collect(self) -> None:
         for future in [future for future in self._running if future.done()]:
             running = self._running.pop(future)
+            table_id = running.work.table_id
             self._ledger.busy.discard(running.lake_path)
-            self._changed = True
-            state = self._ledger.state.tables[running.work.table_id]
-            self._settle(future, running, name=state.title)
+            before = self._ledger.report([table_id])
+            self._settle(future, running, name=self._ledger.state.tables[table_id].title)
+            # A look that found nothing is no news.
+            self._changed = self._changed or self._ledger.report([table_id]) != before
 
     def _settle(self, future: Future[Applied], running: _Running, *, name: str) -> None:
         progress, window = running.work.progress, running.work.window

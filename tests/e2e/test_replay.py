@@ -143,7 +143,7 @@ def _rows(folder: Path, path: str, version: int | None = None) -> list[str]:
 
 
 def test_at_every_position_where_the_living_lake_stood_all_kinds_are_equal(story: Story, tmp_path: Path) -> None:
-    for number, (position, versions) in enumerate(story.ends):
+    for number, (position, versions) in list(enumerate(story.ends))[0 if FULL else -1 :]:
         made = story.replayed(position, tmp_path / str(number))
         assert {table["path"] for table in made["tables"]} >= set(PATHS)
         for path in PATHS:
