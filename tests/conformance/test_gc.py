@@ -4,7 +4,6 @@ stops at any doubt.
 
 import json
 import uuid
-from dataclasses import replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contract import consumer, keys
-from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.consumer import Consumer
 from sluice.contract.entries import (
     Prepared,
 )
-from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt, StoreUnavailable
 from sluice.manifest import checkpoint
 from sluice.manifest import pruning as gc
@@ -32,6 +30,7 @@ from sluice.store.memory import MemoryStore
 from tests.conformance.spools import CONTENT, LATER, World
 from tests.support.killed import killed_at
 from tests.support.manifests import table
+from tests.support.recorded import row
 
 POLICY = Path(__file__).parents[2] / "deploy" / "object-store" / "s3-gc-policy.json"
 PLACE = "arn:aws:s3:::SPOOL-BUCKET/SPOOL-PREFIX/PIPELINE"
@@ -199,18 +198,10 @@ def test_old_checkpoints_go_and_a_start_still_finds_one(world: World) -> None:
 @pytest.mark.parametrize("wrong", ["ahead", "generation", "table", "complete"])
 def test_a_record_of_another_manifest_stops_it(world: World, wrong: str) -> None:
     world.join("7")
-    row = AppliedTable(
-        "8" if wrong == "table" else "7",
-        "public",
-        "t7",
-        "p",
-        "mirror",
-        2 if wrong == "generation" else 1,
-        State.LIVE,
-        through_seq=1,
-    )
-    row = replace(row, through_seq=99) if wrong == "ahead" else row
-    world.store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {row.table_id: row}).encode())
+    generation, through = 2 if wrong == "generation" else 1, 99 if wrong == "ahead" else 1
+    said = row("8" if wrong == "table" else "7", table_name="t7", generation=generation, through_seq=through)
+    record = AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {said.table_id: said})
+    world.store.create(keys.apply_log(1), record.encode())
     world.store.create(
         keys.apply_complete(1),
         Complete(1, 1, 99 if wrong == "complete" else 1, "2026-01-01T00:00:00+00:00", {}).encode(),

@@ -15,6 +15,7 @@ import pytest
 
 from sluice.errors import ObjectExists, StoreRefused
 from sluice.store.local import LocalStore
+from tests.support import commands
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -23,15 +24,7 @@ def _run(
     script: str, *arguments: object, wrapper: tuple[str, ...] = (), **environment: str
 ) -> "subprocess.CompletedProcess[str]":
     command = [*wrapper, sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return commands.ended(*command, cwd=REPOSITORY, env={**os.environ, **environment})
 
 
 class SystemCalls:

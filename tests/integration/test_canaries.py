@@ -2,7 +2,6 @@
 pages, not its errors, not its last words.
 """
 
-import http.client
 import json
 import re
 import resource
@@ -20,6 +19,7 @@ from sluice.protocol.tuples import walk_rows
 from sluice.source.sessions import open_query, translated
 from tests.support import canary, ingesting
 from tests.support import pgoutput_bytes as wire
+from tests.support.answers import ask
 from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
@@ -66,13 +66,8 @@ def pages(process: SluiceProcess) -> dict[str, str]:
     (listening,) = [line for line in process.log.read_text().splitlines() if '"listening"' in line]
     address = re.search(r"127\.0\.0\.1:\d+", listening)
     assert address is not None
-    seen = {}
-    for path in ("/", "/metrics", "/status", "/livez", "/readyz", "/startupz", "/no/such/page"):
-        connection = http.client.HTTPConnection(address[0], timeout=30)
-        connection.request("GET", path)
-        seen[path] = connection.getresponse().read().decode()
-        connection.close()
-    return seen
+    paths = ("/", "/metrics", "/status", "/livez", "/readyz", "/startupz", "/no/such/page")
+    return {path: ask(address[0], path)[1] for path in paths}
 
 
 def test_a_running_pipeline_shows_no_canary_and_dies_without_a_core(database: Database, tmp_path: Path) -> None:

@@ -255,8 +255,7 @@ def test_a_level_that_the_first_slot_raises_is_no_finding_and_minimal_is(level: 
         assert ("server.wal_level" in codes(found(database))) == (level == "minimal")
         if level == "replica":
             ensure_slot(options_of(database))
-            with database.connect() as connection:
-                assert connection.execute("SHOW effective_wal_level").fetchone() == ("logical",)
+            assert database.one("SHOW effective_wal_level") == ("logical",)
 
 
 def test_a_slot_that_loses_its_wal_is_named_before_and_after() -> None:

@@ -2,7 +2,6 @@
 how they end.
 """
 
-import http.client
 import json
 import os
 import re
@@ -11,11 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sluice.health.verdict import STATES
+from tests.support import commands
+from tests.support.answers import ask
 from tests.support.authority import Authority
 from tests.support.extent import slow
 from tests.support.sources import Database
@@ -48,14 +50,7 @@ telemetry: {{listen: "127.0.0.1:0", log_format: json}}
 @pytest.fixture
 def sluice(environment: dict[str, str]) -> Run:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "sluice", *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        return commands.sluice(*arguments, env=environment)
 
     return run
 
@@ -74,10 +69,7 @@ def running(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
 
 
 def slots(database: Database) -> int:
-    with database.connect() as connection:
-        return len(
-            connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchall()
-        )
+    return len(database.all("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", database.slot))
 
 
 def test_the_slot_is_shown_advanced_within_the_manifest_only_and_dropped_by_its_own_name(
@@ -177,15 +169,7 @@ def test_check_passes_with_warnings_fails_when_strict_and_its_sql_fixes(
     ]
     assert len(statements) >= 2
     database.execute(*statements)
-    with database.connect() as connection:
-        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
-
-
-def test_check_without_a_server_is_3_and_names_it(sluice: Run, environment: dict[str, str]) -> None:
-    environment["SLUICE_SOURCE__DSN"] = "postgresql://u:row-value-canary@127.0.0.1:1/d?connect_timeout=2"
-    ended = sluice("check", "--json")
-    assert ended.returncode == 3
-    assert "row-value-canary" not in ended.stdout + ended.stderr
+    assert database.one("SELECT count(*) FROM orders") == (1,)
 
 
 def test_a_batch_run_fills_the_spool_and_status_tells(sluice: Run, database: Database) -> None:
@@ -206,17 +190,6 @@ def test_a_batch_run_fills_the_spool_and_status_tells(sluice: Run, database: Dat
     )
 
 
-def test_a_slot_that_vanished_is_7_and_is_not_created_again(sluice: Run, database: Database) -> None:
-    assert sluice("run", "--until-caught-up").returncode == 0
-    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
-    for command in (("setup",), ("run", "--until-caught-up")):
-        ended = sluice(*command)
-        assert ended.returncode == 7
-        assert "MISSING" in ended.stderr
-    assert slots(database) == 0
-    assert json.loads(sluice("status", "--json").stdout)["state"] == "lost"
-
-
 def streaming(running: "subprocess.Popen[str]") -> str:
     """The address of its endpoints, once it streams."""
     assert running.stderr is not None
@@ -233,14 +206,7 @@ def streaming(running: "subprocess.Popen[str]") -> str:
 def test_probes_and_metrics_are_served_while_it_runs_and_a_signal_drains(running: "subprocess.Popen[str]") -> None:
     address = streaming(running)
 
-    def get(path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(address, timeout=30)
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        seen = (answer.status, answer.read().decode())
-        connection.close()
-        return seen
-
+    get = partial(ask, address)
     assert get("/startupz")[0] == 200
     assert get("/livez")[0] == 200
     deadline = time.monotonic() + 30

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from sluice import lsn
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state
+from tests.support.recorded import rows
 from tests.support.sources import Database
 from tests.support.surfaces import Pipe
 
@@ -18,24 +19,12 @@ from tests.support.surfaces import Pipe
 def applier_says(pipe: Pipe, number: int, through: int, *, state: State = State.LIVE) -> None:
     """As if an applier had come so far."""
     found, now = load_state(pipe.store), datetime.now(UTC).isoformat()
-    (table,) = found.tables.values()
-    row = AppliedTable(
-        table.table_id,
-        "public",
-        "t",
-        "public/t",
-        "mirror",
-        table.generation,
-        state,
-        through_seq=found.seq,
-        complete_through_lsn=through,
-        delta_version=number,
-    )
+    tables = rows(found, state, complete_through_lsn=through, delta_version=number)
     live = state is State.LIVE
     complete = Complete(
         number, through, found.seq, now, {"public.t": number} if live else {}, {} if live else {"public.t": str(state)}
     )
-    pipe.store.create(keys.apply_log(number), AppliedLog(number, "test", now, {table.table_id: row}, now).encode())
+    pipe.store.create(keys.apply_log(number), AppliedLog(number, "test", now, tables, now).encode())
     pipe.store.create(keys.apply_complete(number), complete.encode())
 
 

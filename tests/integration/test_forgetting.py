@@ -10,7 +10,7 @@ import pytest
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.entries import Progress
 from sluice.contract.reasons import unpublished
 from sluice.contract.table_state import State
@@ -29,6 +29,7 @@ from sluice.store.memory import MemoryStore
 from tests.conformance.spools import LATER, World
 from tests.support.ingesting import IngestPipeline
 from tests.support.manifests import put
+from tests.support.recorded import rows
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
 
@@ -126,9 +127,7 @@ def test_a_table_that_the_source_has_or_a_prepared_transaction_needs_is_not_forg
     world: Dropping, database: Database
 ) -> None:
     database.execute("CREATE TABLE stays (id int PRIMARY KEY)")
-    with database.connect() as connection:
-        row = connection.execute("SELECT 'stays'::regclass::oid::int8").fetchone()
-    assert row is not None
+    row = database.one("SELECT 'stays'::regclass::oid::int8")
     there = str(row[0])
     world.join("7")
     world.join(there)
@@ -203,13 +202,9 @@ def test_a_running_ingest_forgets_a_table_that_was_dropped_and_carries_its_succe
     database.execute("INSERT INTO gone VALUES (1, 1)", "DROP TABLE gone", create, "INSERT INTO gone VALUES (2, 2)")
     pipeline.run(tables=())
     state = pipeline.state()
-    rows = {
-        table_id: AppliedTable(table_id, "public", "gone", known.path, "mirror", 1, known.state, through_seq=state.seq)
-        for table_id, known in state.tables.items()
-        if known.state == State.LIVE
-    }
+    done = {key: one for key, one in rows(state).items() if state.tables[key].state == State.LIVE}
     at = "2026-01-01T00:00:00+00:00"
-    pipeline.store.create(keys.apply_log(1), AppliedLog(1, "a", at, rows).encode())
+    pipeline.store.create(keys.apply_log(1), AppliedLog(1, "a", at, done).encode())
     pipeline.store.create(keys.apply_complete(1), Complete(1, 1, state.seq, at, {}).encode())
     pruning.carry_out(pipeline.store, pruning.plan(pipeline.store, keep_seconds=0, now=lambda: LATER))
     with pipeline.running(tables=(), watch_interval_s=0.1) as running:

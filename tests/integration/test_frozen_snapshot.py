@@ -20,9 +20,7 @@ HELD = """
 
 def _held(database: Database) -> tuple[int, int]:
     """Locks on the table, and sessions that hold back VACUUM."""
-    with database.connect() as connection:
-        row = connection.execute(HELD).fetchone()
-    assert row is not None
+    row = database.one(HELD)
     return int(row[0]), int(row[1])
 
 

@@ -13,14 +13,14 @@ import psycopg
 import pytest
 
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.applied import AppliedLog
 from sluice.contract.control import RESYNC, Request
-from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.integration.test_cli_pipeline import Run, environment, running, sluice
 from tests.support.extent import cases, slow
+from tests.support.recorded import rows
 from tests.support.sources import Database
 
 __all__ = ["environment", "running", "sluice"]
@@ -33,23 +33,8 @@ def store(environment: dict[str, str], tmp_path: Path) -> ObjectStore:
 
 def applied(store: ObjectStore, *, seconds_ago: float, state: str = "live") -> None:
     """The applier's record: everything that is in the manifest now is in the lake."""
-    known, at = load_state(store), datetime.now(UTC) - timedelta(seconds=seconds_ago)
-    tables = {
-        table.table_id: AppliedTable(
-            table.table_id,
-            "public",
-            table.table_name,
-            "x",
-            "mirror",
-            table.generation,
-            State(state),
-            None,
-            known.seq,
-            known.through_lsn,
-        )
-        for table in known.tables.values()
-    }
-    store.create(keys.apply_log(1), AppliedLog(1, "host/1/a", at.isoformat(), tables, at.isoformat()).encode())
+    at = (datetime.now(UTC) - timedelta(seconds=seconds_ago)).isoformat()
+    store.create(keys.apply_log(1), AppliedLog(1, "host/1/a", at, rows(load_state(store), state), at).encode())
 
 
 def codes(document: dict[str, list[dict[str, str]]]) -> set[str]:
@@ -76,24 +61,6 @@ def test_an_applier_that_was_killed_ten_minutes_ago_is_a_problem_and_not_exit_0(
     assert dead["what_to_do"]
     assert "applier.dead" in sluice("status").stdout
     assert "applier.dead" in sluice("tables").stderr
-
-
-def test_a_dropped_slot_is_lost_for_status_check_and_run_alike(sluice: Run, database: Database) -> None:
-    assert sluice("run", "--until-caught-up").returncode == 0
-    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
-    for command in (("status", "--json"), ("check", "--json"), ("run",)):
-        assert sluice(*command).returncode == 7, command
-    checked = json.loads(sluice("check", "--json").stdout)
-    assert checked["state"] == "lost"
-    assert [
-        (finding["severity"], finding["seen"].partition(":")[0])
-        for finding in checked["findings"]
-        if finding["code"] == "pipeline.lost"
-    ] == [("critical", "MISSING")]
-    assert codes(json.loads(sluice("status", "--json").stdout)) >= {"slot.lost"}
-    assert not [finding for finding in checked["findings"] if finding["code"] == "slot.missing"], (
-        "no run will create it"
-    )
 
 
 def test_a_pipeline_that_does_not_run_is_stopped_and_check_of_it_passes(sluice: Run, store: ObjectStore) -> None:

@@ -119,11 +119,7 @@ def test_columns_that_cannot_be_read_exactly_are_refused_at_the_start_and_by_che
     ) as caught:
         pipeline.run(source=binary(pipeline))
     assert (caught.value.exit_code, "source.binary to false" in caught.value.hint) == (5, True)
-    with database.connect() as connection:
-        assert (
-            connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)).fetchone()
-            is None
-        )
+    assert not database.all("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", database.slot)
     findings = [
         finding for finding in run_preflight(binary(pipeline), None).findings if finding.code == "column.binary"
     ]

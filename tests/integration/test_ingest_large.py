@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from sluice.contract.entries import Changes
 from sluice.manifest.reader import read_entries
 from sluice.operate.setup import prepare
 from sluice.store.opening import open_store
+from tests.support import commands
 from tests.support.extent import cases, slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
@@ -44,9 +44,7 @@ def peak_mb(database: Database, spool: Path, until: int, *, streaming: str = "au
         lsn.show(until),
         streaming,
     ]
-    done = subprocess.run(
-        [*command, "binary" if binary else "text"], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = commands.ended(*command, "binary" if binary else "text", timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return float(json.loads(done.stdout)["peak_rss_mb"])
 
@@ -101,18 +99,12 @@ def test_one_large_field_takes_at_most_four_times_its_size(
 
 def stream_blocks(database: Database) -> int:
     """How many blocks of open transactions the slot has sent."""
-    with database.connect() as connection:
-        row = connection.execute(
-            "SELECT stream_count FROM pg_stat_replication_slots WHERE slot_name = %s", (database.slot,)
-        ).fetchone()
-    assert row is not None
+    row = database.one("SELECT stream_count FROM pg_stat_replication_slots WHERE slot_name = %s", database.slot)
     return int(row[0])
 
 
 def source_md5(database: Database) -> str:
-    with database.connect() as connection:
-        row = connection.execute("SELECT md5(v) FROM a WHERE id = 2").fetchone()
-    assert row is not None
+    row = database.one("SELECT md5(v) FROM a WHERE id = 2")
     return str(row[0])
 
 

@@ -1,11 +1,10 @@
 """Manifest entries that cannot be stored for a while: nobody waits who need not, and all is stored in order."""
 
 import threading
-from datetime import UTC, datetime
 from typing import Any, cast
 
 from sluice.contract import keys
-from sluice.contract.control import PAUSE, Request
+from sluice.contract.control import PAUSE
 from sluice.contract.entries import Changes
 from sluice.errors import StoreUnavailable
 from sluice.ingest.options import FlushPolicy
@@ -55,8 +54,7 @@ def test_rows_looks_and_requests_go_on_while_a_change_of_shape_cannot_be_stored(
         database.execute("ALTER TABLE a ADD COLUMN v int", "INSERT INTO a VALUES (1, 1)")
         running.wait_until(lambda: decided("a").schema_version == 2)
         before = status.stream.transactions
-        wanted = Request(PAUSE, "public", "b", datetime.now(UTC).isoformat(timespec="seconds"))
-        beside.store.create(keys.control_request(f"{1:020d}-test"), wanted.encode())
+        beside.request(PAUSE, table="b")
         running.wait_until(lambda: decided("b").paused is not None)
         database.execute("INSERT INTO c SELECT generate_series(1, 50)")
         running.wait_until(lambda: status.stream.transactions > before)

@@ -1,16 +1,9 @@
 """Tables that an operator paused: everything of them is received and kept, at any cost but WAL."""
 
 from sluice import lsn
-from sluice.contract.control import PAUSE, REMOVE, RESUME, RESYNC, Refusal, Request
-from sluice.contract.keys import REFUSED, control_request
+from sluice.contract.control import PAUSE, REMOVE, RESUME, RESYNC, Refusal
+from sluice.contract.keys import REFUSED
 from tests.support.ingesting import IngestPipeline
-
-AT = "2030-01-01T00:00:00+00:00"
-
-
-def ask(pipeline: IngestPipeline, *actions: str, table: str = "a") -> None:
-    for place, action in enumerate(actions):
-        pipeline.store.create(control_request(f"{place:04d}"), Request(action, "public", table, AT).encode())
 
 
 def refusals(pipeline: IngestPipeline) -> list[Refusal]:
@@ -24,7 +17,7 @@ def test_a_paused_table_is_spooled_and_acknowledged_through_changes_of_shape_and
         "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)"
     )
     pipeline.run()
-    ask(pipeline, PAUSE)
+    pipeline.request(PAUSE, table="a")
     pipeline.run()
     paused = pipeline.table("public.a")
     assert (paused.state, paused.is_applied) == ("live", False)
@@ -43,7 +36,7 @@ def test_a_paused_table_is_spooled_and_acknowledged_through_changes_of_shape_and
     assert paused.paused is not None
     assert (now.state, now.paused.since, now.paused.rows) == ("live", paused.paused.since, 4)
     assert sorted(row["id"] for row in pipeline.rows("public.a")) == [2, 3, 20, 30]
-    ask(pipeline, RESUME)
+    pipeline.request(RESUME, table="a")
     pipeline.run()
     assert pipeline.table("public.a").is_applied
     assert list(pipeline.store.list("control/")) == []
@@ -52,7 +45,7 @@ def test_a_paused_table_is_spooled_and_acknowledged_through_changes_of_shape_and
 def test_requests_are_carried_out_in_the_order_of_their_keys_and_twice_is_once(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
-    ask(pipeline, PAUSE, PAUSE, RESUME, RESUME, PAUSE)
+    pipeline.request(PAUSE, PAUSE, RESUME, RESUME, PAUSE, table="a")
     pipeline.run()
     assert not pipeline.table("public.a").is_applied
     steps = [table.paused for entry in pipeline.entries() for table in entry.tables]
@@ -62,7 +55,7 @@ def test_requests_are_carried_out_in_the_order_of_their_keys_and_twice_is_once(p
 def test_a_resync_of_a_paused_table_is_read_and_waits_with_it(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
     pipeline.run()
-    ask(pipeline, PAUSE, RESYNC)
+    pipeline.request(PAUSE, RESYNC, table="a")
     pipeline.run()
     table = pipeline.table("public.a")
     assert (table.generation, table.state, table.is_applied) == (2, "live", False)
@@ -73,12 +66,12 @@ def test_a_resync_of_a_paused_table_is_read_and_waits_with_it(pipeline: IngestPi
 def test_a_request_that_cannot_be_carried_out_is_refused_by_name(pipeline: IngestPipeline) -> None:
     pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.run()
-    ask(pipeline, PAUSE, table="gone")
+    pipeline.request(PAUSE, table="gone")
     pipeline.run()
     assert [(one.table, one.reason) for one in refusals(pipeline)] == [
         ("public.gone", "no table public.gone is followed")
     ]
-    ask(pipeline, REMOVE)
+    pipeline.request(REMOVE, table="a")
     pipeline.run()
     assert any("still published and selected" in one.reason for one in refusals(pipeline))
     assert pipeline.table("public.a").state == "live"

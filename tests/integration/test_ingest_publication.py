@@ -7,8 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sluice.contract.control import RESYNC, Request
-from sluice.contract.keys import control_request
+from sluice.contract.control import RESYNC
 from sluice.errors import SourceRefused
 from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline
@@ -45,7 +44,7 @@ def _run_until_it_is_dropped(pipeline: IngestPipeline) -> None:
 
 
 def _copy_again(pipeline: IngestPipeline) -> None:
-    pipeline.store.create(control_request("one"), Request(RESYNC, "public", "t", "2030-01-01T00:00:00+00:00").encode())
+    pipeline.request(RESYNC, table="t")
     pipeline.run()
 
 
@@ -124,9 +123,7 @@ def test_a_second_loss_of_the_publication_is_found_as_the_first_was(pipeline: In
         _create_and_write(pipeline, number + 1)
         pipeline.run(watch_interval_s=600)
         assert pipeline.table("public.t").state == "stale"
-        pipeline.store.create(
-            control_request(f"resync{number}"), Request(RESYNC, "public", "t", "2030-01-01T00:00:00+00:00").encode()
-        )
+        pipeline.request(RESYNC, table="t")
         pipeline.run()
         assert pipeline.table("public.t").state == "live"
         assert _ids(pipeline) == list(range(1, number + 2))
@@ -159,7 +156,7 @@ def test_what_was_prepared_around_the_loss_neither_blocks_its_gid_nor_the_stream
     database.execute("COMMIT PREPARED 'outlives'", _prepare("ends", 7), "COMMIT PREPARED 'ends'")
     pipeline.run(**two_phase)
     assert pipeline.state().prepared == {}
-    pipeline.store.create(control_request("one"), Request(RESYNC, "public", "t", "2030-01-01T00:00:00+00:00").encode())
+    pipeline.request(RESYNC, table="t")
     pipeline.run(**two_phase)
     assert _ids(pipeline) == list(range(1, 8))
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sluice import faults, lsn
-from sluice.contract.control import RESYNC, Request
-from sluice.contract.keys import control_request
+from sluice.contract.control import RESYNC
 from sluice.health.reporter import Reporter
 from sluice.ingest.options import FlushPolicy
 from sluice.manifest.reader import read_entries
@@ -211,9 +210,7 @@ def test_a_table_that_goes_stale_while_its_snapshot_is_published_is_read_again_w
     with held(pipeline, arm, "snapshot.final.before") as running:
         pipeline.database.execute("ALTER TABLE a ALTER COLUMN k TYPE text USING 'k'", "INSERT INTO a VALUES (20)")
         running.wait_until(lambda: pipeline.table("public.a").state == "stale")
-        pipeline.store.create(
-            control_request("one"), Request(RESYNC, "public", "a", "2030-01-01T00:00:00+00:00").encode()
-        )
+        pipeline.request(RESYNC, table="a")
         running.wait_until(lambda: pipeline.table("public.a").generation > 1)
     pipeline.run(**LOOKS)
     assert pipeline.table("public.a").state == "live"

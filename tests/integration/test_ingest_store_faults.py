@@ -3,12 +3,11 @@ has, and the rows are there once.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pytest
 
 from sluice.contract import keys
-from sluice.contract.control import PAUSE, RESYNC, Request
+from sluice.contract.control import PAUSE, RESYNC
 from sluice.store.opening import open_store
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
@@ -75,8 +74,7 @@ def test_a_request_that_the_store_does_not_let_go_of_is_carried_out_once(
     store.put("any", b"")
     store.delete("any")
     proxy.plan(error(403, "AccessDenied"), operations={"delete"}, count=None)
-    request = Request(RESYNC, "public", "t", datetime.now(UTC).isoformat(timespec="seconds"))
-    store.create(keys.control_request("0-test"), request.encode())
+    pipeline.request(RESYNC, table="t")
     with pipeline.running(watch_interval_s=0.1) as running:
         running.wait_until(lambda: (now := pipeline.table("public.t")).generation == 2 and now.state == "live")
         assert running.ingest is not None
@@ -100,8 +98,7 @@ def test_a_request_whose_removal_was_refused_goes_once_it_may_and_is_never_done_
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
     proxy.plan(error(403, "AccessDenied"), operations={"delete"}, count=None)
     pipeline.run()
-    request = Request(PAUSE, "public", "t", datetime.now(UTC).isoformat(timespec="seconds"))
-    pipeline.store.create(keys.control_request("0-test"), request.encode())
+    pipeline.request(PAUSE, table="t")
     with pipeline.running(watch_interval_s=0.1) as running:
         running.wait_until(lambda: pipeline.table("public.t").paused is not None)
         proxy.calm()

@@ -9,45 +9,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support.sources import Database
-from tools.local.postgres import PostgresServer, temporary_server
-
-
-def test_a_committed_row_survives_a_crash_of_the_server() -> None:
-    with temporary_server() as server:
-        with server.superuser() as connection:
-            connection.execute("CREATE TABLE t (id int)")
-            connection.execute("INSERT INTO t VALUES (1)")
-        server.crash()
-        assert server.pid is None
-        server.start()
-        with server.superuser() as connection:
-            assert connection.execute("SELECT id FROM t").fetchall() == [(1,)]
-
-
-def test_a_stopped_server_is_gone_and_its_port_refuses() -> None:
-    with temporary_server() as server:
-        dsn = server.dsn()
-        server.stop()
-        with pytest.raises(psycopg.OperationalError):
-            psycopg.connect(dsn, connect_timeout=5)
-
-
-def test_each_test_has_a_database_that_can_make_logical_slots(database: Database) -> None:
-    with database.connect() as connection:
-        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (database.slot,))
-        assert connection.execute(
-            "SELECT database FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)
-        ).fetchall() == [(database.name,)]
-
-
-def test_no_slot_is_left_by_an_earlier_test(postgres: PostgresServer) -> None:
-    with postgres.superuser() as connection:
-        assert (
-            connection.execute("SELECT slot_name FROM pg_replication_slots WHERE database LIKE 't\\_%'").fetchall()
-            == []
-        )
-
 
 def test_a_server_does_not_outlive_an_owner_that_was_killed() -> None:
     program = (

@@ -26,11 +26,9 @@ def begin(pipeline: IngestPipeline, held: HeldStore, running: Running) -> None:
 
 
 def walsenders(pipeline: IngestPipeline) -> int:
-    with pipeline.database.connect() as connection:
-        row = connection.execute(
-            "SELECT count(*) FROM pg_replication_slots WHERE active AND slot_name = %s", (pipeline.database.slot,)
-        ).fetchone()
-    assert row is not None
+    row = pipeline.database.one(
+        "SELECT count(*) FROM pg_replication_slots WHERE active AND slot_name = %s", pipeline.database.slot
+    )
     return int(row[0])
 
 

@@ -45,14 +45,13 @@ def made(database: Database, membership: Membership) -> int:
 
 def sent(database: Database) -> dict[int, tuple[object, set[int]]]:
     """By oid of a table, what the server itself says of what it sends of it, and its leaves."""
-    with database.connect() as connection:
-        rows = connection.execute(
-            "SELECT c.oid::int8, jsonb_build_array(to_jsonb(p) - 'schemaname', to_jsonb(b)), ARRAY(SELECT "
-            "l.relid::oid::int8 FROM pg_partition_tree(c.oid) l WHERE l.isleaf) "
-            "FROM pg_publication_tables p JOIN pg_publication b USING (pubname) JOIN pg_class c "
-            "ON c.oid = format('%%I.%%I', p.schemaname, p.tablename)::regclass WHERE pubname = %s",
-            (database.publication,),
-        ).fetchall()
+    rows = database.all(
+        "SELECT c.oid::int8, jsonb_build_array(to_jsonb(p) - 'schemaname', to_jsonb(b)), ARRAY(SELECT "
+        "l.relid::oid::int8 FROM pg_partition_tree(c.oid) l WHERE l.isleaf) "
+        "FROM pg_publication_tables p JOIN pg_publication b USING (pubname) JOIN pg_class c "
+        "ON c.oid = format('%%I.%%I', p.schemaname, p.tablename)::regclass WHERE pubname = %s",
+        database.publication,
+    )
     return {oid: (said, set(leaves) - {oid}) for oid, said, leaves in rows}
 
 

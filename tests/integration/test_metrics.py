@@ -7,8 +7,6 @@ import itertools
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -22,8 +20,7 @@ import pytest
 
 from sluice.cli import wiring
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable, Complete
-from sluice.contract.table_state import State
+from sluice.contract.applied import AppliedLog, Complete
 from sluice.lsn import parse
 from sluice.manifest.reader import load_state
 from sluice.process.pipeline import Process, TelemetryOptions
@@ -33,6 +30,8 @@ from sluice.telemetry import catalogue
 from sluice.telemetry.catalogue import Metric, served_by
 from sluice.telemetry.metered_store import MeteredStore
 from sluice.telemetry.metrics import Metrics, identify
+from tests.support import commands
+from tests.support.recorded import rows
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]
@@ -149,22 +148,7 @@ class Watched:
         """What an applier writes that has applied everything."""
         self.logs += 1
         state, now = load_state(self.store), datetime.now(UTC).isoformat()
-        tables = {
-            table_id: AppliedTable(
-                table_id,
-                table.schema_name,
-                table.table_name,
-                "x",
-                "mirror",
-                table.generation,
-                State.LIVE,
-                through_seq=state.seq,
-                complete_through_lsn=state.through_lsn,
-                rows_applied=3,
-                files=2,
-            )
-            for table_id, table in state.tables.items()
-        }
+        tables = rows(state, rows_applied=3, files=2)
         self.store.create(keys.apply_log(self.logs), AppliedLog(self.logs, "test", now, tables, now).encode())
         complete = Complete(self.logs, state.through_lsn, state.seq, now, {"public.a": 1, "public.idle": 1})
         self.store.create(keys.apply_complete(self.logs), complete.encode())
@@ -402,13 +386,8 @@ def test_an_address_that_the_applier_cannot_have_is_a_usage_error_before_spark_s
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings_for(database, tmp_path, more=f'telemetry: {{apply_listen: "127.0.0.1:{taken.getsockname()[1]}"}}\n')
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-        ended = subprocess.run(
-            [sys.executable, "-m", "sluice", "apply", "--once", "-c", str(tmp_path / "sluice.yaml")],
-            env={**environment, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+        ended = commands.sluice(
+            "apply", "--once", "-c", str(tmp_path / "sluice.yaml"), env={**environment, "PYTHONPATH": str(ROOT)}
         )
     assert ended.returncode == 2
     assert "telemetry.apply_listen" in ended.stderr

@@ -1,7 +1,6 @@
 """What `plan` says will become of a table is what becomes of it, and a contract of stop holds."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tests.integration.test_renames import STORIES as RENAMES
 from tests.integration.test_renames import TWO
 from tests.integration.test_resyncs import PARTED, PLAIN
 from tests.integration.test_resyncs import STORIES as CHANGES
+from tests.support import commands
 from tests.support.catalog_stories import RESYNC, set_up
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
@@ -89,7 +89,7 @@ def test_a_plan_says_how_much_a_snapshot_would_read(pipeline: IngestPipeline, tm
     assert 500_000 < table.bytes < 2_000_000
     assert planned(pipeline, tmp_path, more=", on_change: stop")[0].preview.effect == "stop"
     command = [sys.executable, "-m", "sluice", "plan", "-c", str(configured(pipeline, tmp_path)), "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = commands.ended(*command)
     (shown,) = json.loads(ended.stdout)["tables"]
     # A vacuum of the server's own may have cut off the end of the table since.
     assert 500_000 < shown["bytes"] < 2_000_000
@@ -208,6 +208,6 @@ def test_a_table_that_the_server_has_not_counted_is_not_said_to_have_no_rows(
     found, code = planned(pipeline, tmp_path)
     assert (found.preview.effect, found.rows, found.bytes, code) == ("snapshot", None, None, 13)
     command = [sys.executable, "-m", "sluice", "plan", "-c", str(configured(pipeline, tmp_path))]
-    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout.count("unknown") == 2
+    assert commands.ended(*command).stdout.count("unknown") == 2
     database.execute(f"ANALYZE {table}")
     assert planned(pipeline, tmp_path)[0].rows == 1000

@@ -1,8 +1,6 @@
 """`plan` of a configuration: before the first run, and of several things about one table."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from sluice.cli.plan import _chosen, exit_code, look
 from sluice.settings import load
 from tests.integration.test_plan import configured
 from tests.integration.test_resyncs import PLAIN
+from tests.support import commands
 from tests.support.catalog_stories import RESYNC, set_up
 from tests.support.ingesting import IngestPipeline
 
@@ -58,12 +57,7 @@ def test_settings_of_a_table_that_is_not_there_are_found_with_the_nearest_name(
 ) -> None:
     set_up(pipeline, PLAIN)
     file = changed(pipeline, tmp_path, "{targets: [{kind: history}]}, public.tt: {freshness: 5s}, other.name: {}")
-    done = subprocess.run(
-        [sys.executable, "-m", "sluice", "check", "--json", "-c", str(file)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = commands.sluice("check", "--json", "-c", str(file))
     found = [one for one in json.loads(done.stdout)["findings"] if one["code"] == "table.settings_unmatched"]
     assert [(one["severity"], one["object"]) for one in found] == [("warning", "public.tt"), ("warning", "other.name")]
     assert "did you mean public.t?" in str(found[0])

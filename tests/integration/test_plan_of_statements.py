@@ -24,8 +24,7 @@ def test_of_what_is_tried_out_only_functions_leave_something_behind_as_the_help_
     set_up(pipeline, (*PLAIN, "CREATE SEQUENCE numbers"))
     pipeline.run(**RESYNC)
     tried(pipeline, tmp_path, "ALTER TABLE t ADD k bigint DEFAULT nextval('numbers')")
-    with pipeline.database.connect() as connection:
-        assert connection.execute("SELECT is_called FROM numbers").fetchall() == [(True,)]
+    assert pipeline.database.all("SELECT is_called FROM numbers") == [(True,)]
 
 
 def test_a_statement_that_locks_a_table_which_is_not_published_is_refused(

@@ -129,11 +129,7 @@ def test_streams_open_at_a_lost_connection_begin_again_and_rolled_back_ones_are_
         kept.execute("COMMIT")
         running.wait_until(lambda: len(pipeline.commits()) == 2)
     assert [row["id"] for row in pipeline.rows("public.a")] == [1, 3]
-    with pipeline.database.connect() as connection:
-        streamed = connection.execute(
-            "SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = %s", (slot,)
-        ).fetchone()
-    assert streamed is not None
+    streamed = pipeline.database.one("SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = %s", slot)
     assert streamed[0] >= 2
 
 

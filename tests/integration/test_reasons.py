@@ -5,17 +5,12 @@ gives way to another cause.
 import contextlib
 from typing import Any
 
-from sluice.contract.control import ADD, REMOVE, RESYNC, Refusal, Request
-from sluice.contract.keys import REFUSED, control_request
+from sluice.contract.control import ADD, REMOVE, RESYNC, Refusal
+from sluice.contract.keys import REFUSED
 from sluice.errors import ObjectMissing
 from tests.support.ingesting import IngestPipeline
 
 LOOKS: dict[str, Any] = {"tables": (), "watch_interval_s": 0.1}
-
-
-def ask(pipeline: IngestPipeline, action: str, table: str) -> None:
-    request = Request(action, "public", table, "2030-01-01T00:00:00+00:00")
-    pipeline.store.create(control_request(f"{action}-{table}"), request.encode())
 
 
 def refused(pipeline: IngestPipeline) -> set[str]:
@@ -35,9 +30,9 @@ def test_a_refusal_goes_when_what_it_says_is_not_so_any_more(pipeline: IngestPip
     )
     with pipeline.running(**LOOKS) as running:
         running.wait_until(lambda: "a" in {table.table_name for table in pipeline.state().tables.values()})
-        ask(pipeline, RESYNC, "b")
-        ask(pipeline, ADD, "gone")
-        ask(pipeline, REMOVE, "a")
+        pipeline.request(RESYNC, table="b", place=RESYNC)
+        pipeline.request(ADD, table="gone", place=ADD)
+        pipeline.request(REMOVE, table="a", place=REMOVE)
         running.wait_until(lambda: refused(pipeline) == {"public.a", "public.b", "public.gone"})
         database.execute(f"ALTER PUBLICATION {database.publication} ADD TABLE b")
         running.wait_until(lambda: refused(pipeline) == {"public.a", "public.gone"})

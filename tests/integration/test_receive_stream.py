@@ -12,14 +12,14 @@ from functools import partial
 import psycopg
 import pytest
 
-from sluice.errors import ProtocolViolation, SlotBusy, SlotLost, SourceUnavailable
-from sluice.ingest.receive.stream import PublicationMissing, ReplicationStream, StreamLimits
+from sluice.errors import ProtocolViolation, SlotBusy, SourceUnavailable
+from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
 from sluice.source.sessions import SourceOptions
 from sluice.source.slot_facts import slot_facts
 from tests.support.pgproxy import Direction, PgProxy
 from tests.support.source_setup import server_major
 from tests.support.sources import Database
-from tests.support.streaming import QUICK, opened, prepare, read_until, run, tags, wal_end
+from tests.support.streaming import QUICK, opened, prepare, read_until, run, tags
 from tools.local.postgres import temporary_server
 
 
@@ -42,26 +42,6 @@ def test_transactions_arrive_in_wire_order_and_the_acknowledgement_reaches_the_s
     run(scenario())
 
 
-def test_starting_at_the_acknowledged_position_sends_exactly_the_rest(database: Database) -> None:
-    options, start = prepare(database)
-
-    async def scenario() -> None:
-        stream = await opened(options, start)
-        database.execute("INSERT INTO t VALUES (1, 'a')")
-        batches = await read_until(stream, lambda seen: "C" in tags(seen))
-        ends = [
-            int.from_bytes(frame[9:17], "big") for batch in batches for frame in batch.frames if frame[25:26] == b"C"
-        ]
-        await stream.close()  # without acknowledging: the server still holds it
-        database.execute("INSERT INTO t VALUES (2, 'b')")
-        again = await opened(options, ends[-1])
-        rest = await read_until(again, lambda seen: "C" in tags(seen))
-        assert tags(rest) == "BRIC"
-        await again.close()
-
-    run(scenario())
-
-
 def test_an_acknowledgement_neither_goes_back_nor_past_what_was_received(database: Database) -> None:
     options, start = prepare(database)
 
@@ -72,21 +52,6 @@ def test_an_acknowledgement_neither_goes_back_nor_past_what_was_received(databas
         with pytest.raises(ProtocolViolation):
             stream.acknowledge(start - 1)
         assert stream.flushed_lsn == start
-        await stream.close()
-
-    run(scenario())
-
-
-def test_keepalives_move_the_received_position_when_only_others_write(database: Database) -> None:
-    options, start = prepare(database, "CREATE TABLE unpublished (id int)")
-
-    async def scenario() -> None:
-        stream = await opened(options, start)
-        database.execute("INSERT INTO unpublished SELECT generate_series(1, 1000)")
-        end = wal_end(database)
-        batches = await read_until(stream, lambda _: stream.received_lsn >= end)
-        assert set(tags(batches)) <= set("BC")  # 14 sends empty transactions
-        stream.acknowledge(stream.received_lsn)
         await stream.close()
 
     run(scenario())
@@ -129,48 +94,6 @@ def test_one_stream_at_a_time_and_closing_frees_the_slot_at_once(database: Datab
         await second.close()
         with pytest.raises(SourceUnavailable):
             await second.next_batch()
-
-    run(scenario())
-
-
-def test_a_missing_slot_is_lost_and_never_created(database: Database) -> None:
-    options, start = prepare(database)
-    gone = replace(options, slot="never_was")
-
-    async def scenario() -> None:
-        with pytest.raises(SlotLost, match="MISSING"):
-            await opened(gone, start)
-        with database.connect() as connection:
-            assert slot_facts(connection, "never_was") is None
-
-    run(scenario())
-
-
-def test_a_session_that_is_ended_by_an_administrator_is_to_be_retried(database: Database) -> None:
-    options, start = prepare(database)
-
-    async def scenario() -> None:
-        stream = await opened(options, start)
-        await read_until(stream, lambda _: stream.received_lsn >= start)
-        database.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active AND "
-            "database = current_database()"
-        )
-        with pytest.raises(SourceUnavailable, match=r"57P01|lost"):
-            await read_until(stream, lambda _: False)
-
-    run(scenario())
-
-
-def test_a_publication_that_vanishes_stops_the_pipeline_by_name(database: Database) -> None:
-    options, start = prepare(database)
-
-    async def scenario() -> None:
-        stream = await opened(options, start)
-        database.execute(f"DROP PUBLICATION {options.publication}", "INSERT INTO t VALUES (1, 'lost')")
-        with pytest.raises(PublicationMissing, match=options.publication):
-            await read_until(stream, lambda _: False)
-        await stream.close()
 
     run(scenario())
 
@@ -231,25 +154,6 @@ async def _free(options: SourceOptions, database: Database) -> None:
             if facts is not None and facts.active_pid is None:
                 return
             await asyncio.sleep(0.02)
-
-
-def test_a_crash_of_the_server_is_to_be_retried() -> None:
-    with temporary_server() as server:
-        database = Database(server, name="postgres", slot="crashing", publication="crashing")
-        options, start = prepare(database)
-
-        async def scenario() -> None:
-            stream = await opened(options, start)
-            await asyncio.to_thread(server.stop, "immediate")
-            with pytest.raises(SourceUnavailable):
-                await read_until(stream, lambda _: False)
-            await asyncio.to_thread(server.start)
-            again = await opened(options, start)
-            database.execute("INSERT INTO t VALUES (1, 'a')")
-            await read_until(again, lambda seen: "C" in tags(seen))
-            await again.close()
-
-        run(scenario())
 
 
 def test_the_last_acknowledgement_arrives_though_the_server_is_in_the_middle_of_sending(database: Database) -> None:

@@ -120,12 +120,3 @@ def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(
     assert stages["flushed"].lsn == reporter.take().manifest.through_lsn
     assert stages["received"].lsn is None
     assert stages["flushed"].behind_seconds is not None
-
-
-def test_headroom_is_what_the_server_says(pipeline: IngestPipeline, database: Database, reporter: Reporter) -> None:
-    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run()
-    headroom = reporter.take().headroom
-    assert headroom is not None
-    assert headroom.retained_bytes >= 0
-    assert headroom.safe_bytes is None, "the test server sets no limit"

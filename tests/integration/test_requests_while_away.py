@@ -1,18 +1,11 @@
 """Requests of operators while PostgreSQL is away, or was never reached."""
 
-from datetime import UTC, datetime
 
 from sluice.contract import keys
-from sluice.contract.control import PAUSE, RESYNC, Request
-from sluice.store.base import ObjectStore
+from sluice.contract.control import PAUSE, RESYNC
 from tests.support.ingesting import IngestPipeline
 from tests.support.sources import fresh_database
 from tools.local.postgres import temporary_server
-
-
-def _ask(store: ObjectStore, number: int, action: str, table: str) -> None:
-    wanted = Request(action, "public", table, datetime.now(UTC).isoformat(timespec="seconds"))
-    store.create(keys.control_request(f"{number:020d}-test"), wanted.encode())
 
 
 def test_a_pause_is_taken_while_the_server_is_down_and_a_resync_says_what_it_waits_for(
@@ -31,8 +24,8 @@ def test_a_pause_is_taken_while_the_server_is_down_and_a_resync_says_what_it_wai
             assert running.ingest is not None
             waits = running.ingest.status.waits
             server.stop("immediate")
-            _ask(away.store, 1, RESYNC, "b")
-            _ask(away.store, 2, PAUSE, "a")
+            away.request(RESYNC, table="b", place="1")
+            away.request(PAUSE, table="a", place="2")
             running.wait_until(lambda: away.table("public.a").paused is not None)
             running.wait_until(lambda: any("resync public.b" in one.reason for one in waits.now()))
             server.start()
@@ -43,7 +36,7 @@ def test_a_pause_is_taken_while_the_server_is_down_and_a_resync_says_what_it_wai
 
 def test_a_request_to_an_ingest_that_has_not_reached_the_server_is_said_by_name(pipeline: IngestPipeline) -> None:
     away = IngestPipeline(pipeline.database, pipeline.store, dsn="postgresql://127.0.0.1:1/none")
-    _ask(away.store, 1, PAUSE, "orders")
+    away.request(PAUSE, table="orders")
     with away.running() as running:
         running.wait_until(
             lambda: (

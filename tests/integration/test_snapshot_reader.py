@@ -162,17 +162,6 @@ def test_a_table_that_changed_around_the_snapshot_is_never_taken_for_an_empty_on
             list(read_table(options, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
 
 
-def test_rows_committed_after_the_snapshot_are_not_read(database: Database) -> None:
-    options = published(
-        database, "CREATE TABLE t (id int PRIMARY KEY, body text)", "INSERT INTO t VALUES (1, 'before')"
-    )
-    facts = facts_of(options)
-    with closing(SnapshotHolder.open(options)) as holder:
-        database.execute("INSERT INTO t VALUES (2, 'after')", "UPDATE t SET body = 'after' WHERE id = 1")
-        assert holder.alive()
-        assert read_in(options, facts, holder.snapshot_name) == [(b"1", b"before")]
-
-
 def test_a_snapshot_whose_holder_is_gone_is_a_race_and_not_a_snapshot(database: Database) -> None:
     options = published(database, "CREATE TABLE t (id int PRIMARY KEY)")
     facts = facts_of(options)

@@ -50,8 +50,7 @@ def test_it_sends_every_kind_of_change_of_every_identity(database: Database) -> 
         f"'1', 'publication_names', '{database.publication}')"
         " GROUP BY 1, 2"
     )
-    with database.connect() as connection:
-        seen = {(tag, mark): count for tag, mark, count in connection.execute(query.encode()).fetchall()}
+    seen = {(tag, mark): count for tag, mark, count in database.all(query)}
     assert seen["C", ""] >= TRANSACTIONS
     assert {("I", ""), ("U", "N"), ("U", "K"), ("U", "O"), ("D", "K"), ("D", "O"), ("T", "")} <= set(seen)
 

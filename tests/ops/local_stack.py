@@ -15,6 +15,7 @@ import psycopg
 
 from sluice.contract import keys
 from sluice.contract.applied import Complete
+from tests.support import commands
 from tests.support.pipeline import wait_until
 from tools.demo import shop
 from tools.local.compare import compare_table
@@ -43,9 +44,7 @@ class LocalStack:
             **environment,
         }
         command = [sys.executable, "-m", "tools.stack", *arguments]
-        return subprocess.run(
-            command, env={**ours, **chosen}, capture_output=True, text=True, timeout=timeout, check=False
-        )
+        return commands.ended(*command, env={**ours, **chosen}, timeout=timeout)
 
     def pids(self) -> dict[str, int]:
         """What the pid files name."""

@@ -6,13 +6,13 @@ measured, everything else stands still. promtool evaluates the rules over that, 
 """
 
 import math
-import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support import commands
 from tools.local.tools import tool
 
 RULES = Path(__file__).parents[2] / "deploy" / "monitoring" / "rules.yml"
@@ -87,7 +87,5 @@ def assert_alerts(
     path.write_text(
         yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [case]}, sort_keys=False)
     )
-    outcome = subprocess.run(
-        [str(tool("promtool")), "test", "rules", str(path)], capture_output=True, text=True, check=False
-    )
+    outcome = commands.ended(str(tool("promtool")), "test", "rules", str(path))
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr

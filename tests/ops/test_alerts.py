@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from deploy.monitoring.promql import Not, Selector
 from sluice.health import verdict
 from sluice.telemetry import catalogue
 from tests.ops.rule_cases import CASES, Case
+from tests.support import commands
 
 ROOT = Path(__file__).parents[2]
 NAMES = [alert.name for alert in ALERTS]
@@ -69,7 +69,7 @@ def _firing(alert: str, labels: dict[str, str]) -> str:
 
 
 def _run(promtool: Path, *arguments: str) -> tuple[int, str]:
-    done = subprocess.run([promtool, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    done = commands.ended(promtool, *arguments)
     return done.returncode, done.stdout + done.stderr
 
 

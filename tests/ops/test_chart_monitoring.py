@@ -2,7 +2,6 @@
 
 import copy
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from deploy.monitoring.dashboards import DASHBOARDS
 from deploy.monitoring.files import PLAIN_RULES
 from tests.ops import helm, manifests
 from tests.ops.helm import CHART, Manifest, Values
+from tests.support import commands
 
 DECLARED, PAUSED = "pipeline:sluice_declared", "pipeline:sluice_paused"
 ALL = {alert.name for alert in ALERTS}
@@ -48,9 +48,7 @@ def test_no_alert_of_the_chart_is_evaluated_before_what_it_reads() -> None:
 def test_prometheus_accepts_the_rules_of_the_chart(promtool: Path, tmp_path: Path) -> None:
     written = tmp_path / "rules.yml"
     written.write_text(json.dumps({"groups": _rule(helm.feature("prometheus-rule"))["spec"]["groups"]}))
-    done = subprocess.run(
-        [promtool, "check", "rules", written], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = commands.ended(promtool, "check", "rules", written)
     assert done.returncode == 0, done.stdout + done.stderr
     # Without the alert that is excluded, and with the declaration that the pipeline exists.
     assert f"{len(ALERTS) + len(RECORDINGS)} rules found" in done.stdout

@@ -3,8 +3,6 @@ values say so.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from deploy.chart import schema
 from sluice.settings import load
 from tests.ops import helm, manifests
 from tests.ops.helm import Manifest, Refused, Values
+from tests.support import commands
 
 EACH, SHARED = "pipelines", "pipelines-shared"
 NAMES = ("archive", "crm", "shop_eu")
@@ -179,13 +178,8 @@ def test_config_validate_accepts_the_configurations_of_the_shared_applier(tmp_pa
     for path, text in manifests.configurations(rendered, applier).items():
         file = tmp_path / Path(path).name
         file.write_text(text)
-        done = subprocess.run(
-            [sys.executable, "-m", "sluice", "config", "validate", "-c", str(file)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            env={"PATH": "/usr/bin", "SLUICE_SOURCE__DSN": "postgresql://"},
+        done = commands.sluice(
+            "config", "validate", "-c", str(file), env={"PATH": "/usr/bin", "SLUICE_SOURCE__DSN": "postgresql://"}
         )
         assert done.returncode == 0, done.stderr
 
@@ -210,9 +204,7 @@ def test_the_rules_watch_every_pipeline_and_know_which_is_paused(feature: str, p
     assert all('pipeline=~"archive|crm|shop_eu"' in one for one in expressions)
     written = tmp_path / "rules.yml"
     written.write_text(json.dumps({"groups": [group]}))
-    done = subprocess.run(
-        [promtool, "check", "rules", written], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = commands.ended(promtool, "check", "rules", written)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

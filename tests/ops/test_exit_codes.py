@@ -20,17 +20,16 @@ import pytest
 
 from sluice.cli import exits
 from sluice.contract import keys
-from sluice.contract.entries import Opened
 from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
-from tests.support import manifests
+from tests.support import canary, commands, manifests
 from tests.support.manifests import put
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]
-AWAY = "postgresql://u@127.0.0.1:1/d?connect_timeout=2"
+AWAY = f"postgresql://u:{canary.SECRET}@127.0.0.1:1/d?connect_timeout=2"
 
 
 class Sluice:
@@ -58,16 +57,7 @@ class Sluice:
 
     def __call__(self, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         environment = {**self.environment, **environ}
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.directory,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        return commands.ended(*self.command(*arguments), cwd=self.directory, env=environment, stdin=subprocess.DEVNULL)
 
 
 @pytest.fixture
@@ -132,28 +122,16 @@ def test_code_6_a_manifest_entry_was_changed(sluice: Sluice) -> None:
 
 
 def test_code_7_the_slot_of_a_pipeline_is_gone(connected: Sluice, database: Database) -> None:
-    with database.connect() as connection:
-        row = connection.execute(
-            "SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = "
-            "current_database()) FROM pg_control_system()"
-        ).fetchone()
-    assert row is not None
-    start, names = 1, (database.slot, database.slot)
-    opened = Opened(
-        str(row[0]),
-        1,
-        database.name,
-        row[1],
-        *names,
-        two_phase=False,
-        origin="any",
-        server_version=180000,
-        start_lsn=start,
-        instance="t",
-    )
-    ManifestLog.open(connected.store, opened, PipelineState(), through_lsn=start)
-    ended = connected("run", "--until-caught-up")
-    assert (ended.returncode, "MISSING" in ended.stderr) == (7, True), ended.stderr
+    assert connected("run", "--until-caught-up").returncode == 0
+    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
+    for command in ("setup", "run --until-caught-up", "status --json", "check --json"):
+        ended = connected(*command.split())
+        assert (ended.returncode, "MISSING" in ended.stderr + ended.stdout) == (7, True), ended.stderr
+    assert not database.all("SELECT FROM pg_replication_slots WHERE slot_name = %s", database.slot), "made again"
+    found = {one["code"]: one["severity"] for one in json.loads(ended.stdout)["findings"]}
+    assert (found["pipeline.lost"], "slot.missing" in found) == ("critical", False), "no run will create it"
+    status = json.loads(connected("status", "--json").stdout)
+    assert (status["state"], "slot.lost" in {problem["code"] for problem in status["problems"]}) == ("lost", True)
 
 
 def test_code_8_somebody_else_streams_from_the_slot(connected: Sluice, database: Database) -> None:

@@ -4,7 +4,6 @@ tools that their readers trust.
 
 import json
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import yaml
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
+from tests.support import commands
 from tools.local.binaries import supported_majors
 
 ROOT = Path(__file__).parents[2]
@@ -44,17 +44,17 @@ def test_every_file_is_well_formed(file: Path) -> None:
 def test_actionlint_has_nothing_to_say() -> None:
     if not ACTIONLINT.exists():
         pytest.skip("actionlint is not in build/actionlint; `make actionlint` builds it where Go is installed")
-    done = subprocess.run([ACTIONLINT, *WORKFLOWS], capture_output=True, text=True, check=False, timeout=60)
+    done = commands.ended(ACTIONLINT, *WORKFLOWS)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_zizmor_has_nothing_to_say_however_pedantic(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("zizmor")), "--offline", "--pedantic", "--format", "plain"]
-    done = subprocess.run([*command, *map(str, WORKFLOWS)], capture_output=True, text=True, check=False, timeout=60)
+    done = commands.ended(*command, *map(str, WORKFLOWS))
     assert done.returncode == 0, done.stdout
     bad = tmp_path / "bad.yml"
     bad.write_text(WORKFLOWS[0].read_text(encoding="utf-8").replace("permissions: {}", "permissions: write-all"))
-    found = subprocess.run([*command, str(bad)], capture_output=True, text=True, check=False, timeout=60)
+    found = commands.ended(*command, str(bad))
     assert "excessive-permissions" in found.stdout
 
 

@@ -18,6 +18,7 @@ import yaml
 from sluice.errors import UsageError
 from sluice_spark import jars
 from tests.ops.helm import CHART
+from tests.support import commands
 
 IMAGES = Path("deploy/images")
 DOCKERFILES = {name: (IMAGES / f"{name}.Dockerfile").read_text() for name in ("ingest", "applier")}
@@ -42,18 +43,14 @@ def _extra(name: str) -> str:
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_hadolint_has_nothing_to_say(name: str) -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run(
-        [hadolint, IMAGES / f"{name}.Dockerfile"], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = commands.ended(hadolint, IMAGES / f"{name}.Dockerfile")
     assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_hadolint_finds_what_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text("FROM debian\nRUN apt-get install tini\n")
-    done = subprocess.run(
-        [Path(sys.executable).with_name("hadolint"), file], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = commands.ended(Path(sys.executable).with_name("hadolint"), file)
     assert {"DL3006", "DL3008"} <= set(re.findall(r"DL\d+", done.stdout))
 
 
@@ -186,7 +183,7 @@ def image_environment(tmp_path: Path) -> dict[str, str]:
 
 def _entrypoint(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = ["/bin/bash", str(IMAGES / "entrypoint.sh"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    return commands.ended(*command, env=environment)
 
 
 def _pipeline(tmp_path: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import commands
 from tests.support.extent import slow
 
 ROOT = Path(__file__).parents[2]
@@ -19,9 +20,7 @@ PIN = r"^[a-z0-9._-]+==[^ \\]+"
 
 def make(*arguments: str, cwd: Path = ROOT, **variables: str) -> "subprocess.CompletedProcess[str]":
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "JAVA_HOME"))}
-    return subprocess.run(
-        ["make", *arguments], cwd=cwd, capture_output=True, text=True, check=False, env={**plain, **variables}
-    )
+    return commands.ended("make", *arguments, cwd=cwd, env={**plain, **variables})
 
 
 def test_the_environment_of_make_check_is_asked_for_neither_java_nor_spark(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from deploy.monitoring.alerts import ALERTS
 from deploy.monitoring.files import PLAIN_RULES, RUNBOOKS, generated, is_ours
 from deploy.monitoring.model import Alert
 from tests.ops import helm
+from tests.support import commands
 
 ROOT = Path(__file__).parents[2]
 HEADINGS = ["What it means", "How to see it", "What to do", "What not to do"]
@@ -61,7 +62,5 @@ def test_the_documented_configurations_are_valid(promtool: Path, tmp_path: Path)
     helm.render(helm.feature("default") | yaml.safe_load(values))
     written = tmp_path / "prometheus.yml"
     written.write_text(configuration.replace("deploy/monitoring/rules.yml", str(ROOT / PLAIN_RULES)))
-    done = subprocess.run(
-        [promtool, "check", "config", written], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = commands.ended(promtool, "check", "config", written)
     assert done.returncode == 0, done.stdout + done.stderr

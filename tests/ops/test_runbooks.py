@@ -5,7 +5,6 @@ not stay up.
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from deploy.monitoring.files import RUNBOOKS
 from tests.ops import helm, manifests
+from tests.support import commands
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline
 
@@ -95,10 +95,8 @@ def test_a_command_of_a_runbook_shows_what_the_page_says(command: str, scene: Sc
 def test_a_query_of_a_runbook_is_answered(command: str, scene: Scene) -> None:
     _, dsn, *arguments = shlex.split(command)
     assert dsn == "$DSN"
-    done = subprocess.run(
-        [scene.server.bin_dir / "psql", scene.server.dsn(), "-v", "ON_ERROR_STOP=1", *arguments],
-        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "PAGER": "cat"},
-    )  # fmt: skip
+    psql = (scene.server.bin_dir / "psql", scene.server.dsn(), "-v", "ON_ERROR_STOP=1")
+    done = commands.ended(*psql, *arguments, env={**os.environ, "PAGER": "cat"})
     assert done.returncode == 0, done.stderr
 
 

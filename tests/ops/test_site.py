@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.support import commands
 from tools.site import pages
 
 ROOT = Path(__file__).parents[2]
@@ -35,9 +36,7 @@ class Links(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "tools.site", str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = commands.ended(sys.executable, "-m", "tools.site", str(folder), cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "html"
 

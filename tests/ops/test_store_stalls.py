@@ -76,13 +76,10 @@ class Scene:
 
     def walsender(self) -> tuple[int | None, int]:
         """The process that serves the slot, and how far the slot is confirmed."""
-        with self.database.connect() as connection:
-            found = connection.execute(
-                "SELECT active_pid, (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots "
-                "WHERE slot_name = %s",
-                (self.database.slot,),
-            ).fetchone()
-        assert found is not None
+        found = self.database.one(
+            "SELECT active_pid, (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots WHERE slot_name = %s",
+            self.database.slot,
+        )
         return found[0], int(found[1])
 
     def published(self) -> list[int]:

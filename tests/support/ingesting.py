@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice import lsn
+from sluice.contract.control import Request
 from sluice.contract.entries import Changes, Entry, Segment, Snapshot
+from sluice.contract.keys import control_request
 from sluice.health.endpoint import Health
 from sluice.health.export.observer import Observer
 from sluice.health.reporter import Reporter
@@ -112,13 +114,17 @@ class IngestPipeline:
             health=health,
         )
 
+    def request(self, *actions: str, table: str, place: str = "0") -> None:
+        """Asks for `actions` on `public.<table>`, one behind the other, as the commands do."""
+        for number, action in enumerate(actions):
+            wanted = Request(action, "public", table, "2030-01-01T00:00:00+00:00")
+            self.store.create(control_request(f"{place}-{number:04d}-{table}"), wanted.encode())
+
     def wal_end(self) -> str:
         """The position after a commit record written now, so that nothing before it is missed."""
-        with self.database.connect() as connection:
-            row = connection.execute(
-                "SELECT pg_catalog.pg_logical_emit_message(true, 'test', ''), pg_catalog.pg_current_wal_insert_lsn()"
-            ).fetchone()
-        assert row is not None
+        row = self.database.one(
+            "SELECT pg_catalog.pg_logical_emit_message(true, 'test', ''), pg_catalog.pg_current_wal_insert_lsn()"
+        )
         return str(row[1])
 
     def entries(self) -> list[Entry]:
@@ -182,11 +188,7 @@ class IngestPipeline:
 
     def source_rows(self, table: str) -> set[tuple[str, ...]]:
         """What the source has now, as text."""
-        with self.database.connect() as connection:
-            return {
-                tuple(str(value) for value in row)
-                for row in connection.execute(f"SELECT * FROM {table}".encode()).fetchall()
-            }
+        return {tuple(str(value) for value in row) for row in self.database.all(f"SELECT * FROM {table}")}
 
     def parquet(self, name: str) -> pa.Table:
         return pa.concat_tables(
@@ -194,11 +196,9 @@ class IngestPipeline:
         )
 
     def confirmed(self) -> int:
-        with self.database.connect() as connection:
-            row = connection.execute(
-                "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", (self.database.slot,)
-            ).fetchone()
-        assert row is not None
+        row = self.database.one(
+            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", self.database.slot
+        )
         return lsn.parse(row[0])
 
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support import commands
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -17,11 +19,4 @@ def killed_at(point: str, script: str) -> None:
 
 def run(script: str, faults: str) -> subprocess.CompletedProcess[str]:
     """`script` with a plan of faults, to its end."""
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "SLUICE_FAULTS": faults},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return commands.ended(sys.executable, "-c", script, env={**os.environ, "SLUICE_FAULTS": faults}, cwd=ROOT)

@@ -5,7 +5,6 @@ their own place or where SLUICE_POSTGRES_<major>_BIN says, have them.
 """
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import commands
 from tools.local.binaries import supported_majors
 from tools.local.postgres import LANGUAGE_VARIABLE, PostgresServer, temporary_server
 
@@ -42,12 +42,7 @@ def locales() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="sluice-locales-") as folder:
         Path(folder).chmod(0o755)
         for language in LANGUAGES:
-            made = subprocess.run(
-                ["localedef", "-i", language, "-f", "UTF-8", f"{folder}/{language}.UTF-8"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            made = commands.ended("localedef", "-i", language, "-f", "UTF-8", f"{folder}/{language}.UTF-8")
             if not Path(folder, f"{language}.UTF-8").exists():
                 raise MissingLocale(f"this machine cannot make the locale {language}: {made.stderr.strip()[:200]}")
         yield folder

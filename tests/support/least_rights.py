@@ -2,13 +2,12 @@
 exactly these rights.
 """
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sluice.source.sessions import SourceOptions
-from tests.support import canary
+from tests.support import canary, commands
 from tests.support.sources import Database
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "postgres" / "grants.sql"
@@ -29,7 +28,7 @@ def run_script(database: Database, script: Path, **variables: str) -> None:
         "-f",
         str(script),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = commands.ended(*command)
     assert done.returncode == 0, done.stderr
 
 

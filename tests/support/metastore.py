@@ -4,7 +4,6 @@ fetched when they are first asked for and checked by their hashes: `python -m te
 
 import json
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from sluice_spark import jars
+from tests.support import commands
 from tests.support.pipeline import wait_until
 from tests.support.spark_cluster import SPARK, java_daemon
 from tools.local.postgres import free_port
@@ -187,13 +187,7 @@ print(json.dumps([[row.asDict() for row in session.sql(query).collect()] for que
 def read_in_spark(conf: dict[str, str], *queries: str) -> list[list[dict[str, Any]]]:
     """What a Spark session in a process of its own, as a reader would have it, answers to each of `queries`."""
     delta = ",".join(map(str, jars.classpath(jars.default_directory(), s3=False)))
-    done = subprocess.run(
-        [sys.executable, "-c", _READER, json.dumps(conf), delta, json.dumps(queries)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = commands.ended(sys.executable, "-c", _READER, json.dumps(conf), delta, json.dumps(queries), timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
     found: list[list[dict[str, Any]]] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -1,7 +1,10 @@
 """A pipeline that exists as records only: what ingest and the applier wrote, without either."""
 
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
@@ -20,6 +23,21 @@ from tests.support.manifests import opened, put
 from tests.support.reasons import because
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def row(name: str, state: str = "live", **record: Any) -> AppliedTable:
+    """What the applier says of the lake table of `public.<name>`."""
+    at = (name, "public", name, "x", "mirror", record.pop("generation", 1), State(state))
+    return replace(AppliedTable(*at), **record)
+
+
+def rows(manifest: PipelineState, state: str = "live", **record: Any) -> dict[str, AppliedTable]:
+    """The applier's word on every table of `manifest`: all that it has is in the lake."""
+    done = {"through_seq": manifest.seq, "complete_through_lsn": manifest.through_lsn, **record}
+    return {
+        key: row(one.table_name, state, table_id=key, schema_name=one.schema_name, generation=one.generation, **done)
+        for key, one in manifest.tables.items()
+    }
 
 
 class RecordedPipeline:
@@ -52,21 +70,16 @@ class RecordedPipeline:
         time_us = int(at.timestamp() * 1e6)
         put(self.log, Changes(segments, Commits([lsn], [time_us], [7])), through_lsn=lsn)
 
-    def applied(self, name: str, *, reason: str = "", **record: object) -> None:
+    def applied(self, name: str, *, reason: str = "", **record: Any) -> None:
         self._logs += 1
         record = {**record, "why": because(reason)}
-        table = AppliedTable(name, "public", name, "x", "mirror", **{"generation": 1, "state": "live", **record})  # type: ignore[arg-type]
-        self.said(AppliedLog(self._logs, "a", NOW.isoformat(), {name: table}))
+        self.said(AppliedLog(self._logs, "a", NOW.isoformat(), {name: row(name, **record)}))
 
     def said(self, log: AppliedLog) -> None:
         self.store.create(keys.apply_log(log.number), log.encode())
 
+    def reporter(self, *, clock: Callable[[], datetime] = lambda: NOW, **more: Any) -> Reporter:
+        return Reporter(pipeline="shop", store=self.store, lake_uri="file:///lake", source=None, clock=clock, **more)
+
     def report(self, *, names: CatalogNames | None = None) -> Report:
-        return Reporter(
-            pipeline="shop",
-            store=self.store,
-            lake_uri="file:///lake",
-            source=None,
-            clock=lambda: NOW,
-            lake_tables=LakeTables(names=names),
-        ).take()
+        return self.reporter(lake_tables=LakeTables(names=names)).take()

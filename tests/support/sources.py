@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
@@ -31,6 +32,14 @@ class Database:
     def connect(self) -> psycopg.Connection:
         """A new autocommit connection as the superuser; the caller closes it."""
         return self.server.superuser(self.name)
+
+    def one(self, query: str, *parameters: object) -> tuple[Any, ...]:
+        """The first row that `query` gives."""
+        return self.all(query, *parameters)[0]
+
+    def all(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with self.connect() as connection:
+            return connection.execute(query.encode(), parameters or None).fetchall()
 
     def execute(self, *statements: str) -> None:
         """Each statement in a transaction of its own."""

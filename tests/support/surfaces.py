@@ -8,16 +8,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable
-from sluice.contract.table_state import State
+from sluice.contract.applied import AppliedLog
 from sluice.manifest.reader import load_state
 from sluice.store.opening import open_store
+from tests.support import commands
+from tests.support.answers import ask
 from tests.support.reasons import because
+from tests.support.recorded import rows
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]
@@ -57,14 +59,7 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
         self.log = folder / f"{name}.log"
 
     def __call__(self, *arguments: str, timeout: float = 150, **env: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "sluice", *arguments],
-            env={**self.environment, **env},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        return commands.sluice(*arguments, env={**self.environment, **env}, timeout=timeout)
 
     def start(self, *arguments: str, program: tuple[str, ...] = ("-m", "sluice"), **env: str) -> "Pipe":
         with self.log.open("ab") as log:
@@ -106,15 +101,10 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
         return str(self.wait(lambda: [e["address"] for e in self.events() if "address" in e])[0])
 
     def get(self, path: str, timeout: float = 30) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(self.address, timeout=timeout)
         try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            return ask(self.address, path, timeout=timeout)
         except (http.client.HTTPException, OSError) as error:
             return 0, repr(error)
-        finally:
-            connection.close()
 
     @property
     def store(self) -> Any:
@@ -126,36 +116,10 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
         )
         return self
 
-    def applied(
-        self,
-        number: int = 1,
-        *,
-        ago: float = 0,
-        state: str = "live",
-        reason: str = "",
-        written_at: str = "",
-        succeeded: bool = True,
-    ) -> None:
-        known, at = load_state(self.store), (datetime.now(UTC) - timedelta(seconds=ago)).isoformat()
-        tables = {
-            t.table_id: AppliedTable(
-                t.table_id,
-                t.schema_name,
-                t.table_name,
-                "x",
-                "mirror",
-                t.generation,
-                State(state),
-                because(reason),
-                known.seq,
-                known.through_lsn,
-            )
-            for t in known.tables.values()
-        }
-        self.store.create(
-            keys.apply_log(number),
-            AppliedLog(number, "host/1/a", written_at or at, tables, at if succeeded else "").encode(),
-        )
+    def applied(self, number: int = 1, *, state: str = "live", reason: str = "") -> None:
+        at = datetime.now(UTC).isoformat()
+        tables = rows(load_state(self.store), state, why=because(reason))
+        self.store.create(keys.apply_log(number), AppliedLog(number, "host/1/a", at, tables, at).encode())
 
     def looks(self) -> dict[str, Any]:
         """Every surface at once."""

@@ -2,11 +2,12 @@
 
 import ast
 import re
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeGuard
+
+from tests.support import commands
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
@@ -59,7 +60,7 @@ def test_pytest_collects_tests_of_the_service_without_importing_pyspark() -> Non
     )
     options = ["--collect-only", "-q", "-p", "no:cacheprovider", "tests/unit", "--ignore=tests/unit/applier"]
     command = [sys.executable, "-c", program, *options]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = commands.ended(*command, cwd=ROOT)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 

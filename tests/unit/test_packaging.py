@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import UsageError
+from tests.support import commands
 from tests.support.installed import built_wheel, environment_with, outside
 
 ROOT = Path(__file__).parents[2]
@@ -35,9 +36,7 @@ def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(sluice: Path, *arguments: str, cwd: Path = Path("/"), **variables: str) -> "subprocess.CompletedProcess[str]":
     command = [str(sluice), *arguments]
-    return subprocess.run(
-        command, check=False, capture_output=True, text=True, cwd=cwd, env=outside(**variables), timeout=60
-    )
+    return commands.ended(*command, cwd=cwd, env=outside(**variables))
 
 
 def test_the_wheel_holds_both_packages_whole_and_nothing_else(wheel: Path) -> None:

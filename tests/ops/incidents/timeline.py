@@ -5,7 +5,6 @@ and what is named goes on growing at its last rate. (Prometheus: Unit testing fo
 """
 
 import json
-import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from deploy.monitoring.alerts import ALERTS
 from deploy.monitoring.alerts.inhibitions import INHIBITIONS
 from deploy.monitoring.files import PLAIN_RULES
 from tests.ops.incidents.recording import CLOCK, STEP_SECONDS, Phase
+from tests.support import commands
 from tools.local.tools import tool
 
 ROOT = Path(__file__).parents[3]
@@ -132,9 +132,7 @@ def assert_notified(folder: Path, timeline: Timeline, *, pages: Collection[str],
     case = {"interval": f"{STEP_SECONDS:.0f}s", "input_series": timeline.input_series(), "promql_expr_test": checks}
     path = folder / "incident.yml"
     path.write_text(json.dumps({"rule_files": [str(ROOT / PLAIN_RULES)], "evaluation_interval": "1m", "tests": [case]}))
-    outcome = subprocess.run(
-        [str(tool("promtool")), "test", "rules", str(path)], capture_output=True, text=True, check=False, timeout=300
-    )
+    outcome = commands.ended(str(tool("promtool")), "test", "rules", str(path), timeout=300)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 

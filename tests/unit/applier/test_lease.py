@@ -19,6 +19,7 @@ from sluice.errors import FormatTooNew, ManifestCorrupt, StoreRefused, StoreUnav
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from sluice_spark.lease import Lease, _started, current_process
+from tests.support import commands
 
 
 class Clock:
@@ -392,13 +393,7 @@ def test_a_living_holder_of_another_user_is_not_taken_for_dead_where_its_process
         "print(_saw_end(current_process(), of=Process(**json.loads(sys.argv[1]))))"
     )
     hidden = 'mount -t proc -o hidepid=2 proc /proc && exec "$0" -c "$1" "$2"'
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", hidden, sys.executable, program, json.dumps(asdict(holder))],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = commands.ended("unshare", "-m", "sh", "-c", hidden, sys.executable, program, json.dumps(asdict(holder)))
     if "mount" in done.stderr or "unshare" in done.stderr:
         pytest.skip("this machine lets nobody mount")
     assert done.stdout == "False\n", done.stderr

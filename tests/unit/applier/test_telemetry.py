@@ -2,9 +2,9 @@
 else has.
 """
 
-import http.client
 import re
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import Cause, CommitConflict, verdict
 from sluice_spark.options import ApplyOptions
 from sluice_spark.telemetry import LOOP_SECONDS, ApplyTelemetry
+from tests.support.answers import ask
 from tests.support.authority import Authority
 
 
@@ -32,24 +33,20 @@ def exposition(of: ApplyTelemetry) -> str:
     return of.metrics.render().decode()
 
 
+def _address(capsys: pytest.CaptureFixture[str]) -> str:
+    said = capsys.readouterr()
+    found = re.search(r"127\.0\.0\.1:\d+", said.out + said.err)
+    assert found is not None
+    return found[0]
+
+
 def test_the_endpoint_serves_the_appliers_metrics_and_probes_and_nothing_else(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     served = telemetry()
 
-    def get(path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(address, timeout=10)
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        seen = (answer.status, answer.read().decode())
-        connection.close()
-        return seen
-
     with served.served("127.0.0.1:0"):
-        said = capsys.readouterr()
-        found = re.search(r"127\.0\.0\.1:\d+", said.out + said.err)
-        assert found
-        address = found[0]
+        get = partial(ask, _address(capsys))
         assert get("/startupz")[0] == 200
         assert get("/readyz") == (503, "starting\n")
         served.owns(held=True)
@@ -75,11 +72,6 @@ def test_an_address_in_use_names_the_setting() -> None:
         with pytest.raises(UsageError, match=f"cannot listen on {address}") as raised, telemetry().served(address):
             pass
     assert "telemetry.apply_listen" in raised.value.hint
-
-
-def test_no_address_listens_nowhere() -> None:
-    with telemetry().served(""):
-        pass
 
 
 def test_a_window_of_hours_is_alive_as_long_as_the_loop_goes_round() -> None:
@@ -164,9 +156,7 @@ telemetry: {{tls_cert_path: {cert}, tls_key_path: {key}, tls_client_ca_path: {au
     settings = load(str(file), environ={}).settings
     options = ApplyOptions.from_json(wiring.apply_options(settings, log_format="json"))
     with ApplyTelemetry(options).served("127.0.0.1:0"):
-        said = capsys.readouterr()
-        found = re.search(r"127\.0\.0\.1:\d+", said.out + said.err)
-        assert found is not None
-        assert authority.get(found[0], "/livez")[0] == 200
-        assert authority.get(found[0], "/metrics")[0] == 403
-        assert authority.get(found[0], "/metrics", certificate=authority.pair("prometheus"))[0] == 200
+        address = _address(capsys)
+        assert authority.get(address, "/livez")[0] == 200
+        assert authority.get(address, "/metrics")[0] == 403
+        assert authority.get(address, "/metrics", certificate=authority.pair("prometheus"))[0] == 200

@@ -17,8 +17,7 @@ from rich.console import Console
 from sluice.cli import status_view
 from sluice.cli.output import amount, duration
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable
-from sluice.contract.table_state import State
+from sluice.contract.applied import AppliedLog
 from sluice.errors import ErrorSeen, SlotLost
 from sluice.health.facts import ProcessSeen
 from sluice.health.process_facts import ProcessFacts
@@ -32,7 +31,7 @@ from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
 from sluice.store.opening import open_store
 from tests.support.manifests import put
-from tests.support.recorded import NOW, RecordedPipeline
+from tests.support.recorded import NOW, RecordedPipeline, row
 from tests.support.source_facts import server, slot
 from tests.unit.cli.conftest import Sluice, opened, table
 
@@ -49,14 +48,7 @@ def pipeline() -> RecordedPipeline:
 
 def report(pipeline: RecordedPipeline, **changes: object) -> Report:
     history = SourceHistory().noted(0, 0).noted(100, 1000)
-    taken = Reporter(
-        pipeline="shop",
-        store=pipeline.store,
-        lake_uri="file:///lake",
-        spool_uri="s3://spool",
-        source=None,
-        clock=lambda: NOW,
-    ).take()
+    taken = pipeline.reporter(spool_uri="s3://spool").take()
     facts = {
         "server": server(1000),
         "slot": slot(restart=200, safe=200),
@@ -153,9 +145,7 @@ def test_a_terminal_without_unicode_gets_a_bar_of_ascii(pipeline: RecordedPipeli
 
 def test_the_way_of_commits_and_why_they_are_not_direct_is_shown(pipeline: RecordedPipeline) -> None:
     rows = {
-        name: AppliedTable(
-            name, "public", name, "x", "mirror", 1, State.LIVE, through_seq=2, way=way, way_reason=reason, files=files
-        )
+        name: row(name, through_seq=2, way=way, way_reason=reason, files=files)
         for name, way, reason, files in (
             ("orders", "direct", "", 7),
             ("stock", "merge", "the table has no key", -1),
@@ -208,18 +198,8 @@ def test_tables_are_sorted_and_chosen(configured: Path, sluice: Sluice) -> None:
     known = {}
     for number, (name, rows, state) in enumerate((("b", 5, "live"), ("a", 70, "live"), ("c", 9, "stale"))):
         put(log, table(str(number), name), through_lsn=100)
-        known[str(number)] = AppliedTable(
-            str(number),
-            "public",
-            name,
-            "x",
-            "mirror",
-            1,
-            State(state),
-            through_seq=4,
-            complete_through_lsn=100,
-            rows_applied=rows,
-        )
+        record = {"table_id": str(number), "through_seq": 4, "complete_through_lsn": 100, "rows_applied": rows}
+        known[str(number)] = row(name, state, **record)
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", known).encode())
 
     def names(*arguments: str) -> list[str]:

@@ -17,6 +17,7 @@ from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import opened, put
+from tests.support.recorded import row
 
 
 class Spool:
@@ -45,9 +46,7 @@ class Spool:
         return self.log.state.seq
 
     def applied(self, name: str, *, through_seq: int, state: str = "live", generation: int = 1) -> None:
-        self.records[name] = AppliedTable(
-            name, "public", name, "x", "mirror", generation, State(state), through_seq=through_seq
-        )
+        self.records[name] = row(name, state, generation=generation, through_seq=through_seq)
 
     def look(self) -> Pending:
         return self.backlog.read(self.log.state, AppliedLog(1, "a", "", self.records))

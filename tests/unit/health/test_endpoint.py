@@ -1,7 +1,6 @@
 """Health over real HTTP: liveness watches this process only, and the port has no other verb."""
 
 import base64
-import http.client
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from sluice.errors import StoreUnavailable, UsageError, WriterFenced
 from sluice.health.endpoint import NO_TLS, CannotListen, Health, HealthServer
 from sluice.health.tls import TlsFiles
 from sluice.telemetry.metrics import Metrics
+from tests.support.answers import ask
 from tests.support.authority import Authority
 
 
@@ -26,13 +26,7 @@ class Served:
     failure: list[Exception] = field(default_factory=list)
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str]:
-        connection = http.client.HTTPConnection(self.server.address, timeout=10)
-        try:
-            connection.request(method, path)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-        finally:
-            connection.close()
+        return ask(self.server.address, path, method)
 
 
 @pytest.fixture
@@ -132,13 +126,7 @@ def test_a_token_is_asked_for_by_all_but_the_probes_and_can_be_rotated(tmp_path:
     server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, status=dict, token_file=str(token))
 
     def get(path: str, authorization: str = "") -> tuple[int, str]:
-        connection = http.client.HTTPConnection(server.address, timeout=10)
-        try:
-            connection.request("GET", path, headers={"Authorization": authorization} if authorization else {})
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-        finally:
-            connection.close()
+        return ask(server.address, path, authorization=authorization)
 
     def basic(password: str) -> str:
         return "Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
@@ -150,17 +138,8 @@ def test_a_token_is_asked_for_by_all_but_the_probes_and_can_be_rotated(tmp_path:
             (200, "ok\n"), (503, "not ok\n"), (503, "not ok\n"),
         ]  # fmt: skip
         for path in ("/", "/metrics", "/status", "/elsewhere"):
-            for wrong in (
-                "",
-                "Bearer wrong",
-                "Bearer",
-                "Basic !",
-                "Basic \xe9",
-                "Bearer \xe9",
-                basic("wrong"),
-                "first-token",
-                basic(""),
-            ):
+            plain = ("", "Bearer wrong", "Bearer", "Basic !", "Basic \xe9", "Bearer \xe9", "first-token")
+            for wrong in (*plain, basic("wrong"), basic("")):
                 assert get(path, wrong) == (401, "a token is needed\n")
         for path in ("/", "/metrics", "/status"):
             assert [get(path, given)[0] for given in ("Bearer first-token", basic("first-token"))] == [200, 200]
@@ -186,9 +165,9 @@ def test_history_is_of_the_tables_that_are_asked_for_by_their_names() -> None:
 
     server = HealthServer("127.0.0.1:0", metrics=metrics, health=Health(metrics), history=history)
     try:
-        served = Served(Health(metrics), server, [0.0])
-        assert served.get("/history?table=public.a%26b&table=x.%22y%22&other=1") == (200, '{"tables": {}}\n')
-        assert served.get("/history")[0] == 200
+        path = "/history?table=public.a%26b&table=x.%22y%22&other=1"
+        assert ask(server.address, path) == (200, '{"tables": {}}\n')
+        assert ask(server.address, "/history")[0] == 200
     finally:
         server.close()
     assert asked == [["public.a&b", 'x."y"'], []]

@@ -1,10 +1,9 @@
 """What the applier reports of tables becomes metrics, and nothing that is not known."""
 
-from sluice.contract.applied import AppliedLog, AppliedTable
-from sluice.contract.table_state import State
+from sluice.contract.applied import AppliedLog
 from sluice.health.export.lake import LakeExport
 from sluice.telemetry.metrics import Metrics
-from tests.support.recorded import NOW, RecordedPipeline
+from tests.support.recorded import NOW, RecordedPipeline, row
 
 
 def test_ways_and_files_of_tables_are_exported_where_they_are_known() -> None:
@@ -14,10 +13,7 @@ def test_ways_and_files_of_tables_are_exported_where_they_are_known() -> None:
         pipeline.table(name)
 
     def look(number: int, *rows: tuple[str, str, int]) -> str:
-        tables = {
-            name: AppliedTable(name, "public", name, "x", "mirror", 1, State.LIVE, way=way, files=files)
-            for name, way, files in rows
-        }
+        tables = {name: row(name, way=way, files=files) for name, way, files in rows}
         pipeline.said(AppliedLog(number, "a", NOW.isoformat(), tables))
         export.export(pipeline.report(), ingested_at=None)
         return metrics.render().decode()

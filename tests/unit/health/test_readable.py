@@ -3,9 +3,8 @@
 import json
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,6 +12,7 @@ from sluice.health import readable
 from sluice.health.endpoint import Health, HealthServer
 from sluice.health.readable import Readable
 from sluice.telemetry.metrics import Metrics
+from tests.support.answers import ask
 
 
 @pytest.fixture
@@ -25,12 +25,9 @@ def waiting() -> Iterator[tuple[Readable, str]]:
 
 
 def _ask(address: str) -> tuple[int, dict[str, object]]:
-    try:
-        with urllib.request.urlopen(address, timeout=30) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
+    place = urlsplit(address)
+    status, said = ask(place.netloc, f"{place.path}?{place.query}")
+    return status, json.loads(said)
 
 
 def test_a_position_is_readable_from_its_boundary_on_and_not_before(waiting: tuple[Readable, str]) -> None:

@@ -9,18 +9,17 @@ from datetime import datetime, timedelta
 import pytest
 
 from sluice.contract import keys
-from sluice.contract.applied import CATALOG, AppliedLog, AppliedTable, Complete, Maintenance, MaintenanceRun
+from sluice.contract.applied import CATALOG, AppliedLog, Complete, Maintenance, MaintenanceRun
 from sluice.contract.catalog_names import CatalogNames
 from sluice.contract.lease import Holder, Process, Sign
 from sluice.contract.reasons import Reason, ReasonCode
-from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.health.continuity import check_holds
 from sluice.health.report import Report
 from sluice.health.reporter import Reporter
 from sluice.manifest.values import PipelineState
 from sluice.store.memory import MemoryStore
-from tests.support.recorded import NOW, RecordedPipeline
+from tests.support.recorded import NOW, RecordedPipeline, row, rows
 
 
 @pytest.fixture
@@ -29,13 +28,8 @@ def pipeline() -> RecordedPipeline:
 
 
 def test_an_empty_store_is_a_new_pipeline() -> None:
-    report = Reporter(
-        pipeline="shop",
-        store=MemoryStore("report-empty", prefix="shop/"),
-        lake_uri="file:///lake",
-        source=None,
-        clock=lambda: NOW,
-    ).take()
+    store = MemoryStore("report-empty", prefix="shop/")
+    report = Reporter(pipeline="shop", store=store, lake_uri="file:///lake", source=None).take()
     assert report.verdict.state == "new"
     assert report.tables_json() == {"schema_version": 1, "state": "new", "problems": [], "tables": []}
 
@@ -123,15 +117,9 @@ def test_a_snapshot_that_waits_for_what_the_server_lacks_is_failing_in_what_is_s
 def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_changes(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     now = [NOW]
-    reporter = Reporter(
-        pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: now[0]
-    )
+    reporter = pipeline.reporter(clock=lambda: now[0])
     ahead = NOW + timedelta(hours=1)
-    tables = {
-        "orders": AppliedTable(
-            "orders", "public", "orders", "x", "mirror", 1, State.LIVE, None, pipeline.log.state.seq, 100
-        )
-    }
+    tables = rows(pipeline.log.state)
 
     def applier() -> set[str]:
         return {problem.code for problem in reporter.take().verdict.problems if problem.part == "applier"}
@@ -140,11 +128,8 @@ def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_change
     assert applier() == {"applier.clock"}
     now[0] += timedelta(seconds=200)
     assert applier() == {"applier.clock", "applier.dead"}
-    pipeline.said(
-        AppliedLog(
-            2, "a", (ahead + timedelta(seconds=200)).isoformat(), tables, (ahead - timedelta(seconds=150)).isoformat()
-        )
-    )
+    written, succeeded = ((ahead + timedelta(seconds=passed)).isoformat() for passed in (200, -150))
+    pipeline.said(AppliedLog(2, "a", written, tables, succeeded))
     assert applier() == {"applier.clock", "applier.failing"}, (
         "it lives, and had no success for longer than it may by its own clock"
     )
@@ -164,19 +149,10 @@ def test_a_manifest_that_lacks_what_this_process_has_stored_is_corrupt(pipeline:
 def test_lag_is_the_age_of_the_oldest_change_that_the_lake_lacks(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     pipeline.table("quiet")
-    done = pipeline.log.state.seq
+    both = AppliedLog(9, "a", NOW.isoformat(), rows(pipeline.log.state))
     pipeline.changes("orders", lsn=200, at=NOW - timedelta(seconds=30))
     pipeline.changes("orders", lsn=300, at=NOW - timedelta(seconds=10))
-    both = AppliedLog(
-        9,
-        "a",
-        NOW.isoformat(),
-        {
-            name: AppliedTable(name, "public", name, "x", "mirror", 1, State.LIVE, None, done, 100)
-            for name in ("orders", "quiet")
-        },
-    )
-    pipeline.store.create(keys.apply_log(9), both.encode())
+    pipeline.said(both)
     lags = {table.table: table.lag_seconds for table in pipeline.report().tables}
     assert lags["orders"] == 30.0
     assert lags["quiet"] == 0.0
@@ -212,10 +188,9 @@ def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipelin
     pipeline.table("stock")
     pipeline.table("next", state="snapshot")
     known = {
-        name: AppliedTable(name, "public", name, "x", "mirror", 1, State.LIVE, None, 4, lsn)
-        for name, lsn in (("orders", 300), ("stock", 200))
+        name: row(name, through_seq=4, complete_through_lsn=lsn) for name, lsn in (("orders", 300), ("stock", 200))
     }
-    pipeline.store.create(keys.apply_log(1), AppliedLog(1, "a", NOW.isoformat(), known).encode())
+    pipeline.said(AppliedLog(1, "a", NOW.isoformat(), known))
     report = pipeline.report()
     assert (report.complete_lsn, report.boundary_lsn) == (200, 0)
     assert {stage.stage: stage.lsn for stage in report.stages}["applied"] == 200
@@ -308,9 +283,7 @@ def holds(pipeline: RecordedPipeline, instance: str, *, sign: Sign, at: datetime
 
 
 def seen_at(pipeline: RecordedPipeline, at: datetime) -> Report:
-    return Reporter(
-        pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: at
-    ).take()
+    return pipeline.reporter(clock=lambda: at).take()
 
 
 def test_an_applier_that_only_renews_its_lease_is_heard_and_one_whose_loop_stands_is_dead(
@@ -345,7 +318,7 @@ def test_a_look_that_spares_requests_asks_nothing_while_nothing_changes_and_miss
     pipeline.table("orders")
     pipeline.applied("orders", complete_through_lsn=100, through_seq=pipeline.log.state.seq)
     holds(pipeline, "a", sign=Sign(NOW.timestamp(), 0.0, 1, 0), at=NOW)
-    reporter = Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: NOW)
+    reporter = pipeline.reporter()
     reporter.spare(lambda: pipeline.log.state, pipeline.log.entry)
     reporter.take()
     reporter.take()
@@ -376,13 +349,7 @@ def test_an_applier_that_lives_again_after_the_store_was_away_is_not_called_dead
     pipeline.table("orders")
     pipeline.applied("orders", complete_through_lsn=100, through_seq=pipeline.log.state.seq)
     holds(pipeline, "a", sign=Sign(NOW.timestamp(), 0.0, 1, 0), at=NOW)
-    reporter = Reporter(
-        pipeline="shop",
-        store=pipeline.store,
-        lake_uri="file:///lake",
-        source=None,
-        clock=lambda: NOW + timedelta(seconds=passed[0]),
-    )
+    reporter = pipeline.reporter(clock=lambda: NOW + timedelta(seconds=passed[0]))
     reporter.spare(lambda: pipeline.log.state, pipeline.log.entry)
     reporter.take()
     passed[0] = 95.0  # a renewal failed meanwhile

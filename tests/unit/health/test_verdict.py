@@ -3,7 +3,6 @@ the same problems.
 """
 
 import dataclasses
-import http.client
 import io
 import itertools
 import json
@@ -37,12 +36,12 @@ from sluice.health.facts import (
 from sluice.health.problems import BY_CODE, KINDS, Problem, page
 from sluice.health.process_facts import ProcessFacts
 from sluice.health.report import Report
-from sluice.health.reporter import Reporter
 from sluice.health.verdict import CARRYING, STATES, Verdict, judge
 from sluice.manifest.values import PipelineState
 from sluice.settings.spool import SpoolSettings
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
+from tests.support.answers import ask
 from tests.support.recorded import NOW, RecordedPipeline
 from tests.support.source_facts import server, slot
 
@@ -187,12 +186,7 @@ class Shown:
         self._server.close()
 
     def get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(self._server.address, timeout=30)
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        seen = (answer.status, answer.read().decode())
-        connection.close()
-        return seen
+        return ask(self._server.address, path)
 
     def agree(self, report: Report) -> None:
         """Raises AssertionError unless every surface says what the verdict says."""
@@ -242,10 +236,7 @@ def reports() -> Iterator[Report]:
     pipeline = RecordedPipeline()
     pipeline.table("orders")
     pipeline.applied("orders", through_seq=pipeline.log.state.seq, complete_through_lsn=100)
-    well = Reporter(
-        pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None, clock=lambda: NOW
-    ).take()
-    well = replace(well, server=server(1000), slot=slot(restart=200, safe=9999))
+    well = replace(pipeline.report(), server=server(1000), slot=slot(restart=200, safe=9999))
     (table,), applied = well.tables, well.applied
     assert applied is not None
     inactive = replace(slot(restart=200, safe=9999), active_pid=None)

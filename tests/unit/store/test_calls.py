@@ -1,6 +1,5 @@
 """Several calls at a time, and how they are left."""
 
-import subprocess
 import sys
 import threading
 
@@ -8,6 +7,7 @@ import pytest
 
 from sluice.errors import StoreUnavailable
 from sluice.store.calls import together
+from tests.support import commands
 
 _LEFT = """
 import threading
@@ -54,6 +54,6 @@ def test_behind_an_error_no_other_call_begins() -> None:
 
 
 def test_a_process_that_leaves_early_waits_for_no_call_that_is_under_way() -> None:
-    ended = subprocess.run([sys.executable, "-c", _LEFT], capture_output=True, text=True, timeout=30, check=False)
+    ended = commands.ended(sys.executable, "-c", _LEFT)
     assert ended.returncode == 1
     assert "ValueError" in ended.stderr

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.support import canary
+from tests.support import canary, commands
 
 PRELUDE = f"""
 import gc, os, signal, sys, threading, asyncio, logging
@@ -40,9 +40,7 @@ WAYS = {
 
 
 def ending(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", PRELUDE + code, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+    return commands.ended(sys.executable, "-c", PRELUDE + code, *arguments)
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -86,5 +84,5 @@ def test_both_processes_begin_so(entry: str) -> None:
         "resource.getrlimit(resource.RLIMIT_CORE))"
     )
     resource.prlimit(0, resource.RLIMIT_CORE)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = commands.ended(sys.executable, "-c", code)
     assert done.stdout.endswith("limit (0, 0)\n")

@@ -10,7 +10,6 @@ from hypothesis import Phase, given, settings
 
 from sluice.contract.applied import AppliedTable, Complete
 from sluice.contract.entries import Progress, Snapshot
-from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
 from sluice_spark.applied_window import Applied
@@ -22,23 +21,13 @@ from sluice_spark.progress.restart import restore
 from sluice_spark.progress.table_progress import Work
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
+from tests.support.recorded import row
 
 
 def _table(
     name: str, *, through_seq: int, committed_seq: int = 0, state: str = "live", version: int = 7
 ) -> AppliedTable:
-    return AppliedTable(
-        name,
-        "public",
-        name,
-        "",
-        "mirror",
-        1,
-        State(state),
-        through_seq=through_seq,
-        committed_seq=committed_seq,
-        delta_version=version,
-    )
+    return row(name, state, path="", through_seq=through_seq, committed_seq=committed_seq, delta_version=version)
 
 
 def test_a_table_that_continued_is_in_the_boundary_with_the_version_it_had_there() -> None:

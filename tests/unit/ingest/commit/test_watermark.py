@@ -9,14 +9,6 @@ from sluice.errors import ProtocolViolation
 from sluice.ingest.commit.watermark import Watermark
 
 
-def test_a_receipt_moves_the_flushed_position_and_nothing_else_does() -> None:
-    watermark = Watermark(start_lsn=100)
-    watermark.receive(500)
-    assert watermark.flushed_lsn == 100
-    assert watermark.durable(DurableReceipt(seq=2, through_lsn=400))
-    assert watermark.flushed_lsn == 400
-
-
 @pytest.mark.parametrize("receipt", [DurableReceipt(1, 700), DurableReceipt(1, 50)])
 def test_a_receipt_beyond_the_received_or_before_the_flushed_is_refused_and_changes_nothing(
     receipt: DurableReceipt,
@@ -26,15 +18,6 @@ def test_a_receipt_beyond_the_received_or_before_the_flushed_is_refused_and_chan
     with pytest.raises(ProtocolViolation):
         watermark.durable(receipt)
     assert watermark.flushed_lsn == 100
-
-
-def test_receipts_out_of_order_are_refused() -> None:
-    watermark = Watermark(start_lsn=0)
-    watermark.receive(900)
-    watermark.durable(DurableReceipt(5, 500))
-    with pytest.raises(ProtocolViolation):
-        watermark.durable(DurableReceipt(4, 600))
-    assert watermark.flushed_lsn == 500
 
 
 class Acknowledging(RuleBasedStateMachine):
