@@ -5,7 +5,7 @@ spool equals the source afterwards, and no table is read again.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,7 +13,6 @@ import pytest
 from sluice import lsn
 from sluice.errors import SourceRefused, StoreRefused
 from sluice.ingest.encode.builder import BuilderLimits
-from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.integration.test_ingest_shapes import RefusesFiles
 from tests.support.extent import slow
@@ -290,9 +289,8 @@ def test_after_a_crash_the_shapes_of_a_transaction_come_again_with_its_rows(stor
     with story.database.connect() as connection, connection.transaction():
         for name, kind in story.kinds.items():
             in_one(story, name, kind, connection, lambda: None)
-    refusing = cast("ObjectStore", RefusesFiles(pipeline.store))
     with pytest.raises(StoreRefused):
-        IngestPipeline(story.database, refusing, pipeline.dsn).run(**options)
+        IngestPipeline(story.database, RefusesFiles(pipeline.store), pipeline.dsn).run(**options)
     assert {pipeline.table(f"public.{name}").schema_version for name in story.kinds} == {1}
     assert pipeline.commits() == []
     pipeline.run(**options)

@@ -3,36 +3,34 @@ sooner after another than `spool.min_interval` says.
 """
 
 import threading
-from typing import Any, cast
+from typing import Any
 
 from sluice.contract import keys
 from sluice.contract.entries import Changes
 from sluice.ingest.options import FlushPolicy
 from sluice.ingest.receive.stream import StreamLimits
 from sluice.store.base import ObjectStore
+from tests.support.forwarding import Forwarding
 from tests.support.ingesting import IngestPipeline
 
 HOUR = 3600.0
 TIMELESS: dict[str, Any] = {"stream": StreamLimits(max_delay_s=HOUR), "watch_interval_s": HOUR}
 
 
-class Held:
+class Held(Forwarding):
     """The pipeline's store, which takes entries of the manifest only while it is open."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+        super().__init__(store)
         self.open = threading.Event()
         self.open.set()
         self.waits = threading.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
 
     def create(self, key: str, data: bytes | memoryview) -> None:
         if key.startswith(keys.MANIFEST) and not self.open.is_set():
             self.waits.set()
             assert self.open.wait(60)
-        self._store.create(key, data)
+        super().create(key, data)
 
 
 def transactions(pipeline: IngestPipeline) -> list[int]:
@@ -68,7 +66,7 @@ def test_transactions_that_end_while_an_entry_is_under_way_share_the_next_one(pi
     pipeline.run()
     before = len(transactions(pipeline))
     store = Held(pipeline.store)
-    beside = IngestPipeline(database, cast("ObjectStore", store))
+    beside = IngestPipeline(database, store)
     with beside.running(flush=FlushPolicy(max_delay_s=HOUR), **TIMELESS) as running:
         running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "streaming")
         assert running.ingest is not None

@@ -3,7 +3,6 @@ moment.
 """
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from sluice.ingest.encode.builder import BuilderLimits
 from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
+from tests.support.forwarding import Forwarding
 from tests.support.ingesting import IngestPipeline
 from tests.support.pgproxy import PgProxy, Status
 from tests.support.sources import Database
@@ -212,11 +212,11 @@ def test_a_fast_stop_of_the_server_is_not_held_up_and_everything_committed_is_ke
             running.wait_until(lambda: [row["id"] for row in own.rows("public.a")] == [1, 2])
 
 
-class HeldStore(ObjectStore):
+class HeldStore(Forwarding):
     """A store that does not answer writes while `closed` is set."""
 
     def __init__(self, inner: ObjectStore) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.closed = threading.Event()
         self.refused = threading.Event()
 
@@ -225,28 +225,10 @@ class HeldStore(ObjectStore):
             self.refused.set()
             raise StoreUnavailable("the store does not answer")
 
-    def get(self, key: str) -> bytes:
-        return self._inner.get(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._inner.get_range(key, start, length)
-
     def put(self, key: str, data: bytes | memoryview) -> None:
         self._check()
-        self._inner.put(key, data)
+        super().put(key, data)
 
     def create(self, key: str, data: bytes | memoryview) -> None:
         self._check()
-        self._inner.create(key, data)
-
-    def size(self, key: str) -> int | None:
-        return self._inner.size(key)
-
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        return self._inner.list(prefix, after=after)
-
-    def delete(self, key: str) -> None:
-        self._inner.delete(key)
-
-    def describe(self) -> str:
-        return self._inner.describe()
+        super().create(key, data)

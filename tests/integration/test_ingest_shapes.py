@@ -3,7 +3,7 @@ kept as they came, and decided by rows that exist.
 """
 
 import io
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 import pyarrow.parquet as pq
@@ -14,7 +14,7 @@ from sluice.contract.entries import Prepared
 from sluice.errors import StoreRefused
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.encode.rows import segment_schema
-from sluice.store.base import ObjectStore
+from tests.support.forwarding import Forwarding
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.source_setup import since
 
@@ -46,21 +46,15 @@ def streamed(pipeline: IngestPipeline) -> IngestPipeline:
     return pipeline
 
 
-class RefusesFiles:
+class RefusesFiles(Forwarding):
     """The pipeline's store as it is while the right to write row files is missing: entries are
     taken, files are not.
     """
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
     def put(self, key: str, data: bytes | memoryview) -> None:
         if key.startswith((keys.DATA, keys.STAGE)):
             raise StoreRefused("no right to write row files")
-        self._store.put(key, data)
+        super().put(key, data)
 
 
 def arrived(running: Running) -> None:
@@ -289,7 +283,7 @@ def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: IngestP
     plain, immediate = database.dsn, database.dsn + IMMEDIATELY
     pipeline.dsn = plain if first == "off" else immediate
     with pytest.raises(StoreRefused):
-        IngestPipeline(database, cast("ObjectStore", RefusesFiles(pipeline.store)), pipeline.dsn).run(streaming=first)
+        IngestPipeline(database, RefusesFiles(pipeline.store), pipeline.dsn).run(streaming=first)
     assert pipeline.table("public.a").schema_version == 1
     assert pipeline.commits() == []
     database.execute("INSERT INTO a VALUES (24001, 'after', 7)")

@@ -31,6 +31,7 @@ from sluice.telemetry.catalogue import Metric, served_by
 from sluice.telemetry.metered_store import MeteredStore
 from sluice.telemetry.metrics import Metrics, identify
 from tests.support import commands
+from tests.support.forwarding import Forwarding
 from tests.support.recorded import rows
 from tests.support.sources import Database
 
@@ -50,38 +51,17 @@ WITHOUT_SAMPLES: dict[Metric, str] = {
 }
 
 
-class Gate:
+class Gate(Forwarding):
     """A store whose uploads wait while it is shut."""
 
     def __init__(self, inner: ObjectStore) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.open = threading.Event()
         self.open.set()
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         self.open.wait(60)
-        self._inner.put(key, data)
-
-    def get(self, key: str) -> bytes:
-        return self._inner.get(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._inner.get_range(key, start, length)
-
-    def create(self, key: str, data: bytes | memoryview) -> None:
-        self._inner.create(key, data)
-
-    def size(self, key: str) -> int | None:
-        return self._inner.size(key)
-
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        return self._inner.list(prefix, after=after)
-
-    def delete(self, key: str) -> None:
-        self._inner.delete(key)
-
-    def describe(self) -> str:
-        return self._inner.describe()
+        super().put(key, data)
 
 
 def samples(metrics: Metrics) -> dict[str, float]:

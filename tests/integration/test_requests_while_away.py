@@ -1,6 +1,5 @@
 """Requests of operators while PostgreSQL is away, or was never reached."""
 
-
 from sluice.contract import keys
 from sluice.contract.control import PAUSE, RESYNC
 from tests.support.ingesting import IngestPipeline

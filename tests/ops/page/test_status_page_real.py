@@ -22,44 +22,32 @@ from sluice.telemetry.metrics import Metrics
 from tests.ops.page import documents
 from tests.ops.page.conftest import Opener
 from tests.ops.page.shown import shows_all, text
+from tests.support.forwarding import Forwarding
 from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
 
 CANARY = "canary-5d1c"
 
 
-class Held(ObjectStore):
+class Held(Forwarding):
     """What reports are read from: its listings fail while `failing` is set, and hang while
     `hanging` is.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.failing = threading.Event()
         self.hanging = threading.Event()
         self.entered = threading.Event()
         self.released = threading.Event()
 
-    def get(self, key: str) -> bytes:
-        return self._inner.get(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._inner.get_range(key, start, length)
-
     def put(self, key: str, data: bytes | memoryview) -> None:
         raise AssertionError("a report writes nothing")
 
-    def create(self, key: str, data: bytes | memoryview) -> None:
-        raise AssertionError("a report writes nothing")
+    create = put
 
     def delete(self, key: str) -> None:
         raise AssertionError("a report writes nothing")
-
-    def size(self, key: str) -> int | None:
-        return self._inner.size(key)
-
-    def describe(self) -> str:
-        return self._inner.describe()
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         if self.failing.is_set() or self.hanging.is_set():
@@ -68,7 +56,7 @@ class Held(ObjectStore):
             self.released.wait(120)
         if self.failing.is_set():
             raise StoreUnavailable("the store does not answer")
-        return self._inner.list(prefix, after=after)
+        return super().list(prefix, after=after)
 
 
 class Watched:

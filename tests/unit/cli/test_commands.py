@@ -44,42 +44,6 @@ def test_help_of_every_command_teaches(path: tuple[str, ...]) -> None:
         assert "--log-format" in result.output
 
 
-def test_the_commands_are_those_of_the_contract() -> None:
-    assert set(cli.commands) == {
-        "init",
-        "check",
-        "doctor",
-        "setup",
-        "up",
-        "run",
-        "apply",
-        "drain",
-        "fleet",
-        "query",
-        "views",
-        "wait",
-        "blame",
-        "rebuild",
-        "replay",
-        "plan",
-        "resync",
-        "status",
-        "tables",
-        "spool",
-        "slot",
-        "config",
-        "jars",
-        "completion",
-        "verify",
-        "version",
-    }
-    assert {path for path in commands() if len(path) == 2} == {
-        *(("config", name) for name in ("show", "validate", "schema", "env")),
-        ("jars", "fetch"),
-        *(("spool", name) for name in ("ls", "verify", "inspect", "gc")),
-        *(("slot", name) for name in ("show", "drop", "advance", "recreate")),
-        *(("tables", name) for name in ("add", "remove", "resync", "pause", "resume")),
-    }
 
 
 def test_init_writes_a_configuration_that_is_valid_and_overwrites_nothing(tmp_path: Path, sluice: Sluice) -> None:

@@ -11,6 +11,7 @@ import pytest
 from sluice.errors import UsageError
 from sluice.settings import Loaded, load, secret_strings
 from sluice.settings.display import effective, json_schema, masked
+from sluice.settings.tables import TableSettings
 from sluice.settings.targets import TargetSettings
 from sluice.settings.tree import allowed_below, keys, nearest
 from sluice.settings.values import parse_duration, parse_retention, parse_size, show_duration, show_retention, show_size
@@ -318,22 +319,7 @@ def test_the_json_schema_forbids_unknown_keys_everywhere() -> None:
 
 
 def test_names_below_a_table_are_known() -> None:
-    assert allowed_below(("tables", "public.orders")) == (
-        "properties",
-        "cluster_by",
-        "partition_by",
-        "targets",
-        "on_change",
-        "on_widen",
-        "on_rename",
-        "contract",
-        "way",
-        "freshness",
-        "maintenance",
-        "vacuum_after",
-        "columns",
-        "new_columns",
-    )
+    assert allowed_below(("tables", "public.orders")) == tuple(TableSettings.model_fields)
     assert allowed_below(("spool", "options")) == ()
     assert nearest("pubication", ("publication", "slot")) == "publication"
 
