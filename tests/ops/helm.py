@@ -43,6 +43,17 @@ def feature(name: str) -> Values:
     return values_of(CHART / "ci" / f"{name}-values.yaml")
 
 
+def changed(name: str, path: str, value: Any) -> Values:
+    """The values of a feature with one key (`above/key`) set."""
+    values = feature(name)
+    level = values
+    *above, last = path.split("/")
+    for part in above:
+        level = level.setdefault(part, {})
+    level[last] = value
+    return values
+
+
 @functools.lru_cache(maxsize=1)
 def loaded() -> native.Chart:
     return native.Chart.load(CHART)

@@ -12,7 +12,7 @@ import yaml
 from deploy.chart import schema
 from sluice.settings import load
 from tests.ops import helm, manifests
-from tests.ops.helm import Manifest, Refused, Values
+from tests.ops.helm import Manifest, Refused
 from tests.support import commands
 
 EACH, SHARED = "pipelines", "pipelines-shared"
@@ -22,16 +22,6 @@ NAMES = ("archive", "crm", "shop_eu")
 def _spec(rendered: list[Manifest], name: str) -> dict[str, Any]:
     spec: dict[str, Any] = manifests.named(rendered, "StatefulSet", name)["spec"]
     return spec
-
-
-def _with(feature: str, path: str, value: Any) -> Values:
-    changed = helm.feature(feature)
-    level = changed
-    *above, last = path.split("/")
-    for part in above:
-        level = level.setdefault(part, {})
-    level[last] = value
-    return changed
 
 
 def _config(rendered: list[Manifest], name: str) -> dict[str, Any]:
@@ -89,7 +79,7 @@ def test_what_a_pipeline_gives_overrides_the_release_and_the_rest_is_the_release
 
 
 def test_false_in_a_pipeline_overrides_true_in_the_release() -> None:
-    values = _with(EACH, "paused", True)
+    values = helm.changed(EACH, "paused", True)
     values["pipelines"]["crm"]["paused"] = False
     rendered = helm.render(values)
     assert _spec(rendered, "shop-sluice-crm-ingest")["replicas"] == 1
@@ -99,7 +89,7 @@ def test_false_in_a_pipeline_overrides_true_in_the_release() -> None:
 def test_a_change_of_one_pipeline_replaces_no_pod_of_another() -> None:
     before, after = (
         helm.render(values)
-        for values in (helm.feature(EACH), _with(EACH, "pipelines/crm/config/spool", {"max_delay": "5s"}))
+        for values in (helm.feature(EACH), helm.changed(EACH, "pipelines/crm/config/spool", {"max_delay": "5s"}))
     )
     changed = {
         item["metadata"]["name"]
@@ -130,8 +120,8 @@ def test_a_changed_configuration_replaces_the_shared_applier() -> None:
         _spec(helm.render(values), "shop-sluice-applier")["template"]
         for values in (
             helm.feature(SHARED),
-            _with(SHARED, "pipelines/crm/config/spool", {"max_delay": "5s"}),
-            _with(SHARED, "pipelines/crm/paused", True),
+            helm.changed(SHARED, "pipelines/crm/config/spool", {"max_delay": "5s"}),
+            helm.changed(SHARED, "pipelines/crm/paused", True),
         )
     )
     assert before != after
@@ -255,13 +245,15 @@ def test_notes_name_every_pipeline_and_what_to_run_for_it() -> None:
 )
 def test_what_several_pipelines_cannot_have_is_refused_by_name(feature: str, path: str, value: Any, said: str) -> None:
     with pytest.raises(Refused) as refused:
-        helm.texts(_with(feature, path, value))
+        helm.texts(helm.changed(feature, path, value))
     assert said in str(refused.value)
 
 
 def test_a_secret_in_the_configuration_of_a_pipeline_is_refused() -> None:
     with pytest.raises(Refused):
-        helm.texts(_with(EACH, "pipelines/crm/config/source", {"dsn": "postgresql://sluice:canary@db.example.com/crm"}))
+        helm.texts(
+            helm.changed(EACH, "pipelines/crm/config/source", {"dsn": "postgresql://sluice:canary@db.example.com/crm"})
+        )
 
 
 def test_every_key_that_a_pipeline_may_override_is_a_key_of_the_release() -> None:

@@ -13,7 +13,7 @@ from deploy.chart import values
 from sluice.errors import UsageError
 from sluice.settings import load
 from tests.ops import helm, manifests
-from tests.ops.helm import CHART, Refused, Values
+from tests.ops.helm import CHART, Refused
 
 OF_ONE_PIPELINE = [
     pytest.param(path, id=path.stem.removesuffix("-values"))
@@ -21,17 +21,6 @@ OF_ONE_PIPELINE = [
     if not path.name.startswith("pipelines")
 ]
 CANARY = "canary-f00d"
-
-
-def _with(path: str, value: Any) -> Values:
-    """The values of the default feature with one key set."""
-    changed = helm.feature("default")
-    level = changed
-    *above, last = path.split("/")
-    for part in above:
-        level = level.setdefault(part, {})
-    level[last] = value
-    return changed
 
 
 @pytest.mark.parametrize("name", generated.FILES)
@@ -76,7 +65,7 @@ def test_no_value_is_a_number_of_replicas() -> None:
 )
 def test_what_is_not_known_or_not_of_its_type_is_refused_by_name(path: str, value: Any, said: str) -> None:
     with pytest.raises(Refused) as refused:
-        helm.texts(_with(path, value))
+        helm.texts(helm.changed("default", path, value))
     assert said in str(refused.value)
     assert path.split("/")[-2 if path.endswith(said) and "/" in path else -1] in str(refused.value)
 
@@ -101,7 +90,7 @@ def test_what_is_not_known_or_not_of_its_type_is_refused_by_name(path: str, valu
 )
 def test_a_secret_in_values_is_refused(path: str, value: Any) -> None:
     with pytest.raises(Refused):
-        helm.texts(_with(path, value))
+        helm.texts(helm.changed("default", path, value))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +112,7 @@ def test_a_secret_in_values_is_refused(path: str, value: Any) -> None:
     ],
 )
 def test_a_variable_in_the_place_of_a_secret_is_taken(path: str, value: Any) -> None:
-    assert helm.render(_with(path, value))
+    assert helm.render(helm.changed("default", path, value))
 
 
 @pytest.mark.parametrize(

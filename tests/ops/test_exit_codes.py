@@ -26,6 +26,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.support import canary, commands, manifests
 from tests.support.manifests import put
+from tests.support.pipeline import wait_until
 from tests.support.sources import Database
 
 ROOT = Path(__file__).parents[2]
@@ -139,12 +140,8 @@ def test_code_8_somebody_else_streams_from_the_slot(connected: Sluice, database:
     with closing(psycopg.connect(f"{database.dsn}?replication=database", autocommit=True)) as other:
         names = f"(proto_version '1', publication_names '{database.publication}')"
         other.pgconn.send_query(f"START_REPLICATION SLOT {database.slot} LOGICAL 0/0 {names}".encode())
-        with database.connect() as watching:
-            deadline = time.monotonic() + 30
-            while watching.execute(
-                "SELECT active FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)
-            ).fetchone() != (True,):
-                assert time.monotonic() < deadline
+        active = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+        wait_until(lambda: database.one(active, database.slot) == (True,), what="it streams", timeout=30)
         assert connected("slot", "drop", "--confirm", database.slot).returncode == 8
 
 

@@ -249,12 +249,12 @@ class Running:
     def wait_until(self, holds: Any, *, seconds: float = 60) -> None:
         """Returns when `holds()` is true; fails when ingest ends or the time is up."""
         tick = threading.Event()
-        for _ in range(int(seconds / 0.05)):
+        for _ in range(int(seconds / 0.02)):
             if holds():
                 return
             if not self.thread.is_alive():
                 raise AssertionError("ingest ended") from self.error
-            tick.wait(0.05)
+            tick.wait(0.02)
         raise AssertionError("it did not come true in time")
 
     def _main(self) -> None:

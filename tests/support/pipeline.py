@@ -19,7 +19,7 @@ from tools.local.sluice import Pipeline, SluiceProcess
 
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 """`apply.conf` for a Java that lives for seconds or minutes: without its second compiler it starts in half the time."""
-_LOOK_SECONDS = 0.05
+_LOOK_SECONDS = 0.02
 
 
 class AckOracle:

@@ -44,8 +44,6 @@ def test_help_of_every_command_teaches(path: tuple[str, ...]) -> None:
         assert "--log-format" in result.output
 
 
-
-
 def test_init_writes_a_configuration_that_is_valid_and_overwrites_nothing(tmp_path: Path, sluice: Sluice) -> None:
     target = tmp_path / "my shop"
     assert sluice("init", str(target), "--pipeline", "shop").returncode == 0

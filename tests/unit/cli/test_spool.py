@@ -3,29 +3,26 @@ nothing deleted unasked.
 """
 
 import json
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import structlog
 import yaml
 
-from sluice.cli import cli, exits
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.entries import Changes, Commits
-from sluice.contract.table_state import State
 from sluice.ingest.encode.segment import SegmentWriter
 from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
-from tests.support import manifests
+from tests.support import manifests, recorded
 from tests.support.manifests import put
 from tests.support.spooled import inserted
 from tests.support.spooled import table as shape
+from tests.unit.cli.conftest import Sluice
 
 CANARY = "canary-in-a-row"
 KEY = keys.segment("7", 1, 1)
@@ -57,34 +54,23 @@ def store(tmp_path: Path) -> ObjectStore:
         key_ranges={"note": (CANARY, CANARY)},
     )
     put(log, Changes((part,), Commits([20], [1], [7])), through_lsn=20)
-    row = AppliedTable("7", "public", "t7", "x", "mirror", 1, State.LIVE, through_seq=3)
-    store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"7": row}).encode())
+    rows = recorded.rows(log.state)
+    store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", rows).encode())
     store.create(keys.apply_complete(1), Complete(1, 20, 3, "2026-01-01T00:00:00+00:00", {}).encode())
     return store
 
 
 @pytest.fixture
-def sluice(store: ObjectStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """The command line in this process, whose logging is put back afterwards: it writes to a stream
-    that ends with the test.
-    """
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-
+def run(store: ObjectStore, sluice: Sluice, tmp_path: Path) -> Run:
     def run(*arguments: str) -> tuple[int, str, str]:
-        code = exits.execute(cli, [*arguments, "-c", str(tmp_path / "sluice.yaml")])
-        seen = capsys.readouterr()
-        return code, seen.out, seen.err
+        ended = sluice(*arguments, cwd=tmp_path)
+        return ended.returncode, ended.stdout, ended.stderr
 
-    yield run
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
+    return run
 
 
-def test_an_entry_shows_what_it_holds_and_no_value(sluice: Run) -> None:
-    code, shown, _ = sluice("spool", "inspect", "3", "--json")
+def test_an_entry_shows_what_it_holds_and_no_value(run: Run) -> None:
+    code, shown, _ = run("spool", "inspect", "3", "--json")
     facts = json.loads(shown)
     assert (code, facts["kind"], facts["transactions"], facts["through_lsn"], facts["last_commit_lsn"]) == (
         0,
@@ -96,15 +82,15 @@ def test_an_entry_shows_what_it_holds_and_no_value(sluice: Run) -> None:
     assert [(segment["key"], segment["rows"], segment["ops"]) for segment in facts["segments"]] == [
         (KEY, 2, {"i": 2, "u": 1})
     ]
-    assert facts["previous_sha256"] == json.loads(sluice("spool", "inspect", "2", "--json")[1])["sha256"]
+    assert facts["previous_sha256"] == json.loads(run("spool", "inspect", "2", "--json")[1])["sha256"]
     for entry in ("1", "2", "3"):
         for form in ("table", "json", "yaml"):
-            code, shown, said = sluice("spool", "inspect", entry, "-o", form)
+            code, shown, said = run("spool", "inspect", entry, "-o", form)
             assert (code, CANARY in shown + said) == (0, False)
 
 
-def test_a_table_entry_shows_its_columns(sluice: Run) -> None:
-    facts = json.loads(sluice("spool", "inspect", "2", "--json")[1])
+def test_a_table_entry_shows_its_columns(run: Run) -> None:
+    facts = json.loads(run("spool", "inspect", "2", "--json")[1])
     assert (facts["table"], facts["state"], facts["columns"][0]["name"], facts["columns"][0]["key"]) == (
         "public.t7",
         "snapshot",
@@ -113,78 +99,78 @@ def test_a_table_entry_shows_its_columns(sluice: Run) -> None:
     )
 
 
-def test_a_segment_shows_its_columns_and_sizes_and_no_value(sluice: Run) -> None:
-    code, shown, _ = sluice("spool", "inspect", KEY, "--json")
+def test_a_segment_shows_its_columns_and_sizes_and_no_value(run: Run) -> None:
+    code, shown, _ = run("spool", "inspect", KEY, "--json")
     facts = json.loads(shown)
     assert (code, facts["rows"], facts["named_by_entry"], facts["as_written"]) == (0, 2, 3, True)
     columns = {column["name"]: column for column in facts["columns"]}
     assert (columns["note"]["ours"], columns["note"]["nulls"], columns["_sluice_lsn"]["ours"]) == (False, 1, True)
     for form in ("table", "json", "yaml"):
-        code, shown, said = sluice("spool", "inspect", KEY, "-o", form)
+        code, shown, said = run("spool", "inspect", KEY, "-o", form)
         assert (code, CANARY in shown + said) == (0, False)
 
 
-def test_rows_are_printed_when_asked_for_by_number_and_on_stdout_only(sluice: Run) -> None:
-    code, shown, said = sluice("spool", "inspect", KEY, "--values", "1")
+def test_rows_are_printed_when_asked_for_by_number_and_on_stdout_only(run: Run) -> None:
+    code, shown, said = run("spool", "inspect", KEY, "--values", "1")
     assert (code, CANARY in said) == (0, False)
     (row,) = map(json.loads, shown.splitlines())
     assert (row["id"], row["note"], row["_sluice_lsn"]) == (1, CANARY, 20)
-    assert len(sluice("spool", "inspect", KEY, "--values", "9")[1].splitlines()) == 2
+    assert len(run("spool", "inspect", KEY, "--values", "9")[1].splitlines()) == 2
 
 
-def test_a_segment_that_was_changed_is_said_to_be(sluice: Run, store: ObjectStore) -> None:
+def test_a_segment_that_was_changed_is_said_to_be(run: Run, store: ObjectStore) -> None:
     store.put(KEY, store.get(KEY) + b" ")
-    assert sluice("spool", "inspect", KEY, "--json")[0] == 6, "no longer Parquet"
+    assert run("spool", "inspect", KEY, "--json")[0] == 6, "no longer Parquet"
 
 
 @pytest.mark.parametrize("what", ["9", "data/7/00000001-0000000009.parquet", "apply/lease.json", "../sluice.yaml"])
-def test_what_is_not_there_or_no_segment_is_2(sluice: Run, what: str) -> None:
-    assert sluice("spool", "inspect", what)[0] == 2
+def test_what_is_not_there_or_no_segment_is_2(run: Run, what: str) -> None:
+    assert run("spool", "inspect", what)[0] == 2
 
 
-def test_an_entry_has_no_rows_to_print(sluice: Run) -> None:
-    assert sluice("spool", "inspect", "3", "--values", "1")[0] == 2
+def test_an_entry_has_no_rows_to_print(run: Run) -> None:
+    assert run("spool", "inspect", "3", "--values", "1")[0] == 2
 
 
-def test_nothing_is_deleted_before_somebody_says_yes(sluice: Run, store: ObjectStore) -> None:
-    code, shown, said = sluice("spool", "gc", "--retention", "0s")
+def test_nothing_is_deleted_before_somebody_says_yes(run: Run, store: ObjectStore) -> None:
+    code, shown, said = run("spool", "gc", "--retention", "0s")
     assert (code, "to delete: 1 object " in shown, "--yes" in said) == (0, True, True)
     assert store.size(KEY) is not None
-    assert sluice("spool", "verify")[0] == 0
-    code, shown, _ = sluice("spool", "gc", "--retention", "0s", "--yes", "--json")
+    assert run("spool", "verify")[0] == 0
+    code, shown, _ = run("spool", "gc", "--retention", "0s", "--yes", "--json")
     facts = json.loads(shown)
     assert (code, facts["deleted"], facts["objects"], facts["through_entry"], facts["held_by"]) == (0, True, 1, 3, [])
     assert store.size(KEY) is None
-    code, shown, _ = sluice("spool", "verify", "--json")
+    code, shown, _ = run("spool", "verify", "--json")
     assert (code, json.loads(shown)["pruned"]) == (0, {"through_entry": 3, "objects": 1, "entries": 0})
-    assert "pruned" in sluice("spool", "verify")[1]
+    assert "pruned" in run("spool", "verify")[1]
 
 
-def test_a_plan_says_of_each_table_what_a_retention_takes_and_deletes_nothing(sluice: Run, store: ObjectStore) -> None:
-    code, shown, said = sluice("spool", "gc", "--plan", "--retention", "0s")
+def test_a_plan_says_of_each_table_what_a_retention_takes_and_deletes_nothing(run: Run, store: ObjectStore) -> None:
+    code, shown, said = run("spool", "gc", "--plan", "--retention", "0s")
     assert (code, "not afterwards" in shown, "through 0/14" in shown, "--yes" in said) == (0, True, True, True)
-    (kept,) = json.loads(sluice("spool", "gc", "--plan", "--retention", "3d", "--json")[1])["tables"]
+    (kept,) = json.loads(run("spool", "gc", "--plan", "--retention", "3d", "--json")[1])["tables"]
     assert (kept["table"], kept["effect"], kept["until"] is not None) == ("public.t7", "keeps", True)
-    assert sluice("spool", "gc", "--plan", "--yes")[0] == 2
+    assert run("spool", "gc", "--plan", "--yes")[0] == 2
     assert store.size(KEY) is not None
-    assert sluice("spool", "gc", "--retention", "0s", "--yes")[0] == 0
-    (gone,) = json.loads(sluice("spool", "gc", "--plan", "--json")[1])["tables"]
+    assert run("spool", "gc", "--retention", "0s", "--yes")[0] == 0
+    (gone,) = json.loads(run("spool", "gc", "--plan", "--json")[1])["tables"]
     assert (gone["effect"], gone["until"]) == ("lost", None)
 
 
-def test_who_keeps_what_is_named(sluice: Run) -> None:
-    facts = json.loads(sluice("spool", "gc", "--json")[1])
+def test_who_keeps_what_is_named(run: Run) -> None:
+    facts = json.loads(run("spool", "gc", "--json")[1])
     assert [(hold["what"], hold["after_entry"]) for hold in facts["held_by"]] == [("retention", 0)]
-    assert "retention entry 1 is younger than asked: everything stays" in sluice("spool", "gc")[1]
+    assert "retention entry 1 is younger than asked: everything stays" in run("spool", "gc")[1]
 
 
 @pytest.mark.parametrize(("retention", "said"), [("until_applied", True), ("7d", False)])
 def test_check_says_what_the_retention_deletes_next(
-    sluice: Run, store: ObjectStore, tmp_path: Path, retention: str, *, said: bool
+    run: Run, store: ObjectStore, tmp_path: Path, retention: str, *, said: bool
 ) -> None:
     file = tmp_path / "sluice.yaml"
     file.write_text(file.read_text().replace("spool: {", f"spool: {{retention: {retention}, "), encoding="utf-8")
-    _, shown, _ = sluice("check", "--json")
+    _, shown, _ = run("check", "--json")
     found = [one for one in json.loads(shown)["findings"] if one["code"] == "spool.retention"]
     assert [("deletes 1 object (" in one["seen"], one["severity"]) for one in found] == (
         [(True, "info")] if said else []
@@ -193,13 +179,13 @@ def test_check_says_what_the_retention_deletes_next(
 
 
 @pytest.mark.parametrize("age", ["7", "d", "-1d", "1w", "99999999999999d"])
-def test_an_age_is_a_number_and_a_unit(sluice: Run, age: str) -> None:
-    assert sluice("spool", "gc", "--retention", age)[0] == 2
+def test_an_age_is_a_number_and_a_unit(run: Run, age: str) -> None:
+    assert run("spool", "gc", "--retention", age)[0] == 2
 
 
-def test_yaml_says_what_json_says_and_a_failure_is_a_document_too(sluice: Run) -> None:
-    as_json = json.loads(sluice("spool", "ls", "-o", "json")[1])
-    assert yaml.safe_load(sluice("spool", "ls", "-o", "yaml")[1]) == as_json
-    code, shown, _ = sluice("spool", "inspect", "99", "--output=yaml")
+def test_yaml_says_what_json_says_and_a_failure_is_a_document_too(run: Run) -> None:
+    as_json = json.loads(run("spool", "ls", "-o", "json")[1])
+    assert yaml.safe_load(run("spool", "ls", "-o", "yaml")[1]) == as_json
+    code, shown, _ = run("spool", "inspect", "99", "--output=yaml")
     assert (code, yaml.safe_load(shown)["error"]["exit_code"]) == (2, 2)
-    assert "entry" in sluice("spool", "ls", "-o", "table")[1]
+    assert "entry" in run("spool", "ls", "-o", "table")[1]

@@ -23,8 +23,8 @@ def stub() -> Iterator[UnityStub]:
         yield found
 
 
-def _options(stub: UnityStub, *, template: str = "shop.{schema}.{target}", create: bool = True) -> ApplyOptions:
-    names = {"template": template, "pipeline": "shop", "database": ""}
+def _options(stub: UnityStub, *, create: bool = True) -> ApplyOptions:
+    names = {"template": "shop.{schema}.{target}", "pipeline": "shop", "database": ""}
     catalog: dict[str, Any] = {
         "kind": "unity", "names": names, "uri": stub.uri, "token": "", "create_schemas": create, "timeout_seconds": 5.0,
     }  # fmt: skip
@@ -63,16 +63,11 @@ def test_a_schema_that_is_missing_is_found_once(stub: UnityStub) -> None:
     assert _codes(_options(stub, create=False)) == [("catalog.schema", "shop.public")]
 
 
-def test_a_catalog_that_does_not_answer_is_one_warning(stub: UnityStub) -> None:
-    stub.failing = 503
+@pytest.mark.parametrize(("status", "code"), [(503, "catalog.away"), (403, "catalog.refused")])
+def test_a_catalog_that_does_not_answer_or_refuses_is_one_warning(stub: UnityStub, status: int, code: str) -> None:
+    stub.failing = status
     (found,) = examine_catalog(_options(stub), TABLES, jvm=lambda: None)
-    assert (found.severity, found.code) == ("warning", "catalog.away")
-
-
-def test_a_catalog_that_refuses_is_one_warning(stub: UnityStub) -> None:
-    stub.failing = 403
-    (found,) = examine_catalog(_options(stub), TABLES, jvm=lambda: None)
-    assert (found.severity, found.code) == ("warning", "catalog.refused")
+    assert (found.severity, found.code) == ("warning", code)
 
 
 def test_without_a_catalog_nothing_is_asked() -> None:

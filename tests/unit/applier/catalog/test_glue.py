@@ -1,19 +1,16 @@
-"""Against moto's Glue. A reader takes the location from the entry, as engines on Glue do."""
+"""Against moto's Glue."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import boto3
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from sluice.errors import UsageError
 from sluice_spark.catalog.client import CatalogAway, CatalogRefused
 from sluice_spark.catalog.columns import Column
-from sluice_spark.catalog.entries import Entry, place, taken_by
+from sluice_spark.catalog.entries import Entry, taken_by
 from sluice_spark.catalog.glue import GlueCatalog
 from tools.local.s3 import S3Server
 
@@ -101,12 +98,3 @@ def test_a_catalog_without_a_region_is_a_mistake_of_the_settings(monkeypatch: py
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
     with pytest.raises(UsageError, match="Glue cannot be asked"):
         GlueCatalog({}, endpoint="", timeout_seconds=1, create_schemas=False)
-
-
-def test_a_reader_finds_the_table_by_its_entry(catalog: GlueCatalog, s3_server: S3Server, tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path), pa.table({"id": [1, 2]}))
-    catalog.create(replace(ENTRY, location=tmp_path.as_uri()))
-    table = _boto(s3_server).get_table(DatabaseName="sales", Name="orders")["Table"]
-    assert place(table["StorageDescriptor"]["Location"]) == place(str(tmp_path))
-    rows = DeltaTable(table["StorageDescriptor"]["Location"]).to_pyarrow_table()
-    assert rows["id"].to_pylist() == [1, 2]

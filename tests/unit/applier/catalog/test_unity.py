@@ -1,12 +1,9 @@
-"""Against a stub of the interface (`tests.support.unity_catalog`). A reader takes the location from the entry."""
+"""Against a stub of the interface (`tests.support.unity_catalog`)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from sluice_spark.catalog.client import CatalogAway, CatalogRefused
 from sluice_spark.catalog.columns import Column
@@ -86,12 +83,3 @@ def test_a_server_that_is_not_there_is_away(stub: UnityStub) -> None:
     catalog = UnityCatalog("http://127.0.0.1:1", token="", timeout_seconds=1, create_schemas=False)
     with pytest.raises(CatalogAway, match="does not answer"):
         catalog.find(ENTRY.name)
-
-
-def test_a_reader_finds_the_table_by_its_entry(stub: UnityStub, tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path), pa.table({"id": [1, 2]}))
-    catalog = _catalog(stub)
-    catalog.create(replace(ENTRY, location=tmp_path.as_uri(), columns=(Column("id", "long"),)))
-    found = catalog.find(ENTRY.name)
-    assert found is not None
-    assert DeltaTable(found.location).to_pyarrow_table()["id"].to_pylist() == [1, 2]

@@ -29,6 +29,10 @@ def delta_field(
     return {"name": name, "type": kind, "nullable": nullable, "metadata": {**mapped, **metadata}}
 
 
+def _array(kind: Any, *, nulls: bool = True) -> dict[str, Any]:
+    return {"type": "array", "elementType": kind, "containsNull": nulls}
+
+
 def delta_schema(*fields: dict[str, Any]) -> str:
     return json.dumps({"type": "struct", "fields": fields})
 
@@ -61,11 +65,7 @@ def _read(*fields: dict[str, Any], features: tuple[str, ...] = (), **properties:
         ("timestamp_ntz", pa.timestamp("us")),
         (MAP, pa.map_(pa.string(), pa.string())),
         (
-            {
-                "type": "array",
-                "elementType": {"type": "array", "elementType": "long", "containsNull": True},
-                "containsNull": False,
-            },
+            _array(_array("long"), nulls=False),
             pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int64())), nullable=False)),
         ),
         (
@@ -128,49 +128,42 @@ def test_what_is_switched_off_is_not_refused() -> None:
     assert [column.name for column in layout.columns] == ["id"]
 
 
+def _struct(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "struct", "fields": list(fields)}
+
+
+INVARIANT: dict[str, Any] = {"delta.invariants": "{}"}
+OF_A_FEATURE: dict[str, Any] = {
+    "CURRENT_DEFAULT": "1",
+    "EXISTS_DEFAULT": "1",
+    "__CHAR_VARCHAR_TYPE_STRING": "char(3)",
+    "delta.generationExpression": "id",
+    "delta.identity.start": 1,
+    "delta.typeChanges": [],
+    **INVARIANT,
+}
+
+
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
         (delta_field("c", "long", nullable=False), "a column is NOT NULL"),
-        (
-            delta_field("c", {"type": "struct", "fields": [delta_field("a", "long", nullable=False)]}),
-            "a column is NOT NULL",
+        (delta_field("c", _struct(delta_field("a", "long", nullable=False))), "a column is NOT NULL"),
+        *(
+            (delta_field("c", "long", metadata={name: value}), f"a column has {name}")
+            for name, value in OF_A_FEATURE.items()
         ),
-        (delta_field("c", "long", metadata={"CURRENT_DEFAULT": "1"}), "a column has CURRENT_DEFAULT"),
-        (delta_field("c", "long", metadata={"EXISTS_DEFAULT": "1"}), "a column has EXISTS_DEFAULT"),
-        (
-            delta_field("c", "string", metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}),
-            "a column has __CHAR_VARCHAR_TYPE_STRING",
+        (delta_field("c", _struct(delta_field("a", "long", metadata=INVARIANT))), "a column has delta.invariants"),
+        *(
+            (delta_field("c", kind), f"a column has the type {kind}")
+            for kind in ("variant", "string collate UTF8_LCASE", "interval day to second")
         ),
-        (
-            delta_field("c", "long", metadata={"delta.generationExpression": "id"}),
-            "a column has delta.generationExpression",
-        ),
-        (delta_field("c", "long", metadata={"delta.identity.start": 1}), "a column has delta.identity.start"),
-        (delta_field("c", "long", metadata={"delta.invariants": "{}"}), "a column has delta.invariants"),
-        (delta_field("c", "long", metadata={"delta.typeChanges": []}), "a column has delta.typeChanges"),
-        (
-            delta_field(
-                "c", {"type": "struct", "fields": [delta_field("a", "long", metadata={"delta.invariants": "{}"})]}
-            ),
-            "a column has delta.invariants",
-        ),
-        (delta_field("c", "variant"), "a column has the type variant"),
-        (delta_field("c", "string collate UTF8_LCASE"), "a column has the type string collate UTF8_LCASE"),
-        (delta_field("c", "interval day to second"), "a column has the type interval day to second"),
-        (
-            delta_field("c", {"type": "array", "elementType": {"type": "struct", "fields": []}, "containsNull": True}),
-            "a column holds a struct inside another type",
-        ),
-        (
-            delta_field(
-                "c",
-                {
-                    "type": "struct",
-                    "fields": [delta_field("a", {"type": "struct", "fields": [delta_field("b", "long")]})],
-                },
-            ),
-            "a column holds a struct inside another type",
+        *(
+            (delta_field("c", kind), "a column holds a struct inside another type")
+            for kind in (
+                _array(_struct()),
+                _struct(delta_field("a", _struct(delta_field("b", "long")))),
+            )
         ),
     ],
 )
@@ -197,9 +190,7 @@ STATED = "delta.dataSkippingStatsColumns"
 MARKS = delta_field("_sluice_special", MAP)
 
 
-@pytest.mark.parametrize(
-    "kind", ["float", "double", {"type": "array", "elementType": "double", "containsNull": True}, "struct of double"]
-)
+@pytest.mark.parametrize("kind", ["float", "double", _array("double"), "struct of double"])
 def test_spark_states_bounds_of_no_floating_point_column(kind: Any) -> None:
     if kind == "struct of double":
         kind = {"type": "struct", "fields": [delta_field("d", "double")]}
@@ -212,7 +203,7 @@ def test_spark_states_bounds_of_no_floating_point_column(kind: Any) -> None:
 
 
 def test_floating_point_numbers_have_no_dictionary_by_the_names_of_data_files() -> None:
-    array = {"type": "array", "elementType": "float", "containsNull": True}
+    array = _array("float")
     fields = [delta_field("x", "double", physical="c1"), delta_field("y", array, physical="c2")]
     old = {"type": "struct", "fields": [*fields, delta_field("i", "long", physical="c3")]}
     names = ["c1", "c2.list.element", "old.c1", "old.c2.list.element"]
@@ -221,7 +212,7 @@ def test_floating_point_numbers_have_no_dictionary_by_the_names_of_data_files() 
 
 
 def test_without_column_mapping_data_files_have_the_names_of_columns() -> None:
-    array = {"type": "array", "elementType": "float", "containsNull": True}
+    array = _array("float")
     old = {"type": "struct", "fields": [delta_field("x", "double"), delta_field("y", array)]}
     found = statistics_properties([delta_field("x", "double"), delta_field("_sluice_old", old)], present={})
     names = ["x", "_sluice_old.x", "_sluice_old.y.list.element"]

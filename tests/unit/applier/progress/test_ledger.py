@@ -31,21 +31,31 @@ from tests.support.manifests import changes, open_log, put, snapshot, table
 from tests.support.reasons import because
 
 
+def _of(store: ObjectStore, place: ExaminedVersion) -> Ledger:
+    """Of all that is in the manifest now, whose one table stands at `place`."""
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
+    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=place)})
+    return ledger
+
+
+def _with_a_change(name: str) -> tuple[Ledger, int]:
+    """The table is in the lake with all of the manifest: its snapshot and one change, the last entry."""
+    store = MemoryStore(name, prefix="shop/")
+    manifest = Manifest(store)
+    manifest.table(SCHEMA)
+    manifest.snapshot([], SCHEMA)
+    seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
+    return _of(store, ExaminedVersion(1, seq)), seq
+
+
 def _applied(ledger: Ledger, table_id: str, window: Window) -> None:
     work = Work(table_id, ledger.tables[table_id], ledger.state.tables[table_id], window)
     ledger.applied(work, Applied(ExaminedVersion(2, window.last_seq), window.last_seq, 1, 1))
 
 
 def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
-    store = MemoryStore("ledger", prefix="shop/")
-    manifest = Manifest(store)
-    manifest.table(SCHEMA)
-    manifest.snapshot([], SCHEMA)
-    seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
-    state = load_state(store)
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    known = restore(state.tables["16385"], None, place=ExaminedVersion(1, seq))
-    ledger.begin({"16385": known})
+    ledger, seq = _with_a_change("ledger")
+    known = ledger.tables["16385"]
     known.failed("Spark could not commit (SparkException)", now=0.0, at=0.0, passing=False)
     row = ledger.report()["16385"]
     assert (row.state, row.why, row.failing) == ("live", known.problem, True)
@@ -70,10 +80,8 @@ def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_p
     store = MemoryStore("ledger of a new table", prefix="shop/")
     manifest = Manifest(store)
     manifest.table(SCHEMA)
-    state = load_state(store)
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    known = restore(state.tables["16385"], None, place=ExaminedVersion())
-    ledger.begin({"16385": known})
+    ledger = _of(store, ExaminedVersion())
+    known = ledger.tables["16385"]
     for second in range(50):
         known.failed("StoreUnavailable: no answer", now=float(second), at=0.0, passing=True)
     row = ledger.report()["16385"]
@@ -81,15 +89,9 @@ def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_p
 
 
 def test_the_way_of_the_newest_changes_stays_through_empty_windows_snapshots_and_restarts() -> None:
-    store = MemoryStore("ways", prefix="shop/")
-    manifest = Manifest(store)
-    manifest.table(SCHEMA)
-    manifest.snapshot([], SCHEMA)
-    seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
-    state = load_state(store)
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    ledger.begin({"16385": restore(state.tables["16385"], None, place=ExaminedVersion(1, seq))})
-    work = Work("16385", ledger.tables["16385"], state.tables["16385"], Window((), seq))
+    ledger, seq = _with_a_change("ways")
+    table = ledger.state.tables["16385"]
+    work = Work("16385", ledger.tables["16385"], table, Window((), seq))
 
     def reported(**applied: Any) -> tuple[str, str, int]:
         ledger.applied(work, Applied(ExaminedVersion(2, seq), seq, **applied))
@@ -103,7 +105,7 @@ def test_the_way_of_the_newest_changes_stays_through_empty_windows_snapshots_and
     assert reported(committed=False) == ("direct", "", 3)
     assert reported(way=refused) == ("merge", "the table is partitioned", -1)
     log = AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", ledger.report())
-    assert restore(state.tables["16385"], AppliedLog.decode(log.encode()), place=ExaminedVersion(2, seq)).way == refused
+    assert restore(table, AppliedLog.decode(log.encode()), place=ExaminedVersion(2, seq)).way == refused
 
 
 OTHER = replace(SCHEMA, table_id="16386", table_name="others")
@@ -210,9 +212,7 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
     store = MemoryStore("ledger of a failing table", prefix="shop/")
     _two_tables(store, entries=60)
     ledger = _opened(store, markers={"16385": 5, "16386": 5})
-    bodies = [(entry.seq, entry.body) for entry, _ in read_entries(store, after_seq=5)]
-    segments = [(seq, item) for seq, body in bodies if isinstance(body, Changes) for item in body.segments]
-    wanted = [seq for seq, item in segments if item.table_id == "16385"]
+    wanted = _changed(store)
     ledger.tables["16385"].failures = 1
     _read(ledger, store)
     pending = ledger.tables["16385"].pending
@@ -223,10 +223,7 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
     done = [in_flight.last_seq]
     _applied(ledger, "16385", in_flight)
     while done[-1] != wanted[-1] or ledger.behind():
-        for table_id, seq in ledger.behind().items():
-            for entry, _ in read_entries(store, after_seq=seq - 1, limit=7):
-                if entry.seq <= ledger.read_seq:
-                    ledger.take_again(table_id, entry)
+        _take_again(ledger, store)
         window = pending.next_window(max_bytes=1, until_seq=ledger.read_seq)
         if window is not None:
             _applied(ledger, "16385", window)
@@ -254,6 +251,13 @@ def test_idle_tables_are_looked_at_now_and_then_one_after_the_other() -> None:
     assert given(LOOK_SECONDS + 2 * LOOK_PAUSE_SECONDS) == [], "each in its turn"
     ledger.tables["16385"].stale = because("gone")
     assert [table_id for table_id, _ in given(2 * LOOK_SECONDS + 1)] == ["16386"]
+
+
+def _changed(store: ObjectStore) -> list[int]:
+    """The entries behind the snapshots with changes of table 16385."""
+    bodies = [(entry.seq, entry.body) for entry, _ in read_entries(store, after_seq=5)]
+    segments = [(seq, item) for seq, body in bodies if isinstance(body, Changes) for item in body.segments]
+    return [seq for seq, item in segments if item.table_id == "16385"]
 
 
 def _pause(manifest: Manifest, schema: TableSchema, *, paused: bool) -> None:
@@ -304,9 +308,7 @@ def test_a_paused_table_gets_no_window_and_every_entry_in_order_when_it_is_resum
     assert ledger.pending_entries() == len(ledger.tables["16386"].pending.changes)
     _pause(manifest, SCHEMA, paused=False)
     _read(ledger, store)
-    bodies = [(entry.seq, entry.body) for entry, _ in read_entries(store, after_seq=5)]
-    segments = [(seq, item) for seq, body in bodies if isinstance(body, Changes) for item in body.segments]
-    assert _drained(ledger, store) == [seq for seq, item in segments if item.table_id == "16385"]
+    assert _drained(ledger, store) == _changed(store)
     row = ledger.report()["16385"]
     assert (row.state, row.complete_through_lsn) == ("live", ledger.read_lsn)
 
@@ -319,8 +321,7 @@ def test_a_snapshot_of_several_entries_around_a_pause_comes_in_parts_and_then_wh
     manifest.append(Table(*names, State.SNAPSHOT, 1, paused=True))
     manifest.snapshot([{"id": 1}], SCHEMA, final=False)
     manifest.snapshot([{"id": 3}], SCHEMA, final=False)
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
-    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=ExaminedVersion())})
+    ledger = _of(store, ExaminedVersion())
     _read(ledger, store)
     manifest.snapshot([{"id": 2}], SCHEMA)
     _read(ledger, store)
@@ -345,8 +346,7 @@ def test_chunks_that_come_while_a_table_is_paused_are_in_the_snapshot_once(*, in
     manifest, store = heap.manifest, heap.manifest.store
     heap.read(0)
     manifest.transaction([Change("u", {"id": 1})], SCHEMA)
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
-    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=ExaminedVersion())})
+    ledger = _of(store, ExaminedVersion())
     _read(ledger, store)
     for place, paused in ((1, True), (2, False)):
         manifest.append(Table(SCHEMA.table_id, "public", "items", State.SNAPSHOT, 1, paused=paused))
@@ -373,8 +373,7 @@ def test_what_cannot_come_in_parts_comes_whole_and_no_other_part_is_given_out() 
     manifest = Manifest(store)
     manifest.table(SCHEMA)
     manifest.snapshot([{"id": 1}], SCHEMA, final=False)
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
-    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=ExaminedVersion())})
+    ledger = _of(store, ExaminedVersion())
     _read(ledger, store)
     (work,) = ledger.ready(now=1e9, boundary_seq=0)
     ledger.applied(work, Applied(work.progress.place, work.window.last_seq, committed=False, not_in_parts="it is so"))
@@ -395,8 +394,7 @@ def test_a_part_of_a_moment_that_the_manifest_has_not_reached_is_not_given_out()
     segment = manifest.segment([Change("i", {"id": 2}, lsn=ahead)], SCHEMA)
     blocks = (BlockRange("1", 2, 4),)
     manifest.append(Snapshot(SCHEMA.table_id, 1, 1, ahead, (segment,), False, 1, FACTS, (), blocks))
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
-    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=ExaminedVersion())})
+    ledger = _of(store, ExaminedVersion())
     given = []
     for _ in range(2):
         _read(ledger, store)
@@ -416,8 +414,7 @@ def test_a_lake_table_is_not_maintained_while_its_next_snapshot_is_applied_in_pa
     manifest = Manifest(store)
     manifest.table(SCHEMA, generation=2)
     manifest.snapshot([{"id": 1}], SCHEMA, generation=2, final=False)
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
-    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=ExaminedVersion(7))})
+    ledger = _of(store, ExaminedVersion(7))
     _read(ledger, store)
     (work,) = ledger.ready(now=1e9, boundary_seq=0)
     ledger.applied(work, Applied(work.progress.place, work.window.last_seq, 1, committed=False))

@@ -2,10 +2,10 @@
 
 import queue
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -30,6 +30,7 @@ from sluice_spark.progress.restart import not_pruned, restore
 from sluice_spark.progress.spool_upkeep import Upkeep
 from tests.support.manifests import opened, put, segment, table
 from tests.support.offers import offers
+from tests.support.pipeline import wait_until
 
 SMALL, PATIENCE = 4, 30.0
 
@@ -78,15 +79,13 @@ def filled(store: MemoryStore, count: int) -> ManifestLog:
     return log
 
 
+def upkeep(store: MemoryStore, log: ManifestLog, **options: Any) -> Upkeep:
+    usual = {"require_owner": lambda: None, "retention_seconds": lambda: None, "failed": unexpected}
+    return Upkeep(store, **{**usual, "state": lambda: log.state, "before": SpoolUpkeep(), **options})
+
+
 def started(store: MemoryStore, log: ManifestLog, owner: Callable[[], None], failed: Callable[..., None]) -> Upkeep:
-    work = Upkeep(
-        store,
-        require_owner=owner,
-        state=lambda: log.state,
-        retention_seconds=lambda: None,
-        failed=failed,
-        before=SpoolUpkeep(),
-    )
+    work = upkeep(store, log, require_owner=owner, failed=failed)
     work.start()
     return work
 
@@ -157,19 +156,9 @@ def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well
     store = Guarded(uuid.uuid4().hex, prefix="shop/")
     log = filled(store, 14)
     lake = offers(MemoryStore(uuid.uuid4().hex, prefix=""))
-    reports, before = (
-        Reports(store, instance="test", offers=lake),
-        SpoolUpkeep("it failed", "2030-01-01T00:00:00+00:00"),
-    )
+    reports = Reports(store, instance="test", offers=lake)
     heard: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-    work = Upkeep(
-        store,
-        require_owner=lambda: None,
-        state=lambda: log.state,
-        retention_seconds=lambda: None,
-        failed=heard.put,
-        before=before,
-    )
+    work = upkeep(store, log, failed=heard.put, before=SpoolUpkeep("it failed", "2030-01-01T00:00:00+00:00"))
 
     def problems() -> list[tuple[str, str]]:
         reports.log({}, upkeep=work.report)
@@ -186,9 +175,7 @@ def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well
     refused = "the applier cannot archive or prune it: the store refuses s3:PutObject for archive/"
     assert problems() == [("2030", refused)]
     store.denied = False
-    deadline = time.monotonic() + PATIENCE
-    while work.report.failing and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not work.report.failing, what="a turn went well", timeout=PATIENCE)
     assert problems() == []
     work.stop()
 
@@ -212,14 +199,7 @@ class Turns:
 
     def __init__(self, store: MemoryStore, log: ManifestLog, retention: float | None) -> None:
         self.retention = retention
-        self.work = Upkeep(
-            store,
-            require_owner=lambda: None,
-            state=lambda: log.state,
-            retention_seconds=lambda: self.retention,
-            failed=unexpected,
-            before=SpoolUpkeep(),
-        )
+        self.work = upkeep(store, log, retention_seconds=lambda: self.retention)
 
     def take(self) -> None:
         self.work._prune_at = 0.0
