@@ -23,11 +23,37 @@ from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
+from sluice.store.memory import MemoryStore
+from tests.support import policies
 from tests.support.manifests import opened, put, schema, segment, table
 
 CONTENT = b"rows of a table"
 START = datetime(2030, 1, 1, tzinfo=UTC)
 AT_ONCE = timedelta(0)
+
+
+class Recording(MemoryStore):
+    """Knows by which right of S3 each object was created or removed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.used: set[tuple[str, str]] = set()
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        self.used.add(("s3:PutObject", key))
+        super().create(key, data)
+
+    def delete(self, key: str) -> None:
+        self.used.add(("s3:DeleteObject", key))
+        super().delete(key)
+
+    def refused_by(self, policy: str) -> list[tuple[str, str]]:
+        """What an example policy does not allow of it."""
+        assert {action for action, _ in self.used} == {"s3:PutObject", "s3:DeleteObject"}
+        document = policies.policy(policy)
+        return [one for one in self.used if not policies.allows(document, one[0], f"spool/test/{one[1]}")]
+
+
 LATER = START + timedelta(days=30)
 
 

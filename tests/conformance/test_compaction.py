@@ -22,6 +22,7 @@ from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
+from tests.conformance.spools import Recording
 from tests.support import policies
 from tests.support.killed import killed_at
 from tests.support.manifests import opened, put, table
@@ -197,25 +198,13 @@ def test_an_opening_that_is_gone_is_a_flaw(store: ObjectStore) -> None:
 
 
 def test_the_example_policy_of_the_applier_allows_what_it_does() -> None:
-    class Recording(Counting):
-        def create(self, key: str, data: bytes | memoryview) -> None:
-            self.asked.append(f"s3:PutObject {key}")
-            super().create(key, data)
-
-        def delete(self, key: str) -> None:
-            self.asked.append(f"s3:DeleteObject {key}")
-            super().delete(key)
-
     store = Recording(uuid.uuid4().hex)
     filled(store, 15)
-    store.asked.clear()
+    store.used.clear()
     compacted(store, 15)
-    document = policies.policy("applier")
-    done = {tuple(what.split()) for what in store.asked if what.startswith("s3:")}
-    assert {action for action, _ in done} == {"s3:PutObject", "s3:DeleteObject"}
-    assert [what for what in done if not policies.allows(document, what[0], f"spool/test/{what[1]}")] == []
+    assert store.refused_by("applier") == []
     entry = f"spool/test/{keys.manifest_entry(20)}"
-    assert not policies.allows(document, "s3:PutObject", entry)
+    assert not policies.allows(policies.policy("applier"), "s3:PutObject", entry)
     ours = [f"spool/test/{key}" for key in (keys.manifest_entry(20), keys.archive(4), keys.checkpoint(4))]
     assert [policies.allows(policies.policy("ingest"), "s3:DeleteObject", key) for key in ours] == [False] * 3
 

@@ -7,7 +7,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -123,18 +122,3 @@ def test_what_is_held_or_delayed_is_answered_when_it_is_let_go(proxy: S3FaultPro
         assert not held.done()
         proxy.calm()
         assert held.result(60)[0] == 200
-
-
-def test_random_faults_repeat_by_seed(proxy: S3FaultProxy, moto: Bucket) -> None:
-    faults = [error(503, "SlowDown"), error(500, "InternalError")]
-
-    def play() -> list[Any]:
-        proxy.requests.clear()
-        proxy.at_random(0.5, faults, seed=7)
-        for _ in range(20):
-            _ask(proxy, moto, "GET", "spool/none")
-        return [fault for _, fault in proxy.requests]
-
-    first = play()
-    assert first == play()
-    assert set(first) == {None, *faults}

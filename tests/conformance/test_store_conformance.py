@@ -13,6 +13,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.conformance import Conformance, examine
 from sluice.store.memory import MemoryStore
 from sluice.store.remote import RemoteStore
+from tests.conformance.test_store import IgnoresTheHeader, ListsLate
 
 CALLS = 12
 
@@ -31,19 +32,9 @@ def test_a_good_store_passes_all_it_has_and_nothing_is_left_behind(store: Object
     assert bool(seen.not_examined) == isinstance(store, RemoteStore)
 
 
-class Twice(MemoryStore):
-    def create(self, key: str, data: bytes | memoryview) -> None:
-        self.put(key, data)
-
-
 class Forgetful(MemoryStore):
     def get(self, key: str) -> bytes:
         return super().get(key)[:10]
-
-
-class ListsLate(MemoryStore):
-    def list(self, prefix: str, *, after: str = "") -> Any:
-        return iter(list(super().list(prefix, after=after))[1:])
 
 
 class Keeps(MemoryStore):
@@ -59,7 +50,7 @@ class Away(MemoryStore):
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
-        (Twice, "store.create"),
+        (IgnoresTheHeader, "store.create"),
         (Forgetful, "store.overwrite"),
         (ListsLate, "store.list"),
         (Keeps, "store.delete"),

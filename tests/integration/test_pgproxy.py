@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import pq
 
-from tests.support.pgproxy import Cut, Direction, Message, PgProxy, Status, corrupted, lengthened, shortened
+from tests.support.pgproxy import Cut, Message, PgProxy, Status, corrupted, lengthened, shortened
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
 
@@ -113,34 +113,6 @@ def test_a_connection_is_cut_exactly_at_the_chosen_message(
         assert "".join(received_tags(connection)) == seen
         connection.close()
         assert fired.is_set()
-
-
-def test_held_traffic_waits_and_then_arrives_whole(database: Database, slot: str) -> None:
-    with PgProxy(database.server.port) as proxy:
-        connection = start_stream(proxy, database)
-        proxy.hold(Direction.TO_CLIENT)
-        database.execute("INSERT INTO t SELECT generate_series(1, 5000)")
-        fired = proxy.cut(Cut.AFTER, matches=lambda message: message.tag == "C")
-        assert not fired.is_set()
-        proxy.release(Direction.TO_CLIENT)
-        tags = "".join(received_tags(connection))
-        connection.close()
-        assert tags == "BR" + "I" * 5000 + "C"
-
-
-def test_dropping_breaks_open_connections_and_lets_new_ones_in(database: Database) -> None:
-    with PgProxy(database.server.port) as proxy:
-        first = psycopg.connect(proxy.dsn(dbname=database.name))
-        proxy.drop()
-        with pytest.raises(psycopg.OperationalError):
-            first.execute("SELECT 1")
-        first.close()
-        with psycopg.connect(proxy.dsn(dbname=database.name)) as second:
-            assert second.execute("SELECT 1").fetchone() == (1,)
-        proxy.refuse_connections = True
-        with pytest.raises(psycopg.OperationalError):
-            psycopg.connect(proxy.dsn(dbname=database.name))
-        assert proxy.connections == 2
 
 
 @pytest.mark.parametrize(("how", "changed"), [(corrupted, 0), (lengthened, 1), (shortened, -1)])

@@ -4,7 +4,6 @@ prefix, and nothing that could unmake the manifest.
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
@@ -16,6 +15,7 @@ from sluice.store import probe
 from sluice.store.base import ObjectStore
 from sluice.store.conformance import examine
 from sluice.store.opening import open_store
+from tests.support.forwarding import Forwarding
 from tests.support.ingesting import IngestPipeline
 from tests.support.policies import GuardedS3, allows, guarded_s3, policy
 from tests.support.sources import Database
@@ -31,19 +31,16 @@ def as_user(s3: GuardedS3, user: str, pipeline: str = "test") -> ObjectStore:
     return open_store(s3.spool_uri, prefix=f"{pipeline}/", options=s3.options[user])
 
 
-@dataclass
-class Deleting:
+class Deleting(Forwarding):
     """Writes down what is deleted, which the server does not look at key by key."""
 
-    store: ObjectStore
-    deleted: list[str]
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.deleted: list[str] = []
 
     def delete(self, key: str) -> None:
         self.deleted.append(key)
-        self.store.delete(key)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.store, name)
+        super().delete(key)
 
 
 def test_ingest_runs_snapshots_and_cleans_up_with_its_policy_alone(
@@ -51,8 +48,8 @@ def test_ingest_runs_snapshots_and_cleans_up_with_its_policy_alone(
 ) -> None:
     # The server's own check and write are two steps; that racing writers are distinguished is not the claim here.
     monkeypatch.setattr(probe, "RACERS", 1)
-    seen = Deleting(as_user(s3, "ingest"), [])
-    pipeline = IngestPipeline(database, seen)  # type: ignore[arg-type]
+    seen = Deleting(as_user(s3, "ingest"))
+    pipeline = IngestPipeline(database, seen)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     pipeline.run()
     left = keys.segment(pipeline.table("public.t").table_id, 1, 9999)

@@ -2,10 +2,8 @@
 
 from collections import Counter
 
-import pytest
-
 from tests.support.sources import Database
-from tests.support.workload import LOG, TABLE_NAMES, Workload
+from tests.support.workload import TABLE_NAMES, Workload
 from tools.local.compare import read_source
 from tools.local.postgres import PostgresServer
 
@@ -53,14 +51,3 @@ def test_it_sends_every_kind_of_change_of_every_identity(database: Database) -> 
     seen = {(tag, mark): count for tag, mark, count in database.all(query)}
     assert seen["C", ""] >= TRANSACTIONS
     assert {("I", ""), ("U", "N"), ("U", "K"), ("U", "O"), ("D", "K"), ("D", "O"), ("T", "")} <= set(seen)
-
-
-@pytest.mark.parametrize("default", [None, "it's"])
-def test_a_column_can_be_added_under_way(database: Database, default: str | None) -> None:
-    with Workload(database.dsn, seed=4) as workload:
-        workload.create()
-        workload.add_column("added", default=default)
-        assert workload.position() > 0
-    with database.connect() as connection:
-        assert (default,) in connection.execute("SELECT DISTINCT added FROM w_int").fetchall()
-        assert connection.execute(f"SELECT count(*) FROM {LOG}".encode()).fetchone() == (1,)
