@@ -1,5 +1,6 @@
-"""`setup`, `run`, `status` against a real server, as processes: what they create, what they say,
-how they end.
+"""`setup`, `run`, `status` against a real server: what they create, what they say, how they end.
+
+Commands that end run in this process; what is looked at while it runs is a process of its own.
 """
 
 import json
@@ -9,22 +10,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sluice.health.verdict import STATES
-from tests.support import commands
 from tests.support.answers import ask
 from tests.support.authority import Authority
-from tests.support.extent import slow
+from tests.support.command_line import Sluice, command_line
+from tests.support.pipeline import wait_until
 from tests.support.sources import Database
 from tools.local.postgres import free_port
 
 ROOT = Path(__file__).parents[2]
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -48,11 +48,8 @@ telemetry: {{listen: "127.0.0.1:0", log_format: json}}
 
 
 @pytest.fixture
-def sluice(environment: dict[str, str]) -> Run:
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return commands.sluice(*arguments, env=environment)
-
-    return run
+def sluice(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sluice:
+    return partial(command_line(monkeypatch, capsys), SLUICE_CONFIG=environment["SLUICE_CONFIG"])
 
 
 @pytest.fixture
@@ -73,11 +70,14 @@ def slots(database: Database) -> int:
 
 
 def test_the_slot_is_shown_advanced_within_the_manifest_only_and_dropped_by_its_own_name(
-    sluice: Run, running: "subprocess.Popen[str]", database: Database
+    sluice: Sluice, running: "subprocess.Popen[str]", database: Database
 ) -> None:
-    wait_for_streaming = time.monotonic() + 60
-    while json.loads(sluice("slot", "show", "--json").stdout).get("active_pid") is None:
-        assert time.monotonic() < wait_for_streaming
+    def carried() -> bool:
+        tables = json.loads(sluice("tables", "--json").stdout)["tables"]
+        streams = json.loads(sluice("slot", "show", "--json").stdout).get("active_pid") is not None
+        return streams and [table["snapshot_rows"] for table in tables] == [1]
+
+    wait_until(carried, what="it streams, and the table is read", timeout=60)
     busy = sluice("slot", "drop", "--confirm", database.slot)
     assert (busy.returncode, slots(database)) == (8, 1)
     running.send_signal(signal.SIGTERM)
@@ -106,8 +106,7 @@ def test_the_slot_is_shown_advanced_within_the_manifest_only_and_dropped_by_its_
     assert sluice("run", "--until-caught-up").returncode == 0
 
 
-@slow
-def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Run, database: Database) -> None:
+def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Sluice, database: Database) -> None:
     planned = json.loads(sluice("setup", "--dry-run", "--json").stdout)
     assert [(step["kind"], bool(step["statement"])) for step in planned["steps"]] == [
         ("publication", True),
@@ -124,7 +123,7 @@ def test_a_dry_run_creates_nothing_and_its_sql_is_all_that_is_needed(sluice: Run
     assert [step["statement"] for step in json.loads(again.stdout)["steps"]] == ["", ""]
 
 
-def test_the_ddl_signal_is_printed_and_created_only_when_that_is_asked_for(sluice: Run, database: Database) -> None:
+def test_the_ddl_signal_is_printed_and_created_only_when_that_is_asked_for(sluice: Sluice, database: Database) -> None:
     def triggers() -> int:
         with database.connect() as connection:
             return connection.execute("SELECT FROM pg_event_trigger").rowcount
@@ -147,9 +146,8 @@ def test_the_ddl_signal_is_printed_and_created_only_when_that_is_asked_for(sluic
     assert "source.ddl_signal" not in {finding["code"] for finding in checked["findings"]}
 
 
-@slow
 def test_check_passes_with_warnings_fails_when_strict_and_its_sql_fixes(
-    sluice: Run, database: Database, tmp_path: Path
+    sluice: Sluice, database: Database, tmp_path: Path
 ) -> None:
     loose = sluice("check", "--json")
     assert loose.returncode == 0, loose.stderr
@@ -172,7 +170,7 @@ def test_check_passes_with_warnings_fails_when_strict_and_its_sql_fixes(
     assert database.one("SELECT count(*) FROM orders") == (1,)
 
 
-def test_a_batch_run_fills_the_spool_and_status_tells(sluice: Run, database: Database) -> None:
+def test_a_batch_run_fills_the_spool_and_status_tells(sluice: Sluice, database: Database) -> None:
     ran = sluice("run", "--until-caught-up")
     assert ran.returncode == 0, ran.stderr
     assert "row-value-canary" not in ran.stderr

@@ -4,7 +4,6 @@ command, and by its exit code.
 
 import json
 import shutil
-import subprocess
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,8 +17,10 @@ from sluice.contract.control import RESYNC, Request
 from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
-from tests.integration.test_cli_pipeline import Run, environment, running, sluice
+from tests.integration.test_cli_pipeline import environment, running, sluice
+from tests.support.command_line import Ended, Sluice
 from tests.support.extent import cases, slow
+from tests.support.pipeline import wait_until
 from tests.support.recorded import rows
 from tests.support.sources import Database
 
@@ -41,14 +42,15 @@ def codes(document: dict[str, list[dict[str, str]]]) -> set[str]:
     return {problem["code"] for problem in document["problems"]}
 
 
-def wait_for_streaming(sluice: Run) -> None:
-    deadline = time.monotonic() + 90
-    while json.loads(sluice("slot", "show", "--json").stdout).get("active_pid") is None:
-        assert time.monotonic() < deadline
+def wait_for_streaming(sluice: Sluice) -> None:
+    def streams() -> bool:
+        return json.loads(sluice("slot", "show", "--json").stdout).get("active_pid") is not None
+
+    wait_until(streams, what="it streams", timeout=90)
 
 
 def test_an_applier_that_was_killed_ten_minutes_ago_is_a_problem_and_not_exit_0(
-    sluice: Run, running: object, store: ObjectStore
+    sluice: Sluice, running: object, store: ObjectStore
 ) -> None:
     wait_for_streaming(sluice)
     applied(store, seconds_ago=600)
@@ -63,7 +65,7 @@ def test_an_applier_that_was_killed_ten_minutes_ago_is_a_problem_and_not_exit_0(
     assert "applier.dead" in sluice("tables").stderr
 
 
-def test_a_pipeline_that_does_not_run_is_stopped_and_check_of_it_passes(sluice: Run, store: ObjectStore) -> None:
+def test_a_pipeline_that_does_not_run_is_stopped_and_check_of_it_passes(sluice: Sluice, store: ObjectStore) -> None:
     new = sluice("status", "--json")
     assert (new.returncode, json.loads(new.stdout)["state"]) == (11, "new")
     assert sluice("run", "--until-caught-up").returncode == 0
@@ -77,7 +79,7 @@ def test_a_pipeline_that_does_not_run_is_stopped_and_check_of_it_passes(sluice: 
     assert [(finding["severity"], "[ingest.stopped]" in finding["seen"]) for finding in problems] == [("info", True)]
 
 
-def critical(ended: "subprocess.CompletedProcess[str]", *, code: str) -> list[str]:
+def critical(ended: Ended, *, code: str) -> list[str]:
     return [
         one["seen"]
         for one in json.loads(ended.stdout)["findings"]
@@ -86,7 +88,9 @@ def critical(ended: "subprocess.CompletedProcess[str]", *, code: str) -> list[st
 
 
 @pytest.mark.parametrize("how", cases(["hole", "corrupt", "apply", "time"], quick=["hole"]))
-def test_check_does_not_call_a_damaged_spool_ready(sluice: Run, store: ObjectStore, tmp_path: Path, how: str) -> None:
+def test_check_does_not_call_a_damaged_spool_ready(
+    sluice: Sluice, store: ObjectStore, tmp_path: Path, how: str
+) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
     applied(store, seconds_ago=0)
     (record,) = (tmp_path / "spool/shop/apply/log").iterdir()
@@ -104,17 +108,15 @@ def test_check_does_not_call_a_damaged_spool_ready(sluice: Run, store: ObjectSto
     assert (seen.returncode, codes(json.loads(seen.stdout))) == (12, {"spool.unreadable"})
 
 
-@slow
-def test_check_calls_a_stale_table_as_critical_as_status_does(sluice: Run, store: ObjectStore) -> None:
+def test_check_calls_a_stale_table_as_critical_as_status_does(sluice: Sluice, store: ObjectStore) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
     applied(store, seconds_ago=0, state="stale")
     checked = sluice("check", "--json")
     assert (checked.returncode, len(critical(checked, code="table.stale"))) == (3, 1), checked.stdout
 
 
-@slow
 def test_a_foreign_client_of_the_slot_is_named_and_not_taken_for_ingest(
-    sluice: Run, database: Database, store: ObjectStore
+    sluice: Sluice, database: Database, store: ObjectStore
 ) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
     applied(store, seconds_ago=0)
@@ -135,7 +137,7 @@ def test_a_foreign_client_of_the_slot_is_named_and_not_taken_for_ingest(
     )
 
 
-def test_a_spool_that_is_gone_is_not_a_new_pipeline(sluice: Run, database: Database, tmp_path: Path) -> None:
+def test_a_spool_that_is_gone_is_not_a_new_pipeline(sluice: Sluice, database: Database, tmp_path: Path) -> None:
     assert sluice("setup").returncode == 0
     assert sluice("status").returncode == 11, "nobody has used the slot yet"
     database.execute("INSERT INTO orders VALUES (2, 'b')")
@@ -147,20 +149,19 @@ def test_a_spool_that_is_gone_is_not_a_new_pipeline(sluice: Run, database: Datab
 
 
 def test_a_pipeline_that_runs_with_its_applier_is_healthy_and_exit_0(
-    sluice: Run, running: object, store: ObjectStore
+    sluice: Sluice, running: object, store: ObjectStore
 ) -> None:
     wait_for_streaming(sluice)
-    deadline = time.monotonic() + 90
-    while {table.state for table in load_state(store).tables.values()} != {"live"}:
-        assert time.monotonic() < deadline
+    wait_until(
+        lambda: {table.state for table in load_state(store).tables.values()} == {"live"}, what="it is live", timeout=90
+    )
     applied(store, seconds_ago=0)
     ended = sluice("status", "--json")
     assert (ended.returncode, json.loads(ended.stdout)["state"]) == (0, "healthy"), ended.stdout
 
 
-@slow
 def test_a_table_that_nobody_publishes_is_not_read_and_the_nearest_is_named(
-    sluice: Run, database: Database, store: ObjectStore
+    sluice: Sluice, database: Database, store: ObjectStore
 ) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
     database.execute("CREATE TABLE aside (id int PRIMARY KEY)")
@@ -175,7 +176,7 @@ def test_a_table_that_nobody_publishes_is_not_read_and_the_nearest_is_named(
 
 @slow
 def test_a_request_that_ingest_refuses_is_a_problem_until_it_is_carried_out(
-    sluice: Run, running: object, database: Database, store: ObjectStore
+    sluice: Sluice, running: object, database: Database, store: ObjectStore
 ) -> None:
     wait_for_streaming(sluice)
     # As if it had been dropped between the command's look and ingest's.

@@ -1,56 +1,19 @@
 """The command line within the test's process, and a configuration without any server."""
 
-import logging
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import pytest
-import structlog
 
-from sluice.cli import cli, exits
 from sluice.contract.entries import Opened, Table
 from sluice.contract.table_state import State
+from tests.support.command_line import Sluice, command_line
 
 CANARY = "canary-7f3a"
 
 
-@dataclass(frozen=True)
-class Ended:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-class Sluice(Protocol):
-    def __call__(self, *arguments: str, cwd: Path | None = None, **environ: str) -> Ended: ...
-
-
 @pytest.fixture
-def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Sluice]:
-    """The command line from its arguments to its exit code, in this process."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-
-    def run(*arguments: str, cwd: Path | None = None, **environ: str) -> Ended:
-        with monkeypatch.context() as patched:
-            for name in [name for name in os.environ if name.startswith("SLUICE_")]:
-                patched.delenv(name)
-            for name, value in environ.items():
-                patched.setenv(name, value)
-            patched.chdir(cwd or Path.cwd())
-            capsys.readouterr()
-            code = exits.execute(cli, arguments)
-        seen = capsys.readouterr()
-        return Ended(code, seen.out, seen.err)
-
-    yield run
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
+def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sluice:
+    return command_line(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -21,10 +21,11 @@ from sluice.settings import load
 from sluice.store.opening import open_store
 from sluice_spark.options import ApplyOptions
 from tests.support import manifests
+from tests.support.command_line import Sluice
 from tests.support.manifests import put
 from tests.support.reasons import because
 from tests.support.recorded import row
-from tests.unit.cli.conftest import CANARY, Sluice, opened, table
+from tests.unit.cli.conftest import CANARY, opened, table
 
 APPLIED: dict[str, Any] = {"through_seq": 2, "complete_through_lsn": 100, "rows_applied": 7}
 

@@ -12,7 +12,7 @@ from sluice.contract.applied import time_text
 from sluice.contract.boundary import BoundaryTable, LakeBoundary
 from sluice.errors import ManifestCorrupt
 from sluice_lake import Lake, VersionMissing
-from tests.unit.cli.conftest import Sluice
+from tests.support.command_line import Sluice
 
 AT = time_text(1_800_000_000.0)
 

@@ -19,10 +19,10 @@ from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.support import manifests, recorded
+from tests.support.command_line import Sluice
 from tests.support.manifests import put
 from tests.support.spooled import inserted
 from tests.support.spooled import table as shape
-from tests.unit.cli.conftest import Sluice
 
 CANARY = "canary-in-a-row"
 KEY = keys.segment("7", 1, 1)

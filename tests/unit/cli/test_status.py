@@ -30,10 +30,11 @@ from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
 from sluice.store.opening import open_store
+from tests.support.command_line import Sluice
 from tests.support.manifests import put
 from tests.support.recorded import NOW, RecordedPipeline, row
 from tests.support.source_facts import server, slot
-from tests.unit.cli.conftest import Sluice, opened, table
+from tests.unit.cli.conftest import opened, table
 
 
 @pytest.fixture

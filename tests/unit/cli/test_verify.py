@@ -9,7 +9,8 @@ from sluice.contract.table_state import State
 from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.opening import open_store
-from tests.unit.cli.conftest import Sluice, opened, table
+from tests.support.command_line import Sluice
+from tests.unit.cli.conftest import opened, table
 
 
 def test_a_pipeline_without_tables_is_not_called_equal(sluice: Sluice, configured: Path) -> None:
