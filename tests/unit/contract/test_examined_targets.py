@@ -1,5 +1,6 @@
 """Columns that the targets of a table name are found wanting before the applier finds them so, by the nearest name."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,3 +83,10 @@ def test_a_name_that_needs_column_mapping_is_found_where_a_target_does_without()
     (finding,) = examine_targets(facts, plain, None, metadata=True)
     assert finding.code == "target.properties"
     assert "net amount" in finding.seen
+
+
+@pytest.mark.parametrize("target", [LakeTarget(deletes="soft"), LakeTarget("history", "h")])
+def test_a_target_that_knows_its_rows_by_a_key_is_refused_where_there_is_none(target: LakeTarget) -> None:
+    keyless = table(replace(ID, in_primary_key=False, in_identity=False), name="t")
+    (finding,) = examine_targets(keyless, TablePolicy(targets=(target,)), None, metadata=True)
+    assert (finding.code, finding.severity) == ("target.key", "critical")
