@@ -15,6 +15,7 @@ from tests.support.catalog_stories import set_up
 from tests.support.column_rules import assert_equal, assert_hidden, carry, shape, under, written
 from tests.support.extent import cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
+from tests.support.least_rights import options_as, pipeline_role
 from tests.support.source_setup import since
 
 IDENTITIES = {
@@ -151,17 +152,13 @@ def test_partitions_and_rows_in_a_filter_are_carried_without_it(pipeline: Ingest
 def test_a_role_that_may_not_read_it_carries_the_others(pipeline: IngestPipeline, tmp_path: Path) -> None:
     """The snapshot does not ask for it."""
     set_up(pipeline, written(*BEFORE))
-    database = pipeline.database
-    role = f"r_{database.name}"
-    database.execute(
-        f"CREATE ROLE {role} LOGIN REPLICATION",
-        f"GRANT SELECT (id, v, large) ON t TO {role}",
-        "GRANT EXECUTE ON FUNCTION pg_control_system, pg_control_checkpoint TO PUBLIC",
-    )
-    try:
-        pipeline.dsn = database.dsn.replace("://postgres@", f"://{role}@")
+    with pipeline_role(pipeline.database) as role:
+        pipeline.database.execute(
+            f"CREATE ROLE {role} LOGIN REPLICATION",
+            f"GRANT SELECT (id, v, large) ON t TO {role}",
+            "GRANT EXECUTE ON FUNCTION pg_control_system, pg_control_checkpoint TO PUBLIC",
+        )
+        pipeline.dsn = options_as(pipeline.database, role).dsn
         pipeline.run(**RULED)
         assert_equal(pipeline, tmp_path)
         assert shape(pipeline) == (["id", "v", "large"], ["card"])
-    finally:
-        database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")

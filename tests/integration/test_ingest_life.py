@@ -215,11 +215,7 @@ def test_a_writer_that_was_replaced_is_fenced_out(pipeline: IngestPipeline) -> N
 def _stream_until_replaced(pipeline: IngestPipeline) -> None:
     with pipeline.running() as running:
         running.wait_until(lambda: [table.state for table in pipeline.state().tables.values()] == ["live"])
-        with pipeline.database.connect() as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s",
-                (pipeline.database.slot,),
-            )
+        pipeline.database.cut_stream()
         _take_over(pipeline)
         pipeline.database.execute("INSERT INTO a VALUES (2)")
         running.wait_until(lambda: running.error is not None)
@@ -230,11 +226,7 @@ def _take_over(pipeline: IngestPipeline) -> None:
         try:
             pipeline.run(slot_wait_s=0.2)
         except SlotBusy:
-            with pipeline.database.connect() as connection:
-                connection.execute(
-                    "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s",
-                    (pipeline.database.slot,),
-                )
+            pipeline.database.cut_stream()
             continue
         return
     raise AssertionError("the slot never became free")
@@ -245,11 +237,8 @@ def test_a_connection_that_the_server_ends_is_opened_again_and_nothing_is_lost(p
     with pipeline.running() as running:
         for number in range(3):
             running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
-            pipeline.database.execute(
-                f"INSERT INTO a VALUES ({number})",
-                "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE "
-                f"slot_name = '{pipeline.database.slot}'",
-            )
+            pipeline.database.execute(f"INSERT INTO a VALUES ({number})")
+            pipeline.database.cut_stream()
             running.wait_until(lambda: running.ingest is not None and len(pipeline.commits()) == number + 1)  # noqa: B023
     assert [row["id"] for row in pipeline.rows("public.a")] == [0, 1, 2]
     assert running.ingest is not None

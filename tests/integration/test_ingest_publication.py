@@ -2,22 +2,13 @@
 followed, and no table that lost changes is live.
 """
 
-from pathlib import Path
-
 import psycopg
 import pytest
 
 from sluice.contract.control import RESYNC
 from sluice.errors import SourceRefused
-from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
-from tests.support.sources import Database
-
-
-@pytest.fixture
-def pipeline(database: Database, tmp_path: Path) -> IngestPipeline:
-    return IngestPipeline(database, open_store(tmp_path.as_uri(), options={}))
 
 
 def _published(pipeline: IngestPipeline) -> None:

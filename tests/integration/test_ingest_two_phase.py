@@ -251,11 +251,7 @@ def test_a_connection_lost_between_prepare_and_commit_changes_nothing(
     with kept.running(**way) as running:
         prepared_at(kept.database, "cut", "INSERT INTO a VALUES (1, 'x')")
         running.wait_until(lambda: len(still_open(kept)) == 1)
-        with kept.database.connect() as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s",
-                (kept.database.slot,),
-            )
+        kept.database.cut_stream()
         kept.database.execute("COMMIT PREPARED 'cut'")
         running.wait_until(lambda: ids(kept) == [1])
     assert still_open(kept) == []

@@ -42,10 +42,7 @@ def test_a_lost_connection_is_shown_while_an_entry_waits_for_the_store(pipeline:
     with IngestPipeline(pipeline.database, held).running() as running:
         try:
             begin(pipeline, held, running)
-            pipeline.database.execute(
-                "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots "
-                f"WHERE slot_name = '{pipeline.database.slot}'"
-            )
+            pipeline.database.cut_stream()
             assert running.ingest is not None
             status = running.ingest.status
             reporter = Reporter(

@@ -214,10 +214,7 @@ def test_every_family_has_samples_and_they_are_true(limited: Database, tmp_path:
         await watched.durable("DELETE FROM a WHERE id = 11")
         await watched.durable("ALTER TABLE a ADD COLUMN more int", "INSERT INTO a VALUES (31, '', 2)")
         await watched.durable("TRUNCATE a")
-        await asyncio.to_thread(
-            limited.execute,
-            f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{limited.slot}'",
-        )
+        await asyncio.to_thread(limited.cut_stream)
         view = watched.process.ingest.status
         await watched.until(lambda: view.reconnects and view.connected)
         await watched.look()

@@ -122,9 +122,7 @@ def test_streams_open_at_a_lost_connection_begin_again_and_rolled_back_ones_are_
         pipeline.database.execute("SELECT pg_switch_wal()", "INSERT INTO other VALUES (1)")
         running.wait_until(lambda: running.ingest is not None and len(pipeline.commits()) == 1)
         dropped.execute("ROLLBACK")
-        pipeline.database.execute(
-            f"SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{slot}'"
-        )
+        pipeline.database.cut_stream()
         kept.execute("INSERT INTO a VALUES (3)")
         kept.execute("COMMIT")
         running.wait_until(lambda: len(pipeline.commits()) == 2)

@@ -22,6 +22,7 @@ from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder, Waiting
 from sluice.tables.schemas import build_schema, relation_of
 from tests.support import type_matrix
+from tests.support.least_rights import pipeline_role
 from tests.support.pipeline import wait_until
 from tests.support.source_setup import known, options_of, since
 from tests.support.sources import Database
@@ -235,20 +236,17 @@ def test_only_rows_that_pass_the_publications_filter_are_read_and_no_childrens_r
 
 def test_row_level_security_stops_the_snapshot_instead_of_hiding_rows(database: Database) -> None:
     published(database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
-    role = f"reader_{database.name}"
-    database.execute(
-        f"CREATE ROLE {role} LOGIN REPLICATION",
-        f"GRANT SELECT ON t TO {role}",
-        "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
-        "CREATE POLICY one_row ON t USING (id = 1)",
-    )
-    reader = known(options_of(database, user=role))
-    try:
+    with pipeline_role(database) as role:
+        database.execute(
+            f"CREATE ROLE {role} LOGIN REPLICATION",
+            f"GRANT SELECT ON t TO {role}",
+            "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
+            "CREATE POLICY one_row ON t USING (id = 1)",
+        )
+        reader = known(options_of(database, user=role))
         facts = facts_of(reader)
         with closing(SnapshotHolder.open(reader)) as holder, pytest.raises(SourceRefused, match="42501"):
             list(read_table(reader, schema=schema_of(facts), facts=facts, snapshot=holder.snapshot_name))
-    finally:
-        database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 def test_a_snapshot_abandoned_half_way_leaves_no_session_behind(database: Database) -> None:

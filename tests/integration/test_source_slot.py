@@ -65,15 +65,12 @@ def test_a_partitioned_table_is_published_under_its_root(database: Database) -> 
 
 
 def test_a_role_that_may_not_publish_is_given_the_statement_for_somebody_who_may(database: Database) -> None:
-    role = f"plain_{database.name}"
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE ROLE {role} LOGIN REPLICATION")
-    options = options_of(database, user=role)
-    try:
+    with pipeline_role(database) as role:
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE ROLE {role} LOGIN REPLICATION")
+        options = options_of(database, user=role)
         with closing(open_query(options)) as conn, pytest.raises(SourceRefused) as caught:
             ensure_publication(conn, options.publication, [("public", "t")])
         assert "CREATE PUBLICATION" in caught.value.hint
-    finally:
-        database.execute(f"DROP ROLE {role}")
 
 
 def test_a_slot_is_created_once_and_its_facts_agree_with_the_server(database: Database) -> None:

@@ -7,6 +7,7 @@ from sluice import faults, lsn
 from sluice.errors import Interrupted
 from sluice.ingest.supervisor import Ingest
 from tests.support.ingesting import IngestPipeline, Running
+from tests.support.least_rights import pipeline_role
 from tests.support.pgproxy import Cut, PgProxy
 from tests.support.source_setup import since
 from tests.support.sources import Database
@@ -15,10 +16,9 @@ from tests.support.surfaces import Pipe, orders
 
 def test_a_batch_that_left_a_table_out_ends_with_75_and_names_it(database: Database, tmp_path: Path) -> None:
     orders(database)
-    role = f"r_{database.name}"
     create = ("CREATE TABLE hidden (id int PRIMARY KEY)", "INSERT INTO hidden VALUES (1)")
-    database.execute(*create, f"CREATE ROLE {role} LOGIN REPLICATION", f"GRANT SELECT ON orders TO {role}")
-    try:
+    with pipeline_role(database) as role:
+        database.execute(*create, f"CREATE ROLE {role} LOGIN REPLICATION", f"GRANT SELECT ON orders TO {role}")
         assert Pipe(database, tmp_path)("setup").returncode == 0
         pipe = Pipe(database, tmp_path, dsn=database.server.dsn(user=role, dbname=database.name))
         ran = pipe("run", "--until-caught-up")
@@ -26,8 +26,6 @@ def test_a_batch_that_left_a_table_out_ends_with_75_and_names_it(database: Datab
         assert "public.hidden" in ran.stderr.partition("error: ")[2]
         database.execute(f"GRANT SELECT ON hidden TO {role}")
         assert pipe("run", "--until-caught-up").returncode == 0
-    finally:
-        database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 class Bounded(Running):

@@ -16,19 +16,8 @@ SCRIPT = Path(__file__).parents[2] / "deploy" / "postgres" / "grants.sql"
 def run_script(database: Database, script: Path, **variables: str) -> None:
     """As psql does it for a DBA; fails at the first statement that fails."""
     given = [word for name, value in variables.items() for word in ("-v", f"{name}={value}")]
-    command = [
-        str(database.server.bin_dir / "psql"),
-        "-X",
-        "-q",
-        "-v",
-        "ON_ERROR_STOP=1",
-        "-d",
-        database.dsn,
-        *given,
-        "-f",
-        str(script),
-    ]
-    done = commands.ended(*command)
+    psql = (database.server.bin_dir / "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", database.dsn)
+    done = commands.ended(*psql, *given, "-f", script)
     assert done.returncode == 0, done.stderr
 
 

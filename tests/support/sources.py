@@ -47,6 +47,12 @@ class Database:
             for statement in statements:
                 connection.execute(statement.encode())
 
+    def cut_stream(self) -> None:
+        """The server ends the connection that serves the slot, and that is over when this returns."""
+        self.all(
+            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s", self.slot
+        )
+
 
 @contextmanager
 def fresh_database(server: PostgresServer) -> Iterator[Database]:
