@@ -36,7 +36,7 @@ from sluice_spark.progress.reports import Reports, require_none_quarantined
 from sluice_spark.progress.spool_upkeep import Upkeep
 from sluice_spark.progress.start import left_behind, open_ledger
 from sluice_spark.progress.table_progress import Work
-from sluice_spark.session import private
+from sluice_spark.session import is_gone, private
 from sluice_spark.telemetry import ApplyTelemetry
 from sluice_spark.workers import Turns, Workers, background, warm_up
 
@@ -174,9 +174,9 @@ class Applier:
                 turns=self._turns,
             )
             with closing(self._workers):
-                if last_log is not None and not self._ledger.tables.keys() <= last_log.tables.keys():
-                    # What is pruned is judged by reports: a lake table that is new is in this one, before entries are
-                    # read which say through where the others are complete.
+                if self._options.rebuild or (last_log and not self._ledger.tables.keys() <= last_log.tables.keys()):
+                    # What is pruned is judged by reports: a lake table that is new, or begins again, is in this one,
+                    # before entries are read which say through where the others are complete.
                     self._report()
                 try:
                     self._upkeep.start()
@@ -200,6 +200,8 @@ class Applier:
             raise
         except Exception as error:
             self._observers.failed(f"an unexpected error ({type(error).__name__})")
+            if is_gone(self._session):
+                raise SparkGone("Spark has ended") from error
             raise
         finally:
             renewal.close()
@@ -236,9 +238,8 @@ class Applier:
                 self._observers.look()
                 quiet = not (more or self._running or self._ledger.pending_entries())
                 self._boundaries.turn(now=time.monotonic(), quiet=quiet)
-                caught_up = not more
                 pool, free = self._workers.pool, self._is_free()
-                if self._maintenance.turn(pool, now=time.monotonic(), free=free, caught_up=caught_up):
+                if self._maintenance.turn(pool, now=time.monotonic(), free=free, caught_up=not more):
                     self._changed = True
                 self._submit()
                 self._telemetry.round(
@@ -298,7 +299,7 @@ class Applier:
         """The store's objects are there when it answers again. With `once` the caller decides about the next pass."""
         if self._options.once:
             raise error
-        self._telemetry.note("apply", error)
+        self._telemetry.away(error)
         _log.warning("the object store does not answer, trying again", error=str(error))
         self._pause(AWAY_SECONDS)
 
@@ -406,7 +407,7 @@ class Applier:
 
     def _failed(self, work: Work, error: ServiceError, *, name: str) -> None:
         """The table waits and is tried again. The other tables do not wait."""
-        if self._session.sparkContext._jsc is None or self._session.sparkContext._jsc.sc().isStopped():
+        if is_gone(self._session):
             raise SparkGone("Spark has stopped") from error
         passing = isinstance(error, StoreUnavailable) and not self._options.once
         self._ledger.failed(work, str(error), now=time.monotonic(), at=time.time(), passing=passing)

@@ -155,7 +155,7 @@ def run(options: ApplyOptions, signalled: threading.Event) -> int:
             configuration.close()
             # An error ends the applier as well, and Spark may need as long to stop.
             stopping.ask()
-            spark.stop()
+            session.stop(spark)
     stopping.done()
     if rotated.is_set():
         seconds = max(options.lease_seconds, options.idle_lease_seconds)

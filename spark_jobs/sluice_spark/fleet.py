@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 from typing import Any, BinaryIO
@@ -97,10 +96,16 @@ class Pipeline:
         return failure.exit_code == ApplyError.exit_code
 
     def status(self) -> dict[str, Any]:
+        state, error, code, health = self.state, self.error, self.code, self.telemetry.health
+        if state == "running" and (before_or_after := health.ready_problems()):
+            state = before_or_after[0]
+        elif state == "running":
+            error, code = self.telemetry.obstacle or "; ".join(health.live_problems()), 0
+            state = "waiting" if error else state
         return {
-            "state": self.state,
-            "error": self.error or None,
-            "exit_code": self.code or None,
+            "state": state,
+            "error": error or None,
+            "exit_code": code or None,
             "restarts": self.restarts,
         }
 
@@ -158,7 +163,8 @@ class Pipeline:
             turns=Turns(self._fleet.slots, self._stop),
         )
         self._configuration = configuration
-        self.state, self.error, self.code = "running", "", 0
+        telemetry.health.not_ready("starting")
+        self.state = "running"  # from its first round on
         try:
             applier.run()
         finally:
@@ -177,7 +183,8 @@ class Fleet:
         self._workers = workers
         self.slots = threading.Semaphore(workers)
         self._lock = threading.Lock()
-        self._hadoop: dict[str, str] = {}
+        self._ways: dict[str, dict[str, str]] = {}
+        """By pipeline, what it gave Spark to reach its stores; those of pipelines that left stay in the JVM."""
         self.pipelines: dict[str, Pipeline] = {}
         self._again, self.over = threading.Event(), threading.Event()
 
@@ -217,8 +224,21 @@ class Fleet:
                 f"apply.spark_master and apply.conf must be those of {self._first.pipeline}, whose session this is",
                 hint="give all pipelines of the fleet the same, or run this pipeline in a fleet of its own",
             )
+        ways = spark_session.ways_to_stores(options)
         with self._lock:
-            self._hadoop = spark_session.reach(self._session, options, as_before=self._hadoop)
+            other = {name: given for name, given in self._ways.items() if _differ(given, ways)}
+            if options.pipeline in other or not other.keys() <= self.pipelines.keys():
+                # Its own of before, or those of a pipeline that has left. Whoever is in the way still is found again.
+                self.begin_again()
+                raise ApplyError("Spark begins again, with the keys and endpoints of now")
+            if other:
+                raise UsageError(
+                    f"{min(other)}, another pipeline of the fleet, reaches the same bucket with other keys or by "
+                    "another endpoint",
+                    hint="give both the same options, or run this pipeline in a fleet of its own",
+                )
+            spark_session.reach(self._session, ways)
+            self._ways[options.pipeline] = {**self._ways.get(options.pipeline, {}), **ways}
 
     def shared(self, options: ApplyOptions) -> ApplyOptions:
         """`options` with a share of what one pipeline alone might take."""
@@ -234,10 +254,7 @@ class Fleet:
 
     def is_over(self) -> bool:
         """Whether the process ends. It does when Spark has stopped."""
-        java: Any = self._session.sparkContext._jsc
-        gone = java is None or self.over.is_set()
-        with suppress(Exception):
-            gone = gone or bool(java.sc().isStopped())
+        gone = self.over.is_set() or spark_session.is_gone(self._session)
         if gone and not self.over.is_set():
             _log.error("Spark has stopped, the applier begins again")
             self.begin_again()
@@ -333,7 +350,7 @@ def run(listen: str, workers: int) -> int:
     whole = fleet.stop(seconds)
     if server is not None:
         server.close()
-    session.stop()
+    spark_session.stop(session)
     stopping.done()
     return 0 if whole and not fleet.begins_again else ApplyError.exit_code
 
@@ -381,6 +398,10 @@ def _first(options: Mapping[str, ApplyOptions]) -> ApplyOptions:
     ordered = [options[name] for name in sorted(options)]
     memory = max((one.driver_memory for one in ordered), key=lambda text: int(text.rstrip("m")))
     return replace(ordered[0], driver_memory=memory)
+
+
+def _differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    return any(other.get(name, value) != value for name, value in one.items())
 
 
 def _identity(options: ApplyOptions) -> tuple[object, ...]:

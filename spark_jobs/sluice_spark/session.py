@@ -28,12 +28,13 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import structlog
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from sluice.errors import ApplyError, UsageError
+from sluice.errors import ApplyError
 from sluice.telemetry.logs import for_people
 from sluice_spark import jars, storage
 from sluice_spark.class_archive import archive_options
@@ -218,18 +219,14 @@ def start(options: ApplyOptions, *, others: Sequence[ApplyOptions] = ()) -> Spar
     return session
 
 
-def reach(session: SparkSession, options: ApplyOptions, *, as_before: Mapping[str, str]) -> dict[str, str]:
-    """Lets the session reach the stores of another pipeline. Returns the settings of all, which began `as_before`.
-    Raises UsageError when it has other keys, or another endpoint, for the same bucket.
-    """
-    wanted = {**store_settings(options), **{n: v for n, v in options.spark_conf.items() if n.startswith(_HADOOP)}}
-    if any(as_before.get(name, value) != value for name, value in wanted.items()):
-        raise UsageError(
-            "another pipeline of the fleet reaches the same bucket with other keys or by another endpoint",
-            hint="give both the same options, or run this pipeline in a fleet of its own",
-        )
-    _set_hadoop(session, wanted)
-    return {**as_before, **wanted}
+def ways_to_stores(options: ApplyOptions) -> dict[str, str]:
+    """The settings of Hadoop with which a pipeline reaches its stores. Raises UsageError."""
+    return {**store_settings(options), **{n: v for n, v in options.spark_conf.items() if n.startswith(_HADOOP)}}
+
+
+def reach(session: SparkSession, ways: Mapping[str, str]) -> None:
+    """Lets the session reach the stores of another pipeline. A store that it has reached keeps the keys of then."""
+    _set_hadoop(session, ways)
 
 
 def _set_hadoop(session: SparkSession, chosen: Mapping[str, str]) -> None:
@@ -283,6 +280,23 @@ def _temporary_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="sluice-warehouse-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def is_gone(session: SparkSession) -> bool:
+    """Whether Spark has stopped, or its JVM has ended: then nothing that it is asked is answered any more."""
+    java: Any = session.sparkContext._jsc
+    try:
+        return java is None or bool(java.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
+
+
+def stop(session: SparkSession) -> None:
+    """Ends `session`. Where the JVM has ended first, nothing is left to do."""
+    try:
+        session.stop()
+    except (Py4JError, OSError) as error:
+        _log.debug("Spark had ended before", kind=type(error).__name__)
 
 
 def end_jvm() -> None:

@@ -46,6 +46,8 @@ class ApplyTelemetry:
         self._tls = TlsFiles(*options.tls_files)
         self._process = ("applier", options.pipeline, options.spool_uri)
         self._succeeded = 0.0
+        self.obstacle = ""
+        """Why the loop comes no further, empty while it goes round."""
         identify(self.metrics, config_hash=options.config_hash)
         self.metrics.set(catalogue.APPLY_LEASE, 0)
         self.metrics.set(catalogue.RETRY_DELAY, 0)
@@ -114,6 +116,7 @@ class ApplyTelemetry:
         """The loop went round."""
         self.health.beat(_LOOP)
         self.health.ready()
+        self.obstacle = ""
         self.metrics.set(catalogue.APPLY_WORKERS, running, state="busy")
         self.metrics.set(catalogue.APPLY_WORKERS, self._workers - running, state="idle")
         self.metrics.set(catalogue.APPLY_BACKLOG, backlog)
@@ -126,6 +129,12 @@ class ApplyTelemetry:
         self.metrics.advance_to(catalogue.APPLY_KEY_LOOKUPS, cache.misses, result="miss")
         self.metrics.set(catalogue.APPLY_KEY_BYTES, cache.used, where="memory")
         self.metrics.set(catalogue.APPLY_KEY_BYTES, cache.used_on_disk, where="disk")
+
+    def away(self, error: BaseException) -> None:
+        """The loop goes on as soon as the store answers again."""
+        self.health.beat(_LOOP)
+        self.obstacle = str(error)
+        self.note(_LOOP, error)
 
     def stopping(self) -> None:
         """The loop has ended on purpose."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.readers import bank
+from tests.support.extent import slow
 from tests.support.sources import Database
 from tools.local.compare import compare_table
 from tools.local.postgres import free_port
@@ -73,3 +74,17 @@ def test_lost_and_damaged_lake_tables_are_made_again_without_the_source(database
     segment.unlink()
     _refused(pipeline, "public.checking", "public.savings", "--yes", says="are not in the spool any more")
     assert _differences(pipeline, database) == [], "nothing was changed"
+
+
+@slow
+def test_what_a_rebuild_still_needs_stays_in_the_spool_however_old_it_is(database: Database, tmp_path: Path) -> None:
+    """The applier that rebuilds prunes as well, and its last report says that the tables have everything."""
+    pipeline = bank(database, tmp_path)
+    _ingest(pipeline, database=database)
+    _ingest(pipeline, "UPDATE checking SET balance = balance - id", database=database)
+    _apply(pipeline)
+    shutil.rmtree(tmp_path / "lake" / "public" / "checking")
+    short = {"SLUICE_SPOOL__RETENTION": "1s"}
+    done = pipeline.run("rebuild", "public.checking", "--yes", environment=short, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert _differences(pipeline, database) == []
