@@ -373,6 +373,8 @@ LAKE = (
     quiet("SluiceLakeBehind", "paused", one(known.OLDEST_PENDING, "0x60") | paused("1x60", "applier"), 50),
     fires("SluiceApplyFailing", "a window fails each minute", one(known.APPLY_RUNS, "0+1x30", outcome="failed"), 21),
     fires("SluiceApplyFailing", "it is started again each minute", one(known.APPLY_RESTARTS, "0+1x30"), 21),
+    fires("SluiceApplyFailing", "that of a fleet is, too", one(known.FLEET_RESTARTS, "0+1x30", part="apply"), 21),
+    quiet("SluiceApplyFailing", "an ingest of a fleet is", one(known.FLEET_RESTARTS, "0+1x30", part="ingest"), 21),
     quiet("SluiceApplyFailing", "one window failed", one(known.APPLY_RUNS, "0x5 1x30", outcome="failed"), 21),
     fires("SluiceApplyFailing", "another writer", one(known.APPLY_CONFLICTS, "_x5 1x20", kind="concurrent"), 15),
     fires("SluiceApplyFailing", "another applier", one(known.APPLY_CONFLICTS, "0x70 1x20", kind="fenced"), 82),

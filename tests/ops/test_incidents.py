@@ -47,7 +47,13 @@ def test_recordings_have_every_metric_that_a_rule_reads_and_a_pipeline_exports()
         for one in read(path).values()
         for series in one.series
     }
-    unusual = {known.TABLE_PROBLEM.name, known.APPLY_RESTARTS.name, known.ERRORS.name, known.SNAPSHOT_START.name}
+    unusual = {
+        known.TABLE_PROBLEM.name,
+        known.APPLY_RESTARTS.name,
+        known.FLEET_RESTARTS.name,
+        known.ERRORS.name,
+        known.SNAPSHOT_START.name,
+    }
     assert read_by_rules() - recorded <= unusual
 
 

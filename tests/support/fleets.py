@@ -1,9 +1,15 @@
 """A folder of pipelines, one for each database, each of which has a table `t` of numbers."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +19,11 @@ from deltalake.exceptions import TableNotFoundError
 
 from tests.support.pipeline import QUICK_JAVA
 from tests.support.sources import Database, fresh_database
-from tools.local.postgres import PostgresServer
+from tools.local.guard import Guard
+from tools.local.postgres import PostgresServer, free_port
 
 _SECONDS = 240.0
+_TOKEN = "apply-fleet-token"
 
 
 class FleetFolder:
@@ -56,6 +64,82 @@ class FleetFolder:
                 if self.rows(name) != [row[0] for row in connection.execute("SELECT id FROM t ORDER BY id")]:
                     return False
         return True
+
+
+class AppliedFleet(FleetFolder):
+    """Configurations in one folder, an ingest for each, and the applier of all of them."""
+
+    def __init__(self, root: Path, databases: dict[str, Database]) -> None:
+        super().__init__(root, databases)
+        (root / "token").write_text(_TOKEN)
+        self.port = free_port()
+        self.log = root / "applier.log"
+        self._running: list[tuple[subprocess.Popen[bytes], Guard]] = []
+
+    def _started(self, *words: str, log: Path, **variables: str) -> "subprocess.Popen[bytes]":
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+        with log.open("ab") as sink:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sluice", *words],
+                env={**plain, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
+            )
+        self._running.append((process, Guard(-process.pid, signal.SIGKILL)))
+        return process
+
+    def ingest(self, name: str, *, config: Path | None = None) -> "subprocess.Popen[bytes]":
+        given = str(config or self.folder / f"{name}.yaml")
+        return self._started("run", "-c", given, log=self.root / f"{name}.log", SLUICE_TELEMETRY__LISTEN="127.0.0.1:0")
+
+    def apply(self) -> None:
+        """The applier never meets PostgreSQL: as in the chart, its connection string leads nowhere."""
+        self.applier = self._started(
+            "apply",
+            "--fleet",
+            str(self.folder),
+            log=self.log,
+            SLUICE_SOURCE__DSN="postgresql://",
+            SLUICE_TELEMETRY__APPLY_LISTEN=f"127.0.0.1:{self.port}",
+            SLUICE_TELEMETRY__TOKEN_PATH=str(self.root / "token"),
+        )
+
+    def get(self, path: str, *, token: str = _TOKEN) -> bytes:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}")
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found: bytes = answer.read()
+        return found
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = json.loads(self.get("/status"))["pipelines"]
+        return found
+
+    def until(self, claim: Callable[[], bool], what: str) -> None:
+        until(claim, what, ended=self.applier.poll, tail=lambda: self.log.read_text(errors="replace")[-5000:])
+
+    def end(self) -> None:
+        for process, _ in self._running:
+            process.terminate()
+        for process, guard in self._running:
+            process.wait(60)
+            guard.dismiss()
+
+
+def jvm_below(pid: int) -> int:
+    """The process of Java that a process, or one that it started, has started."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError):
+            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    below = {pid}
+    while more := {child for child, parent in parents.items() if parent in below} - below:
+        below |= more
+    (found,) = (one for one in below if Path(f"/proc/{one}/exe").resolve().name == "java")
+    return found
 
 
 def source(database: Database) -> dict[str, Any]:

@@ -24,6 +24,7 @@ THRESHOLDS = (SILENCE, FAILURES, BACKLOG_AGE, BACKLOG_BYTES, SNAPSHOT_STALL)
 
 FAILED = total(over("increase", one(known.APPLY_RUNS, outcome="failed"), "15m"))
 RESTARTED = total(over("increase", one(known.APPLY_RESTARTS), "15m"))
+FLEET_RESTARTED = total(over("increase", one(known.FLEET_RESTARTS, part="apply"), "15m"))
 REFUSED = total(risen(one(known.APPLY_CONFLICTS, kind=("concurrent", "fenced")), "1h"))
 OLD = f"time() - {worst(one(known.OLDEST_PENDING))} > {BACKLOG_AGE}"
 PENDING_LEAST = worst(over("min_over_time", one(known.PENDING_BYTES), "1h"))
@@ -104,7 +105,8 @@ ALERTS = (
     Alert(
         "SluiceApplyFailing",
         "warning",
-        f"{FAILED} > {FAILURES} or on (pipeline) {RESTARTED} > {FAILURES} or on (pipeline) {REFUSED} > 0",
+        f"{FAILED} > {FAILURES} or on (pipeline) {RESTARTED} > {FAILURES} or on (pipeline) "
+        f"{FLEET_RESTARTED} > {FAILURES} or on (pipeline) {REFUSED} > 0",
         "5m",
         "The applier of pipeline {{ $labels.pipeline }} keeps failing",
         "Windows fail and are tried again, the applier ends and is started again, or another program writes "

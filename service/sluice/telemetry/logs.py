@@ -34,6 +34,8 @@ _SHORTEST_SECRET = 4
 """A shorter secret is also part of ordinary words; cutting it out would garble every line and tell
 its letters.
 """
+_NO_SECRETS = frozenset({"true", "false", "null"})
+"""Values of ordinary options, and words of JSON: a line without them could not be read by a machine."""
 _CARRIED: dict[str, str] = {}
 _LATER: deque[tuple[str, ...]] = deque(maxlen=64)
 """Spellings of the newest secrets that `hide` was given: short-lived ones are made for each connection."""
@@ -203,8 +205,8 @@ def _places(text: str, spellings: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 def _all_spellings(secrets: Iterable[str]) -> tuple[str, ...]:
     """Sorted, so that the same secrets give the same."""
-    found = {spelling for secret in secrets if len(secret) >= _SHORTEST_SECRET for spelling in _spellings(secret)}
-    return tuple(sorted(found))
+    hidden = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET and secret.lower() not in _NO_SECRETS]
+    return tuple(sorted({spelling for secret in hidden for spelling in _spellings(secret)}))
 
 
 def _spellings(secret: str) -> set[str]:

@@ -57,6 +57,14 @@ def test_of_secrets_that_lie_in_one_another_no_letter_is_left(
     assert json.loads(stream.getvalue())["password"] == printable.MASK
 
 
+def test_a_line_is_json_though_an_option_of_a_store_is_a_word_of_it() -> None:
+    stream = io.StringIO()
+    logs.configure(log_format="json", level="info", secrets=("true", "false", "null"), stream=stream)
+    structlog.get_logger().info("stopped", tried_again=False, kept=True, why=None)
+    said = json.loads(stream.getvalue())
+    assert (said["tried_again"], said["kept"], said["why"]) == (False, True, None)
+
+
 @pytest.mark.parametrize("log_format", ["console", "json"])
 def test_a_foreign_exception_is_named_and_placed_and_its_message_left_out(log_format: str) -> None:
     stream = lines(log_format)
