@@ -28,7 +28,7 @@ def _spool(bucket: str, s3: S3Server, endpoint: str, *, key: str = "old") -> dic
     return {"uri": f"s3://{bucket}/spool", "options": options, "max_delay": "100ms"}
 
 
-def test_a_pipeline_goes_on_with_keys_put_right_and_one_without_an_answer_is_not_called_running(
+def test_keys_put_right_are_taken_and_a_silent_store_is_not_called_running(
     postgres: PostgresServer, s3: S3Server, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
