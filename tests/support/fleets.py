@@ -132,13 +132,15 @@ class AppliedFleet(FleetFolder):
 def jvm_below(pid: int) -> int:
     """The process of Java that a process, or one that it started, has started."""
     parents: dict[int, int] = {}
+    javas = set()
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError):
             parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            javas |= {int(path.name)} if (path / "exe").readlink().name == "java" else set()
     below = {pid}
     while more := {child for child, parent in parents.items() if parent in below} - below:
         below |= more
-    (found,) = (one for one in below if Path(f"/proc/{one}/exe").resolve().name == "java")
+    (found,) = below & javas
     return found
 
 
