@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 8
 """Tables that are opened side by side."""
+_SPARK_VIEWS: "WeakKeyDictionary[Any, dict[str, str]]" = WeakKeyDictionary()
+"""The temporary views that were made in a session, with their lakes."""
 
 
 class AsOf:
@@ -42,6 +45,11 @@ class AsOf:
         self._open: dict[str, DeltaTable] = {}
         self._unread: BoundaryExpired | VersionMissing | None = None
         self._lock = threading.Lock()
+
+    @property
+    def _lake(self) -> str:
+        """What tells this lake from every other."""
+        return f"{self._uri} {self.boundary.pipeline}"
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -112,35 +120,42 @@ class AsOf:
         self, connection: "duckdb.DuckDBPyConnection | None" = None, *, tables: Iterable[str] | None = None
     ) -> "duckdb.DuckDBPyConnection":
         """Makes a view `schema.table` of each table, or of `tables`, in `connection` or one that is made, and one of
-        the table's own name where that names one. Rows are read when they are asked for. Views of before are replaced.
-        Raises LibraryMissing.
+        the table's own name where that names one. Rows are read when they are asked for. Views of this lake that were
+        made there before are gone: those of a table that is left out now would show an earlier boundary. Raises
+        LibraryMissing.
         """
         from sluice_lake.views_in_duckdb import register
 
         names = self._names(tables)
         self._open_all(names)
-        return register(self, names, connection)
+        return register(self, names, connection, lake=self._lake)
 
     def spark(self, session: Any, *, tables: Iterable[str] | None = None) -> dict[str, Any]:
         """DataFrames of each table, or of `tables`, by `schema.table`, for a SparkSession that has Delta. Each is a
-        temporary view as well, of the table's own name where that names one, else `schema_table`. The session's own
-        settings say how it reaches the lake's store.
+        temporary view as well, of the table's own name where that names one, else `schema_table`; views of this lake
+        that were made there before are gone. The session's own settings say how it reaches the lake's store.
         """
         names, frames = self._names(tables), {}
         self._open_all(names)
+        made = _SPARK_VIEWS.setdefault(session, {})
+        for view in [view for view, lake in made.items() if lake == self._lake]:
+            session.catalog.dropTempView(view)
+            del made[view]
         for name in names:
             table = self.boundary.named(name)
             path = self.uri_of(name)
             path = path.replace("s3://", "s3a://", 1) if path.startswith("s3://") else path
             frame = session.read.format("delta").option("versionAsOf", table.version).load(path)
-            view = (self.short_name(table) or f"{table.schema}_{table.table}").replace("`", "``")
-            frame.createOrReplaceTempView(f"`{view}`")
+            view = self.short_name(table) or f"{table.schema}_{table.table}"
+            frame.createOrReplaceTempView("`" + view.replace("`", "``") + "`")
+            made[view] = self._lake
             frames[name] = frame
         return frames
 
     def short_name(self, table: Table) -> str:
         """The name of `table` without its schema where that names it, else empty."""
-        return table.own_name if self.boundary.called(table.own_name) == [table] else ""
+        name = table.own_name
+        return name if self.boundary.called(name) == [table] and not self.boundary.left_out_as(name) else ""
 
     def _names(self, tables: Iterable[str] | None) -> list[str]:
         chosen = self.boundary.tables if tables is None else [self.boundary.named(name) for name in tables]

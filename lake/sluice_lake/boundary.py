@@ -17,6 +17,7 @@ FORMAT_VERSION = 1
 FOLDER = ".sluice/boundary/"
 IN_A_FOLDER = 1000
 _PLAIN = re.compile(r'[."]')
+_FIRST = re.compile(r'"((?:[^"]|"")*)"|[^.]*')
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,7 @@ class Boundary:
             if name == table.name:
                 return table
         found = self.called(name)
-        out = {one: state for one, state in self.left_out.items() if one in (name, f"public.{_part(name)}")}
-        if not found:
-            out |= {one: state for one, state in self.left_out.items() if one.endswith(f"/{name}")}
-        if out and not any(table.schema == "public" and table.table == name for table in found):
+        if out := self.left_out_as(name):
             left, state = next(iter(out.items()))
             raise TableLeftOut(
                 f"{left} is {state}, and not part of the boundary {self}",
@@ -98,6 +96,24 @@ class Boundary:
         sources = [table for table in self.tables if table.table == name]
         alike = sources or [table for table in self.tables if table.own_name == name]
         return [table for table in alike if table.schema == "public"] or alike or own
+
+    def left_out_as(self, name: str) -> dict[str, str]:
+        """The tables that `name` may mean and that are not part of it, with their states: but for those that it would
+        not mean beside the tables that are.
+        """
+        found = self.called(name)
+        if any(name in (table.name, table.table) for table in found if table.schema == "public"):
+            return {}
+        of_sources = [table for table in found if table.table == name]
+        of_public = any(table.schema == "public" for table in found)
+        out = {}
+        for one, state in self.left_out.items():
+            schema, table = _parts(one)
+            is_source = table == name
+            later = (of_sources and not is_source) or (of_public and schema != "public" and not is_source)
+            if one == name or ((is_source or table.rpartition("/")[2] == name) and not later):
+                out[one] = state
+        return out
 
     def name_in_schema(self, table: Table) -> str:
         """The own name of `table` where no other one of its schema has it, else the one with that of its source."""
@@ -153,3 +169,12 @@ def number_in(key: str) -> int:
 
 def _part(name: str) -> str:
     return '"' + name.replace('"', '""') + '"' if _PLAIN.search(name) else name
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Schema and table in `name`, as a boundary spells it, without quotes."""
+    match = _FIRST.match(name)
+    assert match is not None
+    table = match.string[match.end() + 1 :]
+    schema = match[0] if match[1] is None else match[1].replace('""', '"')
+    return schema, table[1:-1].replace('""', '"') if table[:1] == table[-1:] == '"' else table

@@ -2,6 +2,7 @@
 columns, batch by batch and each time anew.
 """
 
+import hashlib
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,9 +27,11 @@ class Rows:
 
 
 def register(
-    as_of: "AsOf", names: Sequence[str], connection: "duckdb.DuckDBPyConnection | None"
+    as_of: "AsOf", names: Sequence[str], connection: "duckdb.DuckDBPyConnection | None", *, lake: str
 ) -> "duckdb.DuckDBPyConnection":
-    """Makes the views of `names`. Raises LibraryMissing, UnknownTable when two names differ by case alone."""
+    """Makes the views of `names`, in the place of all that were made there of this `lake`. Raises LibraryMissing,
+    UnknownTable when two names differ by case alone.
+    """
     try:
         import duckdb
     except ImportError as error:
@@ -42,9 +45,11 @@ def register(
                 f"DuckDB takes {other} and {table.name} for one name", hint="register one of them: tables=[...]"
             )
     found = connection if connection is not None else duckdb.connect()
+    of_lake = f"_sluice_{hashlib.sha256(lake.encode()).hexdigest()[:16]}_"
+    _drop_views(found, of_lake)
     short = {as_of.short_name(table).casefold() for table in tables}
     for table in tables:
-        rows = f"_sluice_{uuid.uuid4().hex}"
+        rows = f"{of_lake}{uuid.uuid4().hex}"
         found.register(rows, Rows(as_of, table.name))
         found.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(table.schema)}")
         for view in dict.fromkeys((table.table, as_of.boundary.name_in_schema(table))):
@@ -54,6 +59,19 @@ def register(
             short.discard(name.casefold())
             found.execute(f"CREATE OR REPLACE VIEW {quoted(name)} AS SELECT * FROM {rows}")
     return found
+
+
+def _drop_views(connection: "duckdb.DuckDBPyConnection", of_lake: str) -> None:
+    """Those over the rows of a lake, and the rows."""
+    views = connection.execute(
+        "SELECT schema_name, view_name, sql FROM duckdb_views() WHERE contains(sql, ?) OR starts_with(view_name, ?)",
+        [f"FROM {of_lake}", of_lake],
+    ).fetchall()
+    for schema, name, _ in views:
+        if name.startswith(of_lake):
+            connection.unregister(name)
+        else:
+            connection.execute(f"DROP VIEW IF EXISTS {quoted(schema)}.{quoted(name)}")
 
 
 def quoted(name: str) -> str:

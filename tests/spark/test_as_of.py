@@ -127,6 +127,9 @@ def test_a_table_that_took_the_place_of_another_is_not_taken_for_it(pipeline: Pi
 def test_a_table_that_does_not_follow_is_left_out_by_name(pipeline: Pipeline) -> None:
     _begin(pipeline)
     pipeline.apply()
+    session = pipeline.spark.newSession()
+    _lake(pipeline).as_of().spark(session)
+    assert {table.name for table in session.catalog.listTables()} == {"accounts", "other.accounts"}
     pipeline.manifest.table(RIGHT, state="stale", reason="it changed", new=False)
     end = _transfer_left(pipeline)
     pipeline.apply()
@@ -142,6 +145,8 @@ def test_a_table_that_does_not_follow_is_left_out_by_name(pipeline: Pipeline) ->
         now.arrow("nothing")
     with pytest.raises(duckdb.CatalogException):
         now.duckdb().sql('SELECT * FROM bank."Other.accounts"')
+    now.spark(session)
+    assert [table.name for table in session.catalog.listTables()] == ["accounts"], "no view of an earlier boundary"
 
 
 def _transfer_left(pipeline: Pipeline) -> int:
