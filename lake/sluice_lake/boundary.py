@@ -108,7 +108,7 @@ class Boundary:
         of_public = any(table.schema == "public" for table in found)
         out = {}
         for one, state in self.left_out.items():
-            schema, table = _parts(one)
+            schema, table = parts_of(one)
             is_source = table == name
             later = (of_sources and not is_source) or (of_public and schema != "public" and not is_source)
             if one == name or ((is_source or table.rpartition("/")[2] == name) and not later):
@@ -171,7 +171,7 @@ def _part(name: str) -> str:
     return '"' + name.replace('"', '""') + '"' if _PLAIN.search(name) else name
 
 
-def _parts(name: str) -> tuple[str, str]:
+def parts_of(name: str) -> tuple[str, str]:
     """Schema and table in `name`, as a boundary spells it, without quotes."""
     match = _FIRST.match(name)
     assert match is not None

@@ -9,7 +9,7 @@ from sluice.cli.invocation import Invocation, common
 from sluice.printable import one_line
 
 if TYPE_CHECKING:
-    from sluice_lake import AsOf, Lake
+    from sluice_lake import AsOf, Boundary, Lake
 
 
 @click.command()
@@ -27,7 +27,8 @@ def views(invocation: Invocation, tables: tuple[str, ...], engine: str, moment: 
 
     A boundary is the lake as of one transaction at the source. The views work for as long as the lake
     offers the boundary; the first lines of the output say until when. Create them again before
-    then. DuckDB needs its extension delta. Every engine must be configured to reach the store of
+    then. The view of a table that is not part of the boundary ends each query with an error. DuckDB
+    needs its extension delta. Every engine must be configured to reach the store of
     the lake.
 
     \b
@@ -54,6 +55,9 @@ def script(lake: "Lake", found: "AsOf", engine: str, names: tuple[str, ...]) -> 
         else f"-- Offered until {boundary.retention} after the next boundary.",
         *(one_line(f"-- Not part of it: {name} ({state})") for name, state in sorted(boundary.left_out.items())),
     ]
+    if not names:
+        # A view of before would show an earlier boundary beside the others.
+        lines += [line for name in sorted(boundary.left_out) for line in _refusing(boundary, name, engine)]
     for table in chosen:
         place = _place(found.uri_of(table.name), engine)
         short = found.short_name(table) or f"{table.schema}_{boundary.name_in_schema(table)}"
@@ -79,6 +83,31 @@ def script(lake: "Lake", found: "AsOf", engine: str, names: tuple[str, ...]) -> 
                 ),
             ]
     return "\n".join(dict.fromkeys(lines))
+
+
+def _refusing(boundary: "Boundary", name: str, engine: str) -> list[str]:
+    """SQL of a view that says of a table that it is left out, whatever it is asked."""
+    from sluice_lake.boundary import parts_of
+
+    schema, table = parts_of(name)
+    view, why = table.rpartition("/")[2], one_line(f"{name} is {boundary.left_out[name]}, and not part of {boundary}")
+    if engine == "duckdb":
+        return [
+            f"CREATE SCHEMA IF NOT EXISTS {_standard(schema)};",
+            (
+                f"CREATE OR REPLACE VIEW {_standard(schema)}.{_standard(view)} AS "
+                f"SELECT NULL AS left_out WHERE error({_text(why)});"
+            ),
+        ]
+    said = "'" + why.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    query = f"SELECT NULL AS left_out WHERE raise_error({said}) IS NULL;"
+    if engine == "spark":
+        places = (view, f"{schema}_{view}")
+        return [f"CREATE OR REPLACE TEMPORARY VIEW {_ticked(place)} AS {query}" for place in places]
+    return [
+        f"CREATE SCHEMA IF NOT EXISTS {_ticked(schema)};",
+        f"CREATE OR REPLACE VIEW {_ticked(schema)}.{_ticked(view)} AS {query}",
+    ]
 
 
 def _place(uri: str, engine: str) -> str:
