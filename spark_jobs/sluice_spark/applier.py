@@ -66,9 +66,7 @@ class _Running:
 
 
 class Applier:
-    """One process's work. `run` returns when `stop` is set or the options' end is reached; a
-    ServiceError leaves the lake consistent.
-    """
+    """One process's work. `run` returns at `stop` or the options' end; a ServiceError leaves the lake consistent."""
 
     def __init__(
         self,
