@@ -14,7 +14,9 @@ from sluice.contract.entries import Repair
 from sluice.errors import FormatTooNew, ManifestCorrupt
 
 FORMAT_VERSION = 1
-ADD, REMOVE, RESYNC, PAUSE, RESUME, REPAIR = ACTIONS = ("add", "remove", "resync", "pause", "resume", "repair")
+ADD, REMOVE, RESYNC, PAUSE, RESUME, REPAIR, ADVANCE = ACTIONS = (
+    "add", "remove", "resync", "pause", "resume", "repair", "advance",
+)  # fmt: skip
 MOST_KEYS = 5_000
 """In one request."""
 REPAIR_READ_SECONDS, REPAIR_KEPT_SECONDS = 12 * 3600.0, 24 * 3600.0
@@ -31,7 +33,8 @@ class Request:
     `source.tables` have been changed, take that into account now. RESYNC: begin it again from a new
     snapshot. PAUSE and RESUME: stop and go on applying it. REPAIR: read the rows with these `keys` again,
     texts of the key's columns in the order of the schema; with `repair` the rows were read already, and
-    close a gap: its segments are below `keys.REPAIRS`. `requested_at` is ISO 8601 UTC, for people.
+    close a gap: its segments are below `keys.REPAIRS`. ADVANCE, of no table: somebody waits until the manifest has
+    passed `lsn`, also where nothing changes; a hint, which may be lost. `requested_at` is ISO 8601 UTC, for people.
     """
 
     action: str
@@ -40,6 +43,7 @@ class Request:
     requested_at: str
     keys: tuple[tuple[str, ...], ...] = ()
     repair: Repair | None = None
+    lsn: int = 0
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)

@@ -129,7 +129,14 @@ def open_epoch(
         starting, tables, segments, counts=status.snapshots, stop=stop.threads, limits=options.snapshot
     )
     repairer = GapCloser(starting, log, store, committer, epoch=opened.epoch, numbers=numbers)
-    watch = CatalogWatch(starting, tables, store, log=log, is_quiet=lambda: status.oldest_unflushed_us is None)
+    watch = CatalogWatch(
+        starting,
+        tables,
+        store,
+        log=log,
+        is_quiet=lambda: status.oldest_unflushed_us is None,
+        advance=committer.advance,
+    )
     return Epoch(opened, log, tables, committer, snapshotter, repairer, watch, lookup, guard.close, numbers)
 
 

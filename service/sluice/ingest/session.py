@@ -342,7 +342,7 @@ class Session:
             elif idle and now >= self._pace.earliest(now):
                 self._publish("idle")
         elif self._builder.through_lsn > self._recorded_lsn:
-            if self._urgent or self._recorded_lsn < self._committer.awaited_lsn <= self._builder.through_lsn:
+            if self._urgent or self._committer.is_awaited(self._recorded_lsn, self._builder.through_lsn):
                 self._publish("asked")
             elif now - self._recorded_at >= self._progress_after_s:
                 self._publish("progress")

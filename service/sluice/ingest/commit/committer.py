@@ -115,13 +115,22 @@ class Committer:
         self._lock = threading.Lock()
         self.blocking = False
         """Whether the decoder waits here for the store."""
-        self.awaited_lsn = 0
-        """Somebody waits until the manifest has come here, also where nothing changes."""
+        self._awaited: set[int] = set()
+        """Somebody waits until the manifest has come there, also where nothing changes."""
         self.counts = counts
+
+    def advance(self, lsn: int) -> None:
+        """The manifest is to pass `lsn` soon. From any thread."""
+        self._awaited.add(lsn)
+
+    def is_awaited(self, after: int, through: int) -> bool:
+        """Whether it is to pass an LSN in between. For the decoder, which then sees to it."""
+        self._awaited -= {lsn for lsn in tuple(self._awaited) if lsn <= after}
+        return any(lsn <= through for lsn in tuple(self._awaited))
 
     def wait_through(self, lsn: int) -> bool:
         """Returns when the manifest has come to `lsn`; False when the process is to stop. For one thread."""
-        self.awaited_lsn = lsn
+        self.advance(lsn)
         while self.stored.through_lsn < lsn:
             if self._stop.wait(POLL_SECONDS):
                 return False

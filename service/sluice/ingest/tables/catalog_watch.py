@@ -68,15 +68,16 @@ class CatalogWatch:
         *,
         log: OrderedLog,
         is_quiet: Callable[[], bool] = lambda: True,
+        advance: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`is_quiet` says whether no entry is about to be written by the stream."""
+        """`is_quiet` says whether no entry is about to be written by the stream. `advance`: see Requests."""
         self._publication = options.publication
         self._session = LazySession(options)
         self._published = PublishedTables(options.publication)
         self._tables = tables
         self._described = DescribedTables(tables)
         self._forgetting = Forgetting(store, tables, lambda: log.stored)
-        self.requests = Requests(store, tables, options.publication)
+        self.requests = Requests(store, tables, options.publication, advance=advance)
         self._configured = tables.configured
         self._settled: dict[int, tuple[TableFacts, TableState]] = {}
         """By oid: the facts and the state of tables for which a look changed nothing."""

@@ -15,7 +15,7 @@ import structlog
 
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.control import PAUSE, REFUSAL_SECONDS, REMOVE, REPAIR, RESUME, RESYNC, Refusal, Request
+from sluice.contract.control import ADVANCE, PAUSE, REFUSAL_SECONDS, REMOVE, REPAIR, RESUME, RESYNC, Refusal, Request
 from sluice.contract.entries import Repair
 from sluice.contract.table_state import State
 from sluice.errors import (
@@ -57,14 +57,24 @@ def waiting_in(store: ObjectStore) -> str:
         if keys.is_control(key) and not key.startswith(keys.REFUSED):
             with suppress(ManifestCorrupt, FormatTooNew, ObjectMissing):
                 found.append(Request.decode(store.get(key)))
-    return said(found)
+    return said(request for request in found if request.action != ADVANCE)
 
 
 class Requests:
-    """`take_at_once` looks at `control/`, in a thread that waits for no server."""
+    """`take_at_once` looks at `control/`, in a thread that waits for no server. `advance` is called with each LSN that
+    the manifest is to pass soon.
+    """
 
-    def __init__(self, store: ObjectStore, tables: FollowedTables, publication: str) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        tables: FollowedTables,
+        publication: str,
+        *,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._store = store
+        self._advance = advance
         self._tables = tables
         self._publication = publication
         self._left_alone: set[str] = set()
@@ -94,6 +104,9 @@ class Requests:
             elif key not in self._left_alone and key not in self._refused and (request := self._request(key)):
                 if request.action == REPAIR:
                     repairs.append(key)
+                elif request.action == ADVANCE:
+                    self._advance(request.lsn)
+                    self._remove(key)
                 elif request.action in (PAUSE, RESUME):
                     # Those for one table are carried out in their order, now or later.
                     table = (request.schema_name, request.table_name)

@@ -38,7 +38,7 @@ ROWS_LISTED = 500_000
 ROWS_UNKNOWN = 2_000_000
 """Taken for the size of a table that was never analyzed."""
 BARRIER = "sluice_verify"
-"""Prefix of the logical message that has ingest pass the position of the snapshot soon."""
+"""Prefix of the logical message that has the log pass the position of the snapshot."""
 
 Ask = Callable[[LakeQuestion], Callable[[], LakeAnswer]]
 """Asks at once; what it returns waits for the answer."""
@@ -89,14 +89,23 @@ class Comparison:
 
 class Comparing:
     """Compares tables with what `ask` says of the lake. `wait_seconds` is how long ingest and applier
-    may take to pass a snapshot's position.
+    may take to pass a snapshot's position; `hasten` tells them of it.
     """
 
-    def __init__(self, options: KnownSource, ask: Ask, *, load: Load, wait_seconds: float) -> None:
+    def __init__(
+        self,
+        options: KnownSource,
+        ask: Ask,
+        *,
+        load: Load,
+        wait_seconds: float,
+        hasten: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._options = options
         self._ask = ask
         self._load = load
         self._wait_seconds = wait_seconds
+        self._hasten = hasten
         self._logger = structlog.get_logger("verify")
 
     def compare(self, states: Sequence[TableState], stale: Mapping[str, str] | None = None) -> Iterator[Comparison]:
@@ -147,7 +156,8 @@ class Comparing:
     def _snapshot(self) -> SnapshotHolder:
         holder = SnapshotHolder.open(self._options)
         self._logger.info("snapshot taken", lsn=show(holder.consistent_lsn))
-        # Without it ingest may take progress_interval to notice that the position is behind it.
+        # Without both ingest may take progress_interval to record that the position is behind it: where nobody writes,
+        # it may not be yet, and a message alone is not sent to an ingest that keeps none.
         with (
             suppress(SourceError),
             closing(open_query(self._options)) as connection,
@@ -156,6 +166,7 @@ class Comparing:
             connection.execute(
                 "SELECT pg_catalog.pg_logical_emit_message(true, %s, %s::text)", (BARRIER, secrets.token_hex(8))
             )
+        self._hasten(holder.consistent_lsn)
         return holder
 
     def gap(self, state: TableState) -> Iterator[tuple[Comparison, TableFacts | None, SnapshotHolder]]:

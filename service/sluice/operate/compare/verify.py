@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 import structlog
@@ -17,6 +18,7 @@ from sluice.manifest.values import TableState
 from sluice.operate.compare.closing_gaps import close_gap
 from sluice.operate.compare.comparing import Ask, Comparing, Comparison
 from sluice.operate.compare.continuous import Continuous
+from sluice.operate.compare.hastening import hasten
 from sluice.operate.compare.recording import Record
 from sluice.operate.compare.repairing import repair
 from sluice.operate.compare.source_side import Load
@@ -144,4 +146,5 @@ class Run:
         return KnownSource.of(self.source, opened)
 
     def _comparing(self, source: KnownSource) -> Comparing:
-        return Comparing(source, self.ask, load=self.load, wait_seconds=self.wait_seconds)
+        hint = partial(hasten, self.store)
+        return Comparing(source, self.ask, load=self.load, wait_seconds=self.wait_seconds, hasten=hint)

@@ -1,0 +1,56 @@
+"""A comparison while nobody writes: ingest records that it has passed the position of the snapshot when it is asked to,
+however seldom it does so otherwise.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from sluice.contract import keys
+from sluice.contract.lake_targets import LakeTarget
+from sluice.contract.row_form import LakeAnswer, LakeQuestion
+from sluice.errors import StoreRefused
+from sluice.ingest.options import FlushPolicy
+from sluice.manifest.targets import lake_tables
+from sluice.operate.compare.comparing import Comparing
+from sluice.operate.compare.hastening import MOST_WAITING, hasten
+from sluice.operate.compare.source_side import Load
+from sluice.store.memory import MemoryStore
+from sluice_spark.verify.version import wait_for
+from tests.support.ingesting import IngestPipeline
+
+SELDOM = FlushPolicy(max_delay_s=0.05, progress_interval_s=3600.0)
+
+
+def test_a_quiet_ingest_passes_the_position_of_a_comparison_at_once(pipeline: IngestPipeline) -> None:
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipeline.run()
+    asked: list[int] = []
+
+    def ask(question: LakeQuestion) -> Callable[[], LakeAnswer]:
+        asked.append(question.lsn)
+        state, _ = wait_for(pipeline.store, question.key, lsn=question.lsn, seconds=30.0)
+        assert state.through_lsn >= question.lsn
+        return lambda: LakeAnswer(refused="there is no lake here")
+
+    with pipeline.running(flush=SELDOM, request_interval_s=0.2):
+        comparing = Comparing(
+            pipeline.known(), ask, load=Load(), wait_seconds=30.0, hasten=partial(hasten, pipeline.store)
+        )
+        for _ in range(2):
+            (verdict,) = comparing.compare(list(lake_tables(pipeline.state(), lambda _: (LakeTarget(),)).values()))
+            assert verdict.reason == "there is no lake here"
+    assert len(set(asked)) == 2
+    assert list(pipeline.store.list(keys.CONTROL)) == []
+
+
+def test_hints_that_nobody_takes_do_not_pile_up_and_need_no_right() -> None:
+    store = MemoryStore("p")
+    for number in range(2 * MOST_WAITING):
+        hasten(store, number)
+    assert len(list(store.list(keys.CONTROL))) == MOST_WAITING
+
+    class ReadOnly(MemoryStore):
+        def create(self, key: str, data: bytes | memoryview) -> None:
+            raise StoreRefused("no right to write")
+
+    hasten(ReadOnly("q"), 1)
