@@ -9,9 +9,10 @@ its cause is gone, or when it is a day old.
 from dataclasses import dataclass
 from datetime import datetime
 
+from sluice import lsn
 from sluice.contract import codec
 from sluice.contract.entries import Repair
-from sluice.errors import FormatTooNew, ManifestCorrupt
+from sluice.errors import FormatTooNew, ManifestCorrupt, UsageError
 
 FORMAT_VERSION = 1
 ADD, REMOVE, RESYNC, PAUSE, RESUME, REPAIR, ADVANCE = ACTIONS = (
@@ -33,8 +34,9 @@ class Request:
     `source.tables` have been changed, take that into account now. RESYNC: begin it again from a new
     snapshot. PAUSE and RESUME: stop and go on applying it. REPAIR: read the rows with these `keys` again,
     texts of the key's columns in the order of the schema; with `repair` the rows were read already, and
-    close a gap: its segments are below `keys.REPAIRS`. ADVANCE, of no table: somebody waits until the manifest has
-    passed `lsn`, also where nothing changes; a hint, which may be lost. `requested_at` is ISO 8601 UTC, for people.
+    close a gap: its segments are below `keys.REPAIRS`. ADVANCE, of no table: somebody waits until the
+    manifest has passed the position that `keys` is, also where nothing changes; a hint, which may be
+    lost. `requested_at` is ISO 8601 UTC, for people.
     """
 
     action: str
@@ -43,7 +45,13 @@ class Request:
     requested_at: str
     keys: tuple[tuple[str, ...], ...] = ()
     repair: Repair | None = None
-    lsn: int = 0
+
+    @property
+    def awaited(self) -> int:
+        """The LSN of an ADVANCE. Raises UsageError for keys that are none."""
+        if [len(key) for key in self.keys] != [1]:
+            raise UsageError("a request to advance names one position")
+        return lsn.parse(self.keys[0][0])
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)

@@ -105,8 +105,7 @@ class Requests:
                 if request.action == REPAIR:
                     repairs.append(key)
                 elif request.action == ADVANCE:
-                    self._advance(request.lsn)
-                    self._remove(key)
+                    self._take_hint(key, request)
                 elif request.action in (PAUSE, RESUME):
                     # Those for one table are carried out in their order, now or later.
                     table = (request.schema_name, request.table_name)
@@ -157,6 +156,13 @@ class Requests:
                     )
                 self._refuse(key, request.action, f"{request.schema_name}.{request.table_name}", error)
             self._remove(key)
+
+    def _take_hint(self, key: str, request: Request) -> None:
+        try:
+            self._advance(request.awaited)
+        except UsageError as error:
+            self._refuse(key, request.action, "a comparison", error)
+        self._remove(key)
 
     def _leave_alone(self, key: str, reason: str) -> None:
         if key not in self._left_alone:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from sluice.contract import keys
 from sluice.contract.control import ADVANCE, Request
 from sluice.errors import StoreRefused, StoreUnavailable
+from sluice.lsn import show
 from sluice.store.base import ObjectStore
 from sluice.store.doorbell import Doorbell
 
@@ -26,5 +27,5 @@ def hasten(store: ObjectStore, lsn: int) -> None:
         if len(waiting) < MOST_WAITING:
             at = datetime.now(UTC).isoformat(timespec="seconds")
             key = keys.control_request(f"{_NAMED}{uuid.uuid4().hex}")
-            store.create(key, Request(ADVANCE, "", "", at, lsn=lsn).encode())
+            store.create(key, Request(ADVANCE, "", "", at, ((show(lsn),),)).encode())
             Doorbell(store, "ingest").ring()

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
+
 from sluice.contract import keys
-from sluice.contract.control import RESYNC, Request
+from sluice.contract.control import ADVANCE, RESYNC, Request
 from sluice.contract.table_state import State
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.requests import Requests
@@ -53,3 +55,18 @@ def test_a_request_that_is_carried_out_while_another_look_reads_it_is_not_carrie
     assert tables.publish_snapshot(snapshot("7", generation=2, version=shape.version))
     requests.take(dict(requests.waiting), {7: facts})
     assert (tables.states()["7"].state, tables.states()["7"].generation) == (State.LIVE, 2)
+
+
+@pytest.mark.parametrize("wanted", [(), (("0/AB",), ("0/CD",)), (("0/AB", "0/CD"),), (("row",),)])
+def test_a_hint_that_names_no_position_is_refused(wanted: tuple[tuple[str, ...], ...]) -> None:
+    store, heard = MemoryStore(uuid.uuid4().hex), list[int]()
+    log = OrderedLog(ManifestLog.open(store, opened(), load_state(store)), threaded=False)
+    tables = FollowedTables(log, lambda _: None, (), wal_end=lambda: 10)
+    requests = Requests(store, tables, "p", advance=heard.append)
+    store.create(
+        keys.control_request("1"), Request(ADVANCE, "", "", "2030-01-01T00:00:00+00:00", (("0/AB",),)).encode()
+    )
+    store.create(keys.control_request("2"), Request(ADVANCE, "", "", "2030-01-01T00:00:00+00:00", wanted).encode())
+    requests.take_at_once()
+    assert heard == [0xAB]
+    assert list(store.list(keys.CONTROL)) == [keys.refused_request(keys.control_request("2"))]
