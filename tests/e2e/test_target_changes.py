@@ -107,6 +107,15 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
     assert story.rows("orders_h2") == story.rows("orders_s") == story.source()
     assert story.planned(MIRROR, SOFT, other) == {}, "what was removed is said once"
 
+    # A target again, but of another kind: the lake table keeps what it holds.
+    changed = replace(HISTORY, name=LOG.name)
+    assert "if it holds a history" in story.planned(MIRROR, SOFT, other, changed)[LOG.name][1]
+    rows = story.restart(MIRROR, SOFT, other, changed)
+    assert rows[LOG.name].state == State.STALE
+    assert "holds a changelog, but the configured kind is history" in rows[LOG.name].reason
+    assert lake.version(mirror.lake_path() / "public" / LOG.name) == versions[LOG.name]
+    story.restart(MIRROR, SOFT, other)
+
     # A target again: the changelog continues, with every change once.
     planned = story.planned(MIRROR, SOFT, other, LOG)
     assert planned.keys() == {LOG.name}
@@ -114,7 +123,7 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
     assert "continues at public/orders_c where it stopped" in planned[LOG.name][1]
     rows = story.restart(MIRROR, SOFT, other, LOG)
     assert {row.state for row in rows.values()} == {State.LIVE}
-    assert story.ops() == changes + 2 * 6
+    assert story.ops() == changes + 4 * 6
 
     # Exchanged names: each lake table holds what its name no longer asks for, and gets nothing.
     swapped = (MIRROR, replace(SOFT, name=other.name), replace(other, name=SOFT.name), LOG)

@@ -2,7 +2,7 @@
 
 Owns that a preview follows from what the start itself goes by: the manifest, the applier's last report, what the spool
 still has, and the configuration. Settings that stop no lake table and read no row (`track`, the layout, how long rows
-stay) are not compared: the report does not have them.
+stay) are not compared: the report does not have them, and neither what a lake table holds that was no target any more.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,8 +50,9 @@ def _added(state: TableState, log: AppliedLog, holders: Mapping[str, TableState]
     if state.path in log.left.values():
         return Preview(
             "followed",
-            f"it is a target again, and continues at {state.path} where it stopped if the spool still has all that "
-            f"came since; otherwise it is stale, and {_RESYNC.format(table=state.source_name)}",
+            f"it is a target again, and continues at {state.path} where it stopped if it holds a "
+            f"{held_as(fed(state))[0]} and the spool still has all that came since; otherwise it is stale, and "
+            f"{_RESYNC.format(table=state.source_name)}",
         )
     if state.generation_seq <= pruned_seq:
         return Preview("stop", _stale(state, "the spool no longer has the snapshot and all that came since"))
