@@ -237,7 +237,7 @@ def _say(verdict: "Comparison", shown: int) -> None:
     repaired = f", {counted(verdict.repaired, 'row')} repaired" if verdict.repaired else ""
     click.echo(
         one_line(
-            f"{verdict.name}: {verdict.outcome}, {counted(verdict.rows, 'row')} at {show(verdict.lsn)}, "
+            f"{verdict.name}: {verdict.outcome}, {counted(verdict.rows, verdict.compared)} at {show(verdict.lsn)}, "
             f"Delta version {verdict.delta_version}, {output.duration(verdict.seconds)}{repaired}"
         )
     )
@@ -272,6 +272,7 @@ def _facts(verdict: "Comparison", shown: int) -> dict[str, Any]:
         "table": verdict.table_name,
         "target": verdict.target,
         "outcome": verdict.outcome,
+        "compared": f"{verdict.compared}s" if compared else None,
         "reason": verdict.reason or None,
         "may_be_compared_later": verdict.passing,
         "lsn": show(verdict.lsn) if compared else None,

@@ -13,7 +13,8 @@ class LakeKind:
     them is a row of the source that could be compared and read again. `takes` are the settings of a target that mean
     something for this kind, besides those that every kind has. `adds` are columns that the lake table may have
     beside those of its source table, and `adds_metadata` those that it has with `lake.metadata_columns` alone.
-    With `needs_key` rows are known again by the key of their source table, which must have one.
+    With `needs_key` rows are known again by the key of their source table, which must have one. `compared` is what a
+    row is called that a comparison looks at.
     """
 
     name: str
@@ -24,6 +25,7 @@ class LakeKind:
     adds: tuple[str, ...] = (envelope.SPECIAL,)
     adds_metadata: tuple[str, ...] = ()
     needs_key: bool = False
+    compared: str = "row"
 
 
 KINDS: dict[str, LakeKind] = {
@@ -68,6 +70,7 @@ KINDS: dict[str, LakeKind] = {
                 envelope.IS_CURRENT,
                 envelope.SPECIAL,
             ),
+            compared="current version",
             needs_key=True,
         ),
     )

@@ -42,6 +42,11 @@ class LakeTarget:
         """Whether there can be no lake table of a source table without a key."""
         return lake_kinds.KINDS[self.kind].needs_key or self.deletes == "soft"
 
+    @property
+    def compared(self) -> str:
+        """What a row is called that a comparison looks at: others of its lake table stand for nothing at the source."""
+        return "undeleted row" if self.deletes == "soft" else lake_kinds.KINDS[self.kind].compared
+
     def added_columns(self, *, metadata: bool) -> tuple[str, ...]:
         """What its lake table may have beside the columns of the source table; `metadata` is
         `lake.metadata_columns`.

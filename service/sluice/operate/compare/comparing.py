@@ -22,6 +22,7 @@ from sluice.contract.verified import DIFFERENT, EQUAL, NOT_COMPARED
 from sluice.errors import ApplyError, ServiceError, SourceError, UnsupportedChange
 from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused
 from sluice.lsn import show
+from sluice.manifest.targets import TargetState, fed
 from sluice.manifest.values import TableState
 from sluice.operate.compare.source_side import Form, Load, SourceTable, opened
 from sluice.source.catalog import Catalog
@@ -50,7 +51,8 @@ class Comparison:
     the source. `reason` says why it was not compared, and `passing` that it can be later.
 
     `repaired` rows were read again before it. `changed_keys` were taken from the spool, because
-    `delta_version` was complete through `base_lsn` only.
+    `delta_version` was complete through `base_lsn` only. `compared` is what one of the `lake_rows` is
+    called.
     """
 
     table_id: str
@@ -70,6 +72,7 @@ class Comparison:
     repaired: int = 0
     difference: Difference = field(default_factory=Difference)
     target: str = ""
+    compared: str = "row"
 
     @property
     def name(self) -> str:
@@ -255,6 +258,7 @@ class Comparing:
             key_columns=tuple(column.name for column in schema.key_columns),
             difference=difference,
             target=question.target,
+            compared=fed(state).compared if isinstance(state, TargetState) else "row",
         )
 
 
