@@ -130,18 +130,19 @@ class AppliedFleet(FleetFolder):
 
 
 def jvm_below(pid: int) -> int:
-    """The process of Java that a process, or one that it started, has started."""
+    """The process of Java that a process, or one that it started, has started: the oldest one, which starts others."""
     parents: dict[int, int] = {}
-    javas = set()
+    began: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError):
-            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            javas |= {int(path.name)} if (path / "exe").readlink().name == "java" else set()
+            facts = (path / "stat").read_text().rpartition(")")[2].split()
+            parents[int(path.name)] = int(facts[1])
+            if (path / "exe").readlink().name == "java":
+                began[int(path.name)] = int(facts[19])
     below = {pid}
     while more := {child for child, parent in parents.items() if parent in below} - below:
         below |= more
-    (found,) = below & javas
-    return found
+    return min(below & began.keys(), key=lambda one: began[one])
 
 
 def source(database: Database) -> dict[str, Any]:
