@@ -125,6 +125,19 @@ def test_a_clustering_column_that_is_renamed_or_dropped_holds_no_window_up(
     assert len(lake.rows_in(pipeline.path())) == len(ROWS) + 2
 
 
+def test_a_clustering_that_is_configured_no_more_stays_until_somebody_ends_it(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA, *ROWS)
+    _apply(pipeline, cluster_by=("id",))
+    rows = _changed(pipeline)
+    assert not _apply(pipeline).maintenance.failing
+    assert _detail(pipeline)["clusteringColumns"] == ["id"]
+    pipeline.spark.newSession().sql(f"ALTER TABLE delta.`{pipeline.path()}` CLUSTER BY NONE")
+    pipeline.manifest.transaction([Change("d", old={"id": 100})], SCHEMA)
+    assert _apply(pipeline).way == "direct"
+    assert _detail(pipeline)["clusteringColumns"] == []
+    assert len(_rows(pipeline)) == len(rows) - 1
+
+
 def test_a_table_is_partitioned_by_its_snapshot_and_says_why_windows_are_merged(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline, partition_by=("who",))
@@ -144,8 +157,8 @@ def test_a_table_is_partitioned_by_its_snapshot_and_says_why_windows_are_merged(
 
 @pytest.mark.parametrize("kind", cases(["mirror", "history"], quick=["history"]))
 def test_a_snapshot_makes_partitions_of_a_clustering_and_the_other_way_round(pipeline: Pipeline, kind: str) -> None:
-    layouts: list[dict[str, Any]] = [{"cluster_by": ("who",)}, {"partition_by": ("who",)}]
-    for turn, layout in enumerate([*layouts, *layouts], start=1):
+    layouts: list[dict[str, Any]] = [{"cluster_by": ("who",)}, {"partition_by": ("who",)}, {}]
+    for turn, layout in enumerate([*layouts, *layouts[:2]], start=1):
         if turn > 1:
             pipeline.manifest.append(Progress(), through_lsn=pipeline.manifest.lsn + 10)
         pipeline.begin(SCHEMA, *ROWS, generation=turn)
