@@ -4,6 +4,7 @@ is missing until then.
 
 import json
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from sluice import lsn
@@ -98,6 +99,25 @@ def test_drain_waits_for_what_only_the_catalog_shows(database: Database, tmp_pat
     )
     joining = pipe("drain", *target)
     assert (joining.returncode, "does not have: public.joins" in joining.stderr) == (75, True), joining.stderr
+
+
+def _is_examined(pipe: Pipe, target: int) -> bool:
+    return load_state(pipe.store).examined_lsn >= target
+
+
+def test_a_quiet_ingest_is_asked_for_its_position_by_drain_and_wait(database: Database, tmp_path: Path) -> None:
+    """With a spool on an object store it records it every five minutes by itself, and `wait` waits for one."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    pipe = Pipe(database, tmp_path)
+    (tmp_path / "lake").mkdir()
+    pipe.environment["SLUICE_SPOOL__PROGRESS_INTERVAL"] = "1h"
+    with pipe.start().streaming().live():
+        for command in (("drain",), ("wait", "--now")):
+            database.execute("CREATE TABLE IF NOT EXISTS beside (id int)", "INSERT INTO beside VALUES (1)")
+            (target,) = database.one("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
+            assert pipe(*command, "--timeout", "1s").returncode == 75  # nobody applies
+            pipe.wait(partial(_is_examined, pipe, target))
+    assert list(pipe.store.list(keys.CONTROL)) == []
 
 
 def test_drain_ends_in_time_though_the_server_does_not_answer_a_look(database: Database, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from sluice.errors import StoreRefused
 from sluice.ingest.options import FlushPolicy
 from sluice.manifest.targets import lake_tables
 from sluice.operate.compare.comparing import Comparing
-from sluice.operate.compare.hastening import MOST_WAITING, hasten
 from sluice.operate.compare.source_side import Load
+from sluice.operate.hastening import MOST_WAITING, hasten
 from sluice.store.memory import MemoryStore
 from sluice_spark.verify.version import wait_for
 from tests.support.ingesting import IngestPipeline

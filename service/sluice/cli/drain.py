@@ -1,5 +1,7 @@
 """`drain`: wait until the lake has everything, for a planned move of the source."""
 
+from functools import partial
+
 import click
 
 from sluice import lsn
@@ -42,6 +44,7 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
     from sluice.manifest.reader import load_state
     from sluice.operate.drain import CatalogSeen
     from sluice.operate.drain import drain as wait
+    from sluice.operate.hastening import hasten
 
     reporter, store = wiring.reporter(settings), wiring.open_spool(settings)
 
@@ -55,6 +58,7 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
         target=target,
         timeout_s=seconds_of(timeout),
         said=lambda words: click.echo(one_line(words), err=True),
+        hasten=partial(hasten, store),
     )
     if json_wanted:
         output.as_json(

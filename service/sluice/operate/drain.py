@@ -9,6 +9,7 @@ not change anything: ingest and applier do the work, or nobody does.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from sluice.contract.table_state import State
 from sluice.errors import Interrupted, ServiceError, SourceUnavailable, may_pass
@@ -48,17 +49,18 @@ def drain(
     target: int | None,
     timeout_s: float,
     said: Callable[[str], None],
+    hasten: Callable[[int], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Drained:
     """Returns once everything through `target` is in the lake; None is the end of the server's WAL
     at the first look. A look is given the seconds that it may take; one that began may take LAST_SECONDS
-    past the end. `said` gets what is waited for, whenever that changes.
+    past the end. `said` gets what is waited for, whenever that changes, and `hasten` the position once.
 
     Raises Interrupted when that takes longer than `timeout_s`, SlotLost as soon as the pipeline
     cannot go on, and what a look raises and cannot pass.
     """
-    deadline, last = clock() + timeout_s, ""
+    deadline, last, hasten_once = clock() + timeout_s, "", cache(hasten)
     followed_seq: int | None = None
 
     def seconds() -> float:
@@ -70,6 +72,7 @@ def drain(
             if report.lost is not None:
                 raise report.lost
             target = target if target is not None else _end_of_wal(report)
+            hasten_once(target)
             waiting = list(awaited(report, target))
             if not waiting and followed_seq is None:
                 # Only now: the server is past the target, wherever that was when it was given.

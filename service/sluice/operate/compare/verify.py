@@ -18,10 +18,10 @@ from sluice.manifest.values import TableState
 from sluice.operate.compare.closing_gaps import close_gap
 from sluice.operate.compare.comparing import Ask, Comparing, Comparison
 from sluice.operate.compare.continuous import Continuous
-from sluice.operate.compare.hastening import hasten
 from sluice.operate.compare.recording import Record
 from sluice.operate.compare.repairing import repair
 from sluice.operate.compare.source_side import Load
+from sluice.operate.hastening import hasten
 from sluice.source.sessions import KnownSource, SourceOptions
 from sluice.store.base import ObjectStore
 

@@ -1,7 +1,7 @@
 """Asks the running ingest to pass a position soon: on a quiet source it records where it is only now and then, which on
 an object store is minutes apart.
 
-A hint: nobody relies on it, and where it may not be stored the comparison takes longer.
+A hint: nobody relies on it, and where it may not be stored whoever asks waits longer.
 """
 
 import uuid
@@ -17,7 +17,7 @@ from sluice.store.doorbell import Doorbell
 
 _NAMED = f"{ADVANCE}-"
 MOST_WAITING = 10
-"""While no ingest runs, they would become more with each comparison."""
+"""While no ingest runs, they would become more with each question."""
 
 
 def hasten(store: ObjectStore, lsn: int) -> None:
