@@ -8,11 +8,13 @@ from functools import partial
 from sluice.contract import keys
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.row_form import LakeAnswer, LakeQuestion
+from sluice.contract.verified import DIFFERENT
 from sluice.errors import StoreRefused
 from sluice.ingest.options import FlushPolicy
 from sluice.manifest.targets import lake_tables
-from sluice.operate.compare.comparing import Comparing
+from sluice.operate.compare.comparing import Comparing, Comparison
 from sluice.operate.compare.source_side import Load
+from sluice.operate.compare.verify import Run
 from sluice.operate.hastening import MOST_WAITING, hasten
 from sluice.store.memory import MemoryStore
 from sluice_spark.verify.version import wait_for
@@ -54,3 +56,27 @@ def test_hints_that_nobody_takes_do_not_pile_up_and_need_no_right() -> None:
             raise StoreRefused("no right to write")
 
     hasten(ReadOnly("q"), 1)
+
+
+def test_what_was_different_stays_so_when_it_cannot_be_compared_again_after_its_repair(
+    pipeline: IngestPipeline,
+) -> None:
+    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipeline.run()
+    said: list[Comparison] = []
+
+    def ask(question: LakeQuestion) -> Callable[[], LakeAnswer]:
+        answer = LakeAnswer(refused="it is stale") if said else LakeAnswer(delta_version=1, base_lsn=question.lsn)
+        return lambda: answer
+
+    run = Run.of(
+        pipeline.options().source,
+        pipeline.store,
+        ask,
+        load_share=1.0,
+        wait_seconds=60.0,
+        targets_of=lambda _: (LakeTarget(),),
+    )
+    with pipeline.running(request_interval_s=0.2):
+        (verdict,) = run.repaired(list(run.lake_tables().values()), said.append)
+    assert [one.outcome for one in (*said, verdict)] == [DIFFERENT, DIFFERENT]

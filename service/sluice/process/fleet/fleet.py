@@ -213,8 +213,9 @@ class Fleet:
         applying = self._pool.submit(ask_json, str(self._sockets / _APPLIER), "/status")
         rows = list(self._pool.map(Running.status, parts))
         applied = (applying.result() or {}).get("pipelines", {})
+        unheard = self._unheard()
         for row in rows:
-            row["apply"] = applied.get(row["pipeline"], {"state": "starting", "error": None, "exit_code": None})
+            row["apply"] = applied.get(row["pipeline"], unheard)
             if row["apply"]["error"] and row["state"] == "healthy":
                 row["state"], row["headline"] = "degraded", f"the applier: {row['apply']['error']}"
         shown = {row["config"] for row in rows}
@@ -227,6 +228,13 @@ class Fleet:
             "pipelines": rows,
             "refused": refused,
         }
+
+    def _unheard(self) -> dict[str, Any]:
+        """What is said of a pipeline of which the applier says nothing."""
+        code = self._applier.last_code
+        if self._applier.running or code is None:
+            return {"state": "starting", "error": None, "exit_code": None}
+        return {"state": "stopped", "error": f"it ended with exit code {code} and is started again", "exit_code": code}
 
     def render(self) -> bytes:
         """The metrics of all processes."""
