@@ -395,5 +395,5 @@ def test_without_origins_there_is_what_began_at_the_source_and_nothing_else(ways
 
 
 def test_a_changelog_names_the_origin_of_each_change(ways: Ways) -> None:
-    rows = ways.world.mirror.rows("log", schema="origins")
+    rows = ways.world.mirror.rows("log", schema="origins", lake=LAKES[-1])
     assert {row["v"]: row["_sluice_origin"] for row in rows} == {"foreign": "another place", "own": None}

@@ -45,6 +45,7 @@ ABSENT_WHILE_WELL = {
     "sluice_snapshot_start_timestamp_seconds": "no snapshot is under way when the tests look",
     "sluice_spool_oldest_pending_timestamp_seconds": "nothing waits when the tests look",
     "sluice_apply_process_restarts_total": "the applier was never started again",
+    "sluice_fleet_restarts_total": "a pipeline that runs alone is in no fleet",
 }
 """Metrics of alerts that a healthy pipeline need not have; their alerts are proved by promtool."""
 
