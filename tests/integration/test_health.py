@@ -14,6 +14,7 @@ import pytest
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog
 from sluice.contract.control import RESYNC, Request
+from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
@@ -42,9 +43,12 @@ def codes(document: dict[str, list[dict[str, str]]]) -> set[str]:
     return {problem["code"] for problem in document["problems"]}
 
 
-def wait_for_streaming(sluice: Sluice) -> None:
+def wait_for_streaming(sluice: Sluice, store: ObjectStore) -> None:
+    """Until it streams, and has read its tables."""
+
     def streams() -> bool:
-        return json.loads(sluice("slot", "show", "--json").stdout).get("active_pid") is not None
+        states = {table.state for table in load_state(store).tables.values()}
+        return states == {State.LIVE} and json.loads(sluice("slot", "show", "--json").stdout)["active_pid"] is not None
 
     wait_until(streams, what="it streams", timeout=90)
 
@@ -52,7 +56,7 @@ def wait_for_streaming(sluice: Sluice) -> None:
 def test_an_applier_that_was_killed_ten_minutes_ago_is_a_problem_and_not_exit_0(
     sluice: Sluice, running: object, store: ObjectStore
 ) -> None:
-    wait_for_streaming(sluice)
+    wait_for_streaming(sluice, store)
     applied(store, seconds_ago=600)
     ended = sluice("status", "--json")
     document = json.loads(ended.stdout)
@@ -127,7 +131,7 @@ def test_a_foreign_client_of_the_slot_is_named_and_not_taken_for_ingest(
             f"'{database.publication}')"
         )
         stranger.pgconn.send_query(start.encode())
-        wait_for_streaming(sluice)
+        wait_for_streaming(sluice, store)
         seen = sluice("status", "--json")
         stranger.pgconn.finish()
     document = json.loads(seen.stdout)
@@ -151,10 +155,7 @@ def test_a_spool_that_is_gone_is_not_a_new_pipeline(sluice: Sluice, database: Da
 def test_a_pipeline_that_runs_with_its_applier_is_healthy_and_exit_0(
     sluice: Sluice, running: object, store: ObjectStore
 ) -> None:
-    wait_for_streaming(sluice)
-    wait_until(
-        lambda: {table.state for table in load_state(store).tables.values()} == {"live"}, what="it is live", timeout=90
-    )
+    wait_for_streaming(sluice, store)
     applied(store, seconds_ago=0)
     ended = sluice("status", "--json")
     assert (ended.returncode, json.loads(ended.stdout)["state"]) == (0, "healthy"), ended.stdout
@@ -178,7 +179,7 @@ def test_a_table_that_nobody_publishes_is_not_read_and_the_nearest_is_named(
 def test_a_request_that_ingest_refuses_is_a_problem_until_it_is_carried_out(
     sluice: Sluice, running: object, database: Database, store: ObjectStore
 ) -> None:
-    wait_for_streaming(sluice)
+    wait_for_streaming(sluice, store)
     # As if it had been dropped between the command's look and ingest's.
     store.create(keys.control_request("one"), Request(RESYNC, "public", "gone", datetime.now(UTC).isoformat()).encode())
     deadline = time.monotonic() + 90
