@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice_spark.source import SluiceDataSource
@@ -147,6 +147,31 @@ def test_a_job_that_is_killed_reads_each_change_once_when_it_is_started_again(
     _assert_once(rows)
     assert _folded(rows) == _source(shop)
     _joined(shop, spark, tmp_path)
+
+
+def test_all_that_is_available_is_read_also_behind_a_batch_that_failed(
+    shop: Mirror, spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.dataSource.register(SluiceDataSource)
+    job, failed = _job(shop, tmp_path), list[int]()
+    reader = spark.readStream.format("sluice").option("spool", job["spool"]).option("pipeline", "test")
+    frame = reader.option("table", "public.orders").option("maxEntriesPerTrigger", 1).load()
+
+    def keep(batch: DataFrame, number: int) -> None:
+        if not failed:
+            failed.append(number)
+            raise OSError("the first batch cannot be kept")
+        batch.write.mode("overwrite").parquet(str(tmp_path / "orders" / str(number)))
+
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(StreamingQueryException):
+        writer.trigger(availableNow=True).start().awaitTermination()
+    for number in (1, 2):
+        _go_on(shop, number)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    rows = _kept(spark, tmp_path)
+    _assert_once(rows)
+    assert _folded(rows) == _source(shop)
 
 
 def test_columns_that_are_added_end_the_query_by_name_and_the_next_one_has_them(

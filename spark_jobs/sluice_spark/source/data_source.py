@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from sluice.contract import consumer
@@ -127,7 +127,7 @@ class Reader(DataSourceReader):
         return _batches(partition, self._schema, self._wanted)
 
 
-class StreamReader(DataSourceStreamReader):
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The same, and then what comes. For one query."""
 
     def __init__(self, wanted: Wanted, schema: StructType) -> None:
@@ -136,6 +136,8 @@ class StreamReader(DataSourceStreamReader):
         self._version = one.version if isinstance(one, log.Followed) else 0
         """The shape of this query, whatever the table gets while it runs."""
         self._said_at = float("-inf")
+        self._last_seq: int | None = None
+        """Of a query that ends with what is there now."""
 
     def _subject(self, start: Mapping[str, Any] | None = None) -> log.Subject:
         """As it is now. Raises UnsupportedChange when `start` is a place in something else."""
@@ -160,9 +162,13 @@ class StreamReader(DataSourceStreamReader):
         self._hold(seq)
         return {"seq": seq, "of": self._of(one)}
 
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        # Without it Spark runs a single batch, which may be the one that failed before.
+        self._last_seq = log.newest(self._wanted.spool).seq
+
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         one = self._subject(start)
-        last = log.newest(self._wanted.spool).seq
+        last = log.newest(self._wanted.spool).seq if self._last_seq is None else self._last_seq
         most = last if isinstance(limit, ReadAllAvailable) else self._wanted.most
         store = self._wanted.spool.open()
         if time.monotonic() - self._said_at >= SAY_SECONDS:
