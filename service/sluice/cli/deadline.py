@@ -3,6 +3,8 @@
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from sluice.errors import StoreUnavailable
@@ -10,11 +12,14 @@ from sluice.errors import StoreUnavailable
 if TYPE_CHECKING:
     from sluice.health.report import Report
     from sluice.health.reporter import Reporter
+    from sluice.store.base import ObjectStore
 
 PACKAGES = ("psycopg", "obstore")
 """What a look needs to be installed."""
 LOOK_SECONDS = 20.0
 """All that a look may take."""
+HINT_SECONDS = 5.0
+"""What a hint may take that nobody relies on."""
 abandoned = threading.Event()
 """Set once a look was left to itself. Threads below it may wait for minutes, and an ordinary end of the process
 for them.
@@ -26,6 +31,14 @@ Answer = TypeVar("Answer")
 def take(reporter: "Reporter") -> "Report":
     """A report within LOOK_SECONDS. What it raises, and StoreUnavailable."""
     return within(LOOK_SECONDS, reporter.take)
+
+
+def hasten(store: "ObjectStore", lsn: int) -> None:
+    """Asks ingest to pass `lsn` soon, if `store` takes that within HINT_SECONDS."""
+    from sluice.operate.hastening import hasten as ask
+
+    with suppress(StoreUnavailable):
+        within(HINT_SECONDS, partial(ask, store, lsn))
 
 
 def within(seconds: float, look: Callable[[], Answer]) -> Answer:

@@ -44,7 +44,6 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
     from sluice.manifest.reader import load_state
     from sluice.operate.drain import CatalogSeen
     from sluice.operate.drain import drain as wait
-    from sluice.operate.hastening import hasten
 
     reporter, store = wiring.reporter(settings), wiring.open_spool(settings)
 
@@ -58,7 +57,7 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
         target=target,
         timeout_s=seconds_of(timeout),
         said=lambda words: click.echo(one_line(words), err=True),
-        hasten=partial(hasten, store),
+        hasten=partial(deadline.hasten, store),
     )
     if json_wanted:
         output.as_json(

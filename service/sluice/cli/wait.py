@@ -60,9 +60,7 @@ def wait(
     if target is None:
         target = deadline.within(deadline.LOOK_SECONDS, lambda: _end_of_wal(settings))
         # Where nobody writes, ingest records where it is only now and then.
-        from sluice.operate.hastening import hasten
-
-        hasten(wiring.open_spool(settings), target)
+        deadline.hasten(wiring.open_spool(settings), target)
     with lake_reading.ours():
         reached = lake.wait_for(target, timeout_seconds, tables=tables)
     if json_wanted:

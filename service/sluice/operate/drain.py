@@ -3,7 +3,7 @@
 Invariant: it ends well only after one look that saw the position published, acknowledged and stated
 as complete for every table that the pipeline carries, and the catalog as the manifest has it: what no
 row announces (a table that joins, a column) is seen there alone. A table that is left out is named. Must
-not change anything: ingest and applier do the work, or nobody does.
+not change anything, beyond a hint for ingest: ingest and applier do the work, or nobody does.
 """
 
 import time

@@ -161,7 +161,7 @@ class Requests:
         try:
             self._advance(request.awaited)
         except UsageError as error:
-            self._refuse(key, request.action, "a comparison", error)
+            self._refuse(key, request.action, "a position", error)
         self._remove(key)
 
     def _leave_alone(self, key: str, reason: str) -> None:
