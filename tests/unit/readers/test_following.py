@@ -7,7 +7,7 @@ import pytest
 from sluice.contract import boundary as stated
 from sluice_lake import Boundary, Lake, UnusableArgument
 from sluice_lake.following import Following, cursor_of, described
-from tests.unit.readers.test_lake import _publish
+from tests.support.offered import publish
 
 
 def _numbers(found: list[Boundary]) -> list[int]:
@@ -18,19 +18,19 @@ def test_who_has_no_cursor_begins_with_the_newest_boundary(tmp_path: Path) -> No
     lake = Lake(tmp_path.as_uri(), pipeline="shop")
     assert Following().due(lake, None) == []
     for number in (1, 2, 3):
-        _publish(tmp_path, number, number * 10)
+        publish(tmp_path, number, number * 10)
     assert _numbers(Following(every=2, each=True).due(lake, "")) == [3]
 
 
 def test_the_newest_boundary_is_handed_out_once_and_with_each_those_before_it(tmp_path: Path) -> None:
     lake, newest, each = Lake(tmp_path.as_uri(), pipeline="shop"), Following(), Following(each=True)
     for number in (1, 2):
-        _publish(tmp_path, number, number * 10)
+        publish(tmp_path, number, number * 10)
     (found,) = newest.due(lake, None)
     cursor = cursor_of(found)
     assert newest.due(lake, cursor) == each.due(lake, cursor) == []
     for number in (3, 4, 5):
-        _publish(tmp_path, number, number * 10)
+        publish(tmp_path, number, number * 10)
     assert _numbers(newest.due(lake, cursor)) == [5]
     assert _numbers(each.due(lake, cursor)) == [3, 4, 5]
     assert _numbers(Following(every=2, each=True).due(lake, cursor)) == [4]
@@ -40,13 +40,13 @@ def test_the_newest_boundary_is_handed_out_once_and_with_each_those_before_it(tm
 
 def test_a_boundary_that_expired_is_passed_by(tmp_path: Path) -> None:
     lake = Lake(tmp_path.as_uri(), pipeline="shop")
-    _publish(tmp_path, 1, 10)
+    publish(tmp_path, 1, 10)
     cursor = cursor_of(lake.newest())
     for number in (4, 5):
-        _publish(tmp_path, number, number * 10)
+        publish(tmp_path, number, number * 10)
     (tmp_path / ".sluice").rename(tmp_path / "moved")
     for number in (4, 5):
-        _publish(tmp_path, number, number * 10)
+        publish(tmp_path, number, number * 10)
     assert _numbers(Following(each=True).due(lake, cursor)) == [4, 5]
 
 
@@ -54,31 +54,31 @@ def test_what_was_handed_out_is_not_read_again(tmp_path: Path) -> None:
     """An hour of boundaries is thousands of objects, and somebody asks every few seconds."""
     lake = Lake(tmp_path.as_uri(), pipeline="shop")
     for number in (1, 2, 3):
-        _publish(tmp_path, number, number * 10)
+        publish(tmp_path, number, number * 10)
     cursor = cursor_of(lake.newest())
     (tmp_path / stated.key("shop", 1)).write_bytes(b"not to be read")
-    _publish(tmp_path, 4, 40)
+    publish(tmp_path, 4, 40)
     assert _numbers(Following(each=True).due(lake, cursor)) == [4]
 
 
 def test_the_numbers_of_another_manifest_say_nothing(tmp_path: Path) -> None:
     lake = Lake(tmp_path.as_uri(), pipeline="shop")
-    _publish(tmp_path, 7, 10)
+    publish(tmp_path, 7, 10)
     cursor = cursor_of(lake.newest())
     (tmp_path / ".sluice").rename(tmp_path / "moved")
-    _publish(tmp_path, 2, 5, manifest="another")
+    publish(tmp_path, 2, 5, manifest="another")
     assert _numbers(Following(every=9).due(lake, cursor)) == [2]
 
 
 @pytest.mark.parametrize("cursor", ["7", "{}", "null", "[1]", '{"manifest": "m", "number": "x"}'])
 def test_a_cursor_of_somebody_else_is_refused(tmp_path: Path, cursor: str) -> None:
-    _publish(tmp_path, 1, 10)
+    publish(tmp_path, 1, 10)
     with pytest.raises(UnusableArgument):
         Following().due(Lake(tmp_path.as_uri(), pipeline="shop"), cursor)
 
 
 def test_what_a_run_is_given_names_position_time_and_versions(tmp_path: Path) -> None:
-    _publish(tmp_path, 1, 10, left_out={"public.u": "stale"})
+    publish(tmp_path, 1, 10, left_out={"public.u": "stale"})
     said = described(Lake(tmp_path.as_uri(), pipeline="shop").newest())
     assert (said["lsn"], said["number"], said["pipeline"]) == ("0/A", 1, "shop")
     assert (said["versions"], said["left_out"]) == ({"public.t": 1}, {"public.u": "stale"})

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 
 from sluice.contract import boundary as stated
-from sluice.contract.applied import time_text
-from sluice.contract.boundary import BoundaryTable, LakeBoundary
 from sluice_lake import (
     BoundaryExpired,
     BoundaryNotReached,
@@ -24,42 +22,7 @@ from sluice_lake import (
     UnusableArgument,
     WaitTimedOut,
 )
-
-BEGAN = 1_800_000_000.0
-
-
-def _publish(
-    folder: Path,
-    number: int,
-    lsn: int,
-    *,
-    at: float = 0.0,
-    manifest: str = "m",
-    pipeline: str = "shop",
-    left_out: dict[str, str] | None = None,
-    tables: tuple[str, ...] = ("public.t",),
-) -> None:
-    made = LakeBoundary(
-        number,
-        pipeline,
-        manifest,
-        f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}",
-        number,
-        time_text(BEGAN + at),
-        time_text(BEGAN + at),
-        time_text(BEGAN + at + 1),
-        3600.0,
-        tuple(BoundaryTable(*_names(name), name, 1, "marker", number) for name in tables),
-        left_out or {},
-    )
-    path = folder / stated.key(pipeline, number)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(made.encode())
-
-
-def _names(name: str) -> tuple[str, str]:
-    schema, _, table = name.partition(".")
-    return schema, table
+from tests.support.offered import BEGAN, publish
 
 
 def _remove(folder: Path, number: int) -> None:
@@ -79,7 +42,7 @@ def test_the_boundary_of_an_lsn_is_the_last_one_that_is_not_later(
     for number, step in enumerate(steps, first):
         lsn += step
         lsns.append(lsn)
-        _publish(folder, number, lsn, at=float(lsn))
+        publish(folder, number, lsn, at=float(lsn))
     lake = Lake(str(folder))
     assert [one.number for one in lake.boundaries()] == list(range(first, first + len(steps)))
     if asked > lsns[-1]:
@@ -96,9 +59,9 @@ def test_the_boundary_of_an_lsn_is_the_last_one_that_is_not_later(
 
 
 def test_a_log_that_began_again_is_not_searched_for_positions_of_the_one_before(tmp_path: Path) -> None:
-    _publish(tmp_path, 1, 500, manifest="before")
-    _publish(tmp_path, 2, 30)
-    _publish(tmp_path, 3, 40)
+    publish(tmp_path, 1, 500, manifest="before")
+    publish(tmp_path, 2, 30)
+    publish(tmp_path, 3, 40)
     lake = Lake(str(tmp_path))
     assert lake.as_of().boundary.number == 3
     assert lake.as_of(lsn=35).boundary.number == 2
@@ -109,19 +72,19 @@ def test_a_log_that_began_again_is_not_searched_for_positions_of_the_one_before(
 
 
 def test_who_waits_is_answered_as_soon_as_a_boundary_has_the_position_and_the_tables(tmp_path: Path) -> None:
-    _publish(tmp_path, 1, 10)
+    publish(tmp_path, 1, 10)
     lake = Lake(str(tmp_path))
     assert lake.wait_for("0/A", timeout=0.0).number == 1
     began = time.monotonic()
     with pytest.raises(WaitTimedOut, match=r"0/B within 0\.2 s"):
         lake.wait_for(11, timeout=0.2)
     assert 0.2 <= time.monotonic() - began < 5.0
-    _publish(tmp_path, 2, 11, left_out={"public.u": "stale"})
+    publish(tmp_path, 2, 11, left_out={"public.u": "stale"})
     with pytest.raises(TableLeftOut, match=r"public\.u is stale"):
         lake.wait_for(11, timeout=0.1, tables=["public.u"])
     with pytest.raises(TableLeftOut):
         lake.wait_for(11, timeout=0.1, tables=["u"])
-    threading.Timer(0.3, lambda: _publish(tmp_path, 3, 12, tables=("public.t", "public.u"))).start()
+    threading.Timer(0.3, lambda: publish(tmp_path, 3, 12, tables=("public.t", "public.u"))).start()
     assert lake.wait_for(11, timeout=30.0, tables=["u"]).number == 3
 
 
@@ -129,11 +92,11 @@ def test_boundaries_that_skip_numbers_or_vanish_are_found_while_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice_lake.lake.LISTED_AGAIN_SECONDS", 0.1)
-    _publish(tmp_path, 1, 10)
+    publish(tmp_path, 1, 10)
     lake = Lake(str(tmp_path))
 
     def go_on() -> None:
-        _publish(tmp_path, 1000, 11)
+        publish(tmp_path, 1000, 11)
         _remove(tmp_path, 1)
 
     threading.Timer(0.2, go_on).start()
@@ -143,9 +106,9 @@ def test_boundaries_that_skip_numbers_or_vanish_are_found_while_waiting(
 def test_a_reader_that_names_no_pipeline_is_not_given_one_of_several(tmp_path: Path) -> None:
     with pytest.raises(NoBoundary, match="no pipeline yet"):
         Lake(str(tmp_path)).as_of()
-    _publish(tmp_path, 1, 10)
+    publish(tmp_path, 1, 10)
     assert Lake(str(tmp_path)).pipeline == "shop"
-    _publish(tmp_path, 7, 20, pipeline="billing")
+    publish(tmp_path, 7, 20, pipeline="billing")
     with pytest.raises(NoBoundary, match="billing, shop"):
         Lake(str(tmp_path)).as_of()
     assert Lake(str(tmp_path), pipeline="billing").as_of().boundary.number == 7
@@ -154,7 +117,7 @@ def test_a_reader_that_names_no_pipeline_is_not_given_one_of_several(tmp_path: P
 
 
 def test_a_boundary_that_is_damaged_or_newer_is_refused_and_never_passed_by(tmp_path: Path) -> None:
-    _publish(tmp_path, 1, 10)
+    publish(tmp_path, 1, 10)
     path = tmp_path / stated.key("shop", 2)
     for content, error in ((b"{", LakeError), (b'{"format_version": 2}', FormatTooNew), (b"[]", LakeError)):
         path.write_bytes(content)
@@ -167,7 +130,7 @@ def test_a_boundary_that_is_damaged_or_newer_is_refused_and_never_passed_by(tmp_
     [("t", "public.t"), ("x.t", "x.t"), ("u", "x.u"), ('"a.b"."c"', None), ("v", None), ("public.u", None)],
 )
 def test_a_name_means_one_table_or_none(tmp_path: Path, name: str, found: str | None) -> None:
-    _publish(tmp_path, 1, 10, tables=("public.t", "x.t", "x.u", "x.v", "y.v"))
+    publish(tmp_path, 1, 10, tables=("public.t", "x.t", "x.u", "x.v", "y.v"))
     boundary = Lake(str(tmp_path)).newest()
     if found is None:
         with pytest.raises(UnknownTable):
@@ -177,7 +140,7 @@ def test_a_name_means_one_table_or_none(tmp_path: Path, name: str, found: str | 
 
 
 def test_a_table_of_public_that_is_left_out_is_not_replaced_by_one_of_another_schema(tmp_path: Path) -> None:
-    _publish(tmp_path, 1, 10, tables=("x.t",), left_out={"public.t": "snapshot"})
+    publish(tmp_path, 1, 10, tables=("x.t",), left_out={"public.t": "snapshot"})
     boundary = Lake(str(tmp_path)).newest()
     with pytest.raises(TableLeftOut, match=r"public\.t is snapshot"):
         boundary.named("t")
@@ -185,7 +148,7 @@ def test_a_table_of_public_that_is_left_out_is_not_replaced_by_one_of_another_sc
 
 
 def test_what_a_reader_asks_in_another_form_is_refused(tmp_path: Path) -> None:
-    _publish(tmp_path, 1, 10)
+    publish(tmp_path, 1, 10)
     lake = Lake(str(tmp_path))
     with pytest.raises(UnusableArgument, match="not an LSN"):
         lake.as_of(lsn="ten")
@@ -213,7 +176,7 @@ def test_the_package_alone_imports_no_engine_and_nothing_of_the_service() -> Non
 
 def test_a_lake_table_with_a_name_of_its_own_is_found_by_it_where_no_other_table_has_it(tmp_path: Path) -> None:
     tables = ("public.orders", "public.orders/history", "public.copy", "public.lines/copy", "shop.orders/copy")
-    _publish(tmp_path, 1, 10, tables=tables, left_out={"public.late": "snapshot"})
+    publish(tmp_path, 1, 10, tables=tables, left_out={"public.late": "snapshot"})
     boundary = Lake(str(tmp_path), pipeline="shop").boundaries()[-1]
 
     def found(name: str) -> str:
@@ -231,7 +194,7 @@ def test_a_lake_table_with_a_name_of_its_own_is_found_by_it_where_no_other_table
 
 def test_a_name_of_a_table_that_is_left_out_means_no_target_of_another_table(tmp_path: Path) -> None:
     left = {"public.late": "snapshot", "public.orders/slow": "stale"}
-    _publish(tmp_path, 1, 10, tables=("public.orders", "public.orders/late"), left_out=left)
+    publish(tmp_path, 1, 10, tables=("public.orders", "public.orders/late"), left_out=left)
     boundary = Lake(str(tmp_path), pipeline="shop").boundaries()[-1]
     with pytest.raises(TableLeftOut, match=r"public\.late"):
         boundary.named("late")
