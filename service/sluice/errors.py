@@ -24,6 +24,7 @@
     ├── Interrupted           exit 75  stopped before the position that was asked for was reached
     ├── SourceMoved           exit 75  the source was promoted to another timeline: the process begins again by itself
     ├── UnsupportedChange              a change that one table cannot follow: that table goes stale, nothing stops
+    ├── TablesStopped         exit 9   everything else is applied; these tables need somebody
     └── ApplyError            exit 75  the Spark side could not commit; replay is safe
 
 `disposition` says who acts next, and is the only thing the supervisor looks at: RETRY backs off and
@@ -182,6 +183,13 @@ class SourceMoved(ServiceError):
 
 class UnsupportedChange(ServiceError):
     disposition = Disposition.LOCAL
+
+
+class TablesStopped(ServiceError):
+    """Lake tables that are not equal to the source, and do not become so by themselves."""
+
+    disposition = Disposition.OPERATOR
+    exit_code = 9
 
 
 class ApplyError(ServiceError):

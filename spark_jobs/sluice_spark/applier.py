@@ -32,7 +32,7 @@ from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.intake import Intake
 from sluice_spark.progress.observers import Observers
-from sluice_spark.progress.reports import Reports, require_none_quarantined
+from sluice_spark.progress.reports import Reports, require_none_quarantined, require_none_stopped
 from sluice_spark.progress.spool_upkeep import Upkeep
 from sluice_spark.progress.start import left_behind, open_ledger
 from sluice_spark.progress.table_progress import Work
@@ -258,6 +258,11 @@ class Applier:
     def names(self) -> list[str]:
         """The tables that there are, as schema.table, once `fresh` was called. From any thread."""
         return self._ledger.names()
+
+    def require_none_stopped(self) -> None:
+        """After `run`. With `once`, and unless it was asked to stop, raises TablesStopped."""
+        if self._options.once and not self._stop.is_set():
+            require_none_stopped(self._ledger)
 
     def _reconfigure(self) -> None:
         """Between two rounds. A window that runs keeps the options that it was begun with."""

@@ -167,6 +167,7 @@ def _apply(applier: Applier, rotated: threading.Event) -> None:
     """Raises ServiceError, unless the keys were changed meanwhile: then the old ones may be refused already."""
     try:
         applier.run()
+        applier.require_none_stopped()
     except ServiceError as error:
         if not rotated.is_set():
             raise

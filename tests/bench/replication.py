@@ -49,7 +49,6 @@ W1_STATEMENTS = (
 )
 W1_CHANGES = {"i": 1_000_000, "u": 200_000, "d": 50_000}
 SLOT = "bench"
-"""The slot every round of ours starts from: copied afresh from the one kept before the workload."""
 W2_TRANSACTIONS = ((140_000, "-N"), (100_000, ""))
 
 
@@ -59,14 +58,18 @@ Verify = Callable[[Path], None]
 class Arena:
     """A server with a workload in its WAL, a slot before it, and a spool as it was then."""
 
-    def __init__(self, server: PostgresServer, directory: Path, *, tables: tuple[str, ...]) -> None:
+    def __init__(self, server: PostgresServer, directory: Path, *, tables: tuple[str, ...], slot: str = SLOT) -> None:
         self.server = server
         self.directory = directory
-        self.pristine = directory / "pristine"
+        self._slot = slot
+        """The slot every round of ours starts from, copied afresh from the one kept before the workload; and the
+        publication.
+        """
+        self.pristine = directory / f"pristine_{slot}"
         self.pristine.mkdir()
-        self._sql("CREATE PUBLICATION bench FOR TABLE " + ", ".join(tables))
-        self._ingest(SLOT, self.pristine, "setup")
-        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}', '{SLOT}_before')")
+        self._sql(f"CREATE PUBLICATION {slot} FOR TABLE " + ", ".join(tables))
+        self._ingest(self.pristine, "setup")
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{slot}', '{slot}_before')")
         self.end_lsn = ""
         self.received_mb = 0.0
 
@@ -79,7 +82,7 @@ class Arena:
     @contextmanager
     def slot(self, name: str) -> Iterator[str]:
         """A slot of that name, before the workload, for as long as the context lasts."""
-        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{name}')")
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{self._slot}_before', '{name}')")
         yield name
         self._sql(f"SELECT pg_drop_replication_slot('{name}')")
 
@@ -100,21 +103,21 @@ class Arena:
                 "--no-loop",
             ]
             return timed_process(
-                [*command, "-o", "proto_version=1", "-o", "publication_names=bench", "-s", "1", "-F", "0"]
+                [*command, "-o", "proto_version=1", "-o", f"publication_names={self._slot}", "-s", "1", "-F", "0"]
             )
 
     def discarded(self, number: int) -> Outcome:
         """The same messages, received by a client of our own that keeps none."""
         with self.slot(f"discarded_{number}") as slot:
-            result = self._run("discard_once", self.server.dsn(), slot, "bench", self.end_lsn)
+            result = self._run("discard_once", self.server.dsn(), slot, self._slot, self.end_lsn)
         return Outcome(result["seconds"], result["cpu_s"], result["peak_rss_mb"])
 
     def ours(self, number: int, verify: Verify) -> Outcome:
-        spool = self.directory / f"spool_{number}"
+        spool = self.directory / f"spool_{self._slot}_{number}"
         shutil.copytree(self.pristine, spool)
-        self._sql(f"SELECT pg_drop_replication_slot('{SLOT}')")
-        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{SLOT}')")
-        result = self._ingest(SLOT, spool, self.end_lsn)
+        self._sql(f"SELECT pg_drop_replication_slot('{self._slot}')")
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{self._slot}_before', '{self._slot}')")
+        result = self._ingest(spool, self.end_lsn)
         self.received_mb = result["received_mb"]
         verify(spool)
         shutil.rmtree(spool)
@@ -123,12 +126,12 @@ class Arena:
     def idle(self, seconds: int) -> tuple[float, float]:
         """(fraction of a core, objects written a minute) of a pipeline with nothing to do."""
         before = sum(1 for path in self.pristine.rglob("*") if path.is_file())
-        result = self._ingest(SLOT, self.pristine, f"{seconds}s")
+        result = self._ingest(self.pristine, f"{seconds}s")
         after = sum(1 for path in self.pristine.rglob("*") if path.is_file())
         return result["cpu_s"] / seconds, (after - before) * 60 / seconds
 
-    def _ingest(self, slot: str, spool: Path, until: str) -> dict[str, float]:
-        return self._run("ingest_once", self.server.dsn(), slot, "bench", str(spool), until)
+    def _ingest(self, spool: Path, until: str) -> dict[str, float]:
+        return self._run("ingest_once", self.server.dsn(), self._slot, self._slot, str(spool), until)
 
     def _run(self, program: str, *arguments: str) -> dict[str, float]:
         command = [sys.executable, "-m", f"tests.bench.{program}", *arguments]

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog
-from sluice.errors import ApplyError, UnsupportedChange
+from sluice.errors import ApplyError, TablesStopped, UnsupportedChange
 from sluice_spark.lake.failures import Cause, CommitConflict, translated_errors, verdict
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
@@ -37,9 +37,9 @@ def test_a_row_that_delta_refuses_and_quotes_stays_out_of_lines_and_reasons(pipe
     }
     run = run_applier(pipeline.options(**small, log_format="json", lake_options={"aws_secret_access_key": SECRET}))
     table = AppliedLog.decode(pipeline.store.get(list(pipeline.store.list(keys.APPLY_LOG))[-1])).tables["16385"]
-    assert (run.code, table.state) == (0, "stale")
+    assert (run.code, table.state) == (TablesStopped.exit_code, "stale"), run.output
     assert table.reason == "Delta refused the change (DELTA_VIOLATE_CONSTRAINT_WITH_VALUES, SQLSTATE 23001)"
-    assert "table is stale" in run.output
+    assert "1 of 1 tables are not equal to the source: public.items is stale" in run.output
     assert str(VALUE) not in run.output + table.reason
     assert SECRET not in run.output
     ours = [line for line in run.output.splitlines() if line.startswith("{")]

@@ -13,7 +13,12 @@ from sluice.errors import UsageError
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="End when everything that the manifest has at the start is applied.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="End when everything that the manifest has at the start is applied; end with 9 if a table is stale, "
+    "quarantined or has a gap.",
+)
 @click.option(
     "--fleet",
     "folder",

@@ -18,7 +18,8 @@ from sluice import faults, lsn
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpkeep, time_text
 from sluice.contract.lease import Sign
-from sluice.errors import ApplyError, ObjectMissing
+from sluice.contract.table_state import State
+from sluice.errors import ApplyError, ObjectMissing, TablesStopped
 from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.opening import Lake
@@ -167,3 +168,16 @@ def require_none_quarantined(ledger: Ledger) -> None:
     if behind:
         names = ", ".join(row.title for row in behind)
         raise ApplyError(f"{len(behind)} of {len(ledger.tables)} tables are quarantined: {names}; {behind[0].reason}")
+
+
+def require_none_stopped(ledger: Ledger) -> None:
+    """Raises TablesStopped for tables whose lake table stays unequal to the source until somebody acts, whoever set
+    them aside.
+    """
+    stopped = [row for row in ledger.report().values() if row.state in (State.STALE, State.QUARANTINED, State.GAP)]
+    if stopped:
+        named = "; ".join(f"{row.title} is {row.state}: {row.reason}" for row in stopped)
+        raise TablesStopped(
+            f"{len(stopped)} of {len(ledger.tables)} tables are not equal to the source: {named}",
+            hint="everything else is applied; `sluice tables` says what to do about each",
+        )

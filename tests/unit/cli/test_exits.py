@@ -32,6 +32,7 @@ CONTRACT = {
     "FormatTooNew": 6,
     "SlotLost": 7,
     "WriterFenced": 8,
+    "TablesStopped": 9,
     "ApplyError": 75,
     "Interrupted": 75,
     "SourceMoved": 75,
