@@ -3,6 +3,8 @@
 import uuid
 from datetime import UTC, datetime, timedelta
 
+from structlog.testing import capture_logs
+
 from sluice.contract.table_state import State
 from sluice.contract.verified import EQUAL
 from sluice.errors import SourceUnavailable, StoreUnavailable
@@ -90,3 +92,11 @@ def test_what_is_away_for_a_while_ends_nothing() -> None:
     loop = Loop(table("7"))
     loop.manifest_away = 5
     assert [table_id for _, table_id in loop.run(0.5)] == ["7"]
+
+
+def test_who_waits_for_the_next_turn_is_told_when_it_is_and_once() -> None:
+    loop = Loop(table("7"))
+    with capture_logs() as said:
+        loop.run(0.9)
+    rests = [line for line in said if line["event"] == "no table is due"]
+    assert [(line["tables"], line["next_at"]) for line in rests] == [(1, "2030-01-01T01:06:00+00:00")]

@@ -7,7 +7,7 @@ again later. What was never found equal is never called verified.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -26,23 +26,26 @@ LOOK_SECONDS = 15.0
 """Between two looks for tables that are due."""
 RETRY_SECONDS = doubling(5.0, 300.0)
 
+_AT_ONCE = datetime.min.replace(tzinfo=UTC)
+
 Compare = Callable[[TableState], Comparison]
 
 
-def due(tables: Mapping[str, TableState], known: Verified, *, every_seconds: float, now: datetime) -> list[TableState]:
-    """The tables to be compared now, the one first that was compared longest ago. Pure."""
-    waiting: list[tuple[str, TableState]] = []
+def turns(
+    tables: Mapping[str, TableState], known: Verified, *, every_seconds: float
+) -> list[tuple[datetime, TableState]]:
+    """When each table is to be compared, and the table, in that order. Pure."""
+    found = []
     for key, state in tables.items():
         if state.table_id == "0" or not (state.state.has_initial_rows or state.state == State.GAP):
             continue
         last = known.tables.get(key)
-        if last is None or last.generation != state.generation:
-            waiting.append(("", state))
-            continue
-        pause = min(every_seconds, AGAIN_SECONDS) if last.reason and last.possible else every_seconds
-        if datetime.fromisoformat(last.compared_at) + timedelta(seconds=pause) <= now:
-            waiting.append((last.compared_at, state))
-    return [state for _, state in sorted(waiting, key=lambda one: (one[0], one[1].key))]
+        at = _AT_ONCE
+        if last is not None and last.generation == state.generation:
+            pause = min(every_seconds, AGAIN_SECONDS) if last.reason and last.possible else every_seconds
+            at = datetime.fromisoformat(last.compared_at) + timedelta(seconds=pause)
+        found.append((at, state))
+    return sorted(found, key=lambda turn: (turn[0], turn[1].key))
 
 
 @dataclass(slots=True)
@@ -63,16 +66,20 @@ class Continuous:
         """Until stopped."""
         logger = structlog.get_logger("verify")
         backoff = Backoff(RETRY_SECONDS)
+        resting = False
         while not self.stopped():
             try:
-                found = due(
-                    self.tables(), self.record.read(), every_seconds=self.record.every_seconds, now=self.clock()
-                )
-                if not found:
+                found = turns(self.tables(), self.record.read(), every_seconds=self.record.every_seconds)
+                if not found or found[0][0] > self.clock():
+                    if not resting:
+                        following = found[0][0].isoformat(timespec="seconds") if found else None
+                        logger.info("no table is due", tables=len(found), next_at=following)
+                    resting = True
                     self.rest()
                     self.wait(LOOK_SECONDS)
                     continue
-                state = found[0]
+                resting = False
+                state = found[0][1]
                 began = time.monotonic()
                 try:
                     verdict = self.compare(state)
