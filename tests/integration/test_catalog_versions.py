@@ -127,6 +127,10 @@ SINCE_15 = (
     "CREATE TABLE s.new{n} (id int PRIMARY KEY)",
     "ALTER TABLE plain SET UNLOGGED",
 )
+SINCE_18 = (
+    "ALTER TABLE plain ALTER n DROP NOT NULL; ALTER TABLE plain ADD CONSTRAINT nn NOT NULL n NOT VALID",
+    "ALTER TABLE plain VALIDATE CONSTRAINT nn",
+)
 
 
 @contextmanager
@@ -166,8 +170,8 @@ def everything(connection: Connection, database: Database) -> dict[int, TableFac
 @pytest.mark.parametrize("seed", [1, 2])
 def test_after_any_statement_what_was_kept_is_what_a_look_at_everything_gives(database: Database, seed: int) -> None:
     chance = random.Random(seed)
-    since_15 = SINCE_15 if server_major(database) >= 15 else ()
-    statements = [*STATEMENTS, *since_15] * 2
+    major = server_major(database)
+    statements = [*STATEMENTS, *(SINCE_15 if major >= 15 else ()), *(SINCE_18 if major >= 18 else ())] * 2
     chance.shuffle(statements)
     changes = 0
     with looking(database) as (connection, role), database.connect() as admin:
@@ -196,6 +200,7 @@ def test_after_any_statement_what_was_kept_is_what_a_look_at_everything_gives(da
         (15, "SELECT 1", "ALTER PUBLICATION {p} ADD TABLES IN SCHEMA s"),
         (16, "GRANT pg_read_all_data TO {role}", "GRANT pg_read_all_data TO {role} WITH INHERIT FALSE"),
         (14, "GRANT SELECT ON plain TO pg_database_owner", "ALTER DATABASE {d} OWNER TO {role}"),
+        (18, f"{SINCE_18[0]}; ALTER TABLE plain REPLICA IDENTITY USING INDEX plain_n", SINCE_18[1]),
     ],
 )
 def test_what_leaves_the_rows_of_the_table_alone_is_seen_as_well(

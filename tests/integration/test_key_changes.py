@@ -62,6 +62,22 @@ STORIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, int]]] = {
         (*CHANGES, "ALTER TABLE t DROP CONSTRAINT t_pkey", "INSERT INTO t VALUES (1, 500, 'second of id 1')"),
         {},
     ),
+    "deferrable_beside_whole_rows": (
+        (
+            "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE, code int, v text)",
+            "ALTER TABLE t REPLICA IDENTITY FULL",
+            *KEYED[1:],
+        ),
+        (
+            "UPDATE t SET id = 3 - id WHERE id < 3",
+            "UPDATE t SET id = id + 1",
+            (
+                "BEGIN; SET CONSTRAINTS ALL DEFERRED; INSERT INTO t VALUES (9, 90, 'n'); "
+                "DELETE FROM t WHERE id = 9 AND v = 'v'; COMMIT"
+            ),
+        ),
+        {},
+    ),
     "dropped_in_silence": (KEYED, ("ALTER TABLE t DROP CONSTRAINT t_pkey",), {}),
     "added_to_a_table_without_one": (
         KEYLESS,

@@ -21,6 +21,7 @@ _ROWS = (
     "UPDATE {t} SET id = id + 7000 WHERE code % 11 = {k}",
     "UPDATE {t} SET day = '-infinity' WHERE id % 13 = {k}",
     "UPDATE {t} SET big = repeat(md5('{n}'), 300) WHERE id % 5 = {k}",
+    "UPDATE {t} SET id = id + 1",
     "DELETE FROM {t} WHERE id % 17 = {k}",
 )
 _KEYS = (
@@ -29,6 +30,7 @@ _KEYS = (
     "ALTER TABLE {t} DROP CONSTRAINT IF EXISTS {t}_pkey, ADD CONSTRAINT {t}_pkey PRIMARY KEY (id)",
     "ALTER TABLE {t} DROP CONSTRAINT IF EXISTS {t}_pkey, ADD CONSTRAINT {t}_pkey PRIMARY KEY (id, code)",
     "ALTER TABLE {t} DROP CONSTRAINT IF EXISTS {t}_pkey, ADD CONSTRAINT {t}_pkey PRIMARY KEY (day, id)",
+    "ALTER TABLE {t} DROP CONSTRAINT IF EXISTS {t}_pkey, ADD CONSTRAINT {t}_pkey PRIMARY KEY (id) DEFERRABLE",
     "ALTER TABLE {t} REPLICA IDENTITY DEFAULT",
     "ALTER TABLE {t} REPLICA IDENTITY USING INDEX {t}_code",
     "ALTER TABLE {t} REPLICA IDENTITY FULL",

@@ -68,9 +68,11 @@ Notes
 * `numeric(p,s)` is compared by value: `1.10` and `1.1` are equal. A negative scale adds to the
   precision (`numeric(3,-2)` is `decimal(5,0)`).
 * `timestamptz` is an instant; `timestamp` has no time zone, in the lake too.
-* The server sends reg types (`regclass`, `regproc`, `regrole`, ...) as the name of the object that
-  they point to. When the object is renamed, rows in the lake keep the old name, and no event says
-  so. Store the oid or the name itself instead, or run `sluice resync` after the rename.
+* The server sends reg types (`regclass`, `regproc`, `regrole`, ...) and `aclitem` as the name of
+  the object that they point to. When the object is renamed, rows in the lake keep the old name, and
+  no event says so. Store the oid or the name itself instead, or run `sluice resync` after the
+  rename. A table whose rows are identified by such a column is quarantined: its rows would not be
+  found after the rename.
 * `character(n)` keeps its padding, `json` its text, `jsonb` the order and spacing that PostgreSQL
   gives it.
 * A NULL element of an array is NULL; an array without elements is an empty list, not NULL.

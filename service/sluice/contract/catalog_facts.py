@@ -12,7 +12,9 @@ class ColumnFacts:
     quoted name of the function whose text the stream sends. `generated` is `s`, `v` or empty.
     `missing` is the text that rows older than the column read as (attmissingval); None when they
     read NULL. `xmin` changes whenever the column's definition does. `selectable`: the role that
-    looks may read it.
+    looks may read it. `in_primary_key`: of one that is not deferrable; within a transaction, rows may share a
+    value of any other. `not_null`: no row has a NULL; of a table that is identified by an index, not even one from
+    before a constraint that is NOT VALID.
     """
 
     name: str
@@ -143,6 +145,7 @@ class TableFacts:
 
     @property
     def has_primary_key(self) -> bool:
+        """Whether there is one that tells rows apart at every moment."""
         return any(column.in_primary_key for column in self.columns)
 
     @property
@@ -153,6 +156,13 @@ class TableFacts:
     def published(self) -> bool:
         """Whether the publication that was asked about has the table."""
         return bool(self.memberships)
+
+    @property
+    def rows_are_found_by(self) -> tuple[ColumnFacts, ...]:
+        """The columns that identify the rows of the lake table."""
+        if self.replica_identity != "f":
+            return tuple(column for column in self.columns if column.in_identity)
+        return tuple(column for column in self.columns if column.in_primary_key) or self.sent_columns
 
     @property
     def selectable(self) -> bool:

@@ -17,6 +17,7 @@ from sluice.contract.column_rules import findings as findings_of_rules
 from sluice.contract.envelope import OP_NAMES, folded, is_reserved
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import TableSchema
+from sluice.contract.types import NAMES
 from sluice.findings import Finding
 from sluice.quoting import quote_identifier, quote_qualified
 
@@ -35,6 +36,7 @@ def conditions(
     yield from _names(facts.schema, facts.name, [column.name for column in stored])
     yield from _operations(facts, accept_missing)
     yield from _identity(facts)
+    yield from _stable_identity(facts, rules)
     yield from findings_of_rules(facts, rules, binary=binary)
     yield from _partitions(facts)
     yield from _rights(facts, selectable=all(column.selectable for column in stored))
@@ -119,19 +121,61 @@ def _identity(facts: TableFacts) -> Iterator[Finding]:
     """A mirror finds its rows by these columns. With some of them missing, different rows would be
     taken for one.
     """
-    if facts.published_columns is None or facts.replica_identity == "f":
+    if not facts.published or facts.replica_identity == "f":
         return
-    left_out = [
-        column.name for column in facts.columns if column.in_identity and column.name not in facts.published_columns
-    ]
-    if left_out:
+    sent = {column.attnum for column in facts.sent_columns}
+    unsent = ", ".join(column.name for column in facts.columns if column.in_identity and column.attnum not in sent)
+    if not unsent:
+        return
+    if facts.has_column_list:
         yield Finding(
             "critical",
             "table.identity_not_published",
             facts.qualified_name,
-            f"the publication's column list leaves out {', '.join(left_out)}, by which changed rows are found",
+            f"the publication's column list leaves out {unsent}, by which changed rows are found",
             fix_sql=f"ALTER PUBLICATION ... SET TABLE {_quoted(facts)} (...);",
             fix_setting="SET TABLE replaces the publication's whole list of tables",
+            by_hand=True,
+        )
+    else:
+        yield Finding(
+            "critical",
+            "table.identity_not_published",
+            facts.qualified_name,
+            f"the publication does not send {unsent}: changed rows are found by it, and it is generated",
+            fix_sql=f"ALTER TABLE {_quoted(facts)} REPLICA IDENTITY USING INDEX ...;",
+            fix_setting="name an index without generated columns; from PostgreSQL 18 on the publication can send "
+            "them too: publish_generated_columns = stored",
+            by_hand=True,
+        )
+
+
+def _stable_identity(facts: TableFacts, rules: RulesInForce) -> Iterator[Finding]:
+    """One row has one text for as long as it lives, and no other row has it."""
+    if not facts.published:
+        return
+    found_by = facts.rows_are_found_by
+    nullable = ", ".join(column.name for column in found_by if not column.not_null and facts.replica_identity == "i")
+    if nullable:
+        yield Finding(
+            "critical",
+            "table.identity_nullable",
+            facts.qualified_name,
+            f"changed rows are found by {nullable}, which may be NULL in several rows: its NOT NULL is not validated",
+            fix_sql=f"ALTER TABLE {_quoted(facts)} VALIDATE CONSTRAINT ...;",
+            by_hand=True,
+        )
+    names = [column for column in found_by if column.base_type_oid in NAMES and not rules.excludes(column.attnum)]
+    if names:
+        column = names[0]
+        yield Finding(
+            "critical",
+            "table.identity_by_name",
+            facts.qualified_name,
+            f"changed rows are found by {column.name} of type {column.type_name}, which is sent as the name of another "
+            "object: rows would no longer be found when that is renamed, and objects of one name would share a row",
+            fix_sql=f"ALTER TABLE {_quoted(facts)} ALTER COLUMN {quote_identifier(column.name)} TYPE oid;",
+            fix_setting="" if facts.has_primary_key else "or add a primary key",
             by_hand=True,
         )
 

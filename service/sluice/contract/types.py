@@ -43,6 +43,16 @@ _ARRAYS = "more than one dimension, a lower bound other than 1, elements that th
 
 TEXT = LakeType("string", "text")
 
+NAMES = frozenset(
+    (
+        *(24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191, 6490, 1033),
+        *(1008, 2207, 2208, 2209, 2210, 2211, 3735, 3770, 4090, 4097, 4192, 6491, 1034),
+    )
+)
+"""Types whose text is made from the names of other objects, and their arrays: regproc, regprocedure, regoper,
+regoperator, regclass, regtype, regconfig, regdictionary, regnamespace, regrole, regcollation, regdatabase, aclitem.
+"""
+
 SCALARS: dict[int, tuple[str, LakeType]] = {
     16: ("boolean", LakeType("boolean", "boolean")),
     17: ("bytea", LakeType("binary", "bytea")),

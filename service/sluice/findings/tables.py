@@ -68,8 +68,25 @@ TABLES: tuple[Kind, ...] = (
         "table.identity_not_published",
         "c",
         Step.PUBLICATION,
-        "the publication's column list leaves out columns that identify rows",
-        "add them to the list",
+        "the publication does not send columns that identify rows: its column list leaves them out, or they are "
+        "generated",
+        "add them to the list; if they are generated, identify rows by an index without them, or publish them "
+        "(PostgreSQL 18)",
+    ),
+    kind(
+        "table.identity_nullable",
+        "c",
+        Step.TABLES,
+        "a column that identifies rows may be NULL: its NOT NULL constraint is NOT VALID",
+        "correct the rows, and validate the constraint",
+    ),
+    kind(
+        "table.identity_by_name",
+        "c",
+        Step.TABLES,
+        "rows are identified by a column whose text is the name of another object (`regclass`, `regproc`, ...): it "
+        "changes when the object is renamed",
+        "identify rows by another column, or change the type to `oid`",
     ),
     kind(
         "table.filter_hides_values",

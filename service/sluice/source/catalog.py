@@ -292,11 +292,13 @@ SELECT
         'base_typmod', CASE WHEN d.oid IS NULL THEN a.atttypmod ELSE d.typmod END,
         'type_name', pg_catalog.format_type(a.atttypid, a.atttypmod),
         'output_function', pg_catalog.quote_ident(fn.nspname) || '.' || pg_catalog.quote_ident(f.proname),
-        'in_primary_key', COALESCE(a.attnum = ANY (pk.indkey[:pk.indnkeyatts - 1]), false),
+        'in_primary_key', COALESCE(pk.indimmediate AND a.attnum = ANY (pk.indkey[:pk.indnkeyatts - 1]), false),
         'in_identity', CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false
             WHEN 'i' THEN COALESCE(a.attnum = ANY (ri.indkey[:ri.indnkeyatts - 1]), false)
             ELSE COALESCE(pk.indimmediate AND a.attnum = ANY (pk.indkey[:pk.indnkeyatts - 1]), false) END,
-        'not_null', a.attnotnull, 'generated', a.attgenerated, 'has_default', a.atthasdef OR a.attidentity <> '',
+        'not_null', a.attnotnull AND NOT (c.relreplident = 'i' AND EXISTS (SELECT 1 FROM pg_catalog.pg_constraint nn
+            WHERE nn.conrelid = c.oid AND nn.contype = 'n' AND nn.conkey[1] = a.attnum AND NOT nn.convalidated)),
+        'generated', a.attgenerated, 'has_default', a.atthasdef OR a.attidentity <> '',
         'missing', CASE WHEN NOT a.atthasmissing THEN NULL
             WHEN a.attmissingval::text LIKE '{"%%%%' THEN (a.attmissingval::text::text[])[1]
             ELSE pg_catalog.substr(a.attmissingval::text, 2, pg_catalog.length(a.attmissingval::text) - 2) END,

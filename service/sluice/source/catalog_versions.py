@@ -209,6 +209,10 @@ WITH RECURSIVE %(sent)s
     SELECT i.indrelid, pg_catalog.hash_record_extended(ROW(i.indexrelid, i.xmin), 12), false
     FROM pg_catalog.pg_index i WHERE i.indisprimary OR i.indisreplident
     UNION ALL
+    SELECT k.conrelid, pg_catalog.hash_record_extended(ROW(k.oid, k.xmin), 16), false
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_constraint k ON k.conrelid = c.oid
+    WHERE c.relreplident = 'i' AND k.contype = 'n' AND NOT k.convalidated
+    UNION ALL
     SELECT i.inhrelid, pg_catalog.hash_record_extended(ROW(i.level, i.inhparent), 13), false FROM inherited i
 ), of_tables (oid, version, typed) AS (
     SELECT r.oid, pg_catalog.bit_xor(b.version), pg_catalog.bool_or(b.typed)

@@ -63,7 +63,7 @@ def _identity(facts: TableFacts) -> Iterator[Finding]:
         what, better = "it has no primary key and no other replica identity", "a primary key"
         if facts.replica_identity == "n":
             what = "it has replica identity NOTHING"
-        elif facts.has_primary_key:
+        elif facts.primary_key and not facts.has_primary_key:
             what = "its primary key is DEFERRABLE, which cannot be its replica identity"
             better = "a primary key that is not deferrable"
         yield Finding(
@@ -79,8 +79,8 @@ def _identity(facts: TableFacts) -> Iterator[Finding]:
             "warning",
             "table.no_key",
             facts.qualified_name,
-            "it has replica identity FULL and no primary key: rows are matched as a whole, which is "
-            "slow, and equal rows are distinguished by number only",
+            "it has replica identity FULL, and no primary key that is not deferrable: rows are matched as a whole, "
+            "which is slow, and equal rows are distinguished by number only",
             fix_sql=f"ALTER TABLE {_name(facts)} ADD PRIMARY KEY (...);",
             by_hand=True,
         )
