@@ -4,6 +4,7 @@ through restarts and kill -9, in foreachBatch and in a join of two streams; and 
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from sluice.operate.new_slot import recreate
 from sluice_spark.source import SluiceDataSource
 from tests.e2e import streaming_job
 from tests.e2e.mirror import FOLLOWED, Mirror
@@ -172,6 +175,39 @@ def test_all_that_is_available_is_read_also_behind_a_batch_that_failed(
     rows = _kept(spark, tmp_path)
     _assert_once(rows)
     assert _folded(rows) == _source(shop)
+
+
+@pytest.mark.parametrize("table", ["public.orders", "*"])
+def test_a_query_whose_place_the_spool_has_no_more_ends_by_name_after_an_older_copy_was_restored(
+    shop: Mirror, spark: SparkSession, tmp_path: Path, table: str
+) -> None:
+    """The numbers of the entries that were lost come again, for other changes."""
+    spark.dataSource.register(SluiceDataSource)
+    spool = Path(urlsplit(shop.options(FOLLOWED).spool_uri).path)
+
+    def read_on() -> None:
+        reader = spark.readStream.format("sluice").option("spool", spool.as_uri()).option("pipeline", "test")
+        frame = reader.option("table", table).load()
+        writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "kept"))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    shutil.copytree(spool, tmp_path / "copy")
+    _go_on(shop, 1)
+    read_on()
+    reached = shop.pipeline.state().seq
+    shutil.rmtree(spool)
+    shutil.copytree(tmp_path / "copy", spool)
+    recreate(shop.pipeline.options(), shop.store(FOLLOWED), mirrored=lambda _: True)
+    assert shop.pipeline.state().seq < reached
+    with pytest.raises(StreamingQueryException, match="an older copy of the spool was restored"):
+        read_on()
+    number = 1
+    while shop.pipeline.state().seq <= reached + 2:
+        number += 1
+        _go_on(shop, number)
+    with pytest.raises(StreamingQueryException, match="an older copy of the spool was restored"):
+        read_on()
 
 
 def test_columns_that_are_added_end_the_query_by_name_and_the_next_one_has_them(

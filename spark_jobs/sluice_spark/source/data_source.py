@@ -1,7 +1,8 @@
 """`format("sluice")`: the typed changes of one table of a pipeline, or those of all, read from its spool by Spark.
 
-Owns that a restart from Spark's checkpoint reads each change once: an offset is the number of a manifest entry, with
-what tells its manifest, table and generation from every other, and one range of entries is always planned alike.
+Owns that a restart from Spark's checkpoint reads each change once: an offset is the number and the hash of a manifest
+entry, with what tells its manifest, table and generation from every other, and one range of entries is always planned
+alike.
 """
 
 import time
@@ -95,6 +96,10 @@ def _require_whole(one: log.Subject) -> None:
         raise UsageError(f"the snapshot of {one.name} is not complete yet; a stream waits for it")
 
 
+def _place(offset: Mapping[str, Any]) -> log.Place:
+    return log.Place(offset["seq"], offset["sha256"])
+
+
 class Partition(InputPartition):
     """One segment."""
 
@@ -120,8 +125,9 @@ class Reader(DataSourceReader):
         spool, state = self._wanted.spool, log.newest(self._wanted.spool)
         one = log.subject(state, self._wanted.table)
         _require_whole(one)
-        begin = state.seq if self._wanted.from_latest else one.first_seq
-        return [Partition(part) for part in log.parts(spool.open(), one, spool, after_seq=begin, last_seq=state.seq)]
+        store, end = spool.open(), log.end_of(state)
+        begin = end if self._wanted.from_latest else log.place_at(store, one.first_seq)
+        return [Partition(part) for part in log.parts(store, one, spool, after=begin, last=end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _batches(partition, self._schema, self._wanted)
@@ -141,7 +147,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _subject(self, start: Mapping[str, Any] | None = None) -> log.Subject:
         """As it is now. Raises UnsupportedChange when `start` is a place in something else."""
-        one = log.subject(log.newest(self._wanted.spool), self._wanted.table)
+        state = log.newest(self._wanted.spool)
+        one = log.subject(state, self._wanted.table)
         if isinstance(one, log.Followed):
             one = log.Followed(one.table, self._version)
         if start is not None and start["of"] != self._of(one):
@@ -149,6 +156,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint of this query is of another manifest, table or generation than {one.name} now: the "
                 "table was read again as a whole, or another one has its name; begin again with a new checkpoint"
             )
+        if start is not None:
+            log.require_known(state, _place(start))
         return one
 
     def _of(self, one: log.Subject) -> str:
@@ -158,9 +167,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         one = self._subject()
         if self._wanted.from_latest:
             _require_whole(one)
-        seq = log.newest(self._wanted.spool).seq if self._wanted.from_latest else one.first_seq
-        self._hold(seq)
-        return {"seq": seq, "of": self._of(one)}
+        spool = self._wanted.spool
+        begin = log.end_of(log.newest(spool)) if self._wanted.from_latest else log.place_at(spool.open(), one.first_seq)
+        self._hold(begin.seq)
+        return {"seq": begin.seq, "sha256": begin.sha256, "of": self._of(one)}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         # Without it Spark runs a single batch, which may be the one that failed before.
@@ -173,7 +183,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = self._wanted.spool.open()
         if time.monotonic() - self._said_at >= SAY_SECONDS:
             self._hold(start["seq"])
-        return {**start, "seq": log.further(store, one, after_seq=start["seq"], last_seq=last, most=most)}
+        reached = log.further(store, one, after=_place(start), last_seq=last, most=most)
+        return {**start, "seq": reached.seq, "sha256": reached.sha256}
 
     def commit(self, end: dict[str, Any]) -> None:
         self._hold(end["seq"])
@@ -192,7 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         one, spool = self._subject(start), self._wanted.spool
-        found = log.parts(spool.open(), one, spool, after_seq=start["seq"], last_seq=end["seq"])
+        found = log.parts(spool.open(), one, spool, after=_place(start), last=_place(end))
         return [Partition(part) for part in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from sluice.contract.entries import Table as Stated
 from sluice.contract.table_state import State
 from sluice.errors import ServiceError, UnsupportedChange, UsageError
 from sluice.lsn import show
-from sluice.manifest.gaps import gap_at
+from sluice.manifest import entry_lookup
 from sluice.manifest.reader import load_state, objects_pruned_through, pruned_through, read_entries
 from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
@@ -70,7 +70,7 @@ class Followed:
     def obstacle(self, entry: Entry) -> str:
         """Why the stream cannot go past `entry`, empty when it can."""
         table = self.table
-        if isinstance(entry.body, Opened) and gap_at(table.gaps, entry.seq) is not None:
+        if isinstance(entry.body, Opened) and entry.body.lost is not None:
             return f"changes of {self.name} up to {show(entry.through_lsn)} were lost with the slot; {_ANEW}"
         for stated in entry.tables:
             if stated.table_id == table.table_id and (why := self._stated(stated)):
@@ -197,43 +197,83 @@ def subject(state: PipelineState, name: str) -> Subject:
     return Everything(state.tables) if name == ALL else followed(state, name)
 
 
-def further(store: ObjectStore, one: Subject, *, after_seq: int, last_seq: int, most: int) -> int:
-    """The entry up to which the stream can go on behind `after_seq`, of `last_seq` at most, and about `most` entries
-    at once. A snapshot comes as a whole. Raises ServiceError for what stands right in front of it.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Behind entry `seq`, whose bytes have the hash `sha256`, empty where that is not known. After an older copy of the
+    spool was restored, the number belongs to another entry.
     """
-    seq, whole, reached = after_seq, not one.begins_at(after_seq), after_seq
-    for entry in _entries(store, after_seq=after_seq, last_seq=last_seq):
+
+    seq: int
+    sha256: str
+
+
+def place_at(store: ObjectStore, seq: int) -> Place:
+    """Behind entry `seq`, which may be gone. Raises ManifestCorrupt, FormatTooNew, StoreError."""
+    link = entry_lookup.find(store, seq) if seq else None
+    return Place(seq, link.sha256 if link is not None else "")
+
+
+def end_of(state: PipelineState) -> Place:
+    """Behind the last entry that `state` has."""
+    return Place(state.seq, state.previous_sha256)
+
+
+def require_known(state: PipelineState, place: Place) -> None:
+    """Raises UnsupportedChange when `state` does not come to `place`, or has another entry as its last one."""
+    if state.seq < place.seq or (state.seq == place.seq and place.sha256 not in ("", state.previous_sha256)):
+        raise _restored(place)
+
+
+def further(store: ObjectStore, one: Subject, *, after: Place, last_seq: int, most: int) -> Place:
+    """How far the stream can go on behind `after`, to `last_seq` at most, and about `most` entries at once. A snapshot
+    comes as a whole. Raises ServiceError for what stands right in front of it.
+    """
+    seq, whole, reached = after.seq, not one.begins_at(after.seq), after
+    for entry, sha256 in _entries(store, after=after, last_seq=last_seq):
         if why := one.obstacle(entry):
-            if seq == after_seq:
+            if seq == after.seq:
                 raise UnsupportedChange(why)
             break
         seq = entry.seq
         whole = whole or one.is_end_of_snapshot(entry)
         if whole:
-            reached = seq
-            if seq - after_seq >= most:
+            reached = Place(seq, sha256)
+            if seq - after.seq >= most:
                 break
     return reached
 
 
-def parts(store: ObjectStore, one: Subject, spool: StorePrefix, *, after_seq: int, last_seq: int) -> list[Part]:
-    """What the entries behind `after_seq`, through `last_seq`, have of the table. Raises ServiceError."""
+def parts(store: ObjectStore, one: Subject, spool: StorePrefix, *, after: Place, last: Place) -> list[Part]:
+    """What the entries behind `after`, through `last`, have of the table. Raises ServiceError."""
     found: list[tuple[int, Part]] = []
-    for entry in _entries(store, after_seq=after_seq, last_seq=last_seq):
+    reached = after
+    for entry, sha256 in _entries(store, after=after, last_seq=last.seq):
         if why := one.obstacle(entry):
             raise UnsupportedChange(why)
         found += ((entry.seq, part) for part in one.parts(entry, spool))
+        reached = Place(entry.seq, sha256)
+    if reached != last:
+        raise _restored(last)
     first = next((seq for seq, part in found if part.segment is not None), None)
     if first is not None:
         _require_kept(store, first)
     return [part for _, part in found]
 
 
-def _entries(store: ObjectStore, *, after_seq: int, last_seq: int) -> Iterator[Entry]:
-    if last_seq > after_seq and after_seq < (floor := pruned_through(store)):
-        raise _pruned(after_seq + 1, floor)
-    for entry, _ in read_entries(store, after_seq=after_seq, limit=max(0, last_seq - after_seq)):
-        yield entry
+def _entries(store: ObjectStore, *, after: Place, last_seq: int) -> Iterator[tuple[Entry, str]]:
+    if last_seq > after.seq and after.seq < (floor := pruned_through(store)):
+        raise _pruned(after.seq + 1, floor)
+    for entry, sha256 in read_entries(store, after_seq=after.seq, limit=max(0, last_seq - after.seq)):
+        if entry.seq == after.seq + 1 and after.sha256 not in ("", entry.previous_sha256):
+            raise _restored(after)
+        yield entry, sha256
+
+
+def _restored(place: Place) -> UnsupportedChange:
+    return UnsupportedChange(
+        f"the spool does not have entry {place.seq} that this query has read: an older copy of the spool was restored; "
+        f"{_ANEW}"
+    )
 
 
 def _require_kept(store: ObjectStore, seq: int) -> None:
