@@ -149,8 +149,8 @@ def run(options: ApplyOptions, signalled: threading.Event) -> int:
         try:
             with replayed.watched(options, store):
                 _apply(applier, rotated)
-            if options.ending is not None:
-                replayed.finish(options, store, spark, stopped=signalled.is_set())
+                if options.ending is not None:
+                    replayed.finish(options, store, spark, stopped=signalled.is_set())
         finally:
             configuration.close()
             # An error ends the applier as well, and Spark may need as long to stop.

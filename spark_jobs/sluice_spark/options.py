@@ -46,7 +46,8 @@ class ApplyOptions:
     a consumer has not read for `consumer_seconds` after it said something.
     The lake tables `rebuild` (schema.table) are removed first, and made again from the spool.
     With a `last_seq` the spool belongs to another applier, and is read only: the lake gets what the manifest has
-    through that entry, of whose transactions those count that ended through `last_lsn`.
+    through that entry, of whose transactions those count that ended through `last_lsn`. It needs what lies from entry
+    `first_seq` on.
     The lease lasts `lease_seconds`, or `idle_lease_seconds` while the applier has nothing to do, where that is more;
     what may go of the spool is looked for every `prune_seconds`.
     `stop_seconds` is all that a stop may take, from the signal on. `listen` is where metrics and
@@ -97,6 +98,7 @@ class ApplyOptions:
     once: bool = False
     rebuild: tuple[str, ...] = ()
     until_lsn: int = 0
+    first_seq: int = 0
     last_seq: int = 0
     last_lsn: int = 0
     lease_seconds: float = 30.0

@@ -21,6 +21,7 @@ from sluice_spark import storage
 from sluice_spark.options import ApplyOptions
 
 _AGAIN = "give the same command again: it goes on"
+_ANEW = "remove what it made, and begin again"
 
 
 @contextmanager
@@ -29,14 +30,13 @@ def watched(options: ApplyOptions, store: ObjectStore) -> Iterator[None]:
     if options.ending is None:
         yield
         return
-    before = objects_pruned_through(store)
     try:
         yield
     except (ApplyError, ManifestCorrupt) as error:
-        if (pruned := objects_pruned_through(store)) > before:
+        if (pruned := objects_pruned_through(store)) >= options.first_seq:
             raise UsageError(
                 f"the spool was pruned through entry {pruned} while the replay needed it: {error}",
-                hint="remove what it made, and begin again with a longer spool.retention",
+                hint=f"{_ANEW} with a longer spool.retention",
             ) from error
         raise
 
@@ -49,13 +49,17 @@ def finish(options: ApplyOptions, store: ObjectStore, session: SparkSession, *, 
 
 
 def made(options: ApplyOptions, store: ObjectStore, session: SparkSession) -> dict[str, Any]:
-    """What was made. Raises ApplyError for a table that is not there as a whole."""
+    """What was made. Raises ApplyError for a table that is not there as a whole yet, UsageError for one that never
+    will be.
+    """
     log = newest_log(store).read()
     # A table that is detached there was asked for by nobody: one that came later has its name.
     known = [row for row in (log.tables.values() if log is not None else ()) if row.state is not State.DETACHED]
     rows = sorted(known, key=lambda row: row.title)
     for row in rows:
-        if row.state != State.LIVE or row.complete_through_lsn < options.last_lsn:
+        if row.state is State.STALE:
+            raise UsageError(f"{row.title} cannot be made: it is stale; {row.reason}", hint=_ANEW)
+        if row.state is not State.LIVE or row.complete_through_lsn < options.last_lsn:
             raise ApplyError(f"{row.title} was not made: it is {row.state}; {row.reason}", hint=_AGAIN)
     return {
         "schema_version": 1,

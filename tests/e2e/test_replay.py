@@ -247,6 +247,7 @@ def test_the_view_of_the_spool_writes_nothing_into_it(story: Story, tmp_path: Pa
 
 
 def test_a_spool_that_is_pruned_while_a_replay_needs_it_ends_it_by_name(story: Story, tmp_path: Path) -> None:
+    """Each time that it is given again, and also when that happened before Spark was there."""
     followed = story.mirror.options(FOLLOWED).spool_uri.removeprefix("file://")
     shutil.copytree(followed, tmp_path / "spool")
     spool = open_store((tmp_path / "spool").as_uri(), prefix="test/", options={})
@@ -267,15 +268,17 @@ def test_a_spool_that_is_pruned_while_a_replay_needs_it_ends_it_by_name(story: S
         spool_uri=(tmp_path / "spool").as_uri(),
         lake_uri=lake_uri,
         tables={**options.tables, **none},
+        first_seq=min(table.generation_seq for table in plan.tables),
         last_seq=plan.record.seq,
         last_lsn=plan.record.lsn,
     )
     store = opened(options.spool)
 
-    def pruned_meanwhile() -> None:
+    def given() -> None:
         with replayed.watched(options, store):
-            pruning.carry_out(spool, pruning.plan(spool, keep_seconds=0))
             Applier(options, store, story.spark, stop=threading.Event()).run()
 
-    with pytest.raises(UsageError, match="the spool was pruned through entry"):
-        pruned_meanwhile()
+    pruning.carry_out(spool, pruning.plan(spool, keep_seconds=0))
+    for _ in range(2):
+        with pytest.raises(UsageError, match="the spool was pruned through entry"):
+            given()

@@ -75,6 +75,7 @@ def replay(invocation: Invocation, tables: tuple[str, ...], position: str, lake_
         return
     options = wiring.replay_options(
         settings,
+        first_seq=min(table.generation_seq for table in plan.tables),
         last_seq=plan.record.seq,
         last_lsn=plan.record.lsn,
         lake_uri=lake_uri,

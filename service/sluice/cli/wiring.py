@@ -229,6 +229,7 @@ def apply_options(
 def replay_options(
     settings: Settings,
     *,
+    first_seq: int,
     last_seq: int,
     last_lsn: int,
     lake_uri: str,
@@ -236,9 +237,9 @@ def replay_options(
     log_format: str,
     log_level: str,
 ) -> str:
-    """How tables are made in another lake, in the same form: from the manifest through entry `last_seq`, of whose
-    transactions those count that ended through `last_lsn`. The lake gets none of the tables `others` (schema.table).
-    Holds secrets, as that does.
+    """How tables are made in another lake, in the same form: from the manifest's entries `first_seq` through
+    `last_seq`, of whose transactions those count that ended through `last_lsn`. The lake gets none of the tables
+    `others` (schema.table). Holds secrets, as that does.
     """
     options = json.loads(apply_options(settings, log_format=log_format, log_level=log_level, once=True))
     none: dict[str, Any] = {name: {"targets": []} for name in others}
@@ -246,6 +247,7 @@ def replay_options(
         "lake_uri": lake_uri,
         "replaces": (),
         "tables": {**options["tables"], **none},
+        "first_seq": first_seq,
         "last_seq": last_seq,
         "last_lsn": last_lsn,
         # Its files are those of the replay, and nobody removes any.
