@@ -16,8 +16,10 @@ from sluice.operate.compare.verify import Run
 from sluice.settings import load
 from sluice.source.sessions import open_query, open_replication
 from sluice.store.opening import open_store
+from tests.support.command_line import command_line
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
+from tests.support.offered import publish
 from tests.support.pgproxy import PgProxy
 from tests.support.source_setup import known
 from tests.support.sources import Database
@@ -154,6 +156,26 @@ def test_plan_and_drain_look_at_no_other_servers_catalog(two: Two, tmp_path: Pat
     two.lead_away()
     with pytest.raises(SlotLost, match="WRONG_CLUSTER"):
         plan.look(settings)
+
+
+def test_a_wait_for_now_takes_no_position_of_another_server(
+    two: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lake may be further than that server, and has nothing of what was written there."""
+    sluice = command_line(monkeypatch, capsys)
+    two.pipeline.run()
+    (tmp_path / "lake").mkdir()
+    publish(tmp_path / "lake", 1, 1 << 40, pipeline="test")
+    (tmp_path / "sluice.yaml").write_text(
+        f"version: 1\npipeline: test\nsource: {{dsn: '{two.pipeline.dsn}', slot: {two.here.slot}, publication: "
+        f"{two.here.publication}}}\nspool: {{uri: '{two.spool.as_uri()}'}}\nlake: {{uri: '{tmp_path.as_uri()}/lake'}}\n"
+    )
+    wait = ("wait", "--now", "--timeout", "30s")
+    answer = sluice(*wait, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    two.lead_away()
+    answer = sluice(*wait, cwd=tmp_path)
+    assert (answer.returncode, "WRONG_CLUSTER" in answer.stderr) == (7, True), answer.stderr
 
 
 @pytest.mark.parametrize("opener", [open_query, open_replication], ids=["query", "replication"])

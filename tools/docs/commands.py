@@ -24,7 +24,7 @@ _EXITS: dict[str, tuple[int, ...]] = {
     "blame": (6, 75),
     "query": (6, 75),
     "views": (6, 75),
-    "wait": (5, 6, 75),
+    "wait": (5, 6, 7, 75),
     "plan": (5, 6, 13, 14, 75),
     "tables add": (3, 5, 6, 75),
     "tables remove": (5, 6, 75),

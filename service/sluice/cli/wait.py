@@ -1,6 +1,7 @@
 """`wait`: until the lake can be read as of a position."""
 
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,9 @@ from sluice.cli.drain import seconds_of
 from sluice.cli.invocation import Invocation, common
 from sluice.errors import UsageError
 from sluice.settings import Settings
+
+if TYPE_CHECKING:
+    from sluice.store.base import ObjectStore
 
 
 @click.command()
@@ -43,7 +47,8 @@ def wait(
     snapshot. The endpoint of the applier answers the same question: GET
     /wait?lsn=X/Y.
 
-    Ends with 75 when the time is over, and says what was missing.
+    Ends with 75 when the time is over, and says what was missing. With --now it ends with 7 when
+    source.dsn leads to another server or database than the pipeline reads.
 
     \b
     Examples:
@@ -58,9 +63,10 @@ def wait(
     settings = invocation.settings().settings
     lake = lake_reading.lake_of(settings)
     if target is None:
-        target = deadline.within(deadline.LOOK_SECONDS, lambda: _end_of_wal(settings))
+        spool = wiring.open_spool(settings)
+        target = deadline.within(min(timeout_seconds, deadline.LOOK_SECONDS), lambda: _end_of_wal(settings, spool))
         # Where nobody writes, ingest records where it is only now and then.
-        deadline.hasten(wiring.open_spool(settings), target)
+        deadline.hasten(spool, target)
     with lake_reading.ours():
         reached = lake.wait_for(target, timeout_seconds, tables=tables)
     if json_wanted:
@@ -77,9 +83,14 @@ def wait(
         click.echo(f"the lake can be read as of {reached}")
 
 
-def _end_of_wal(settings: Settings) -> int:
+def _end_of_wal(settings: Settings, spool: "ObjectStore") -> int:
+    """Where the log of the source ends now. Raises SlotLost and SourceMoved for another server or timeline than the
+    manifest in `spool` is of: a position of its log says nothing of what the lake has.
+    """
+    from sluice.manifest.reader import load_state
     from sluice.source.catalog import Catalog
-    from sluice.source.sessions import open_query
+    from sluice.source.sessions import known, open_query
 
-    with closing(open_query(wiring.source_options(settings))) as connection:
+    source = known(wiring.source_options(settings), load_state(spool).opened)
+    with closing(open_query(source)) as connection:
         return Catalog(connection).wal_end()
