@@ -59,6 +59,8 @@ def query(invocation: Invocation, statement: str, moment: str, form: str) -> Non
     found = lake_reading.as_of(lake_reading.lake_of(settings), moment)
     with lake_reading.ours():
         answer = _answer(found, statement)
+    if form in ("json", "parquet"):
+        _require_names(answer.column_names)
     click.echo(f"as of {found.boundary}", err=True)
     _FORMS[form](invocation, answer)
 
@@ -141,10 +143,18 @@ def _refused(error: "duckdb.Error") -> NoReturn:
     ) from None
 
 
+def _require_names(columns: list[str]) -> None:
+    """Raises UsageError for two columns of one name: an object of JSON keeps the last of them."""
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"the answer has several columns called {twice}", hint="give them names of their own with AS")
+
+
 def _as_table(invocation: Invocation, answer: Any) -> None:
-    rows = answer.slice(0, SHOWN).to_pylist()
-    shown = [["" if value is None else str(value) for value in row.values()] for row in rows]
-    invocation.console().print(output.table("", answer.column_names, shown))
+    shown = answer.slice(0, SHOWN)
+    columns = [["" if value is None else str(value) for value in column.to_pylist()] for column in shown.columns]
+    rows = list(map(list, zip(*columns, strict=True)))
+    invocation.console().print(output.table("", answer.column_names, rows))
     if answer.num_rows > SHOWN:
         click.echo(
             f"{counted(answer.num_rows - SHOWN, 'more row is', 'more rows are')} not shown; -o csv has them all",

@@ -1,5 +1,8 @@
-"""Files that somebody removed from the lake: whoever reads hears which table lacks them, by whichever way."""
+"""What `sluice query` says: every column of an answer, and of files that somebody removed from the lake which table
+lacks them.
+"""
 
+import re
 from pathlib import Path
 
 import duckdb
@@ -13,8 +16,16 @@ from sluice.contract.boundary import BoundaryTable, LakeBoundary
 from sluice.errors import ManifestCorrupt
 from sluice_lake import Lake, VersionMissing
 from tests.support.command_line import Sluice
+from tests.support.offered import publish
 
 AT = time_text(1_800_000_000.0)
+
+
+def _configured(folder: Path, lake: Path) -> None:
+    (folder / "sluice.yaml").write_text(
+        f"version: 1\npipeline: shop\nsource: {{dsn: 'postgresql://nobody@127.0.0.1:1/none'}}\n"
+        f"spool: {{uri: '{(folder / 'spool').as_uri()}'}}\nlake: {{uri: '{lake.as_uri()}'}}\n"
+    )
 
 
 def _lake(folder: Path) -> Path:
@@ -47,10 +58,24 @@ def test_the_command_says_that_a_file_is_missing_and_does_not_blame_the_statemen
     tmp_path: Path, sluice: Sluice
 ) -> None:
     lake = _lake(tmp_path)
-    (tmp_path / "sluice.yaml").write_text(
-        f"version: 1\npipeline: shop\nsource: {{dsn: 'postgresql://nobody@127.0.0.1:1/none'}}\n"
-        f"spool: {{uri: '{(tmp_path / 'spool').as_uri()}'}}\nlake: {{uri: '{lake.as_uri()}'}}\n"
-    )
+    _configured(tmp_path, lake)
     answer = sluice("query", "SELECT * FROM t", cwd=tmp_path)
     assert "version 1 of the lake table public.t cannot be read" in answer.stderr, answer.stderr
     assert (answer.returncode, answer.stdout) == (ManifestCorrupt.exit_code, "")
+
+
+def test_columns_of_one_name_are_all_shown_or_refused_and_none_stands_for_another(
+    tmp_path: Path, sluice: Sluice
+) -> None:
+    (tmp_path / "lake").mkdir()
+    publish(tmp_path / "lake", 1, 10, tables=())
+    _configured(tmp_path, tmp_path / "lake")
+    statement = "SELECT 11 AS id, 22 AS balance, 33 AS id"
+    answer = sluice("query", statement, cwd=tmp_path)
+    (row,) = (line for line in answer.stdout.splitlines() if "22" in line)
+    assert re.findall(r"\d+", row) == ["11", "22", "33"]
+    assert sluice("query", statement, "-o", "csv", cwd=tmp_path).stdout.splitlines()[1:] == ["11,22,33"]
+    for form in ("json", "parquet"):
+        answer = sluice("query", statement, "-o", form, cwd=tmp_path)
+        assert (answer.returncode, "several columns called id" in answer.stderr) == (2, True), answer.stderr
+        assert "33" not in answer.stdout
