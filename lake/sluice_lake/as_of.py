@@ -133,24 +133,48 @@ class AsOf:
     def spark(self, session: Any, *, tables: Iterable[str] | None = None) -> dict[str, Any]:
         """DataFrames of each table, or of `tables`, by `schema.table`, for a SparkSession that has Delta. Each is a
         temporary view as well, of the table's own name where that names one, else `schema_table`; views of this lake
-        that were made there before are gone. The session's own settings say how it reaches the lake's store.
+        that were made there before are gone. The session's own settings say how it reaches the lake's store. Raises
+        UnknownTable when two views would have one name.
         """
         names, frames = self._names(tables), {}
         self._open_all(names)
+        views = self.spark_views([self.boundary.named(name) for name in names])
         made = _SPARK_VIEWS.setdefault(session, {})
         for view in [view for view, lake in made.items() if lake == self._lake]:
             session.catalog.dropTempView(view)
             del made[view]
-        for name in names:
-            table = self.boundary.named(name)
-            path = self.uri_of(name)
+        for view, table in views.items():
+            path = self.uri_of(table.name)
             path = path.replace("s3://", "s3a://", 1) if path.startswith("s3://") else path
             frame = session.read.format("delta").option("versionAsOf", table.version).load(path)
-            view = self.short_name(table) or f"{table.schema}_{table.table}"
             frame.createOrReplaceTempView("`" + view.replace("`", "``") + "`")
             made[view] = self._lake
-            frames[name] = frame
+            frames[table.name] = frame
         return frames
+
+    def spark_views(self, tables: Iterable[Table]) -> dict[str, Table]:
+        """`tables` by the names of their temporary views in Spark. Raises UnknownTable when Spark takes two for one."""
+        chosen = list(tables)
+        short = self.short_names(chosen)
+        return self.boundary.views(
+            ((short.get(one.name) or f"{one.schema}_{self.boundary.name_in_schema(one)}", one) for one in chosen),
+            engine="Spark",
+        )
+
+    def short_names(self, tables: Iterable[Table]) -> dict[str, str]:
+        """Their names without the schema, by `schema.table`, of those of `tables` that such a name means, also to an
+        engine that knows no case.
+        """
+        alike: dict[str, list[tuple[str, Table]]] = {}
+        for table in tables:
+            if name := self.short_name(table):
+                alike.setdefault(name.casefold(), []).append((name, table))
+        found = {}
+        for same in alike.values():
+            meant = [one for one in same if one[1].schema == "public"] or same
+            if len(meant) == 1:
+                found[meant[0][1].name] = meant[0][0]
+        return found
 
     def short_name(self, table: Table) -> str:
         """The name of `table` without its schema where that names it, else empty."""

@@ -5,7 +5,7 @@ Invariant: a statement is read whole or not at all. A newer format is refused by
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -114,6 +114,22 @@ class Boundary:
             if one == name or ((is_source or table.rpartition("/")[2] == name) and not later):
                 out[one] = state
         return out
+
+    def views(self, named: Iterable[tuple[str, Table]], *, engine: str) -> dict[str, Table]:
+        """Tables by the names of their views in `engine`, which knows no case. Raises UnknownTable when it takes the
+        views of two tables for one: the later one would take the place of the other.
+        """
+        found: dict[str, Table] = {}
+        seen: dict[str, Table] = {}
+        for view, table in named:
+            other = seen.setdefault(view.casefold(), table)
+            if other is not table:
+                raise UnknownTable(
+                    f"the views of {other.name} and {table.name} are both called {view} in {engine}",
+                    hint="ask for the tables that you need, and for one of these",
+                )
+            found[view] = table
+        return found
 
     def name_in_schema(self, table: Table) -> str:
         """The own name of `table` where no other one of its schema has it, else the one with that of its source."""

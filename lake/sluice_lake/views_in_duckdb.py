@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sluice_lake.errors import LibraryMissing, UnknownTable
+from sluice_lake.errors import LibraryMissing
 
 if TYPE_CHECKING:
     import duckdb
@@ -30,33 +30,30 @@ def register(
     as_of: "AsOf", names: Sequence[str], connection: "duckdb.DuckDBPyConnection | None", *, lake: str
 ) -> "duckdb.DuckDBPyConnection":
     """Makes the views of `names`, in the place of all that were made there of this `lake`. Raises LibraryMissing,
-    UnknownTable when two names differ by case alone.
+    UnknownTable when two views differ by case alone.
     """
     try:
         import duckdb
     except ImportError as error:
         raise LibraryMissing("DuckDB is not installed", hint="pip install 'sluice-lake[duckdb]'") from error
     tables = [as_of.boundary.named(name) for name in names]
-    seen: dict[str, str] = {}
-    for table in tables:
-        other = seen.setdefault(table.name.casefold(), table.name)
-        if other != table.name:
-            raise UnknownTable(
-                f"DuckDB takes {other} and {table.name} for one name", hint="register one of them: tables=[...]"
-            )
+    boundary, short = as_of.boundary, as_of.short_names(tables)
+    inside = {one.name: dict.fromkeys((one.table, boundary.name_in_schema(one))) for one in tables}
+    views = [(f"{one.schema}.{view}", one) for one in tables for view in inside[one.name]]
+    boundary.views(
+        [*views, *((f"main.{short[one.name]}", one) for one in tables if one.name in short)], engine="DuckDB"
+    )
     found = connection if connection is not None else duckdb.connect()
     of_lake = f"_sluice_{hashlib.sha256(lake.encode()).hexdigest()[:16]}_"
     _drop_views(found, of_lake)
-    short = {as_of.short_name(table).casefold() for table in tables}
     for table in tables:
         rows = f"{of_lake}{uuid.uuid4().hex}"
         found.register(rows, Rows(as_of, table.name))
         found.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(table.schema)}")
-        for view in dict.fromkeys((table.table, as_of.boundary.name_in_schema(table))):
+        for view in inside[table.name]:
             found.execute(f"CREATE OR REPLACE VIEW {quoted(table.schema)}.{quoted(view)} AS SELECT * FROM {rows}")
-        name = as_of.short_name(table)
-        if name and table.schema != "main" and name.casefold() in short:
-            short.discard(name.casefold())
+        name = short.get(table.name, "")
+        if name and table.schema != "main":
             found.execute(f"CREATE OR REPLACE VIEW {quoted(name)} AS SELECT * FROM {rows}")
     return found
 

@@ -58,29 +58,29 @@ def script(lake: "Lake", found: "AsOf", engine: str, names: tuple[str, ...]) -> 
     if not names:
         # A view of before would show an earlier boundary beside the others.
         lines += [line for name in sorted(boundary.left_out) for line in _refusing(boundary, name, engine)]
-    for table in chosen:
+    if engine == "spark":
+        views = found.spark_views(chosen)
+    else:
+        tick = _standard if engine == "duckdb" else _ticked
+        named = ((f"{tick(one.schema)}.{tick(boundary.name_in_schema(one))}", one) for one in chosen)
+        views = boundary.views(named, engine={"duckdb": "DuckDB", "databricks": "Databricks"}[engine])
+    for view, table in views.items():
         place = _place(found.uri_of(table.name), engine)
-        short = found.short_name(table) or f"{table.schema}_{boundary.name_in_schema(table)}"
         if engine == "duckdb":
+            rows = f"delta_scan({_text(place)}, version => {table.version})"
             lines += [
                 f"CREATE SCHEMA IF NOT EXISTS {_standard(table.schema)};",
-                (
-                    f"CREATE OR REPLACE VIEW {_standard(table.schema)}.{_standard(boundary.name_in_schema(table))} AS "
-                    f"SELECT * FROM delta_scan({_text(place)}, version => {table.version});"
-                ),
+                f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM {rows};",
             ]
         elif engine == "spark":
             lines.append(
-                f"CREATE OR REPLACE TEMPORARY VIEW {_ticked(short)} AS "
+                f"CREATE OR REPLACE TEMPORARY VIEW {_ticked(view)} AS "
                 f"SELECT * FROM delta.{_ticked(place)} VERSION AS OF {table.version};"
             )
         else:
             lines += [
                 f"CREATE SCHEMA IF NOT EXISTS {_ticked(table.schema)};",
-                (
-                    f"CREATE OR REPLACE VIEW {_ticked(table.schema)}.{_ticked(boundary.name_in_schema(table))} AS "
-                    f"SELECT * FROM delta.{_ticked(place)} VERSION AS OF {table.version};"
-                ),
+                f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM delta.{_ticked(place)} VERSION AS OF {table.version};",
             ]
     return "\n".join(dict.fromkeys(lines))
 
