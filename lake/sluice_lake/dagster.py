@@ -18,6 +18,7 @@ from sluice_lake.boundary import Boundary
 from sluice_lake.errors import LibraryMissing
 from sluice_lake.following import Following, cursor_of, described
 from sluice_lake.lake import Lake
+from sluice_lake.positions import show
 
 
 def boundary_sensor(
@@ -50,7 +51,8 @@ def boundary_sensor(
             return dagster.SkipReason(f"the lake has no {'' if every == 1 else f'{every} '}new boundaries")
         requests = [
             dagster.RunRequest(
-                run_key=f"{one.pipeline}/{one.manifest}/{one.number}",
+                # Numbers come again after an older copy of lake and spool was restored, but not at the same position.
+                run_key=f"{one.pipeline}/{one.manifest}/{one.number}/{show(one.lsn)}",
                 tags=_tags(one),
                 run_config=run_config(one) if run_config is not None else None,
             )

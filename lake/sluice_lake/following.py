@@ -1,8 +1,8 @@
 """Which boundaries are new to somebody who keeps a cursor, such as an orchestrator in its own state.
 
 Invariant: the cursor moves with what is handed out. A boundary is handed out again only to who comes back with an
-older cursor, and a later one is never withheld. A boundary that expired before it was asked for is passed by: the ones
-behind it hold all that it held.
+older cursor, and a later one is never withheld, also when an older copy of lake and spool was restored, so that numbers
+come again. A boundary that expired before it was asked for is passed by: the ones behind it hold all that it held.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from sluice_lake.boundary import Boundary
 from sluice_lake.errors import NoBoundary, UnusableArgument
 from sluice_lake.lake import Lake
-from sluice_lake.positions import show
+from sluice_lake.positions import lsn_of, show
 
 MOST_AT_ONCE = 100
 
@@ -32,7 +32,8 @@ class Following:
 
     def due(self, lake: Lake, cursor: str | None) -> list[Boundary]:
         """The boundaries that are new to who has `cursor`, which is that of the last one, oldest first: at most
-        MOST_AT_ONCE. None or an empty cursor asks for the newest one alone, to begin with. Raises LakeError.
+        MOST_AT_ONCE. None or an empty cursor asks for the newest one alone, to begin with. None are due of a lake that
+        has no boundary yet. Raises LakeError.
         """
         try:
             newest = lake.newest()
@@ -72,9 +73,13 @@ def described(boundary: Boundary) -> dict[str, Any]:
 
 
 def _number(cursor: str, newest: Boundary) -> int:
-    """The number in `cursor`; 0 when it is of another manifest, whose numbers say nothing here."""
+    """The number in `cursor`; 0 when it says nothing here: it is of another manifest, or of what came after the copy
+    of lake and spool that was restored.
+    """
     try:
         value = json.loads(cursor)
-        return int(value["number"]) if value["manifest"] == newest.manifest else 0
-    except (ValueError, TypeError, KeyError) as error:
+        number, lsn = int(value["number"]), lsn_of(value["lsn"])
+        is_known = value["manifest"] == newest.manifest and number <= newest.number and lsn <= newest.lsn
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnusableArgument("the cursor is none of this package", hint="reset it to begin anew") from error
+    return number if is_known else 0

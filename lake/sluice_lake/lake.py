@@ -47,14 +47,20 @@ class Lake:
 
     @property
     def pipeline(self) -> str:
-        """The pipeline whose boundaries are read. Raises NoBoundary when none is named and there is not one alone."""
+        """The pipeline whose boundaries are read. When none is named, raises NoBoundary while there is none, and
+        UnusableArgument when there are several.
+        """
         if not self._pipeline:
             found = self.pipelines()
-            if len(found) != 1:
+            if not found:
                 raise NoBoundary(
-                    f"the lake at {self._objects.uri} offers boundaries of "
-                    + (f"several pipelines: {', '.join(found)}" if found else "no pipeline yet"),
-                    hint="name the pipeline" if found else "an applier publishes them once a table is live",
+                    f"the lake at {self._objects.uri} offers boundaries of no pipeline yet",
+                    hint="an applier publishes them once a table is live",
+                )
+            if len(found) > 1:
+                raise UnusableArgument(
+                    f"the lake at {self._objects.uri} offers boundaries of several pipelines: {', '.join(found)}",
+                    hint="name the pipeline",
                 )
             self._pipeline = found[0]
         return self._pipeline
@@ -183,7 +189,10 @@ class Lake:
     def _newest(self) -> Boundary | None:
         """The newest one, or None. What expires between a listing and a look is looked for again."""
         for _ in range(3):
-            numbers = self._numbers(last_folder=True)
+            try:
+                numbers = self._numbers(last_folder=True)
+            except NoBoundary:
+                return None
             if not numbers:
                 return None
             found = self._read(numbers[-1])

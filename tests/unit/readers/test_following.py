@@ -70,6 +70,28 @@ def test_the_numbers_of_another_manifest_say_nothing(tmp_path: Path) -> None:
     assert _numbers(Following(every=9).due(lake, cursor)) == [2]
 
 
+@pytest.mark.parametrize("each", [False, True])
+def test_a_boundary_behind_a_restored_copy_is_due_though_its_number_was_handed_out(tmp_path: Path, each: bool) -> None:
+    lake, following = Lake(tmp_path.as_uri(), pipeline="shop"), Following(each=each)
+    for number in (1, 2, 3):
+        publish(tmp_path, number, number * 10)
+    cursor = cursor_of(lake.newest())
+    for number in (2, 3):
+        (tmp_path / stated.key("shop", number)).unlink()
+    publish(tmp_path, 2, 100)
+    (found,) = following.due(lake, cursor)
+    assert (found.number, found.lsn) == (2, 100)
+    publish(tmp_path, 3, 110)
+    assert _numbers(following.due(lake, cursor_of(found))) == [3]
+
+
+def test_a_lake_of_several_pipelines_is_no_lake_without_boundaries(tmp_path: Path) -> None:
+    for pipeline in ("billing", "shop"):
+        publish(tmp_path, 1, 10, pipeline=pipeline)
+    with pytest.raises(UnusableArgument, match="billing, shop"):
+        Following().due(Lake(tmp_path.as_uri()), None)
+
+
 @pytest.mark.parametrize("cursor", ["7", "{}", "null", "[1]", '{"manifest": "m", "number": "x"}'])
 def test_a_cursor_of_somebody_else_is_refused(tmp_path: Path, cursor: str) -> None:
     publish(tmp_path, 1, 10)

@@ -109,11 +109,21 @@ def test_a_reader_that_names_no_pipeline_is_not_given_one_of_several(tmp_path: P
     publish(tmp_path, 1, 10)
     assert Lake(str(tmp_path)).pipeline == "shop"
     publish(tmp_path, 7, 20, pipeline="billing")
-    with pytest.raises(NoBoundary, match="billing, shop"):
+    with pytest.raises(UnusableArgument, match="billing, shop"):
         Lake(str(tmp_path)).as_of()
+    with pytest.raises(UnusableArgument, match="billing, shop"):
+        Lake(str(tmp_path)).wait_for(20, timeout=0.0)
     assert Lake(str(tmp_path), pipeline="billing").as_of().boundary.number == 7
     with pytest.raises(NoBoundary, match="of pipeline other"):
         Lake(str(tmp_path), pipeline="other").as_of()
+
+
+def test_the_first_boundary_of_a_lake_is_waited_for_with_and_without_the_name_of_its_pipeline(tmp_path: Path) -> None:
+    for lake in (Lake(str(tmp_path)), Lake(str(tmp_path), pipeline="shop")):
+        with pytest.raises(WaitTimedOut, match="no boundary yet"):
+            lake.wait_for(10, timeout=0.0)
+    threading.Timer(0.2, lambda: publish(tmp_path, 1, 10)).start()
+    assert Lake(str(tmp_path)).wait_for(10, timeout=30.0).number == 1
 
 
 def test_a_boundary_that_is_damaged_or_newer_is_refused_and_never_passed_by(tmp_path: Path) -> None:
