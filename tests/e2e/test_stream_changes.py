@@ -210,6 +210,35 @@ def test_a_query_whose_place_the_spool_has_no_more_ends_by_name_after_an_older_c
         read_on()
 
 
+def test_a_query_that_began_in_a_gap_ends_by_name_when_the_slot_is_lost_again(
+    shop: Mirror, spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.dataSource.register(SluiceDataSource)
+
+    def lose() -> None:
+        shop.execute(f"SELECT pg_drop_replication_slot('{shop.database.slot}')")
+        recreate(shop.pipeline.options(), shop.store(FOLLOWED), mirrored=lambda _: True)
+
+    def read_on() -> None:
+        reader = spark.readStream.format("sluice").option("spool", shop.options(FOLLOWED).spool_uri)
+        frame = reader.option("pipeline", "test").option("table", "public.orders").option("startingPosition", "latest")
+        writer = frame.load().writeStream.format("parquet").option("path", str(tmp_path / "kept"))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    lose()
+    read_on()
+    _go_on(shop, 1)
+    read_on()
+    lose()
+    _go_on(shop, 2)
+    with pytest.raises(StreamingQueryException, match="were lost with the slot"):
+        for _ in range(2):  # up to what was lost, and no further
+            read_on()
+    found = spark.read.parquet(str(tmp_path / "kept")).where("_change_type = 'insert'")
+    assert {row["id"] for row in found.collect()} == {10, 11}
+
+
 def test_columns_that_are_added_end_the_query_by_name_and_the_next_one_has_them(
     shop: Mirror, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -151,8 +151,10 @@ def _require_names(columns: list[str]) -> None:
 
 
 def _as_table(invocation: Invocation, answer: Any) -> None:
+    from sluice.operate.answers import plain
+
     shown = answer.slice(0, SHOWN)
-    columns = [["" if value is None else str(value) for value in column.to_pylist()] for column in shown.columns]
+    columns = [["" if value is None else str(plain(value)) for value in column.to_pylist()] for column in shown.columns]
     rows = list(map(list, zip(*columns, strict=True)))
     invocation.console().print(output.table("", answer.column_names, rows))
     if answer.num_rows > SHOWN:
@@ -169,9 +171,11 @@ def _as_csv(_: Invocation, answer: Any) -> None:
 
 
 def _as_json(_: Invocation, answer: Any) -> None:
+    from sluice.operate.answers import json_text
+
     for batch in answer.to_batches():
         for row in batch.to_pylist():
-            click.echo(json.dumps(row, default=str, ensure_ascii=False))
+            click.echo(json_text(row))
 
 
 def _as_parquet(_: Invocation, answer: Any) -> None:

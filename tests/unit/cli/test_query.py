@@ -2,6 +2,8 @@
 lacks them.
 """
 
+import csv
+import json
 import re
 from pathlib import Path
 
@@ -79,3 +81,18 @@ def test_columns_of_one_name_are_all_shown_or_refused_and_none_stands_for_anothe
         answer = sluice("query", statement, "-o", form, cwd=tmp_path)
         assert (answer.returncode, "several columns called id" in answer.stderr) == (2, True), answer.stderr
         assert "33" not in answer.stdout
+
+
+def test_each_form_has_bytes_and_floats_that_programs_can_read_back(tmp_path: Path, sluice: Sluice) -> None:
+    (tmp_path / "lake").mkdir()
+    publish(tmp_path / "lake", 1, 10, tables=())
+    _configured(tmp_path, tmp_path / "lake")
+    statement = (
+        "SELECT 'NaN'::DOUBLE AS f, '\\xFF\\x00'::BLOB AS b, ['-inf'::DOUBLE] AS l, ['\\xFF'::BLOB] AS bs, 1.5 AS n"
+    )
+    said = sluice("query", statement, "-o", "json", cwd=tmp_path).stdout
+    wanted = {"f": "nan", "b": "/wA=", "l": ["-inf"], "bs": ["/w=="], "n": "1.5"}
+    assert json.loads(said, parse_constant=pytest.fail) == wanted
+    (line,) = sluice("query", statement, "-o", "csv", cwd=tmp_path).stdout.splitlines()[1:]
+    assert next(csv.reader([line])) == ["nan", "/wA=", '["-inf"]', '["/w=="]', "1.5"]
+    assert "/wA=" in sluice("query", statement, cwd=tmp_path).stdout
