@@ -99,17 +99,32 @@ def find_version(
         marker = commit.markers.get(app_id)
         if marker is None:
             continue
+        _require_in_front(state, marker)
         position = _position(spool, state, marker)
         if position <= lsn:
             return Version(candidate, position, _done(before, state, marker), newest=candidate == numbers[0])
         candidate = number - 1
     newest, marker = marker_now()
+    if marker is not None:
+        _require_in_front(state, marker)
     if marker is not None and candidate == newest and _position(spool, state, marker) <= lsn:
         return Version(newest, _position(spool, state, marker), _done(before, state, marker), newest=True)
     raise ApplyError(
         "the lake table has no version as of that position: its first rows are not there, or its log was cleaned up",
         hint="try again when `sluice tables` shows it as live",
     )
+
+
+def _require_in_front(state: TableState, marker: int) -> None:
+    """Raises ApplyError when the lake table names an entry behind the open gap, where the applier stands still: the
+    table is of a log that went on elsewhere. What closes the gap, and what follows, would be taken for applied.
+    """
+    if state.gap is not None and marker >= state.gap.seq:
+        raise ApplyError(
+            f"the lake table has entry {marker}, and the gap begins with entry {state.gap.seq}: an older copy of the "
+            "spool was restored",
+            hint=f"`sluice resync {state.source_name}` reads the table from the source again",
+        )
 
 
 def _position(spool: ObjectStore, state: TableState, marker: int) -> int:
