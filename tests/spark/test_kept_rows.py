@@ -322,6 +322,15 @@ def test_rows_that_were_deleted_long_enough_ago_go_and_no_others(
     assert [row[0] for row in _marked(pipeline)] == [1, 2, 3, 4]
 
 
+def test_rows_go_under_a_retention_that_was_made_longer(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiring, "SHORTEST_TURN_SECONDS", 0.001)
+    monkeypatch.setattr(expiring, "LONGEST_TURN_SECONDS", 0.05)
+    _begun(pipeline, {**SOFT, "soft_delete_retention": 0.01}, DIRECT)
+    pipeline.manifest.transaction([Change("d", old={"id": 3})], SCHEMA)
+    _apply(pipeline, {**SOFT, "soft_delete_retention": 1000.0})
+    assert [row[0] for row in _marked(pipeline)] == [1, 4]
+
+
 def test_the_other_kinds_of_tables_are_recognised_by_their_columns(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, {"id": 1})
     _apply(pipeline, SOFT)

@@ -30,9 +30,11 @@ def expire_now(lake: LakeTable, column: str, seconds: float) -> None:
 
 def expire(lake: LakeTable, column: str, seconds: float, *, now: float) -> None:
     """Removes the rows of `lake` whose time in `column` is more than `seconds` ago, once for each turn of time, in a
-    commit whose marker is the number of the turn. Raises UnsupportedChange, ApplyError.
+    commit whose marker is when the turn began, in microseconds: also after turns of another length it is later than
+    those before. Raises UnsupportedChange, ApplyError.
     """
-    turn = int(now / min(max(seconds / _TURNS, SHORTEST_TURN_SECONDS), LONGEST_TURN_SECONDS))
+    length = min(max(seconds / _TURNS, SHORTEST_TURN_SECONDS), LONGEST_TURN_SECONDS)
+    turn = int(now // length * length * 1_000_000)
     app_id = f"{lake.app_id}/expired"
     if (lake.marker(app_id) or 0) < turn:
         statement = expire_text(lake.expression, column, before_us=int((now - seconds) * 1_000_000))
