@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.contract.applied import AppliedTable
+from sluice.contract.lake_layout import LakeLayout
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.table_state import State
 from sluice.manifest.newest_record import newest_log
@@ -87,7 +88,16 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
     rows = story.restart(MIRROR, SOFT, HISTORY, LOG)
     assert {row.state for row in rows.values()} == {State.LIVE}
     assert story.planned(MIRROR, SOFT, HISTORY, LOG) == {}
-    assert story.planned(MIRROR, replace(SOFT, soft_delete_retention=1.0), replace(HISTORY, track=("v",)), LOG) == {}
+
+    # Other settings of the same lake tables.
+    settings = replace(HISTORY, track=("v",), layout=LakeLayout(cluster_by=("id",)))
+    planned = story.planned(MIRROR, replace(SOFT, soft_delete_retention=1.0), settings, LOG)
+    assert {name: effect for name, (effect, _) in planned.items()} == {"orders_s": "followed", "orders_h": "followed"}
+    assert "track was all columns and is v" in planned["orders_h"][1]
+    assert "OPTIMIZE clusters by id" in planned["orders_h"][1]
+    rows = story.restart(MIRROR, SOFT, settings, LOG)
+    assert {row.state for row in rows.values()} == {State.LIVE}
+    assert story.planned(MIRROR, SOFT, settings, LOG) == {}
     changes = story.ops()
 
     # Renamed: a new lake table from the spool, and the old one stays. Removed: it stays.

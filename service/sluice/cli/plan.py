@@ -83,7 +83,10 @@ def plan(
     have a change that is still in the stream; `plan` does not see such a change.
 
     It also compares the configured targets with the lake tables that the applier reported last, and
-    shows which of them would be added, continued, left behind or stale at its next start.
+    shows which of them would be added, continued, left behind or stale at its next start. For a
+    lake table that stays, it shows what changes of track, soft_delete_retention, properties,
+    cluster_by and partition_by would do, and which of them wait for a new snapshot. It does not
+    look at the lake tables themselves.
 
     With --sql it shows what one ALTER or DROP statement would do to the tables of the publication,
     and to no other table. The statement runs at the source in a transaction that is then rolled

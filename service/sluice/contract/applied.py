@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from sluice.contract import codec, keys
+from sluice.contract.lake_layout import PLAIN, LakeLayout
 from sluice.contract.reasons import Reason, sentence
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
@@ -105,6 +106,9 @@ class AppliedTable:
     `way` is how the newest changes were committed, one of WAYS (empty: no changes yet), and
     `way_reason` says why not directly. `files` is the number of data files in the lake table (-1: not
     counted).
+
+    `track`, `soft_delete_retention` and `layout` are the settings of its target that may change while the
+    lake table stays. What the lake table lacks of the layout is in `maintenance`.
     """
 
     table_id: str
@@ -130,6 +134,9 @@ class AppliedTable:
     maintenance: Maintenance = field(default_factory=Maintenance)
     target: str = ""
     """The name of the lake table, empty for that of its source table."""
+    track: tuple[str, ...] = ()
+    soft_delete_retention: float | None = None
+    layout: LakeLayout = PLAIN
 
     @property
     def title(self) -> str:

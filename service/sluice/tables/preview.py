@@ -27,7 +27,7 @@ _ASKED = "; `sluice resync` would then read it again"
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`effect` on the lake table: `followed` changes what it is called or its columns, `snapshot` reads
+    """`effect` on the lake table: `followed` changes what it is called, its columns or its settings, `snapshot` reads
     all rows, `stop` leaves it behind until somebody acts. `why` is one sentence, empty for nothing.
     """
 

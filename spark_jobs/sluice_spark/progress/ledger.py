@@ -17,7 +17,7 @@ from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
 from sluice.manifest.gaps import gap_at
 from sluice.manifest.state import reduce
-from sluice.manifest.targets import Targets, clashing
+from sluice.manifest.targets import Targets, clashing, fed
 from sluice.manifest.values import PipelineState, TableState
 from sluice_spark.applied_window import Applied
 from sluice_spark.kinds.registry import kind_of
@@ -458,6 +458,7 @@ class Ledger:
 
     def _row(self, table_id: str, progress: TableProgress) -> AppliedTable:
         state, pending = self.state.tables[table_id], progress.pending
+        target = fed(state)
         schema = state.schemas[state.schema_version]
         shown, why = state.state, state.why
         failing = False
@@ -495,5 +496,8 @@ class Ledger:
             way_reason=progress.way.reason,
             files=progress.files,
             maintenance=progress.shown_maintenance(maintained=self._options.maintains(state.source_name)),
-            target=state.target_name,
+            target=target.name,
+            track=target.track,
+            soft_delete_retention=target.soft_delete_retention,
+            layout=target.layout,
         )

@@ -5,6 +5,7 @@ compared with what happens in tests/e2e/test_target_changes.py.
 from dataclasses import replace
 
 from sluice.contract.applied import AppliedLog, AppliedTable
+from sluice.contract.lake_layout import LakeLayout
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -62,6 +63,53 @@ def test_a_lake_table_that_begins_again_is_made_in_the_kind_that_is_configured()
     assert planned(soft, table=replace(TABLE, generation=2)) == []
     assert planned(soft, row=replace(ROW, delta_version=-1)) == []
     assert planned(MIRROR, row=replace(ROW, mode="mirror of whole rows")) == []
+
+
+def test_settings_that_change_say_what_becomes_of_rows_that_are_there() -> None:
+    history, row = LakeTarget("history"), replace(ROW, mode="history")
+    ((effect, why),) = planned(replace(history, track=("a", "b")), row=row)
+    said = "track was all columns and is a, b for changes that are applied from then on; older versions stay"
+    assert (effect, why) == ("followed", f"lake table public.orders: {said}")
+    assert planned(replace(history, track=("a",)), row=replace(row, track=("a",))) == []
+    soft = LakeTarget(deletes="soft", soft_delete_retention=9.0)
+    row = replace(ROW, mode="mirror with soft deletes")
+    assert "deleted longer ago than the new soft_delete_retention are removed" in planned(soft, row=row)[0][1]
+    row = replace(row, soft_delete_retention=9.0)
+    assert planned(soft, row=row) == []
+    assert "deleted rows are kept from then on" in planned(replace(soft, soft_delete_retention=None), row=row)[0][1]
+
+
+def test_a_layout_that_changes_says_what_is_done_at_once_and_what_waits_for_somebody() -> None:
+    def said(now: LakeLayout, was: LakeLayout) -> str:
+        found = planned(replace(MIRROR, layout=now), row=replace(ROW, layout=was))
+        assert {effect for effect, _ in found} <= {"followed"}
+        return "; ".join(why.removeprefix("lake table public.orders: ") for _, why in found)
+
+    plain, made_again = LakeLayout(), "holds when the lake table is made again (`sluice rebuild public.orders`"
+    clustered, other = LakeLayout(cluster_by=("a", "b")), LakeLayout(cluster_by=("b",))
+    parted = LakeLayout(partition_by=("day",))
+    described = LakeLayout((("team", "shop"), ("delta.targetFileSize", "64m")))
+    vectors = LakeLayout((("delta.enableDeletionVectors", "false"),))
+    for layout in (plain, clustered, parted, described, vectors):
+        assert said(layout, layout) == ""
+    assert said(replace(described, properties=described.properties[::-1]), described) == ""
+    assert said(described, plain) == "properties are set: delta.targetFileSize, team"
+    assert said(plain, described).startswith("properties stay in the lake table until somebody unsets them: delta.")
+    for now, was in ((vectors, plain), (plain, vectors)):
+        assert said(now, was).startswith(f"delta.enableDeletionVectors: {made_again}")
+    for was in (plain, other):
+        assert said(clustered, was) == "OPTIMIZE clusters by a, b, and nothing is rewritten at once"
+    assert said(plain, other) == "the clustering by b stays until somebody ends it"
+    waits = "partition_by was {} and is {} from the next snapshot on: `sluice resync public.orders`"
+    assert said(parted, plain) == waits.format("no column", "day")
+    assert said(parted, other) == waits.format("no column", "day") + "; the clustering by b stays until that snapshot"
+    assert said(other, parted) == waits.format("day", "no column") + "; OPTIMIZE clusters by b, after that snapshot"
+
+
+def test_settings_of_a_lake_table_that_is_made_again_hold_with_it() -> None:
+    parted = replace(MIRROR, layout=LakeLayout(partition_by=("day",)))
+    assert planned(parted, table=replace(TABLE, generation=2)) == []
+    assert planned(parted, row=replace(ROW, delta_version=-1)) == []
 
 
 def test_tables_that_nothing_follows_are_not_planned() -> None:

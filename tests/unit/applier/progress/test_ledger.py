@@ -9,6 +9,8 @@ import pytest
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.chunks import BlockRange
 from sluice.contract.entries import Changes, Progress, Snapshot, Table
+from sluice.contract.lake_layout import LakeLayout
+from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.reasons import ReasonCode
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -62,6 +64,23 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     _applied(ledger, "16385", Window((), seq))
     again = ledger.report()["16385"]
     assert (again.reason, again.failing) == ("", False)
+
+
+def test_the_settings_of_a_target_that_may_change_are_reported_as_they_hold() -> None:
+    store = MemoryStore("settings", prefix="shop/")
+    manifest = Manifest(store)
+    manifest.table(SCHEMA)
+    manifest.snapshot([], SCHEMA)
+    layout = LakeLayout((("team", "shop"),), cluster_by=("id",))
+    history = LakeTarget("history", track=("id",), layout=layout)
+    soft = LakeTarget(name="soft", deletes="soft", soft_delete_retention=9.5)
+    tables = {SCHEMA.qualified_name: {"targets": [target.encode() for target in (history, soft)]}}
+    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", tables=tables), load_state(store))
+    ledger.begin({key: restore(state, None, place=ExaminedVersion()) for key, state in ledger.state.tables.items()})
+    written = AppliedLog(1, "i", "2026-01-01T00:00:00+00:00", ledger.report())
+    rows = {row.target: row for row in AppliedLog.decode(written.encode()).tables.values()}
+    assert (rows[""].track, rows[""].layout) == (("id",), layout)
+    assert (rows["soft"].soft_delete_retention, rows["soft"].layout) == (9.5, LakeLayout())
 
 
 def test_a_window_that_is_tried_again_says_when_and_waits_longer_each_time() -> None:
