@@ -2,11 +2,11 @@
 
     ServiceError
     ├── UsageError            exit 2   configuration or command line
-    ├── LimitReached          exit 2   the source does more at once than `limits` allow: none of it is acknowledged
+    ├── LimitReached          exit 2   the source exceeds a limit of `limits`: none of it is acknowledged
     ├── PreflightFailed       exit 3   `check` found something critical
     ├── VerificationFailed    exit 4   source and lake differ
     ├── SourceError
-    │   ├── SourceUnavailable exit 5   connection lost or refused for now: retried by the supervisor
+    │   ├── SourceUnavailable exit 5   connection lost, or refused for now: retried by the supervisor
     │   ├── SourceRefused     exit 5   authentication, rights, settings: a human must act
     │   └── SlotBusy          exit 8   another process streams from our slot
     ├── DecodeError           exit 1   the server sent bytes that are not pgoutput: stop, acknowledge nothing
@@ -20,11 +20,11 @@
     ├── FormatTooNew          exit 6   written by a newer Sluice
     ├── SlotLost              exit 7   slot missing, invalidated, recreated, ahead of us, other cluster
     ├── WriterFenced          exit 8   another writer owns the manifest
-    ├── SessionBroken                  an earlier stage of the connection failed: later work is not done and comes again
+    ├── SessionBroken                  an earlier stage failed: later stages stop, and all is sent again
     ├── Interrupted           exit 75  stopped before the position that was asked for was reached
-    ├── SourceMoved           exit 75  the source was promoted to another timeline: the process begins again by itself
+    ├── SourceMoved           exit 75  the source was promoted to another timeline: the process starts itself again
     ├── UnsupportedChange              a change that one table cannot follow: that table goes stale, nothing stops
-    ├── TablesStopped         exit 9   everything else is applied; these tables need somebody
+    ├── TablesStopped         exit 9   everything else is applied; somebody must act on these tables
     └── ApplyError            exit 75  the Spark side could not commit; replay is safe
 
 `disposition` says who acts next, and is the only thing the supervisor looks at: RETRY backs off and
@@ -67,8 +67,8 @@ class UsageError(ServiceError):
 
 
 class LimitReached(ServiceError):
-    """A limit of the configuration, named in the message. What ran into it comes again once the
-    limit is raised or the source's load is other.
+    """The source exceeded a limit of the configuration, which the message names. Nothing of it is
+    acknowledged: the server sends it again after the next start.
     """
 
     disposition = Disposition.OPERATOR

@@ -54,7 +54,7 @@ def test_critical_is_3_and_fixed_by_the_file_it_is_0_and_strict_minds_warnings(
     assert "[server.keep_size]" not in said, "the script has set it"
     assert check(pipeline, capsys, "--strict")[0] == 3, "a table without a key is a warning"
     database.execute("ALTER TABLE t ADD PRIMARY KEY (id)", "ALTER TABLE t REPLICA IDENTITY DEFAULT")
-    assert check(pipeline, capsys, "--strict", command="doctor")[0] == 0
+    assert check(pipeline, capsys, "--strict")[0] == 0
 
 
 def test_json_is_one_document_whose_fields_are_those_of_the_contract(

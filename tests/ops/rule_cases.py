@@ -357,6 +357,7 @@ LAKE = (
     *(
         fires("SluiceProblemStays", f"{code} for long", problem("_x5 1x60", code), 40, code=code)
         for code in (
+            "catalog.unexamined",
             "spool.upkeep",
             "table.path",
             "table.maintenance",

@@ -11,11 +11,10 @@ import click
 _EVERYWHERE = (0, 1, 2, 130, 141)
 _EXITS: dict[str, tuple[int, ...]] = {
     "check": (3, 7),
-    "doctor": (3, 7),
     "setup": (5, 6, 7, 75),
     "up": (5, 6, 7, 8, 75),
     "run": (5, 6, 7, 8, 75),
-    "apply": (6, 8, 75),
+    "apply": (6, 8, 9, 75),
     "fleet": (75,),
     "drain": (5, 6, 7, 75),
     "status": (7, 9, 10, 11, 12),
@@ -32,8 +31,8 @@ _EXITS: dict[str, tuple[int, ...]] = {
     "tables pause": (6, 75),
     "tables resume": (6, 75),
     "resync": (6, 75),
-    "rebuild": (6, 8, 75),
-    "replay": (6, 8, 75),
+    "rebuild": (6, 8, 9, 75),
+    "replay": (6, 8, 9, 75),
     "spool ls": (6, 75),
     "spool inspect": (6, 75),
     "spool verify": (4, 6, 75),

@@ -38,6 +38,7 @@ TICKETED = ("waiting", "quarantined", "failing", "unverified")
 """Reasons for which a table is named: those that a person has to end now, and the others."""
 
 SAID_NOWHERE_ELSE = (
+    "catalog.unexamined",
     "spool.upkeep",
     "table.path",
     "table.maintenance",
@@ -95,6 +96,7 @@ ALERTS = (
         "30m",
         "Pipeline {{ $labels.pipeline }} has the problem {{ $labels.code }} and does not recover from it",
         "Changes are still carried. `sluice status` says what is wrong and what to do. The codes: "
+        "catalog.unexamined (the catalog cannot be read, so no table becomes complete any further), "
         "spool.upkeep (the applier cannot archive or prune the spool), table.path (another table has "
         "the lake path of a table's name), table.maintenance (a lake table is not maintained), "
         "table.catalog (a lake table lacks its name in the catalog), "

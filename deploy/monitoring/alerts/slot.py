@@ -72,7 +72,7 @@ ALERTS = (
         f"({worst(one(known.SLOT_RETAINED))} > {RETAINED} and on (pipeline) {worst(one(known.SLOT_UNBOUNDED))} == 1)",
         "15m",
         "The server keeps a lot of WAL for pipeline {{ $labels.pipeline }}",
-        "More than half of max_slot_wal_keep_size is used. Or there is no limit, and only the size of "
+        "Most of max_slot_wal_keep_size is used. Or there is no limit, and only the size of "
         "the server's disk limits the WAL: when the disk is full, the database stops.",
         held="5m",
     ),

@@ -81,7 +81,6 @@ for _commands in _GROUPS.values():
     for _command in _commands:
         cli.add_command(_command)
 offer_forms(cli)
-cli.add_command(check.check, "doctor")
 
 
 def main() -> None:

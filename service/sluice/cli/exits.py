@@ -44,8 +44,8 @@ MEANINGS: dict[int, str] = {
     7: "the slot is lost or does not continue the manifest: never retry blindly; "
     "docs/operations/disasters.md says how to continue (`status` and `check` end with it too)",
     8: "another writer owns the pipeline",
-    9: "`status`: degraded, changes are received and something needs attention; `apply --once`: a table is "
-    "stale, quarantined or has a gap, and everything else is applied",
+    9: "`status`: degraded, changes are received and something needs attention; `apply --once`, `rebuild` and "
+    "`replay`: a table is stale, quarantined or has a gap, and everything else is applied",
     10: "`status`: stopped, no changes are received",
     11: "`status`: new, nothing has been received yet",
     12: "`status`: unknown, neither a process nor the server nor the store could answer",
@@ -192,14 +192,13 @@ def _errors(root: type[ServiceError]) -> list[type[ServiceError]]:
 _PAGE_HEAD = """\
 # Exit codes
 
-Scripts may depend on these codes. `run`, `up` and `apply` retry after temporary failures, so if they
-end with a code other than 0, somebody must act. In Kubernetes a `podFailurePolicy` should not retry 2,
-3 and 7.
+Scripts may depend on these codes. `run`, `up` and `apply` retry temporary failures themselves. If they
+end with 75, start them again. After 2, 3 and 7 a restart cannot help before somebody acts: in Kubernetes
+a `podFailurePolicy` should not retry these.
 
-After SIGTERM the process drains and ends with 0. It ends with 75 if `stop_timeout` was over before
-everything that had been received was published; the server sends the rest again after the next start.
-This also holds for a SIGTERM that arrives while `run` or `up` is still loading. A second SIGTERM ends
-the process at once, with 143.
+After SIGTERM, even one that arrives while `run` or `up` is still loading, the process drains and ends
+with 0. It ends with 75 if `stop_timeout` was over before everything received was published; the server
+sends the rest again after the next start. A second SIGTERM ends the process at once, with 143.
 
 The code of `status` is the state that it shows ([the states](status.md#states)), with and without
 `--json`: 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown. `check` ends with 7 when

@@ -62,6 +62,7 @@ class Planned:
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 60),
+    metavar="SECONDS",
     default=2.0,
     show_default=True,
     help="With --sql: how long the statement may run.",

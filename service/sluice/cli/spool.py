@@ -50,6 +50,7 @@ spool.add_command(collect)
     default=20,
     show_default=True,
     type=click.IntRange(1, 10_000),
+    metavar="N",
     help="How many of the newest manifest entries to list.",
 )
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")

@@ -55,6 +55,7 @@ SHORTEST_SECONDS = 60.0
     default=20,
     show_default=True,
     type=click.IntRange(0, 1_000_000),
+    metavar="N",
     help="How many differing keys to name for each table.",
 )
 @click.option(

@@ -29,8 +29,8 @@ TABLES: tuple[Kind, ...] = (
         "publication.lacks_tables",
         "ci",
         Step.PUBLICATION,
-        "the publication lacks tables that `source.tables` names (critical), or that it selects by a "
-        "pattern, or that were removed",
+        "the publication lacks tables: those that `source.tables` names (critical), those that it selects "
+        "by a pattern, or those that were removed",
         "add them to it; do nothing if this is intended",
     ),
     kind(
@@ -209,7 +209,7 @@ TABLES: tuple[Kind, ...] = (
         "table.settings_unmatched",
         "w",
         Step.ELSEWHERE,
-        "a table that is not carried has settings below `tables`, which hold for no table then",
+        "`tables` has settings for a table that is not carried, so they have no effect",
         "use the table's name as the database spells it, or remove the settings",
     ),
     kind(

@@ -113,12 +113,11 @@ KINDS: tuple[Kind, ...] = (
         "ingest",
         "w",
         "SluiceProblemStays",
-        "Changes are spooled and applied, but ingest has not been able to check the catalog: changes "
-        "that only the catalog shows may be missing. So no table is called complete any further, and "
-        "no boundary is stated.",
+        "Changes are spooled and applied, but ingest cannot examine the catalog, and changes that only the "
+        "catalog shows may be missing. So no table is called complete any further, and no boundary is stated.",
         "The log of ingest says why the reading of the catalog fails or waits. Find a session that "
         "holds a lock on a table of the catalog, or DDL that never pauses. Nothing is lost, and the "
-        "positions advance again once the catalog was checked.",
+        "positions advance again once the catalog is examined.",
     ),
     _kind(
         "ingest.error",
@@ -208,8 +207,8 @@ KINDS: tuple[Kind, ...] = (
         "applier",
         "c",
         "SluiceApplierDown",
-        "The applier has stopped reporting: it does not run, or it hangs. A running applier reports "
-        "at least every 20 s.",
+        "The applier has stopped reporting: it does not run, or it hangs. A running applier renews its "
+        "lease at least every 40 s.",
         "Start `sluice apply`; if it runs, restart it. Replay is safe.",
     ),
     _kind(
@@ -349,10 +348,10 @@ KINDS: tuple[Kind, ...] = (
         "tables",
         "w",
         "SluiceProblemStays",
-        "A lake table does not have its name in the catalog, or what the catalog says of it is old. The lake table "
-        "itself is right, and is found by its path.",
-        "The message says why, and it is tried again by itself. A name that leads to something else is never "
-        "overwritten: drop it in the catalog, or choose another `catalog.name`.",
+        "A lake table does not have its name in the catalog, or its entry there is out of date. The lake table "
+        "itself is correct, and can be read by its path.",
+        "The message says why, and Sluice retries. It never overwrites a name that leads to something else: drop "
+        "that entry in the catalog, or choose another `catalog.name`.",
     ),
     _kind(
         "publication.operations",

@@ -294,7 +294,7 @@ def _lag(facts: Facts) -> Iterator[Problem]:
 def _catalog(facts: Facts) -> Iterator[Problem]:
     since = facts.manifest.unexamined_since if facts.manifest is not None else None
     if since is not None and facts.now - since > UNEXAMINED_SECONDS and _streaming(facts):
-        message = f"the catalog could not be checked for {facts.now - since:.0f} s, so no position becomes complete"
+        message = f"the catalog could not be examined for {facts.now - since:.0f} s, so no position becomes complete"
         yield _problem("catalog.unexamined", "warning", "the catalog", message, since=since)
 
 

@@ -17,27 +17,28 @@ class CatalogSettings(Section):
 
     kind: Kind = Field(
         "none",
-        description="where each lake table is registered by name, so that engines find it without its path: hive (a "
-        "Hive metastore), glue (AWS Glue), unity (Unity Catalog), none. A catalog that fails delays no commit",
+        description="the catalog in which each lake table is registered by name, so that engines find it without its "
+        "path: hive (a Hive metastore), glue (AWS Glue), unity (Unity Catalog), none. A catalog that fails delays no "
+        "commit",
     )
     name: str = Field(
         "",
         description="the name of a lake table, as schema.table, or catalog.schema.table for unity: letters, digits, _ "
-        "and the parts that lake.path has. All letters become small, and other characters _. Left out: "
-        "{schema}.{target}, for unity {pipeline}.{schema}.{target}",
+        "and the placeholders of lake.path. Letters become lowercase, and any other character becomes _. By default "
+        "{schema}.{target}, and {pipeline}.{schema}.{target} for unity",
     )
     uri: Annotated[str, AfterValidator(catalog_address)] = Field(
         "",
-        description="where the catalog answers: thrift://HOST:9083 for hive, https://HOST for unity. glue needs none: "
-        "it is found by the region of lake.options or of the environment",
+        description="address of the catalog: thrift://HOST:9083 for hive, https://HOST for unity. glue needs none: the "
+        "region comes from lake.options or from the environment",
     )
     token: SecretStr = Field(
         SecretStr(""),
-        description="bearer token for unity. Better kept out of the file: SLUICE_CATALOG__TOKEN_FILE",
+        description="bearer token for unity. Keep it out of the file: use SLUICE_CATALOG__TOKEN_FILE",
     )
     create_schemas: bool = Field(
         default=False,
-        description="create a schema (a database of Hive or Glue) that is missing; false: name it as a problem",
+        description="create a missing schema (a database of Hive or Glue); with false, a missing schema is a problem",
     )
     timeout: Duration = Field(20.0, ge=1, le=300, description="the longest wait for one answer of the catalog")
 

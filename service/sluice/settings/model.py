@@ -383,9 +383,9 @@ class TelemetrySettings(Section):
 
     traces: Annotated[str, AfterValidator(optional_web_address)] = Field(
         "",
-        description="where an OpenTelemetry collector takes spans by OTLP over HTTP, as "
-        "`http://127.0.0.1:4318/v1/traces`: ingest and the applier then say when each entry was received, stored and "
-        "readable. Left out: no spans. Needs the extra `otel`",
+        description="address of an OpenTelemetry collector that takes OTLP over HTTP, such as "
+        "`http://127.0.0.1:4318/v1/traces`. Ingest and the applier send it spans: when each entry was received, stored "
+        "and readable. By default they send none. It needs the extra `otel`",
     )
     traces_headers: dict[str, SecretStr] = Field(
         default_factory=dict, description="headers of these requests, such as a token; values are secrets"
@@ -393,17 +393,17 @@ class TelemetrySettings(Section):
 
     lineage: Annotated[str, AfterValidator(optional_web_address)] = Field(
         "",
-        description="where OpenLineage events are taken over HTTP, as `http://127.0.0.1:5000/api/v1/lineage`: the "
-        "applier then says which tables feed which lake tables. Left out: no events",
+        description="address that takes OpenLineage events over HTTP, such as `http://127.0.0.1:5000/api/v1/lineage`. "
+        "The applier sends it which tables feed which lake tables. By default it sends nothing",
     )
     lineage_headers: dict[str, SecretStr] = Field(
         default_factory=dict, description="headers of these requests, such as a token; values are secrets"
     )
     lineage_namespace: str = Field(
-        "sluice", min_length=1, description="namespace of the job, which has the pipeline's name"
+        "sluice", min_length=1, description="namespace of the OpenLineage job, whose name is that of the pipeline"
     )
     lineage_every: Duration = Field(
-        300.0, ge=1, le=86400, description="time between two events of a run: each says everything anew"
+        300.0, ge=1, le=86400, description="time between two events of a run; each event is complete"
     )
 
     @model_validator(mode="after")

@@ -66,8 +66,8 @@ class SpoolSettings(Section):
     consumer_hold: Duration = Field(
         86400.0,
         ge=0,
-        description="how long a consumer of the spool that says nothing more (the option `consumer` of Spark's data "
-        "source) keeps what it has not read from being deleted; then it has lost its place",
+        description="how long pruning waits for a consumer (the option `consumer` of Spark's data source) that reports "
+        "nothing. After that, what it has not read may be deleted, and the consumer cannot continue",
     )
 
     @model_validator(mode="after")

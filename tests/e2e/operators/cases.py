@@ -77,8 +77,6 @@ CASES = (
     _case(NEW, "check --sql-out {folder}/missing/fix.sql", 2, says="cannot be written", forms=False, slow=True),
     _case(NEW, "check --sql-out {folder}/locked/fix.sql", 2, says="cannot be written", forms=False),
     _case(NEW, "check --object-store", slow=True),
-    _case(NEW, "doctor --strict --object-store --sql-out {folder}/doctor.sql", 0, 3, slow=True),
-    _case(NEW, "doctor", slow=True),
     _case(NEW, "status", 11, says="new"),
     _case(NEW, "status --fleet {folder}", 11, 12, says="shop", configured=False),
     _case(NEW, "status --fleet {folder}/empty", 2, says="no configuration", configured=False),

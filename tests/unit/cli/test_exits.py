@@ -113,6 +113,15 @@ def test_generated_pages_are_fresh(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8") == docs.PAGES[name](), "run: python -m tools.docs"
 
 
+def test_a_command_lists_every_exit_code_that_its_help_names() -> None:
+    sections = docs.PAGES["docs/cli.md"]().split("\n## ")[1:]
+    assert len(sections) > 30
+    for section in sections:
+        said, listed = section.rsplit("Exit codes: ", 1)
+        named = set(re.findall(r"\b[Ee]nds? with (\d+)", said))
+        assert named <= set(re.findall(r"\d+", listed)), section.splitlines()[0]
+
+
 def test_every_code_is_documented() -> None:
     page = exits.page()
     assert all(re.search(rf"^\| {code} \|", page, re.MULTILINE) for code in exits.MEANINGS)
