@@ -79,7 +79,7 @@ class Boundary:
             raise TableLeftOut(
                 f"{left} is {state}, and not part of the boundary {self}",
                 state=state,
-                hint=f"`sluice tables` says why; `sluice resync {left}` takes a stale table anew",
+                hint=f"`sluice tables` says why; `sluice resync {left}` reads a stale table again",
             )
         if len(found) == 1:
             return found[0]

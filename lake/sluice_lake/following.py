@@ -81,5 +81,5 @@ def _number(cursor: str, newest: Boundary) -> int:
         number, lsn = int(value["number"]), lsn_of(value["lsn"])
         is_known = value["manifest"] == newest.manifest and number <= newest.number and lsn <= newest.lsn
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UnusableArgument("the cursor is none of this package", hint="reset it to begin anew") from error
+        raise UnusableArgument("the cursor is none of this package", hint="reset it to start over") from error
     return number if is_known else 0

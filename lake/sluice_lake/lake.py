@@ -135,7 +135,7 @@ class Lake:
                 raise left_out or WaitTimedOut(
                     f"the lake did not come to {show(wanted)} within {timeout:g} s: it is at "
                     + (str(newest) if newest is not None else "no boundary yet"),
-                    hint="`sluice status` says what stands in the way",
+                    hint="`sluice status` says what prevents it",
                 )
             clock.sleep(max(0.0, min(pause, until - clock.monotonic())))
             if newest is None or clock.monotonic() - listed_at >= LISTED_AGAIN_SECONDS:

@@ -7,6 +7,7 @@
     ├── VerificationFailed    exit 4   source and lake differ
     ├── SourceError
     │   ├── SourceUnavailable exit 5   connection lost, or refused for now: retried by the supervisor
+    │   │   └── NoFreeConnection  exit 5   the server, the database or the role has no connection to spare
     │   ├── SourceRefused     exit 5   authentication, rights, settings: a human must act
     │   └── SlotBusy          exit 8   another process streams from our slot
     ├── DecodeError           exit 1   the server sent bytes that are not pgoutput: stop, acknowledge nothing

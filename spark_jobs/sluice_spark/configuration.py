@@ -73,7 +73,7 @@ class Configuration:
         if other:
             raise UsageError(
                 f"the targets of {', '.join(other[:3])} cannot change while a process runs",
-                hint="set them back; docs/how-to/adding-tables.md says how a table gets other lake tables",
+                hint="restore the old values; docs/how-to/adding-tables.md says how a table gets other lake tables",
             )
         if _stores(read) != _stores(self._options):
             self._rotated()

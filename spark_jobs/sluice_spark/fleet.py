@@ -222,7 +222,7 @@ class Fleet:
         if (options.spark_master, options.spark_conf) != (self._first.spark_master, self._first.spark_conf):
             raise UsageError(
                 f"apply.spark_master and apply.conf must be those of {self._first.pipeline}, whose session this is",
-                hint="give all pipelines of the fleet the same, or run this pipeline in a fleet of its own",
+                hint="give all pipelines of the fleet the same, or run this pipeline in a separate fleet",
             )
         ways = spark_session.ways_to_stores(options)
         with self._lock:
@@ -235,7 +235,7 @@ class Fleet:
                 raise UsageError(
                     f"{min(other)}, another pipeline of the fleet, reaches the same bucket with other keys or by "
                     "another endpoint",
-                    hint="give both the same options, or run this pipeline in a fleet of its own",
+                    hint="give both the same options, or run this pipeline in a separate fleet",
                 )
             spark_session.reach(self._session, ways)
             self._ways[options.pipeline] = {**self._ways.get(options.pipeline, {}), **ways}

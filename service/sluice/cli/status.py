@@ -80,7 +80,7 @@ def status(
     wiring.require(*deadline.PACKAGES)
     if folder is not None:
         if watch:
-            raise UsageError("--fleet and --watch exclude each other", hint="the page of a fleet renews itself")
+            raise UsageError("--fleet and --watch exclude each other", hint="the page of a fleet updates itself")
         return fleet_status.show(invocation, folder, json_wanted=json_wanted)
     reporter = wiring.reporter(invocation.settings().settings)
     console = invocation.console()

@@ -75,7 +75,7 @@ def named(name: str, known: Iterable[Name], *, what: str, hint: str = LISTED) ->
 
 
 def chosen(names: Iterable[str], find: Callable[[str], Name], known: Iterable[Name]) -> list[Name]:
-    """The tables that `names` mean, each once: names, for which `find` decides, and patterns as in
+    """The tables that `names` mean, without repetition: names, for which `find` decides, and patterns as in
     `source.tables`, which mean all of `known` that they match. Raises UsageError for a pattern that matches
     nothing.
     """

@@ -32,8 +32,8 @@ from sluice.telemetry.recent_errors import RecentErrors
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """`opened` is the state right after our `opened` entry. `numbers` name the objects of this
-    epoch, each once.
+    """`opened` is the state right after our `opened` entry. `numbers` gives each object of this
+    epoch a number of its own.
     """
 
     opened: PipelineState
@@ -161,7 +161,7 @@ def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = No
 
 
 def _release_prepared(log: OrderedLog) -> None:
-    """The slot no longer decodes at PREPARE: what was prepared while it did comes again, whole,
+    """The slot no longer decodes at PREPARE: the server sends what was prepared before again, as a whole,
     when it commits.
     """
     released = tuple(PreparedEnd(one.gid, one.end_lsn, "released") for one in log.stored.prepared.values())

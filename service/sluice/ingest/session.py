@@ -47,7 +47,7 @@ FOLLOWS_SECONDS = 1.0
 @dataclass(frozen=True, slots=True)
 class SessionContext:
     """What every connection of a process works with. `decoder` runs one thing at a time, in order.
-    `numbers` name the objects of this epoch, each once.
+    `numbers` gives each object of this epoch a number of its own.
     """
 
     options: IngestOptions
@@ -122,7 +122,7 @@ class Session:
 
     @property
     def last_message_at(self) -> float:
-        """Unix seconds, 0 before the first; likewise `last_feedback_at`."""
+        """Unix seconds, 0 before the first."""
         return self._stream.last_message_at
 
     @property
@@ -187,8 +187,8 @@ class Session:
         self._status.flushed_lsn = self.watermark.flushed_lsn
 
     async def drain(self) -> None:
-        """Publishes every whole transaction that was received, and acknowledges it; what waits for a look at the
-        catalog comes again. Raises what keeps it from that.
+        """Publishes every whole transaction that was received, and acknowledges it. The server sends again what waits
+        for a reading of the catalog. Raises what prevents it.
         """
         await self._idle()
         if not self._is_holding():
@@ -220,7 +220,7 @@ class Session:
     async def _take_rest(self) -> None:
         """What was received and waits in the stream for its age limit, so that a drain has it too."""
         self._stream.ask_flush()
-        with suppress(SourceError):  # the connection is gone, and what it held comes again with the next
+        with suppress(SourceError):  # the connection is lost; the server sends what it held again
             await self._take(await self._stream.next_batch())
 
     async def _take(self, batch: RawBatch) -> None:

@@ -269,8 +269,8 @@ class IngestStatus:
     retry_delay_s: float = 0.0
     last_error: str = ""
     last_message_at: float = 0.0
-    """Unix seconds, 0 before the first; likewise `last_feedback_at` and `catalog_beat`, when the
-    catalog watch last went round.
+    """Unix seconds, 0 before the first, as are `last_feedback_at` and `catalog_beat`, when the loop of the
+    catalog watch last ran.
     """
     last_feedback_at: float = 0.0
     catalog_beat: float = 0.0

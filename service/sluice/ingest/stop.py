@@ -49,7 +49,7 @@ class IngestStop:
         asyncio.get_running_loop().call_later(self._clock.left_to_finish(), self._give_up, give_up)
 
     def _give_up(self, then: Callable[[Interrupted], None]) -> None:
-        """Whatever still waits for the store or the source ends, and comes again at the next start."""
+        """Ends whatever still waits for the store or the source. The next start gets it again."""
         self.end_threads()
         then(self._out_of_time())
         asyncio.get_running_loop().call_later(GRACE_SECONDS, self._over.set)
@@ -92,6 +92,6 @@ class IngestStop:
     def _out_of_time(self) -> Interrupted:
         return Interrupted(
             f"stopped before all that was received was published: the stop may take {self._clock.seconds:.0f} s in all",
-            hint="nothing is lost: what was not acknowledged comes again at the next start; stop_timeout "
+            hint="nothing is lost: the server sends what was not acknowledged again after the next start; stop_timeout "
             "says how long a stop may take",
         )

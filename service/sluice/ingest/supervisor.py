@@ -157,7 +157,7 @@ class Ingest:
             if bounded and not done:
                 raise Interrupted(
                     "stopped before everything that was asked for was in the spool",
-                    hint="run it again: it goes on from where it is",
+                    hint="run it again: it continues where it stopped",
                 )
             if until_caught_up:
                 self._require_snapshots()
@@ -234,7 +234,7 @@ class Ingest:
             raise SourceMoved(
                 f"the source was promoted from timeline {opened.timeline} to {start.server.timeline}, and has all "
                 "that the manifest has",
-                hint="start it again: it goes on there",
+                hint="start it again: it continues there",
             )
         return start
 

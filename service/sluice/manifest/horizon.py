@@ -105,12 +105,11 @@ def _last(store: ObjectStore, folder: str) -> str | None:
 def _checked(store: ObjectStore, last: str, key_of: Callable[[int], str]) -> Horizon:
     found = Horizon.decode(store.get(last))
     if last != key_of(found.through_seq):
-        raise ManifestCorrupt(f"{last} speaks of entry {found.through_seq}")
+        raise ManifestCorrupt(f"{last} names entry {found.through_seq}")
     link = entry_lookup.find(store, found.through_seq)
     if link is None or link.sha256 != found.entry_sha256:
         raise ManifestCorrupt(
-            f"{last} stands on a manifest entry {found.through_seq} that is missing or another one",
-            hint="it excuses no missing object of this manifest; was one of the two restored from a "
-            "backup without the other?",
+            f"{last} refers to manifest entry {found.through_seq}, which is missing or has other content",
+            hint="so it explains no missing object; was one of the two restored from a backup without the other?",
         )
     return found

@@ -1,13 +1,14 @@
 """One order for what all producers append: the stream, looks at the catalog, snapshots, requests.
 
 A change is decided against `state`, which has what is decided and not stored yet, and is stored by one
-thread. So nobody who decides waits for the object store, and two decisions never meet in another order
-than they were made in.
+thread. So no decision waits for the object store, and decisions are stored in the order in which they
+were made.
 
 Invariant: `state` is always what `manifest.state` makes of the stored entries and of what waits, in order. What
 the stream decides waits in `held` for the entry that has its rows, so that either both are stored or
 neither is; a table with such a change takes no other one before that. When a connection ends, what it held
-is dropped with its rows, and comes again with them. After an entry could not be stored nothing more is.
+is dropped with its rows, and the server sends both again. After an entry could not be stored, no later
+one is.
 """
 
 import threading

@@ -213,7 +213,7 @@ def _missing(store: ObjectStore, seq: int) -> ManifestCorrupt:
     if seq <= (floor := horizon.floor_seq(store)):
         return ManifestCorrupt(
             f"manifest entry {seq} was pruned, with those through entry {floor}",
-            hint="all that they held had been applied; a longer spool.retention keeps more",
+            hint="all of it had been applied; a longer spool.retention keeps more",
         )
     return ManifestCorrupt(
         f"manifest entry {seq} is missing, though entry {later_entry(store, seq)} exists",

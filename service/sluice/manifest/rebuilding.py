@@ -68,7 +68,7 @@ def _require_beginning(table: TableState, *, floor: int) -> None:
     if not table.is_applied:
         raise UsageError(f"{name} is {table.state}, and its changes are not applied now", hint=hint)
     if not table.schemas:
-        raise UsageError(f"{name} has no snapshot yet", hint="the applier will make its lake table by itself")
+        raise UsageError(f"{name} has no snapshot yet", hint="the applier creates its lake table without being asked")
     if table.generation_seq <= floor:
         raise UsageError(
             f"the snapshot of {name} began with entry {table.generation_seq}, and the spool begins after entry {floor}",

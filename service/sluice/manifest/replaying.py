@@ -58,13 +58,13 @@ def find(store: ObjectStore, to: Moment) -> Found:
     if last.seq == begin.seq and (not begin.seq or not isinstance(wanted, int) or begin.through_lsn > wanted):
         first_lsn = begin.through_lsn if passed is None or begin.seq else passed.through_lsn
         raise UsageError(
-            f"the spool begins at {show(first_lsn)}, behind the position that was asked for",
-            hint="what came before was applied and pruned; spool.retention says how long it stays",
+            f"the spool begins at {show(first_lsn)}, after the position that was asked for",
+            hint="earlier changes were applied and pruned; spool.retention says how long they stay",
         )
     if passed is None and last.through_lsn != wanted:
         raise UsageError(
-            f"the spool ends at {show(last.through_lsn)}, and has nothing behind the position that was asked for",
-            hint=f"it is not certain yet what else belongs to it; {_LATEST}",
+            f"the spool ends at {show(last.through_lsn)}, and has nothing after the position that was asked for",
+            hint=f"changes before that position may still arrive; {_LATEST}",
         )
     if found.examined_lsn < found.lsn:
         _look_on(found, passed, entries)
@@ -89,7 +89,7 @@ def choose(found: Found, names: Iterable[str]) -> tuple[Ending, PipelineState, l
     said = "; ".join(f"{name} {why}" for name, why in refused.items()) or "a table, for the pipeline has none there"
     raise UsageError(
         f"as of {show(found.lsn)}, the spool cannot make {said}",
-        hint="nothing was written; choose another position, or name the tables that are to be made",
+        hint="nothing was written; choose another position, or name the tables to create",
     )
 
 
@@ -134,7 +134,7 @@ def _through(
             raise UsageError(
                 f"changes between {show(entry.from_lsn)} and {show(entry.through_lsn)} were lost with the slot, and "
                 "the position that was asked for lies between them",
-                hint="choose one of the two, or one outside of them",
+                hint="choose one of the two, or a position outside of them",
             )
         if count:
             assert isinstance(entry.body, Changes)
@@ -180,7 +180,7 @@ def _look_on(found: Found, passed: Entry | None, entries: Iterator[tuple[Entry, 
             if changes and (entry.seq > ending.seq or table.lsn > ending.lsn):
                 found.doubts[table.table_id] = f"entry {entry.seq} changes it, and nothing says that this came later"
     raise UsageError(
-        f"the catalog was looked at through {show(examined_lsn)} only, so that it is not certain what the tables "
+        f"the catalog was examined only through {show(examined_lsn)}, so it is not certain what the tables "
         f"held at {show(ending.lsn)}",
-        hint=f"ask again when ingest has run on; {_LATEST}",
+        hint=f"retry when ingest has received more; {_LATEST}",
     )

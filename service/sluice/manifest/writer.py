@@ -106,7 +106,7 @@ class ManifestLog:
         if state.seq == 0 and (archived := next(store.list(keys.ARCHIVES), None)):
             raise ManifestCorrupt(
                 f"{archived} is there, and the manifest that it belongs to is not",
-                hint="restore manifest/, or remove archive/ as well to begin anew",
+                hint="restore manifest/, or remove archive/ as well to start over",
             )
         # Without the nonce two writers that start alike at the same moment would each take the
         # other's entry for its own.
@@ -140,7 +140,7 @@ class ManifestLog:
                 if self._state.seq == state.seq:
                     raise WriterFenced(
                         f"manifest entry {state.seq + 1} is another writer's, which owns the pipeline now",
-                        hint="let one process at a time run this pipeline; this one must not go on",
+                        hint="run this pipeline in one process at a time, and do not restart this one",
                     )
 
     def examined(self, lsn: int) -> None:
@@ -236,7 +236,7 @@ class ManifestLog:
         if later is not None:
             raise WriterFenced(
                 f"manifest entry {later} was written by another writer, which owns the pipeline now",
-                hint="let one process at a time run this pipeline; this one must not go on",
+                hint="run this pipeline in one process at a time, and do not restart this one",
             )
 
     def _store_entry(self, seq: int, encoded: bytes) -> None:
@@ -268,7 +268,7 @@ class ManifestLog:
             if self._store.get(key) != encoded:
                 raise WriterFenced(
                     f"{key} in {self._store.describe()} was written by another writer, which owns the pipeline now",
-                    hint="let one process at a time run this pipeline; this one must not go on",
+                    hint="run this pipeline in one process at a time, and do not restart this one",
                 ) from error
 
     def _write_checkpoint(self, state: PipelineState) -> None:

@@ -99,7 +99,7 @@ def drain(
         if clock() >= deadline:
             raise Interrupted(
                 f"the position was not reached within {timeout_s:,.0f} s; {words}",
-                hint="run it again: it changes nothing; `sluice status` says what it waits for",
+                hint="run it again, which changes nothing; `sluice status` says what it waits for",
             )
         sleep(_PAUSE_SECONDS)
 

@@ -103,6 +103,6 @@ def _run(connection: psycopg.Connection[tuple[Any, ...]], statement: str, second
     if state == "57014":
         raise SourceRefused(
             f"the statement took longer than {seconds:g} s, and was cancelled: it reads or writes all rows",
-            hint="try it on a copy of the table; --seconds allows more time, and locks the table for that time",
+            hint="try it on a copy of the table; --seconds allows more time, and keeps the table locked for that time",
         )
     raise_result(result, doing="trying a statement out")

@@ -97,15 +97,13 @@ def _begun(lake: ObjectStore, record: Replay) -> Replay | None:
         there = next(iter(lake.list("")), None)
         if there is None:
             return None
-        raise UsageError(
-            f"the lake is not empty: {there} is there", hint="a replay needs an address at which there is nothing"
-        ) from None
+        raise UsageError(f"the lake is not empty: {there} is there", hint="a replay needs an empty address") from None
     if _what(found) == _what(record):
         return found
     raise UsageError(
         f"the lake holds another replay, of {counted(len(found.tables), 'table')} of {found.pipeline} "
         f"as of {show(found.lsn)}",
-        hint="the same position, tables and targets go on with it; another replay needs another address",
+        hint="run the same replay again to continue it; another replay needs another address",
     )
 
 
@@ -125,7 +123,7 @@ def require_apart(lake_uri: str, others: Mapping[str, str]) -> None:
         if own[: len(other)] == other or other[: len(own)] == own:
             raise UsageError(
                 f"{lake_uri} is where {what} is, or lies inside of it, or around it",
-                hint="a replay needs an address of its own",
+                hint="a replay needs a separate address",
             )
 
 

@@ -109,7 +109,7 @@ def _fence_flaw(store: ObjectStore, seq: int, sha256: str) -> list[Flaw]:
         same = digest(store.get(key)) == sha256
     except ObjectMissing:
         same = False
-    what = "is not there as the manifest has it: an older writer that is still paused could continue to write"
+    what = "is missing or has other content: an older writer that is still paused could continue to write"
     return [] if same else [Flaw(seq, key, what)]
 
 

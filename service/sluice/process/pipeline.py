@@ -279,7 +279,7 @@ class Process:
         if other:
             raise UsageError(
                 f"the targets of {', '.join(sorted(other)[:3])} cannot change while a process runs",
-                hint="set them back; docs/how-to/adding-tables.md says how a table gets other lake tables",
+                hint="restore the old values; docs/how-to/adding-tables.md says how a table gets other lake tables",
             )
         assert self._loop is not None
         self._targets_of = reread.targets_of

@@ -73,8 +73,8 @@ class RowColumns:
 
     `op` is I, U or D. `old_kind` is 0 for a row without an old tuple, K for one with the identity
     columns (its other fields are n: not sent, not NULL), O for one with every column. `new` has one
-    vector per column, with kind n throughout in the rows that are Deletes; `old` likewise, with
-    kind n in the rows that have no old tuple, or None when no row has one.
+    vector per column, with kind n in every Delete. `old` also has one vector per column, with
+    kind n in the rows that have no old tuple; it is None when no row has one.
     """
 
     table: FrameTable

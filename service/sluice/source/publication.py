@@ -79,9 +79,8 @@ def require_publication(conn: Connection, name: str) -> None:
     if not _exists(conn, name):
         raise SourceRefused(
             f"publication {name} does not exist any more: the server does not send its changes",
-            hint="create it again as it was and start: what was written in between is not sent any more, "
-            "so that its tables turn stale, by name, and "
-            "`sluice resync` takes a new snapshot of each",
+            hint="create it again as it was, and start: the server no longer sends what was written in between, "
+            "so its tables turn stale, and `sluice resync` takes a new snapshot of each",
         )
 
 

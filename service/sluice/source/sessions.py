@@ -454,10 +454,10 @@ def source_error(
     if phase in ("start", "stream") and sqlstate == "58P01":
         return SlotLost(
             f"WAL_REMOVED: a file that decoding needs is gone from the server: {message[:300]}",
-            hint="without it the changes since then cannot be had: `sluice slot drop`, then `sluice slot recreate`",
+            hint="the changes since then are lost: run `sluice slot drop`, then `sluice slot recreate`",
         )
     if sqlstate == "53400":
-        return NoFreeSlot(text, hint="raise max_replication_slots or max_wal_senders, or drop slots nobody uses")
+        return NoFreeSlot(text, hint="raise max_replication_slots or max_wal_senders, or drop slots that nobody uses")
     if phase == "stream" and sqlstate in ("22021", "22P05"):
         unsendable = UnsendableRow(text, hint=_HINTS[sqlstate])
         unsendable.at_lsn = lsn.parse(found[1]) if found else 0

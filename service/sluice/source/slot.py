@@ -119,7 +119,7 @@ def drop_slot(source: KnownSource) -> None:
 
 
 def advance_slot(source: KnownSource, to_lsn: int) -> int:
-    """Moves the slot forward, likewise, and returns where it is then. What it passes is gone."""
+    """Moves the slot forward and returns its new position. The server no longer sends what the slot has passed."""
     with closing(open_query(source)) as conn, translated("advancing the replication slot", slot=source.slot):
         row = conn.execute(
             "SELECT end_lsn::text FROM pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)",

@@ -143,4 +143,4 @@ def arrange(lake: LakeTable, layout: LakeLayout) -> None:
     for name in sorted(layout.without):
         if _FEATURES[name] in found["tableFeatures"]:
             what = f"the lake table has {_FEATURES[name]}, and keeps it while it is there: {name} does not hold"
-            raise ApplyError(what, hint="`sluice rebuild` makes it anew from the spool, or name another target")
+            raise ApplyError(what, hint="create it again with `sluice rebuild`, or give the target another name")

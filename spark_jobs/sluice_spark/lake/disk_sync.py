@@ -106,7 +106,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
     except OSError as error:
         raise ApplyError(
             f"a file of the lake table could not be opened to sync it: {error.strerror}",
-            hint="check the lake's directory and its rights",
+            hint="check the lake's directory and its permissions",
         ) from None
     try:
         yield descriptor

@@ -426,7 +426,7 @@ class LakeTable:
         if self.place.marker != self._based_on:
             raise CommitConflict(
                 f"a commit of this pipeline that left {shown(self.place.marker)} came first",
-                hint="what the lake does not have yet is applied next",
+                hint="the applier then applies what the lake does not have yet",
             )
 
     def _advance_to_own(self, made: int, app_id: str, marker: int) -> bool:

@@ -152,13 +152,13 @@ class Turns:
             kept.pop(key, None)
 
     def put_off(self, key: Key, *, seconds: float, now: float) -> None:
-        """Something came first, after `seconds`: the turn comes again, and windows wait longer for it."""
+        """The turn gave way after `seconds`. It is due again later, and windows then wait longer for it."""
         self._ended(key, seconds, now)
         self._not_before[key] = now + FIRST_WAIT_SECONDS
         self._patience[key] = min(2 * self._patience.get(key, PATIENCE_SECONDS), LONGEST_PATIENCE_SECONDS)
 
     def failed(self, key: Key, *, seconds: float, now: float) -> int:
-        """The turn failed after `seconds`: it comes again after a pause that grows. How often in a row."""
+        """The turn failed after `seconds`. It is due again after a pause that grows. Returns the failures in a row."""
         self._ended(key, seconds, now)
         self._failures[key] = self._failures.get(key, 0) + 1
         self._not_before[key] = now + min(

@@ -150,7 +150,7 @@ class Upkeep:
                 through_seq=plan.through_seq,
                 objects=len(plan.objects),
                 bytes=plan.bytes,
-                hint="a lake table that is lost afterwards is read from the source again; set it back to keep them",
+                hint="restore the old value to keep them: without them a lost lake table is read from the source again",
             )
             self._after, self._prune_at = after, time.monotonic() + self._prune_seconds
             return False

@@ -150,7 +150,7 @@ class PendingChanges:
         gap: Gap | None = None,
         schemas: Mapping[int, TableSchema] = NO_SCHEMAS,
     ) -> None:
-        """Notes the changes that `entry` holds for the table. Entries come in order, each once; the
+        """Notes the changes that `entry` holds for the table. Entries come in order and without repetition; the
         one before went through `through_lsn`. `gap` is the table's that begins with this entry, and `schemas`
         are all its schema versions.
 

@@ -64,7 +64,7 @@ def wait_for(store: ObjectStore, key: str, *, lsn: int, seconds: float) -> tuple
         if time.monotonic() > deadline:
             raise WaitedOut(
                 f"the source was read as of {show(lsn)}; in {seconds:g}s ingest has come to {show(state.through_lsn)}",
-                hint="is ingest running? `sluice status` says why it does not go on",
+                hint="is ingest running? `sluice status` says why it does not continue",
             )
         time.sleep(POLL_SECONDS)
         state = load_state(store)

@@ -130,7 +130,7 @@ class SnapshotSegments:
     def _require_going_on(self, schema: TableSchema) -> None:
         if self._stop.is_set():
             raise SourceUnavailable(
-                f"the snapshot of {schema.qualified_name} was stopped", hint="it goes on at the next start"
+                f"the snapshot of {schema.qualified_name} was stopped", hint="it continues after the next start"
             )
 
     def _store(self, schema: TableSchema, file: SegmentFile) -> "Future[Segment]":

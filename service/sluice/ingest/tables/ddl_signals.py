@@ -143,11 +143,11 @@ class DdlSignals:
     def begin(self, start_lsn: int, *, sent: bool) -> None:
         """A connection begins at `start_lsn`; with `sent` the server sends messages."""
         with self._lock:
-            self._decoded_lsn = start_lsn  # what an earlier connection read behind that comes again
+            self._decoded_lsn = start_lsn  # the server sends again what is after it
             if not sent:
                 self._sent_since = None
             elif self._sent_since is None:
-                # What an earlier connection read without them comes again from here on.
+                # The server sends again what an earlier connection read without them.
                 self._sent_since = self._decoded_lsn = start_lsn
 
     def decoded(self, through_lsn: int, signals: Iterable[Signal]) -> None:
@@ -169,7 +169,7 @@ class DdlSignals:
     @property
     def holding(self) -> bool:
         """Whether nothing more is to be published for now: a signal whose look is still due would be forgotten with
-        this process, and comes again with what is not published.
+        this process; the server sends it again with what is not published.
         """
         with self._lock:
             return bool(self._unjudged) and time.monotonic() - self._unjudged_since < HOLD_SECONDS

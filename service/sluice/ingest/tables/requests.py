@@ -275,7 +275,7 @@ class Requests:
         elif (state := self._tables.states().get(str(facts.oid))) is not None and state.state == State.QUARANTINED:
             raise UsageError(
                 f"table {name} cannot be carried: {state.reason}",
-                hint="fix that; Sluice then reads the table by itself",
+                hint="fix that; Sluice then reads the table without being asked",
             )
 
     def _refuse(self, key: str, action: str, name: str, error: ServiceError) -> None:

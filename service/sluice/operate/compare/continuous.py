@@ -1,7 +1,7 @@
-"""Compares one table after the other, each once in an interval, for as long as it runs.
+"""Compares the tables one after the other, and each table once per interval, until it is stopped.
 
-Invariant: nothing that happens to one table or one comparison ends it: what fails is said, and tried
-again later. What was never found equal is never called verified.
+Invariant: nothing that happens to one table or one comparison ends it: a failure is reported, and the
+comparison is tried again later. A table that was never found equal is never called verified.
 """
 
 import time

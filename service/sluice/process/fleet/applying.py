@@ -65,7 +65,7 @@ class _Applying:
         if self._applier.last_code in (Interrupted.exit_code, 128 + signal.SIGKILL):
             raise Interrupted(
                 "the applier could not finish in its time",
-                hint="nothing is lost: the next applier goes on after the last commit of each table",
+                hint="nothing is lost: the next applier continues after the last commit of each table",
             )
         return self._code
 

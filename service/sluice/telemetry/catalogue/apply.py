@@ -15,7 +15,7 @@ APPLY_RUNNING = Gauge(
 APPLY_RESTARTS = Counter("sluice_apply_process_restarts_total", "How many times `up` restarted its applier.", _RECORDS)
 APPLY_LAST_RECORD = Gauge(
     "sluice_apply_last_record_timestamp_seconds",
-    "When the applier last wrote a record of its progress, or its lease last said that it works: at least every 40 s.",
+    "When the applier last wrote a record of its progress or renewed its lease, which it does at least every 40 s.",
     _RECORDS,
 )
 APPLY_PENDING = Gauge(
@@ -70,7 +70,7 @@ APPLY_RUNS = Counter(
 APPLY_DURATION = Histogram(
     "sluice_apply_duration_seconds",
     "Time of a successful window: look checks what others committed, read fetches and checks its "
-    "segments, schema alters the table, merge folds and commits, join replaces small files by one "
+    "segments, schema alters the table, merge folds and commits, join replaces small files with one "
     "file, "
     "expire removes rows that were deleted long enough ago, total is all of it. Parts of merge: find "
     "searches the rows that a direct commit replaces, write makes and stores its files, commit is the "
@@ -126,8 +126,8 @@ _TURNS = ("tidy", "vacuum", CHECKPOINT)
 MAINTENANCE_TURNS = Counter(
     "sluice_apply_maintenance_turns_total",
     "Turns in which a lake table was maintained (tidy: its files were counted and, where it was worth it, put in "
-    "order; vacuum: files that no version needs were removed; checkpoint: one was written beside its windows, and its "
-    "log cleaned), by outcome: done, failed (shown for the table, tried again later), interrupted "
+    "order; vacuum: files that no version needs were removed; checkpoint: one was written in parallel with "
+    "windows, and the log was cleaned), by outcome: done, failed (shown for the table, tried again later), interrupted "
     "(postponed because of windows, a stop or another writer).",
     _APPLY,
     {"turn": _TURNS, "outcome": ("done", "failed", "interrupted")},
@@ -151,8 +151,7 @@ CHECKPOINT_LAG = Gauge(
 )
 CATALOG_NAMES = Gauge(
     "sluice_apply_catalog_tables",
-    "Lake tables whose name in the catalog is registered, and those whose name is not as it should be. Only with a "
-    "catalog.",
+    "Lake tables that are registered in the catalog by name, and those for which that fails. Only with a catalog.",
     _APPLY,
     {"state": ("registered", "failing")},
     APPLY,

@@ -14,7 +14,7 @@ FLEET_RUNNING = Gauge(
 )
 FLEET_RESTARTS = Counter(
     "sluice_fleet_restarts_total",
-    "How often the process was started again. That of the applier is one for all pipelines.",
+    "How many times the process was restarted. The pipelines share one applier, so they have the same number for it.",
     _FLEET,
     {"part": PARTS},
     FLEET,
