@@ -230,7 +230,7 @@ class Fleet:
             if options.pipeline in other or not other.keys() <= self.pipelines.keys():
                 # Its own of before, or those of a pipeline that has left. Whoever is in the way still is found again.
                 self.begin_again()
-                raise ApplyError("Spark begins again, with the keys and endpoints of now")
+                raise ApplyError("Spark restarts with the present keys and endpoints")
             if other:
                 raise UsageError(
                     f"{min(other)}, another pipeline of the fleet, reaches the same bucket with other keys or by "

@@ -340,7 +340,7 @@ def test_a_checkpoint_that_contradicts_the_chain_is_corrupt(store: ObjectStore) 
     log = filled_log(store, 5)
     checkpoint.write(store, log.state)
     overwrite(store, 5)
-    with pytest.raises(ManifestCorrupt, match="entry 5 is not the one its checkpoint stands on"):
+    with pytest.raises(ManifestCorrupt, match="entry 5 is not the one that its checkpoint refers to"):
         load_state(store)
     store.delete(keys.manifest_entry(5))
     with pytest.raises(ManifestCorrupt, match="entry 5 is missing"):

@@ -95,7 +95,7 @@ def remove(invocation: Invocation, names: tuple[str, ...], applied: bool) -> Non
 
     def settled(proposal: "Proposal") -> None:
         if proposal.settings:
-            raise UsageError("no statement takes out everything", hint="; ".join(proposal.settings))
+            raise UsageError("no single statement removes all of these tables", hint="; ".join(proposal.settings))
 
     _propose(
         invocation,

@@ -90,7 +90,7 @@ class Sealing:
 
     def _write(self, line: bytes) -> None:
         if b"\n" in line:
-            raise ManifestCorrupt("a manifest entry has a line break, which none that Sluice writes has")
+            raise ManifestCorrupt("a manifest entry has a line break, which Sluice never writes")
         self._file.write(line + b"\n")
 
 
@@ -110,7 +110,7 @@ class Archive:
             or not 0 < head.first_seq <= head.last_seq
             or len(head.entry_sha256) != head.last_seq - head.first_seq + 1
         ):
-            raise ManifestCorrupt(f"{key} speaks of entries {head.first_seq} to {head.last_seq}", hint=_HINT)
+            raise ManifestCorrupt(f"{key} names entries {head.first_seq} to {head.last_seq}", hint=_HINT)
 
     def state(self) -> dict[str, Any]:
         """The pipeline's state before the first entry. Raises ManifestCorrupt."""

@@ -47,10 +47,10 @@ def newest(store: ObjectStore, *, wanted: Callable[[PipelineState], bool] = lamb
             break
         if found is None:
             hint = "was it deleted by a lifecycle rule? restore it"
-            raise ManifestCorrupt(f"manifest entry {state.seq} is missing, though a checkpoint stands on it", hint=hint)
+            raise ManifestCorrupt(f"manifest entry {state.seq} is missing, though a checkpoint refers to it", hint=hint)
         if found.sha256 != state.previous_sha256:
             raise ManifestCorrupt(
-                f"manifest entry {state.seq} is not the one its checkpoint stands on: one of the two "
+                f"manifest entry {state.seq} is not the one that its checkpoint refers to: one of the two "
                 "was replaced or damaged"
             )
         return state

@@ -63,7 +63,7 @@ def read_backwards(store: ObjectStore, *, after_seq: int, before_seq: int) -> It
         entries = [entry for entry, _ in read_entries(store, after_seq=first - 1, limit=last - first + 1)]
         if len(entries) != last - first + 1:
             missing = first + len(entries)
-            raise ManifestCorrupt(f"manifest entry {missing} is missing, though the manifest goes on to {before_seq}")
+            raise ManifestCorrupt(f"manifest entry {missing} is missing, though the manifest continues to {before_seq}")
         yield from reversed(entries)
         last = first - 1
 

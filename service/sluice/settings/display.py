@@ -166,14 +166,14 @@ after SIGHUP. They apply changes of these settings without any pause: `source.ta
 `source.snapshot_max_*` and `source.snapshot_hold` (also for a snapshot that waits), everything
 below `tables`, `limits`, `apply.freshness`, `apply.maintenance_share`, `spool.retention`,
 `lake.vacuum_after`, `telemetry.log_level`, the credentials in `source.dsn`, and keys of S3
-([rotation.md](how-to/rotation.md)). A file is refused as a whole if anything else changed in it, if it
+([rotation.md](how-to/rotation.md)). They refuse a file as a whole if anything else changed in it, if it
 is not valid, or if it changes the `targets` of a table that is already carried. All settings then stay
-as they were. The problem `configuration.refused` says why, until you restart the process or restore the
-old values. `process.configuration` in `status --json` says since when the present settings are in force.
-The environment and mounted secrets belong to the process and are read again with the file.
+as they were, and the problem `configuration.refused` says why until you restart the process or restore
+the old values. `process.configuration` in `status --json` says since when the present settings are in
+force. Variables still override the file; a running process cannot get other variables.
 
-A changed file is read when it has stayed the same for two seconds. If SIGHUP comes because the terminal
-of `up` was closed, it stops `up`.
+A changed file is read once it has stayed the same for two seconds. If the terminal of `up` is closed,
+the SIGHUP that this causes stops `up`.
 
 ## Form
 

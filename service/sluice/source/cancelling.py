@@ -44,7 +44,7 @@ class Cancellation:
     def check(self) -> None:
         """Raises SourceUnavailable after `cancel`."""
         if self._cancelled.is_set():
-            raise SourceUnavailable("the process is stopping, and waits for PostgreSQL no longer")
+            raise SourceUnavailable("the process is stopping and no longer waits for PostgreSQL")
 
     def sleep(self, seconds: float) -> None:
         """Raises SourceUnavailable as soon as `cancel` is called."""

@@ -70,7 +70,7 @@ def wait_until_free(
         use = f"in use by process {holder.pid} (application_name {holder.application_name or 'not set'})"
         if waited >= (patience if bound_s is None else bound_s):
             raise SlotBusy(
-                f"slot {options.slot} is {use}, still after {waited:.0f} s",
+                f"slot {options.slot} is still {use}, after {waited:.0f} s",
                 hint="stop the other process; if it has already ended, the server frees the slot after "
                 "wal_sender_timeout, or when an administrator runs "
                 f"SELECT pg_terminate_backend({holder.pid})",

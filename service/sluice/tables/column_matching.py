@@ -117,7 +117,7 @@ def match_again(
 def _doubt(relation: RelationVersion, how: str) -> UnsupportedChange:
     names = ", ".join(column.name for column in relation.columns[:20])
     return UnsupportedChange(
-        f"its columns changed more than once before they could be looked at, and what the stream calls {names} can "
+        f"its columns changed more than once before they could be read, and what the stream calls {names} can "
         f"be matched with them {how}"
     )
 

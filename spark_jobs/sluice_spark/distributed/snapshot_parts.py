@@ -79,7 +79,7 @@ class SnapshotParts:
         """
         place = self._table.find(None)
         if place.marker is None and place.version >= 0:
-            raise UnsupportedChange("its folder has a table of somebody else")
+            raise UnsupportedChange("its folder contains another Delta table")
         if place.marker is not None and not self._has_columns():
             raise NotDirect("it was begun with other columns")
         if place.marker is None:

@@ -24,7 +24,7 @@ def refuse_without_key(schema: TableSchema, what: str) -> None:
     """Raises UnsupportedChange for a table of which `what` cannot be kept."""
     if not schema.key_columns:
         raise UnsupportedChange(
-            f"{schema.qualified_name}: {what} needs a key, by which its rows are known again, and the table has none;"
+            f"{schema.qualified_name}: {what} needs a key to identify its rows, and the table has none;"
             " give it a primary key or a replica identity index, or choose another kind of lake table"
         )
 

@@ -330,7 +330,7 @@ class Assembler:
             raise LimitReached(
                 f"the rolled-back subtransactions of open transactions take {held} intervals of ids, "
                 "more than limits.aborted_intervals "
-                f"({self.limits.aborted_intervals}); the last of them belong to transaction {owner.xid}",
+                f"({self.limits.aborted_intervals}); the newest of them belong to transaction {owner.xid}",
                 hint="raise the limit (an interval takes 8 bytes), or use fewer savepoints in one "
                 "transaction; nothing is lost, it is all sent again",
             )

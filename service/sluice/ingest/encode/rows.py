@@ -125,7 +125,7 @@ def segment_schema(schema: TableSchema) -> pa.Schema:
     clash = next((column for column in schema.columns if envelope.is_reserved(column.name)), None)
     if clash is not None:
         raise UnsupportedChange(
-            f"{_where(schema, clash)}: this column's name is kept for Sluice or Delta",
+            f"{_where(schema, clash)}: this column's name is reserved for Sluice or Delta",
             hint="rename the column or leave it out",
         )
     own = [_own_field(column) for column in schema.columns]
@@ -363,7 +363,7 @@ def _new_values(
         )
     if sum(other.attnum == column.attnum for other in schema.columns) > 1:
         raise UnsupportedChange(
-            f"{where}: a value was not sent, and the column no longer has a number of its own to say so",
+            f"{where}: a value was not sent, and the column's number no longer identifies it",
             hint="several columns of this table were dropped while changes were still on their way; the "
             "table must be resynced",
         )

@@ -302,7 +302,7 @@ class ReplicationStream:
             if self._watch.overdue(now):
                 raise self._fail(
                     SourceUnavailable(
-                        "the server is stopping and waits for what cannot be made durable now: let go",
+                        "the server is stopping and waits for changes that cannot be stored now: disconnected",
                         reason="server_stopping",
                     )
                 )
