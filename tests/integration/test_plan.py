@@ -72,6 +72,16 @@ def test_what_is_planned_is_what_happens(pipeline: IngestPipeline, tmp_path: Pat
     assert planned(pipeline, tmp_path)[1] == 0
 
 
+@pytest.mark.parametrize(("on_rename", "expected"), [("keep", ("nothing", 0)), ("move", ("snapshot", 13))])
+def test_a_plan_shows_that_another_template_moves_lake_tables(
+    pipeline: IngestPipeline, tmp_path: Path, on_rename: str, expected: tuple[str, int]
+) -> None:
+    set_up(pipeline, PLAIN)
+    pipeline.run(**RESYNC)
+    table, ended = planned(pipeline, tmp_path, more=f", path: '{{schema}}_{{target}}', on_rename: {on_rename}")
+    assert (table.preview.effect, ended) == expected
+
+
 def test_a_plan_says_how_much_a_snapshot_would_read(pipeline: IngestPipeline, tmp_path: Path) -> None:
     set_up(pipeline, PLAIN)
     pipeline.run(**RESYNC)

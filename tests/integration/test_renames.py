@@ -9,6 +9,7 @@ import pytest
 
 from sluice.contract.lake_names import LakeNames
 from sluice.contract.lake_targets import LakeTarget
+from sluice.contract.table_policy import OnRename
 from sluice.contract.table_state import State
 from sluice.health.problems import Problem
 from sluice.health.reporter import Reporter
@@ -205,6 +206,19 @@ def test_a_lake_table_moves_with_its_name_where_the_policy_says_so(pipeline: Ing
     assert_equal(pipeline, tmp_path, {"rename": 2})  # the new table moves to the path that is free then
     assert paths(pipeline)["public.c"] == "public/c"
     assert paths(pipeline)["public.b"] == "public/b"
+
+
+@pytest.mark.parametrize(("on_rename", "path"), [("keep", "public/a"), ("move", "public_a")])
+def test_another_template_moves_a_lake_table_only_where_lake_tables_move_with_their_names(
+    pipeline: IngestPipeline, tmp_path: Path, on_rename: OnRename, path: str
+) -> None:
+    set_up(pipeline, TWO)
+    pipeline.run(tables=(), policies=Policies(TablePolicy(on_rename=on_rename)))
+    changed = TablePolicy(on_rename=on_rename, names=LakeNames("{schema}_{target}"))
+    for _ in range(2):
+        pipeline.run(tables=(), policies=Policies(changed))
+    assert_equal(pipeline, tmp_path, {"rename": 2} if on_rename == "move" else {})
+    assert paths(pipeline)["public.a"] == path
 
 
 def test_a_table_that_is_selected_by_name_is_still_selected_when_it_has_another_one(

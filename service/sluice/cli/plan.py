@@ -10,7 +10,6 @@ import click
 from sluice.cli import exits, output, policies, table_names, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.table_names import Name
-from sluice.printable import counted, one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -97,8 +96,8 @@ def plan(
     source that time. Effects of functions outside the transaction (a sequence, another server) are
     not undone.
 
-    Ends with 0 if nothing changed or every change is followed, with 13 if rows of a table would be
-    read again, and with 14 if a table would stop.
+    Ends with 0 if nothing changed or every change is followed, with 13 if a new or changed table
+    would be read, and with 14 if a table would stop.
 
     \b
     Examples:
@@ -115,8 +114,8 @@ def plan(
         console = invocation.console()
         if shown:
             console.print(_table(shown))
-        more = f"without a change: {counted(len(planned) - len(shown), 'more table')}"
-        click.echo("all other tables would stay as they are" if statement else one_line(more), err=True)
+        more = f"tables that would not change: {len(planned) - len(shown):,}"
+        click.echo("all other tables would stay as they are" if statement else more, err=True)
     return exit_code(planned)
 
 

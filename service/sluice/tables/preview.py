@@ -78,11 +78,15 @@ def _changed(state: TableState, facts: TableFacts, policy: TablePolicy, others: 
             return Preview("snapshot", lost.reason, lost.cause)
         return Preview("stop", lost.reason + _ASKED, lost.cause)
     said = []
+    renamed = ""
     if (state.schema_name, state.table_name) != (facts.schema, facts.name):
-        if policy.on_rename == "move" and state.path != split(policy.names.place(facts.schema, facts.name))[0]:
-            why = f"renamed from {state.schema_name}.{state.table_name}, and its lake table moves"
-            return Preview("snapshot", why, Cause.RENAME)
-        said.append(f"renamed from {state.schema_name}.{state.table_name}; its lake table stays at {state.path}")
+        renamed = f"renamed from {state.schema_name}.{state.table_name}; "
+        said.append(f"{renamed}its lake table stays at {state.path}")
+    # Not only a rename moves it: the policy or the template of paths may be new.
+    own = policy.names.place_of_its_own(facts.oid, facts.schema, facts.name)
+    places = {split(place)[0] for place in (policy.names.place(facts.schema, facts.name), own)}
+    if policy.on_rename == "move" and state.path not in places:
+        return Preview("snapshot", f"{renamed}its lake table moves from {state.path}", Cause.RENAME)
     if found.kinds:
         said.append(_shape(state, facts, found.schema))
     return Preview("followed", "; ".join(said)) if said else Preview("nothing")

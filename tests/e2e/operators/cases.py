@@ -113,7 +113,7 @@ CASES = (
     _case(RUNNING, "blame public.ints 1", says="in the spool"),
     _case(RUNNING, "blame public.ints", 2, says="Missing argument", forms=False, slow=True),
     _case(RUNNING, "blame public.ints 1 2", 2, says="2 values were given", slow=True),
-    _case(RUNNING, "plan", says="without a change"),
+    _case(RUNNING, "plan", says="tables that would not change"),
     _case(RUNNING, "plan public.ints public.wide", says="public.wide", slow=True),
     _case(RUNNING, "plan public.ints", says="public.ints", slow=True),
     _case(RUNNING, "plan --seconds 1 --sql 'ALTER TABLE moods ADD COLUMN more int'", 0, 13, says="public.moods"),
