@@ -73,7 +73,7 @@ class Configuration:
         if other:
             raise UsageError(
                 f"the targets of {', '.join(other[:3])} cannot change while a process runs",
-                hint="restore the old values; docs/how-to/adding-tables.md says how a table gets other lake tables",
+                hint="restart ingest and the applier, or restore the old targets; `sluice plan` shows the effect",
             )
         if _stores(read) != _stores(self._options):
             self._rotated()

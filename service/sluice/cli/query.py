@@ -134,9 +134,7 @@ def _refused(error: "duckdb.Error") -> NoReturn:
     import duckdb
 
     if isinstance(error, duckdb.ParserException | duckdb.BinderException | duckdb.CatalogException):
-        raise UsageError(
-            str(error).strip(), hint="`sluice tables` lists the tables; their names are those of the source"
-        )
+        raise UsageError(str(error).strip(), hint="write the SQL of DuckDB; `sluice tables` lists the tables")
     raise UsageError(
         f"the statement failed ({type(error).__name__}); its message is not shown because it may quote a row",
         hint="cast with TRY_CAST, or ask for fewer rows at once",

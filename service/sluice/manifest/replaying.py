@@ -58,13 +58,13 @@ def find(store: ObjectStore, to: Moment) -> Found:
     if last.seq == begin.seq and (not begin.seq or not isinstance(wanted, int) or begin.through_lsn > wanted):
         first_lsn = begin.through_lsn if passed is None or begin.seq else passed.through_lsn
         raise UsageError(
-            f"the spool begins at {show(first_lsn)}, after the position that was asked for",
-            hint="earlier changes were applied and pruned; spool.retention says how long they stay",
+            f"the spool begins at {show(first_lsn)}, after the position that you asked for",
+            hint="earlier changes were applied and pruned; spool.retention decides how long they stay",
         )
     if passed is None and last.through_lsn != wanted:
         raise UsageError(
-            f"the spool ends at {show(last.through_lsn)}, and has nothing after the position that was asked for",
-            hint=f"changes before that position may still arrive; {_LATEST}",
+            f"the spool ends at {show(last.through_lsn)}, and has nothing after the position that you asked for",
+            hint=f"another transaction may still belong before that position; {_LATEST}",
         )
     if found.examined_lsn < found.lsn:
         _look_on(found, passed, entries)
@@ -133,8 +133,8 @@ def _through(
         if isinstance(entry.body, Opened) and entry.body.lost is not None:
             raise UsageError(
                 f"changes between {show(entry.from_lsn)} and {show(entry.through_lsn)} were lost with the slot, and "
-                "the position that was asked for lies between them",
-                hint="choose one of the two, or a position outside of them",
+                "the position that you asked for lies between them",
+                hint="choose one of these two, or a position that is not between them",
             )
         if count:
             assert isinstance(entry.body, Changes)
@@ -178,9 +178,11 @@ def _look_on(found: Found, passed: Entry | None, entries: Iterator[tuple[Entry, 
         for table in entry.tables:
             changes = table.schema is not None or table.state not in (None, State.LIVE)
             if changes and (entry.seq > ending.seq or table.lsn > ending.lsn):
-                found.doubts[table.table_id] = f"entry {entry.seq} changes it, and nothing says that this came later"
+                found.doubts[table.table_id] = (
+                    f"entry {entry.seq} has a change of it that may be older than this position"
+                )
     raise UsageError(
-        f"the catalog was examined only through {show(examined_lsn)}, so it is not certain what the tables "
+        f"ingest has examined the catalog only through {show(examined_lsn)}, so it is not certain what the tables "
         f"held at {show(ending.lsn)}",
-        hint=f"retry when ingest has received more; {_LATEST}",
+        hint=f"try again when ingest has continued; {_LATEST}",
     )

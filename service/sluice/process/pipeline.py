@@ -279,7 +279,7 @@ class Process:
         if other:
             raise UsageError(
                 f"the targets of {', '.join(sorted(other)[:3])} cannot change while a process runs",
-                hint="restore the old values; docs/how-to/adding-tables.md says how a table gets other lake tables",
+                hint="restart ingest and the applier, or restore the old targets; `sluice plan` shows the effect",
             )
         assert self._loop is not None
         self._targets_of = reread.targets_of

@@ -74,7 +74,7 @@ class Changelog(Kind):
 
     def not_comparable(self, schema: TableSchema) -> str:
         if schema.identity_columns:
-            return "the lake keeps a changelog of it, which is not one row for each of the source"
+            return "a changelog has every change, and not one row for each row of the source"
         return ""
 
     def present(self, frame: DataFrame) -> DataFrame:

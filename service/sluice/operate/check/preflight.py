@@ -235,7 +235,7 @@ class _Examination:
             yield Finding("critical", "publication.lacks_tables", self._publication_name, seen, fix_sql=fix)
         others = [name for name in missing if name not in required]
         if others and not leaves:
-            seen = f"it does not have {_some(others)}, which source.tables selects: they are not carried"
+            seen = f"it lacks {_some(others)}, which source.tables selects by a pattern"
             words = "nothing, if this is intended; `sluice tables add` adds a table"
             yield Finding("info", "publication.lacks_tables", self._publication_name, seen, fix_setting=words)
         yield from self._unmatched([*existing, *names])

@@ -97,11 +97,11 @@ def examine_server(look: Look) -> Iterator[Finding]:
         yield from part(look)
     if not look.server.in_recovery and (lacks := ddl_signal.probe(look.conn).lacks):
         seen = (
-            f"{lacks}: Sluice finds DDL only by reading the catalog, and may not find what was undone "
+            f"{lacks}: Sluice finds DDL only by reading the catalog, and may miss a change that is undone "
             "between two readings"
         )
         fix = "sluice setup --ddl-signal prints its SQL, for a superuser"
-        yield Finding("info", "source.ddl_signal", look.server.database, seen, fix_setting=fix)
+        yield Finding("info", "source.ddl_signal", "DDL signal", seen, fix_setting=fix)
 
 
 def examine_version(version: int, *, allow_untested: bool = False) -> Iterator[Finding]:
