@@ -47,6 +47,16 @@ def test_two_rows_in_one_line_and_text_behind_a_row_are_noticed() -> None:
     assert markdown.uneven_rows(f"{head}| 1 | 2 | And then.\n") == ["| 1 | 2 | And then."]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_sentence_is_broken_so_that_it_becomes_an_item_of_a_list(page: Path) -> None:
+    assert markdown.stray_numbers(read(page)) == []
+
+
+def test_a_number_that_begins_a_line_of_a_paragraph_is_noticed() -> None:
+    assert markdown.stray_numbers("1. a\n2. b\n   c\n\nends with\n7. And then\n") == ["7. And then"]
+    assert markdown.stray_numbers("1. a\n\n   ```sh\n   b\n   ```\n\n2. c\n\n# d\n\n1. e\n") == []
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     reached: set[Path] = set()
     waiting = [ROOT / "README.md"]

@@ -56,6 +56,19 @@ def pages(root: Path) -> list[Path]:
     return [*first, *sorted((root / "docs").rglob("*.md"))]
 
 
+def stray_numbers(page: str) -> list[str]:
+    """Lines that a renderer takes for an item of a numbered list, though their number does not continue one: a
+    sentence that ends with a number was broken before it.
+    """
+    found, last = [], 0
+    for line in _FENCE.sub("", page).splitlines():
+        if item := re.match(r" *(\d+)\. ", line):
+            if int(item[1]) not in (1, last + 1):
+                found.append(line)
+            last = int(item[1])
+    return found
+
+
 def uneven_rows(page: str) -> list[str]:
     """The rows of tables that do not have as many cells as the head of their table, or text behind the last one."""
     found, width, fenced = [], 0, False
