@@ -45,11 +45,11 @@ def is_ours(path: Path) -> bool:
 def index() -> str:
     """docs/runbooks/README.md."""
     lines = [_INDEX_HEAD]
-    for severity, meaning in (
-        ("critical", "pages somebody: act now"),
-        ("warning", "pages nobody: act on the next working day"),
+    for severity, kind, wanted in (
+        ("critical", "a page", "act now"),
+        ("warning", "no page", "act on the next working day"),
     ):
-        lines += [f"\n## {severity}: {meaning}\n", "| alert | meaning |", "|---|---|"]
+        lines += [f"\n## {severity} ({kind}): {wanted}\n", "| alert | meaning |", "|---|---|"]
         lines += [
             f"| [{alert.name}]({alert.name}.md) | {_spoken(alert)} |" for alert in ALERTS if alert.severity == severity
         ]

@@ -57,9 +57,10 @@ Kept as text, in a `string` column without special values: {", ".join(TEXT_NAMES
 Notes
 
 * The text is that of a session with `datestyle=ISO`, `timezone=UTC`, `intervalstyle=postgres`,
-  `extra_float_digits=3`, `bytea_output=hex`, `lc_monetary=C` and client encoding UTF8. Text that is
-  not UTF-8 makes the table stale.
-* `real` and `double precision` keep every bit pattern, except that there is only one NaN: NaN, both
+  `extra_float_digits=3`, `bytea_output=hex`, `lc_monetary=C` and client encoding UTF8. Bytes
+  that are not UTF-8 make the table stale, or [end the
+  pipeline](guarantees.md#what-is-not-guaranteed) if the server refuses to send them.
+* `real` and `double precision` keep every bit pattern, except that there is only one NaN. NaN, both
   infinities and minus zero are ordinary values. As a key, minus zero is zero. Engines compare NaN and
   minus zero with statistics in different ways, so no data file has bounds of these columns
   ([statistics](applier.md#statistics-of-floating-point-columns)).

@@ -83,7 +83,7 @@ ALERTS = (
         f"{worst(one(known.SLOT_XMIN_AGE))} > {XMIN_AGE}",
         "5m",
         "A transaction at the source of pipeline {{ $labels.pipeline }} does not end",
-        "A prepared transaction has been open for long, open transactions take most of limits.staged "
+        "A prepared transaction has been open for a long time, open transactions take most of limits.staged "
         "(at 100 % the pipeline stops), or the slot's catalog_xmin is very old. An open transaction "
         "keeps locks, holds back WAL and vacuum, and new snapshots cannot begin.",
         held="5m",

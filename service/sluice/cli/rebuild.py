@@ -28,8 +28,8 @@ def rebuild(invocation: Invocation, tables: tuple[str, ...], yes: bool) -> None:
     apply --once` does. Nobody can read the tables meanwhile. Afterwards nobody can read them at
     earlier boundaries. If the command is interrupted, run it again.
 
-    A history, or a mirror with soft deletes, that keeps rows from before the snapshot stays as it is: the spool does
-    not have these. To make it again without them, remove its folder first.
+    A history, or a mirror with soft deletes, that keeps rows from before the snapshot stays as it is: the
+    spool does not have these rows. To make the table again without them, remove its folder first.
 
     \b
     Examples:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "position",
     required=True,
     metavar="LSN|TIME|latest",
-    help="Through the last transaction that ended at this LSN or before; or until one was committed after this time.",
+    help="Include what ended at or before this LSN, or what came before the first commit after this time.",
 )
 @click.option(
     "--lake", "lake_uri", required=True, metavar="URI", help="Where to create the tables. Nothing may be there yet."

@@ -61,7 +61,8 @@ def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT00
 @common
 def drop_slot(invocation: Invocation, confirm: str | None) -> None:
     """Drop the slot of a pipeline that has ended. The server may then remove all WAL that was not
-    received. A slot is refused if its server or database is not the one in the manifest.
+    received. The command refuses if the server or database is not the one in the
+    manifest.
 
     \b
     Examples:
@@ -135,10 +136,10 @@ def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -
 @click.option("--confirm", metavar="NAME", help="The slot's name. Without this option the command asks you to type it.")
 @common
 def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> None:
-    """Move the slot forward to what the manifest holds, so that the server frees WAL while nothing runs.
+    """Move the slot forward to what the manifest holds, so that the server frees WAL.
 
-    This is never needed while the pipeline runs. A position after the end of the manifest is
-    refused, because the changes in between would be lost.
+    Use it while nothing runs; it is never needed while the pipeline runs. A position after the end
+    of the manifest is refused, because the changes in between would be lost.
 
     \b
     Examples:

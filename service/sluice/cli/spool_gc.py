@@ -55,8 +55,8 @@ def collect(
 ) -> None:
     """Show what pruning would delete and why it keeps the rest; with --yes, delete now.
 
-    The running applier prunes automatically, according to spool.retention. With this command you
-    see in advance what it would delete, see what another retention would delete, and need not wait.
+    The running applier prunes automatically, according to spool.retention. This command shows in
+    advance what it would delete, with this or another retention, and deletes it at once with --yes.
     It works while ingest and the applier run. A table that is behind, in its snapshot, stale or
     unknown to the applier keeps what it needs, and the output names it. What was deleted cannot be
     applied again: if the lake is lost afterwards, its tables must be read from the source again.

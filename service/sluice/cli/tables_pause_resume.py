@@ -12,8 +12,9 @@ from sluice.contract.table_state import State
 @click.argument("names", nargs=-1, required=True, metavar="TABLE...", shell_complete=table_names.completed)
 @common
 def pause(invocation: Invocation, names: tuple[str, ...]) -> None:
-    """Stop applying tables, named as schema.table or by patterns as in source.tables, until they are
-    resumed. Nothing is lost.
+    """Stop applying tables until they are resumed. Nothing is lost.
+
+    Name tables as schema.table, or by patterns as in source.tables.
 
     Ingest still receives the changes of a paused table and keeps them in the spool, so the source
     keeps no WAL for them. The applier finishes the current window and then commits no more changes
@@ -21,8 +22,9 @@ def pause(invocation: Invocation, names: tuple[str, ...]) -> None:
     is not a problem and raises no alert. The spool grows meanwhile, because pruning deletes nothing
     that waits. A pause remains in force after restarts, changes of columns and a resync.
 
-    The request is stored in the spool. The running ingest carries it out within seconds, or the
-    next one after its start.
+    The request is stored in the spool. The running ingest carries it out within seconds, or
+    within half a minute if it runs elsewhere and the spool is on an object store. If none runs, the
+    next one does.
 
     \b
     Examples:
