@@ -31,10 +31,11 @@ Ingest serves `/metrics` on `telemetry.listen`, the applier on `telemetry.apply_
 label `component`. Every series has the label `pipeline`. LSNs are plain numbers of bytes. Times are
 unix seconds, so `time() - x` grows when the process hangs.
 
-Only `sluice_rows_total` and `sluice_apply_table_watermark_timestamp_seconds` grow with the number
-of tables. Above `telemetry.max_tables`, rows are counted under schema and table `_other`, and the
-quantiles of `sluice_apply_freshness_seconds` replace the watermarks.
-`sluice_metrics_tables_dropped` says how many tables that affects. A scrape of 500 tables renders in
+Only metrics with the labels `schema` and `table` grow with the number of tables. Tables above
+`telemetry.max_tables` have no series of their own: their rows are counted under schema and table
+`_other`, and the quantiles of `sluice_apply_freshness_seconds` replace their watermarks.
+`sluice_metrics_tables_dropped` says how many tables that affects. `sluice_table_problem` names the
+first 100 tables with a problem, and counts the others under `_other`. A scrape of 500 tables renders in
 about 20 ms, at most once a second, whatever the number of clients. Nothing is counted per row.
 
 * `/livez` fails when a loop no longer runs, or when a step has exceeded its own deadline. It
