@@ -44,6 +44,7 @@ ERROR_CLASSES = (
     "Interrupted",
     "SourceMoved",
     "UnsupportedChange",
+    "TablesStopped",
     "ApplyError",
     "ServiceError",
     "Other",
