@@ -228,7 +228,7 @@ def test_what_the_spool_cannot_make_is_refused_by_name_and_nothing_is_written(st
         f"{story.mirror.lake_uri()}/inside",
         story.mirror.lake_uri().rpartition("/")[0],
     ):
-        with pytest.raises(UsageError, match="is where the lake is"):
+        with pytest.raises(UsageError, match="is the lake, or is inside it"):
             replay.require_apart(where, {"the lake": story.mirror.lake_uri()})
 
 

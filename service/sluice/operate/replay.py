@@ -122,7 +122,7 @@ def require_apart(lake_uri: str, others: Mapping[str, str]) -> None:
         other = _place(uri)
         if own[: len(other)] == other or other[: len(own)] == own:
             raise UsageError(
-                f"{lake_uri} is the place of {what}, or is inside it or contains it",
+                f"{lake_uri} is {what}, or is inside it or contains it",
                 hint="a replay needs a separate address",
             )
 

@@ -179,7 +179,7 @@ CASES = (
     _case(STOPPED, "run --until-lsn {lsn} --until-caught-up", 2, says="exclude", slow=True),
     _case(STOPPED, "apply --once", forms=False),
     _case(RUNNING, "replay --to latest --lake {folder}/lake", 2, says="has no scheme", slow=True),
-    _case(RUNNING, "replay --to latest --lake file://{folder}/lake/inside", 2, says="of its own", slow=True),
+    _case(RUNNING, "replay --to latest --lake file://{folder}/lake/inside", 2, says="a separate address", slow=True),
     _case(
         RUNNING, "replay --to latest --lake file://{folder}/replayed --dry-run public.ints", says="nothing was written"
     ),
