@@ -1,6 +1,8 @@
 """A start reads the ends of the logs without Spark, and proves as much as Delta's own look does."""
 
 import json
+import shutil
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +64,27 @@ def test_tables_are_found_without_spark_where_delta_finds_them(pipeline: Pipelin
     assert {key: item.place for key, item in found.items()} == {
         key: lake.table(state, pipeline.spark).find(reported(state, log)) for key, state in states.items()
     }
+
+
+def test_a_lake_table_beyond_the_end_of_a_restored_spool_is_stale_and_skips_nothing(pipeline: Pipeline) -> None:
+    """The numbers that were lost come again, for other changes."""
+    spool, kept = pipeline.folder / "spool", pipeline.folder / "copy"
+    pipeline.begin(SCHEMA, _row(1))
+    pipeline.apply()
+    shutil.copytree(spool, kept)
+    manifest = copy(pipeline.manifest)
+    for key in (2, 3):
+        pipeline.manifest.transaction([Change("i", _row(key))], SCHEMA)
+        pipeline.apply()
+    shutil.rmtree(spool)
+    kept.rename(spool)
+    pipeline.manifest = manifest
+    row = pipeline.apply().tables["16385"]
+    assert (row.state, "an older copy of the spool was restored" in row.reason) == ("stale", True)
+    for key in (7, 8, 9):
+        pipeline.manifest.transaction([Change("i", _row(key))], SCHEMA)
+    row = pipeline.apply().tables["16385"]
+    assert (row.state, "an older copy of the spool was restored" in row.reason) == ("stale", True)
 
 
 @pytest.mark.parametrize("left", [b"", b'{"commitInfo":{"operation":"WRITE"', b"\0" * 600])

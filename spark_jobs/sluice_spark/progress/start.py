@@ -6,18 +6,19 @@ is all that makes it a table. From then on it is one that has no snapshot yet. A
 is stale by name, and the same command makes it again. Its data files are removed by VACUUM.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
 from pyspark.sql import SparkSession
 
 from sluice.contract.applied import AppliedLog
-from sluice.contract.reasons import sentence
+from sluice.contract.reasons import lake_differs, sentence
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, UnsupportedChange, UsageError
 from sluice.manifest import rebuilding
 from sluice.manifest.reader import load_ending, load_state, objects_pruned_through, pruned_through
-from sluice.manifest.values import TableState
+from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.kinds.registry import kind_of
 from sluice_spark.lake.failures import SparkGone
@@ -25,6 +26,7 @@ from sluice_spark.lake.opening import Lake
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.restart import find_tables
+from sluice_spark.progress.table_progress import TableProgress
 from sluice_spark.telemetry import ApplyTelemetry
 
 _log = structlog.get_logger("sluice.apply")
@@ -60,11 +62,35 @@ def open_ledger(
         floor_seq=floor_seq,
         horizon_seq=horizon_seq,
     )
+    if options.ending is None:
+        _stop_ahead(found, ledger.state.tables, store, manifest)
     ledger.begin(found, floor_seq=floor_seq)
     for state in ledger.separate(log.tables if log else ()):
         why = sentence(ledger.tables[state.key].stale, State.STALE, state.source_name)
         _log.error("table is stale", table=state.title, error=why)
     return ledger
+
+
+def _stop_ahead(
+    found: Mapping[str, TableProgress], states: Mapping[str, TableState], store: ObjectStore, manifest: PipelineState
+) -> None:
+    """A lake table that names an entry which the manifest does not have is stale: an older copy of the spool was
+    restored, and the numbers up to there, which come again, would be taken for applied. Raises ManifestCorrupt,
+    FormatTooNew, StoreError.
+    """
+    ahead = {key: one for key, one in found.items() if (one.place.marker or 0) > manifest.seq}
+    # Another applier may have been at work until now, and what it committed was in the manifest before.
+    end_seq = load_state(store, known=manifest).seq if ahead else 0
+    for key, progress in ahead.items():
+        state, marker = states[key], progress.place.marker or 0
+        if marker > end_seq and state.state.is_followed and progress.stale is None:
+            said = (
+                f"the lake table has manifest entry {marker}, and the manifest ends with entry {end_seq}: an older "
+                "copy of the spool was restored"
+            )
+            progress.stale = lake_differs(UnsupportedChange(said))
+            why = sentence(progress.stale, State.STALE, state.source_name)
+            _log.error("table is stale", table=state.title, error=why)
 
 
 def left_behind(ledger: Ledger, log: AppliedLog | None) -> dict[str, str]:
