@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -29,10 +30,15 @@ EXPECTED = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
     "client_min_messages": "warning",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
     "client_encoding": "UTF8",
     "application_name": "sluice_test",
 }
 HOSTILE = {
+    "default_transaction_isolation": "serializable",
+    "default_transaction_read_only": "on",
+    "default_transaction_deferrable": "on",
     "datestyle": "'German, DMY'",
     "timezone": "'Asia/Kolkata'",
     "intervalstyle": "'iso_8601'",
@@ -87,6 +93,20 @@ def test_every_pin_holds_against_a_role_that_is_set_to_the_contrary(hostile: Sou
             assert conn.execute(f"SHOW {name}".encode()).fetchone() == (value,), name
     finally:
         conn.close()
+
+
+def test_no_session_waits_for_transactions_of_others_whatever_the_role_is_set_to(
+    hostile: SourceOptions, database: Database
+) -> None:
+    """Serializable, read only and deferrable, it would wait for each that is serializable and may write."""
+    with database.connect() as other:
+        other.execute("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE")
+        other.execute("SELECT count(*) FROM pg_class")
+        in_time = threading.Timer(10, hostile.cancellation.cancel)
+        in_time.start()
+        with closing(open_query(hostile)) as session:
+            assert session.execute("SELECT 1").fetchone() == (1,)
+        in_time.cancel()
 
 
 def test_what_the_connection_string_says_in_options_is_kept_unless_we_pin_it(database: Database) -> None:

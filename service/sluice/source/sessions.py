@@ -65,15 +65,18 @@ PINS: dict[str, str] = {
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
     "client_min_messages": "warning",
     "jit": "off",
 }
-"""Settings that change the text of a value, hide rows or end a session, and the value they must
+"""Settings that change the text of a value, hide rows, end a session or make it wait, and the value they must
 have.
 
 They travel in `options`, which beats ALTER ROLE and ALTER DATABASE. row_security off makes a policy
-an error instead of a silent filter. client_min_messages keeps warnings, since the stream's "skipped
-loading publication" is one. jit would spend seconds on compiling one catalog query.
+an error instead of a silent filter. A transaction that is serializable, read only and deferrable, as a role may be
+set to begin each, waits for those of others. client_min_messages keeps warnings, since the stream's "skipped loading
+publication" is one. jit would spend seconds on compiling one catalog query.
 """
 
 LOCK_TIMEOUT = {False: "10s", True: "0"}
