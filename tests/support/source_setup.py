@@ -34,6 +34,13 @@ def since(database: Database, major: int, feature: str) -> None:
         pytest.skip(f"{feature} came with PostgreSQL {major}, this is {found}")
 
 
+def until(database: Database, major: int, feature: str) -> None:
+    """Skips the test on a server newer than `major`, the last that has the feature."""
+    found = server_major(database)
+    if found > major:
+        pytest.skip(f"{feature} went with PostgreSQL {major}, this is {found}")
+
+
 def server_major(database: Database) -> int:
     with database.connect() as connection:
         return connection.info.server_version // 10000
