@@ -16,14 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from sluice.manifest.newest_record import newest_log
-from sluice.store.opening import open_store
+from tests.e2e.orders import pipeline_of, reported
 from tests.spark import lake
 from tests.support.extent import slow
-from tests.support.pipeline import QUICK_JAVA, wait_until
+from tests.support.pipeline import wait_until
 from tests.support.sources import Database, fresh_database
 from tools.local.postgres import PostgresServer
-from tools.local.sluice import Pipeline, SluiceProcess
+from tools.local.sluice import SluiceProcess
 
 pytestmark = [slow, pytest.mark.timeout(1500)]
 Row = dict[str, Any]
@@ -44,22 +43,8 @@ class Scene:
             {"kind": "mirror", "name": "soft", "deletes": "soft"},
             {"kind": "history", "name": "versions"},
         ]
-        self.pipeline = Pipeline(
-            folder,
-            name="t",
-            dsn=database.dsn,
-            settings={
-                "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
-                "spool": {"max_delay": "200ms"},
-                "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA},
-                "tables": {"public.orders": {"targets": targets}},
-            },
-        )
+        self.pipeline = pipeline_of(database, folder, *targets)
         self.up: SluiceProcess
-
-    def rows(self) -> dict[str, Any]:
-        log = newest_log(open_store(self.pipeline.spool_uri, prefix="t/", options={})).read()
-        return {row.target: row for row in log.tables.values() if row.schema_name == "public"} if log else {}
 
     def settled(self) -> None:
         """All lake tables are complete through now."""
@@ -69,8 +54,10 @@ class Scene:
         lsn = int(row[0])
         wait_until(
             lambda: (
-                len(self.rows()) == 3
-                and all(one.state == "stale" or one.complete_through_lsn >= lsn for one in self.rows().values())
+                len(reported(self.pipeline)) == 3
+                and all(
+                    one.state == "stale" or one.complete_through_lsn >= lsn for one in reported(self.pipeline).values()
+                )
             ),
             what="complete",
             processes=(self.up,),
@@ -270,7 +257,11 @@ def test_two_rows_of_one_key_are_never_called_equal(scene: Scene) -> None:
     assert (code, tables[""]["outcome"]) == (75, "equal"), err
     for name in ("soft", "versions"):
         assert tables[name]["outcome"] != "equal", err
-    assert {name: one.state for name, one in scene.rows().items()} == {"": "live", "soft": "stale", "versions": "stale"}
+    assert {name: one.state for name, one in reported(scene.pipeline).items()} == {
+        "": "live",
+        "soft": "stale",
+        "versions": "stale",
+    }
 
 
 def found(rows: list[Row], key: int, *, current: bool | None = None) -> Row:

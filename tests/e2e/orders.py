@@ -1,0 +1,201 @@
+"""The table `orders`, for stories in which `sluice up` is killed while the source is written to: its rows at each
+commit, a pipeline, and what lake tables of each kind have to be.
+"""
+
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from sluice.contract.applied import AppliedTable
+from sluice.manifest.newest_record import newest_log
+from sluice.store.opening import open_store
+from tests.spark import lake
+from tests.support.pipeline import QUICK_JAVA, wait_until
+from tests.support.sources import Database
+from tools.local.sluice import Pipeline
+
+SECONDS = 400.0
+Row = tuple[int, int, str, int]
+Rows = set[tuple[int, int]]
+_PLACES = ("_sluice_lsn", "_sluice_from_lsn", "_sluice_to_lsn")
+
+
+@dataclass
+class Source:
+    """The table `orders`, written to by one thread, and its rows at each commit, by LSN."""
+
+    database: Database
+    choice: random.Random
+    at: dict[int, Rows] = field(default_factory=dict)
+    newest: set[Row] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._lock = threading.Lock()
+        self.failed: Exception | None = None
+
+    def create(self) -> None:
+        self.database.execute(
+            "CREATE TABLE orders (id int PRIMARY KEY, v int, w text, part int DEFAULT 0)",
+            "INSERT INTO orders SELECT i, i, 'w' FROM generate_series(1, 20) i",
+        )
+        self.commit()
+
+    def commit(self, *statements: str) -> int:
+        with self._lock, self.database.connect() as connection:
+            with connection.transaction():
+                for statement in statements:
+                    connection.execute(statement.encode())
+            row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+            assert row is not None
+            found = connection.execute("SELECT id, v, w, part FROM orders").fetchall()
+            self.newest = set(found)
+            self.at[int(row[0])] = {(one[0], one[1]) for one in found}
+            return int(row[0])
+
+    def forget(self, after: int, before: int) -> None:
+        """What it was at the commits in between is asked of no lake table."""
+        with self._lock:
+            self.at = {lsn: rows for lsn, rows in self.at.items() if not after < lsn < before}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Writes no more."""
+        self._end.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        try:
+            while not self._end.wait(self.choice.random()):
+                self.commit(*(self._statement() for _ in range(self.choice.randint(1, 4))))
+        except Exception as error:  # noqa: BLE001 - handed to the test
+            self.failed = error
+
+    def _statement(self) -> str:
+        one, other = self.choice.randrange(40), self.choice.randrange(40)
+        return self.choice.choices(
+            (
+                f"INSERT INTO orders VALUES ({one}, {other}, 'n') ON CONFLICT DO NOTHING",
+                f"UPDATE orders SET v = v + 1 WHERE id IN ({one}, {other})",
+                f"UPDATE orders SET w = w || 'x', part = 1 - part WHERE id = {one}",
+                f"UPDATE orders SET id = {other} WHERE id = {one} AND {other} NOT IN (SELECT id FROM orders)",
+                f"DELETE FROM orders WHERE id = {one}",
+                "TRUNCATE orders",
+            ),
+            weights=(6, 6, 4, 4, 3, 0.2),
+        )[0]
+
+
+def pipeline_of(database: Database, folder: Path, *targets: Mapping[str, Any]) -> Pipeline:
+    """A pipeline `t` in `folder` that has not run yet. `orders` feeds `targets`."""
+    return Pipeline(
+        folder,
+        name="t",
+        dsn=database.dsn,
+        settings={
+            "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
+            "spool": {"max_delay": "200ms"},
+            "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA},
+            **({"tables": {"public.orders": {"targets": list(targets)}}} if targets else {}),
+        },
+    )
+
+
+def configure(pipeline: Pipeline, table: Mapping[str, Any]) -> None:
+    """`table` is what the configuration says of `orders` from now on."""
+    settings = yaml.safe_load(pipeline.config.read_text())
+    settings["tables"] = {"public.orders": dict(table)}
+    new = pipeline.config.with_suffix(".new")
+    new.write_text(yaml.safe_dump(settings, sort_keys=False))
+    new.replace(pipeline.config)
+
+
+def reported(pipeline: Pipeline) -> dict[str, AppliedTable]:
+    """The rows of the applier's newest report, by the names of targets."""
+    log = newest_log(open_store(pipeline.spool_uri, prefix="t/", options={})).read()
+    return {row.target: row for row in log.tables.values() if row.schema_name == "public"} if log else {}
+
+
+def kill_in_between(pipeline: Pipeline, choice: random.Random) -> None:
+    """Starts, and kills at some moment."""
+    process = pipeline.start("up")
+    begun = process.log_start
+
+    def started() -> bool:
+        return b"Spark has started" in process.log.read_bytes()[begun:]
+
+    if choice.random() < 0.8:
+        wait_until(started, what="Spark has started", processes=(process,), timeout=SECONDS)
+    # Some moment is what is wanted, and nothing is waited for.
+    threading.Event().wait(choice.random() * 6)
+    process.kill()
+
+
+def check(path: Path, kind: str, at: Mapping[int, Rows]) -> None:
+    """The lake table at `path` is what its source was at each commit (`at`, by LSN) that it tells of. `kind` is mirror,
+    soft (a mirror with soft deletes), history or changelog.
+    """
+    name, rows = path.name, lake.rows_in(path, metadata=True)
+    last = max((row.get(one) or 0 for row in rows for one in _PLACES), default=0)
+    if kind in ("mirror", "soft"):
+        found = [(row["id"], row["v"]) for row in rows if not row.get("_sluice_deleted_at")]
+        assert len(found) == len(set(found)), name
+        assert set(found) in at.values(), f"{name} was never the source"
+        if kind == "soft":
+            assert len({row["id"] for row in rows}) == len(rows), name
+    elif kind == "history":
+        first = min((row["_sluice_from_lsn"] for row in rows), default=0)
+        for lsn, wanted in at.items():
+            seen = [(row["id"], row["v"]) for row in rows if _is_of(row, lsn)]
+            if first <= lsn <= last:
+                assert (len(seen), set(seen)) == (len(wanted), wanted), f"{name} as of {lsn}"
+    else:
+        _check_changelog(name, rows, last, at)
+
+
+def _check_changelog(name: str, rows: list[dict[str, Any]], last: int, at: Mapping[int, Rows]) -> None:
+    changes = sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
+    places = [(row["_sluice_lsn"], row["_sluice_ordinal"], row["id"]) for row in changes]
+    assert len(set(places)) == len(places), f"{name} has a change twice"
+    state: dict[int, int] = {}
+    lsns: Iterator[int] = iter(sorted(lsn for lsn in at if lsn <= last))
+    lsn = next(lsns, None)
+    for row in [*changes, {"_sluice_lsn": last + 1, "_sluice_op": ""}]:
+        while lsn is not None and lsn < row["_sluice_lsn"]:
+            if changes and lsn >= changes[0]["_sluice_lsn"]:
+                assert set(state.items()) == at[lsn], f"{name} as of {lsn}"
+            lsn = next(lsns, None)
+        op = row["_sluice_op"]
+        if op == "t":
+            state = {}
+        elif op in ("i", "u", "d"):
+            old = (row["_sluice_old"] or row)["id"]
+            if op != "i":
+                state.pop(old)
+            if op != "d":
+                assert row["id"] not in state
+                state[row["id"]] = row["v"]
+
+
+def _is_of(version: dict[str, Any], lsn: int) -> bool:
+    until = version["_sluice_to_lsn"]
+    return bool(version["_sluice_from_lsn"] <= lsn and (until is None or lsn < until))
+
+
+def current(path: Path) -> list[Row]:
+    """The rows of a lake table, no changelog, that stand for rows of the source now."""
+    rows = lake.rows_in(path, metadata=True)
+    rows = [row for row in rows if row.get("_sluice_is_current", True) and not row.get("_sluice_deleted_at")]
+    return sorted((row["id"], row["v"], row["w"], row["part"]) for row in rows)
