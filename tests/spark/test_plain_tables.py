@@ -154,6 +154,21 @@ def test_a_table_that_is_there_keeps_its_features_and_says_so(pipeline: Pipeline
     assert len(_rows(pipeline)) == len(ROWS) - 1
 
 
+def test_a_table_without_column_mapping_takes_no_name_that_needs_it_whatever_is_configured_since(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.begin(SCHEMA, *ROWS)
+    _apply(pipeline, UNMAPPED)
+    renamed = table_schema(IDENTITY, WHO, WHAT, replace(WEIGHT, name="a.b"), version=2)
+    pipeline.manifest.table(renamed, state="live")
+    pipeline.manifest.transaction(
+        [Change("i", {"id": 100, "a.b": -0.0}), Change("i", {"id": 101, "a.b": 0.0})], renamed
+    )
+    row = _apply(pipeline, {}, state="stale")
+    assert "'a.b'" in row.reason
+    assert _rows(pipeline) == ROWS
+
+
 def test_a_name_that_needs_column_mapping_stops_the_table_by_name(pipeline: Pipeline) -> None:
     schema = table_schema(IDENTITY, column("a.b", 2, FLOAT8))
     pipeline.begin(schema, {"id": 1, "a.b": 1.5})

@@ -35,11 +35,9 @@ from sluice.contract.evolution import (
     identified_since,
     steps,
 )
-from sluice.contract.lake_layout import MAPPING
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.arranging import uncluster
-from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.layout import Field
 from sluice_spark.lake.plan import Columns
@@ -246,6 +244,7 @@ def evolve(
     target = max(stands, number)
     for stop in _stops(shapes, stands, target):
         old, new = shapes[stands], shapes[stop]
+        lake.require_names(new.types)
         _require_same_rows(lake, old, new, keeps_changes=keeps_changes, current=current)
         found = steps(old.schema, new.schema)
         if any(isinstance(step, Dropped) for step in found):
@@ -272,9 +271,7 @@ def _moves(lake: LakeTable, found: Iterable[Step], old: Shape, new: Shape) -> bo
     """
     if not any(isinstance(step, Renamed | Dropped) for step in found) and not _drops_fields(old, new):
         return False
-    with translated_errors():
-        base = DeltaTransaction(lake.session, lake.path, newest=lake.place.version)
-        return base.said().properties.get(MAPPING, "none").lower() == "none"
+    return not lake.is_mapped()
 
 
 def _drops_fields(old: Shape, new: Shape) -> bool:

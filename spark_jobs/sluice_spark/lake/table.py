@@ -11,7 +11,7 @@ Also owns that no foreign change goes unnoticed: every version since the last lo
 before a window and after its commit.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice import faults
+from sluice.contract.lake_layout import MAPPING, refused_unmapped
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.lake.commit_way import MERGE, CommitWay, NotDirect
 from sluice_spark.lake.commits import Change, ColumnChange, Marker, NewColumns, Reshape, StatedColumns, Statement, Write
@@ -323,6 +324,7 @@ class LakeTable:
             self.commit(Write((app_id, version), frame, self.path, mode))
             return
         columns = frame.schema.jsonValue()["fields"]
+        self.require_names(column["name"] for column in columns)
         options = {"overwriteSchema": "true", **self._made_with}
         options |= statistics_properties(columns, present=options)
         self._state(columns)
@@ -337,6 +339,22 @@ class LakeTable:
         if self.place.version >= 0:
             app_id, version = f"{self.app_id}/statistics", self.place.version + 1
             self.commit_newest(version, StatedColumns({app_id: version}, columns), app_id=app_id)
+
+    def is_mapped(self) -> bool:
+        """Whether its data files have names of their own for its columns."""
+        with translated_errors():
+            base = DeltaTransaction(self.session, self.path, newest=self.place.version)
+            return base.said().properties.get(MAPPING, "none").lower() != "none"
+
+    def require_names(self, names: Iterable[str]) -> None:
+        """Raises UnsupportedChange where the table is there and cannot have columns of these names, whatever the
+        configuration asks for since it was made.
+        """
+        if self.place.version >= 0 and (said := refused_unmapped(names)) and not self.is_mapped():
+            raise UnsupportedChange(
+                f"{said}, which the lake table was made without",
+                hint="`sluice rebuild` makes it anew as it is configured, or name another target",
+            )
 
     def alter(self, what: str) -> None:
         """Changes what the table says of itself, without a marker. Raises ApplyError, UnsupportedChange."""
