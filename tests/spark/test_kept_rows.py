@@ -118,6 +118,27 @@ def test_what_somebody_else_did_to_past_rows_does_not_outlive_a_resync(
     assert [row[:3] for row in read(pipeline)] == [row[:3] for row in kept]
 
 
+@pytest.mark.parametrize("target", [HISTORY, SOFT])
+def test_a_property_that_was_set_is_no_change_of_rows_that_a_resync_passes_by(
+    pipeline: Pipeline, spark: SparkSession, target: dict[str, Any]
+) -> None:
+    read = _versions if target is HISTORY else _marked
+    target = {**target, "layout": {"properties": (("team", "shop"),)}}
+    _begun(pipeline, {**target, "layout": {}}, DIRECT)
+    pipeline.manifest.transaction([Change("u", {"id": 3, "v": 30}, unchanged=("big",))], SCHEMA)
+    _apply(pipeline, target)
+    before = read(pipeline)
+    table, foreign = f"delta.`{pipeline.path()}`", private(spark)
+    assert foreign.sql(f"SHOW TBLPROPERTIES {table} ('team')").first() == ("team", "shop")
+    # Files of the version before are not there any more.
+    foreign.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    foreign.sql(f"OPTIMIZE {table}")
+    foreign.sql(f"VACUUM {table} RETAIN 0 HOURS")
+    _read_again(pipeline, [(1, 10), (3, 30), (4, 4)])
+    _apply(pipeline, target)
+    assert [row[:3] for row in read(pipeline)] == [row[:3] for row in before]
+
+
 def _with_other_columns(pipeline: Pipeline, schema: TableSchema, rows: list[dict[str, Any]]) -> None:
     """The table is read again because of what was done to its columns."""
     pipeline.manifest.append(Progress(), through_lsn=pipeline.manifest.lsn + 40)

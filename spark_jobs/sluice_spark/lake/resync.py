@@ -6,6 +6,7 @@ spelled. A column keeps its name and its type: what cannot be kept so is refused
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 
@@ -37,9 +38,12 @@ def own_rows(lake: LakeTable) -> str:
 
     def read(number: int) -> Commit | None:
         try:
-            return lake.commits_since(number - 1, to=number)[0]
+            (found,) = lake.commits_since(number - 1, to=number)
         except UnsupportedChange:
             return None  # the log was cleaned up
+        with suppress(UnsupportedChange):  # It does not say what columns there were before: these may be others.
+            return found if lake.changes_columns(found) else replace(found, columns=None)
+        return found
 
     newest = lake.recorded().version
     own, changed = newest_own(newest, prefix=OURS, read=read)

@@ -188,6 +188,12 @@ class LakeTable:
         with translated_errors():
             return [self._log.commit(one) for one in range(before + 1, (self.place.version if to is None else to) + 1)]
 
+    def changes_columns(self, commit: Commit) -> bool:
+        """Whether those that `commit` states are other ones than before it: a property that is set states them too.
+        Raises UnsupportedChange when the log does not say any more.
+        """
+        return commit.columns is not None and commit.columns != self._log.shape_at(commit.version - 1)
+
     def commit_plan(self, version: int, *, plan: CommitPlan, pieces: Pieces) -> None:
         """Commits `plan` with the rows of `pieces` and the marker `version`, directly where the table allows it."""
         if self._direct is None:
@@ -501,9 +507,7 @@ class LakeTable:
             sync_commits(Path(self.path), commits)
 
     def _refuse_change(self, commit: Commit) -> None:
-        if changes_data(commit) or (
-            commit.columns is not None and commit.columns != self._log.shape_at(commit.version - 1)
-        ):
+        if changes_data(commit) or self.changes_columns(commit):
             raise UnsupportedChange(f"somebody else changed the lake table: {commit.description()}")
 
     def _own(self, version: int, marker: int) -> ExaminedVersion:
