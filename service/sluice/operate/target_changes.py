@@ -82,7 +82,7 @@ def _kept(state: TableState, row: AppliedTable) -> Preview | None:
 
 def _kind_settings(target: LakeTarget, row: AppliedTable) -> Iterator[str]:
     """No row is read again for any of it."""
-    if target.track != row.track:
+    if set(target.track) != set(row.track):
         was, now = ((", ".join(one) or "all columns") for one in (row.track, target.track))
         yield f"track was {was} and is {now} for changes that are applied from then on; older versions stay"
     if target.soft_delete_retention != row.soft_delete_retention:
