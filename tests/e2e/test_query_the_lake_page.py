@@ -78,5 +78,5 @@ def test_the_page_names_every_error_that_a_reader_may_meet() -> None:
     named = {name for row in ERRORS.findall(PAGE.read_text(encoding="utf-8")) for name in re.findall(r"`(\w+)`", row)}
     errors = {name for name in sluice_lake.__all__ if isinstance(getattr(sluice_lake, name), type)}
     errors = {name for name in errors if issubclass(getattr(sluice_lake, name), sluice_lake.LakeError)}
-    of_the_caller = {"LakeError", "UnusableArgument", "LibraryMissing", "FormatTooNew"}
+    of_the_caller = {"LakeError", "LibraryMissing", "FormatTooNew"}
     assert named == errors - of_the_caller

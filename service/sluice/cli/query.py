@@ -1,6 +1,7 @@
 """`query`: SQL over the tables of the lake, all as of one boundary."""
 
 import csv
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -60,7 +61,7 @@ def query(invocation: Invocation, statement: str, moment: str, form: str) -> Non
     with lake_reading.ours():
         answer = _answer(found, statement)
     if form in ("json", "parquet"):
-        _require_names(answer.column_names)
+        answer = answer.rename_columns(_told_apart(answer.column_names))
     click.echo(f"as of {found.boundary}", err=True)
     _FORMS[form](invocation, answer)
 
@@ -141,11 +142,13 @@ def _refused(error: "duckdb.Error") -> NoReturn:
     ) from None
 
 
-def _require_names(columns: list[str]) -> None:
-    """Raises UsageError for two columns of one name: an object of JSON keeps the last of them."""
-    twice = next((name for name in columns if columns.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"the answer has several columns called {twice}", hint="give them names of their own with AS")
+def _told_apart(columns: list[str]) -> list[str]:
+    """Names for a form that holds one column of each name: the second `id` is `id_1`, as DuckDB names it in a view."""
+    names: list[str] = []
+    for column in columns:
+        candidates = itertools.chain((column,), (f"{column}_{number}" for number in itertools.count(1)))
+        names.append(next(name for name in candidates if name not in names))
+    return names
 
 
 def _as_table(invocation: Invocation, answer: Any) -> None:
