@@ -83,7 +83,7 @@ def _beside_a_running_pipeline(
         refused = pipeline.run("replay", "--to", position, "--lake", there, "public.savings")
         assert (refused.returncode, "holds another replay" in refused.stderr) == (2, True), refused.stderr
         refused = pipeline.run("replay", "--to", "latest", "--lake", own)
-        assert (refused.returncode, "of its own" in refused.stderr) == (2, True), refused.stderr
+        assert (refused.returncode, "is the lake of the pipeline" in refused.stderr) == (2, True), refused.stderr
 
 
 def test_a_replay_that_is_killed_and_given_again_makes_the_boundary_of_the_living_lake(
