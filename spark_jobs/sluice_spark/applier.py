@@ -260,8 +260,10 @@ class Applier:
         return self._ledger.names()
 
     def require_none_stopped(self) -> None:
-        """After `run`. With `once`, and unless it was asked to stop, raises TablesStopped."""
-        if self._options.once and not self._stop.is_set():
+        """After `run`. With `once`, and unless it was asked to stop, raises TablesStopped. A replay says itself what it
+        made.
+        """
+        if self._options.once and self._options.ending is None and not self._stop.is_set():
             require_none_stopped(self._ledger)
 
     def _reconfigure(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from sluice.contract.lease import Holder
 from sluice.lsn import show as lsn_text
+from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_lake import Lake
 from tests.e2e.readers import ACCOUNTS, TOTAL, Transfers, bank, newest_of
@@ -84,6 +85,21 @@ def _beside_a_running_pipeline(
         assert (refused.returncode, "holds another replay" in refused.stderr) == (2, True), refused.stderr
         refused = pipeline.run("replay", "--to", "latest", "--lake", own)
         assert (refused.returncode, "is the lake of the pipeline" in refused.stderr) == (2, True), refused.stderr
+        _change(open_store(there, options=dict(options)), "public/savings/_delta_log/")
+        never = pipeline.run("replay", "--to", position, "--lake", there)
+        assert (never.returncode, "public.savings cannot be made: it is stale" in never.stderr) == (2, True), (
+            never.stderr
+        )
+
+
+def _change(store: ObjectStore, log: str) -> None:
+    """Somebody else removes a data file of the lake table."""
+    commits = [key for key in store.list(log) if key.endswith(".json") and key.removeprefix(log)[:20].isdigit()]
+    actions = [json.loads(line) for key in commits for line in store.get(key).splitlines()]
+    path = next(action["add"]["path"] for action in actions if "add" in action)
+    taken = {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}}
+    lines = ({"commitInfo": {"timestamp": 1, "operation": "WRITE"}}, taken)
+    store.create(f"{log}{len(commits):020d}.json", "\n".join(map(json.dumps, lines)).encode())
 
 
 def test_a_replay_that_is_killed_and_given_again_makes_the_boundary_of_the_living_lake(

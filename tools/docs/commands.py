@@ -32,7 +32,7 @@ _EXITS: dict[str, tuple[int, ...]] = {
     "tables resume": (6, 75),
     "resync": (6, 75),
     "rebuild": (6, 8, 9, 75),
-    "replay": (6, 8, 9, 75),
+    "replay": (6, 8, 75),
     "spool ls": (6, 75),
     "spool inspect": (6, 75),
     "spool verify": (4, 6, 75),

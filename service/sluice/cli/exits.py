@@ -44,8 +44,8 @@ MEANINGS: dict[int, str] = {
     7: "the slot is lost or does not continue the manifest: never retry blindly; "
     "docs/operations/disasters.md says how to continue (`status` and `check` end with it too)",
     8: "another writer owns the pipeline",
-    9: "`status`: degraded, changes are received and something needs attention; `apply --once`, `rebuild` and "
-    "`replay`: a table is stale, quarantined or has a gap, and everything else is applied",
+    9: "`status`: degraded, changes are received and something needs attention; `apply --once` and "
+    "`rebuild`: a table is stale, quarantined or has a gap, and everything else is applied",
     10: "`status`: stopped, no changes are received",
     11: "`status`: new, nothing has been received yet",
     12: "`status`: unknown, neither a process nor the server nor the store could answer",
