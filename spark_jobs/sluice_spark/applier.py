@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 from pyspark.sql import SparkSession
 
+from sluice.contract.entries import Entry
 from sluice.errors import ApplyError, Interrupted, ServiceError, StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice.store.base import ObjectStore
 from sluice_spark.applied_window import Applied
@@ -149,7 +150,7 @@ class Applier:
                 poll_seconds=self._options.poll_seconds,
                 idle_seconds=self._options.idle_poll_seconds,
                 ending=self._options.ending,
-                seen=self._observers.take_in,
+                seen=self._take_in,
             )
             self._maintenance = self._maintained()
             self._upkeep = Upkeep(
@@ -208,6 +209,10 @@ class Applier:
             self._lake.close()
             # The next applier need not wait until a receiver has taken what is said of this one.
             self._observers.close()
+
+    def _take_in(self, entry: Entry, sha256: str) -> None:
+        self._lake.entries.take_in(entry.seq, sha256)
+        self._observers.take_in(entry, sha256)
 
     def _rests(self) -> bool:
         return not self._running and time.monotonic() - self._worked_at >= RESTING_SECONDS
@@ -459,6 +464,7 @@ class Applier:
             configuration_refused=said[0],
             upkeep=said[1],
             left=self._left,
+            manifest=self._ledger.manifest,
         )
         if not self._called_off():
             self._boundaries.publish(rows, self._reports.complete, now=began)

@@ -87,6 +87,37 @@ def test_a_lake_table_beyond_the_end_of_a_restored_spool_is_stale_and_skips_noth
     assert (row.state, "an older copy of the spool was restored" in row.reason) == ("stale", True)
 
 
+@pytest.mark.parametrize("restored", ["all of it", "without its reports", "older than its reports"])
+def test_a_lake_table_with_entries_of_a_log_that_went_on_elsewhere_is_stale(pipeline: Pipeline, restored: str) -> None:
+    """The applier starts once the manifest has passed the numbers that the lake has: they are of other changes."""
+    spool, kept, idle = pipeline.folder / "spool", pipeline.folder / "copy", _named(7)
+    pipeline.begin(SCHEMA, _row(1))
+    pipeline.begin(idle, _row(1))
+    pipeline.apply()
+    shutil.copytree(spool, kept)
+    manifest = copy(pipeline.manifest)
+    for key in (2, 3):
+        pipeline.manifest.transaction([Change("i", _row(key))], SCHEMA)
+        pipeline.apply()
+    (reports,) = kept.rglob("apply/log")
+    if restored != "all of it":
+        shutil.rmtree(reports)
+        reports.mkdir()
+    if restored == "older than its reports":
+        (spool / reports.relative_to(kept)).replace(reports)
+    shutil.rmtree(spool)
+    kept.rename(spool)
+    pipeline.manifest = manifest
+    for key, schema in ((2, idle), (8, SCHEMA), (9, SCHEMA), (10, SCHEMA)):
+        pipeline.manifest.transaction([Change("i", _row(key))], schema)
+    tables = pipeline.apply().tables
+    row = tables[SCHEMA.table_id]
+    assert (row.state, "an older copy of the spool was restored" in row.reason) == ("stale", True)
+    # What was only reported of the lost entries is not believed: the one that came in its place is applied.
+    assert tables[idle.table_id].state == "live"
+    assert sorted(found["id"] for found in pipeline.rows("t7")) == [1, 2]
+
+
 @pytest.mark.parametrize("left", [b"", b'{"commitInfo":{"operation":"WRITE"', b"\0" * 600])
 def test_a_last_commit_that_is_torn_beside_its_whole_checksum_stops_its_table(pipeline: Pipeline, left: bytes) -> None:
     pipeline.begin(SCHEMA, _row(1))

@@ -178,6 +178,11 @@ class AppliedLog:
     """Lake tables that no target of the configuration asks for any more, by title, with their paths. They stay as
     they are, and nothing refers to them.
     """
+    seq: int = 0
+    sha256: str = ""
+    """The newest manifest entry that had been read, and the hash of its bytes. A manifest without it is another one
+    than the report speaks of.
+    """
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)

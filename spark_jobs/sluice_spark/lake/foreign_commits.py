@@ -20,8 +20,9 @@ from sluice.errors import UnsupportedChange
 
 TAG = "sluice"
 AFTER = "after"
+ENTRY = "entry"
 """Our commits' user metadata: {TAG: application id, AFTER: the Delta version through which the
-table had been looked at}.
+table had been looked at, ENTRY: the hash of the manifest entry that the marker names}.
 """
 
 COMMIT = re.compile(r"(\d{20})\.json")
@@ -85,9 +86,9 @@ def commit_name(version: int) -> str:
     return f"{version:020d}.json"
 
 
-def tag(app_id: str, *, after: int) -> str:
-    """The user metadata of a commit of ours."""
-    return json.dumps({TAG: app_id, AFTER: after})
+def tag(app_id: str, *, after: int, entry: str = "") -> str:
+    """The user metadata of a commit of ours. `entry` is the hash of the manifest entry that its marker names."""
+    return json.dumps({TAG: app_id, AFTER: after} | ({ENTRY: entry} if entry else {}))
 
 
 def read_commit(version: int, lines: Iterable[bytes], *, name: str) -> Commit:
@@ -182,6 +183,18 @@ def vector_file(descriptor: Mapping[str, Any]) -> str:
     prefix, encoded = place[:-_UUID_CHARACTERS], place[-_UUID_CHARACTERS:]
     name = f"deletion_vector_{uuid.UUID(bytes=base64.b85decode(encoded.translate(str.maketrans(Z85, B85))))}.bin"
     return f"{prefix}/{name}" if prefix else name
+
+
+def of_another_entry(commit: Commit, marker: int, sha256: str) -> str:
+    """Why `commit` was not made from manifest entry `marker`, whose bytes have the hash `sha256` (empty: not known).
+    Empty when it was, or does not say.
+    """
+    stated = commit.tag.get(ENTRY)
+    if not sha256 or not isinstance(stated, str) or stated == sha256:
+        return ""
+    return (
+        f"the lake table has another manifest entry {marker} than the manifest: an older copy of the spool was restored"
+    )
 
 
 def refuse_late(commit: Commit, app_id: str, *, read: Callable[[int], Commit]) -> None:

@@ -20,6 +20,7 @@ from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.direct.commit import DirectTable
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.direct.table_folder import TableFolder
+from sluice_spark.lake.entry_hashes import EntryHashes
 from sluice_spark.lake.examined_version import OURS, ExaminedVersion
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.log_tail import LogTail
@@ -54,6 +55,7 @@ class Lake:
         self.require_owner = self._before_commit = before_commit
         self.files = opened(options.lake)
         """All that lies below the lake's address."""
+        self.entries = EntryHashes(store)
         self.keys = KeyCache(options.key_cache_bytes)
         self._direct: OrderedDict[str, DirectTable] = OrderedDict()
         self._lock = threading.Lock()
@@ -99,6 +101,7 @@ class Lake:
             replaces=self._options.replaces,
             partitions=state.layout.partition_by,
             without=state.layout.without,
+            entry_sha256=self.entries.of,
         )
 
     def build(self, state: TableState, session: SparkSession) -> BuildTable:
@@ -155,6 +158,7 @@ class Lake:
             app_id=application_id(self._options.pipeline, state, manifest=self.manifest),
             before_commit=self._before_commit,
             log=self._log(state, session, path, since=since),
+            entry_sha256=self.entries.of,
         )
 
     def outlives(self, state: TableState, session: SparkSession) -> bool:

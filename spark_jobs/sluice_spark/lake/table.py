@@ -32,7 +32,7 @@ from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.disk_sync import sync_commits
 from sluice_spark.lake.examined_version import ExaminedVersion, belongs_to_others, contradiction, gone, shown
 from sluice_spark.lake.failures import CommitConflict, translated_errors
-from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, refuse_late, tag
+from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, of_another_entry, refuse_late, tag
 from sluice_spark.lake.layout import NEITHER, Field, is_floating, made_with, statistics_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text, table_at
@@ -71,9 +71,11 @@ class LakeTable:
         replaces: Sequence[str] = (),
         partitions: Sequence[str] = (),
         without: Collection[str] = (),
+        entry_sha256: Callable[[int], str] = lambda _seq: "",
     ) -> None:
         """`log` is how the table's log is read, None: through Delta. In `folder` are its files. `replaces`: see
-        `belongs_to_others`. When it is made anew it has `partitions`, and is `without` these properties.
+        `belongs_to_others`. When it is made anew it has `partitions`, and is `without` these properties. `entry_sha256`
+        tells the hash of the manifest entry of that number, empty if it is not known.
         """
         self.session = session
         self.path = path
@@ -88,6 +90,7 @@ class LakeTable:
         self._tracked: Mapping[str, Mapping[str, int]] = {}
         """What Delta added to the files of the last commit."""
         self._before_commit = before_commit
+        self._entry_sha256 = entry_sha256
         self._direct = direct
         self._folder = folder
         self._log = log or LakeLog(session, path)
@@ -468,7 +471,9 @@ class LakeTable:
 
     def _run(self, change: Change) -> int | None:
         conf = self.session.conf
-        settings = {**change.settings, USER_METADATA: tag(self.app_id, after=self.place.version)}
+        app_id, version = change.marker
+        entry = self._entry_sha256(version) if app_id == self.app_id else ""
+        settings = {**change.settings, USER_METADATA: tag(self.app_id, after=self.place.version, entry=entry)}
         try:
             if self.place.version < 0:
                 self._log.clear()
@@ -484,13 +489,16 @@ class LakeTable:
         if version < before.version:
             raise UnsupportedChange(gone(before, version))
         commits = [self._log.commit(number) for number in range(before.version + 1, version + 1)]
-        marker = before.marker
+        marker, last = before.marker, None
         for commit in commits:
             if not commit.is_of(self.app_id):
                 self._refuse_change(commit)
             elif self.app_id in commit.markers:
                 refuse_late(commit, self.app_id, read=self._log.commit)
-            marker = commit.markers.get(self.app_id, marker)
+                marker, last = commit.markers[self.app_id], commit
+        # Earlier ones may be of entries that are pruned.
+        if last and marker is not None and (said := of_another_entry(last, marker, self._entry_sha256(marker))):
+            raise UnsupportedChange(said)
         recorded = self._log.marker(self.app_id) if version >= 0 else None
         if recorded != marker:
             raise UnsupportedChange(

@@ -21,6 +21,7 @@ from sluice.contract.lease import Sign
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, ObjectMissing, TablesStopped
 from sluice.manifest.newest_record import newest_complete, newest_log
+from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.opening import Lake
 from sluice_spark.options import ApplyOptions
@@ -31,6 +32,7 @@ _log = structlog.get_logger("sluice.apply")
 
 _UPKEPT = SpoolUpkeep()
 _NONE: Mapping[str, str] = MappingProxyType({})
+_UNREAD = PipelineState()
 KEPT = 20
 """Reports that stay for a reader who is late."""
 
@@ -76,10 +78,11 @@ class Reports:
         configuration_refused: str = "",
         upkeep: SpoolUpkeep = _UPKEPT,
         left: Mapping[str, str] = _NONE,
+        manifest: PipelineState = _UNREAD,
     ) -> None:
         """Writes the next log. `succeeded_at`, unix seconds, is when the applier last had success;
-        0 if it had none. `upkeep` is how the spool is kept short, and `left` are lake tables that are no
-        target any more.
+        0 if it had none. `upkeep` is how the spool is kept short, `left` are lake tables that are no
+        target any more, and `manifest` is the state through which entries were read.
         """
         number = self._log_number + 1
         faults.point("apply.log.before")
@@ -94,6 +97,8 @@ class Reports:
             configuration_refused,
             upkeep,
             dict(left),
+            manifest.seq,
+            manifest.previous_sha256,
         )
         self._store.create(keys.apply_log(number), log.encode())
         self._log_number = number

@@ -48,6 +48,9 @@ def open_ledger(
     manifest = load_ending(store, options.ending) if options.ending is not None else load_state(store)
     ledger, floor_seq = Ledger(options, manifest), pruned_through(store)
     horizon_seq = objects_pruned_through(store)
+    if log is not None and options.ending is None and not _is_of(log, manifest, lake=lake, floor_seq=floor_seq):
+        _log.warning("the spool does not have what the last report speaks of: each lake table is read by its own log")
+        log = _without_progress(log)
     if options.rebuild:
         log = _begin_again(store, lake, session, ledger, log, wanted=options.rebuild)
     if options.rebuild or options.ending is not None:
@@ -91,6 +94,22 @@ def _stop_ahead(
             progress.stale = lake_differs(UnsupportedChange(said))
             why = sentence(progress.stale, State.STALE, state.source_name)
             _log.error("table is stale", table=state.title, error=why)
+
+
+def _is_of(log: AppliedLog, manifest: PipelineState, *, lake: Lake, floor_seq: int) -> bool:
+    """Whether what `log` says of entries is of these entries. The store may have been restored object by object, and a
+    report is then newer than the entries. Raises ManifestCorrupt, FormatTooNew, StoreError.
+    """
+    if log.seq <= floor_seq or (log.seq, log.sha256) == (manifest.seq, manifest.previous_sha256):
+        return True
+    # Another applier may have reported since the manifest was read.
+    return lake.entries.of(log.seq) == log.sha256
+
+
+def _without_progress(log: AppliedLog) -> AppliedLog:
+    """`log` without what it says of entries and versions."""
+    nothing = {"delta_version": -1, "committed_seq": 0, "through_seq": 0, "complete_through_lsn": 0}
+    return replace(log, tables={key: replace(row, **nothing) for key, row in log.tables.items()})
 
 
 def left_behind(ledger: Ledger, log: AppliedLog | None) -> dict[str, str]:

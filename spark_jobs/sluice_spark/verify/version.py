@@ -22,12 +22,14 @@ from sluice.manifest.reader import identity, load_state, read_entries, read_entr
 from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.fold.spill import Versioned
-from sluice_spark.lake.foreign_commits import COMMIT, commit_name, read_commit
+from sluice_spark.lake.entry_hashes import EntryHashes
+from sluice_spark.lake.foreign_commits import COMMIT, commit_name, of_another_entry, read_commit
 from sluice_spark.lake.opening import application_id
 from sluice_spark.read.changes import read_rows
 from sluice_spark.read.window import visible
 
 POLL_SECONDS = 0.5
+_RESYNC = "`sluice resync {}` reads the table from the source again"
 MOST_COMMITS = 2000
 """Of a table's log that are looked through for the version of a position."""
 
@@ -100,6 +102,8 @@ def find_version(
         if marker is None:
             continue
         _require_in_front(state, marker)
+        if said := of_another_entry(commit, marker, EntryHashes(spool).of(marker)):
+            raise ApplyError(said, hint=_RESYNC.format(state.source_name))
         position = _position(spool, state, marker)
         if position <= lsn:
             return Version(candidate, position, _done(before, state, marker), newest=candidate == numbers[0])
@@ -123,7 +127,7 @@ def _require_in_front(state: TableState, marker: int) -> None:
         raise ApplyError(
             f"the lake table has entry {marker}, and the gap begins with entry {state.gap.seq}: an older copy of the "
             "spool was restored",
-            hint=f"`sluice resync {state.source_name}` reads the table from the source again",
+            hint=_RESYNC.format(state.source_name),
         )
 
 
