@@ -91,6 +91,21 @@ BROKEN: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int]]
         ("ALTER TABLE t DROP r", "ALTER TABLE t ADD PRIMARY KEY (id)"),
         14,
     ),
+    "names inside the key": (
+        KEYED,
+        (
+            "CREATE TYPE pair AS (n int, r regclass)",
+            "CREATE DOMAIN pairs AS pair[]",
+            "ALTER TABLE t ADD r pairs",
+            "UPDATE t SET r = ARRAY[(id, CASE id WHEN 1 THEN 'other'::regclass ELSE 0::regclass END)::pair]",
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (r)",
+            "ALTER TABLE other RENAME TO another",
+            "UPDATE t SET v = -v",
+            "ALTER TABLE another RENAME TO other",
+        ),
+        ("ALTER TABLE t DROP r", "ALTER TABLE t ADD PRIMARY KEY (id)"),
+        14,
+    ),
     "column.reserved": (KEYED, ('ALTER TABLE t ADD "_sluice_op" text',), ('ALTER TABLE t DROP "_sluice_op"',), 14),
     "column.case": (KEYED, ('ALTER TABLE t ADD "V" int',), ('ALTER TABLE t DROP "V"',), 14),
 }
@@ -104,6 +119,7 @@ SAYS = {
     "generated columns of the key": "does not send g",
     "table.identity_nullable": "NOT NULL is not validated",
     "table.identity_by_name": "the name of another object",
+    "names inside the key": "the name of another object",
     "column.reserved": "'_sluice_op'",
     "column.case": "only by case",
 }

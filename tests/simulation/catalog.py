@@ -108,6 +108,7 @@ class Table:
             base_type_oid=column.type_oid,
             base_typmod=column.typmod,
             type_name=name,
+            holds_names=False,
             output_function=output,
             in_primary_key=column.attnum == KEY,
             in_identity=self.identifies(column),

@@ -50,6 +50,7 @@ def column(name: str, attnum: int, **changes: object) -> ColumnFacts:
         base_type_oid=25,
         base_typmod=-1,
         type_name="text",
+        holds_names=False,
         output_function="pg_catalog.textout",
         in_primary_key=False,
         in_identity=False,

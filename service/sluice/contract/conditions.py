@@ -17,7 +17,6 @@ from sluice.contract.column_rules import findings as findings_of_rules
 from sluice.contract.envelope import OP_NAMES, folded, is_reserved
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import TableSchema
-from sluice.contract.types import NAMES
 from sluice.findings import Finding
 from sluice.quoting import quote_identifier, quote_qualified
 
@@ -165,7 +164,7 @@ def _stable_identity(facts: TableFacts, rules: RulesInForce) -> Iterator[Finding
             fix_sql=f"ALTER TABLE {_quoted(facts)} VALIDATE CONSTRAINT ...;",
             by_hand=True,
         )
-    names = [column for column in found_by if column.base_type_oid in NAMES and not rules.excludes(column.attnum)]
+    names = [column for column in found_by if column.holds_names and not rules.excludes(column.attnum)]
     if names:
         column = names[0]
         yield Finding(
