@@ -26,22 +26,20 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
-from itertools import islice
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from sluice.errors import StoreUnavailable
 from sluice.store.opening import open_store
 from tests.e2e.operators import cases
 from tests.e2e.operators.cases import CASES, LOST, NEW, RUNNING, STOPPED, Case
 from tests.e2e.operators.installation import COLUMNS, LINES, Ended, Installation
 from tests.e2e.operators.source import SCHEMA, TABLES, Load
 from tests.support.extent import FULL, slow
-from tests.support.pipeline import QUICK_JAVA, wait_until
+from tests.support.pipeline import QUICK_JAVA
 from tests.support.sources import Bucket, Database, fresh_database
 from tools.local.compare import compare_table
 from tools.local.guard import Guard
@@ -89,6 +87,7 @@ class Day:
     def line(self, case: Case) -> list[str]:
         words = case.words(
             folder=str(self.folder),
+            lake=self.lake_uri,
             lsn=self.manifest_lsn() if "{lsn}" in case.line else "",
             slot=self.database.slot,
             entry="3",
@@ -102,16 +101,7 @@ class Day:
 
     def segment(self) -> str:
         """The key of the oldest one."""
-        store, found = open_store(self.spool_uri, prefix="shop/", options=self.options), list[str]()
-
-        def listed() -> bool:
-            # This S3 server fails a listing of a folder that changes meanwhile.
-            with suppress(StoreUnavailable):
-                found.extend(islice(store.list("data/"), 1))
-            return bool(found)
-
-        wait_until(listed, what="the store lists the segments")
-        return found[0]
+        return next(iter(open_store(self.spool_uri, prefix="shop/", options=self.options).list("data/")))
 
     def answer(self, *words: str) -> dict[str, Any]:
         done = self.installed.piped("-c", str(self.config), *words, "--json")

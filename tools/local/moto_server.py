@@ -1,16 +1,19 @@
-"""moto as a server of its own on 127.0.0.1, with one conditional write at a time. Its argument is the port.
+"""moto as a server of its own on 127.0.0.1, with one conditional write at a time, and listings that no deletion fails.
+Its argument is the port.
 
 moto compares a condition and stores the object in two steps, and threads of a busy machine come in between: two
-writers that create one key then both succeed.
+writers that create one key then both succeed. For a listing it reads the names of a bucket, and then each of its
+objects: one that was deleted in between made the answer an error.
 """
 
 import io
 import sys
 import threading
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.s3.utils import _VersionedKeyStore
 from werkzeug.serving import run_simple
 
 if TYPE_CHECKING:
@@ -36,8 +39,21 @@ class OneAtATime:
             return list(self._application(environ, start_response))
 
 
+def _stored(keys: "dict[str, list[Any]]") -> Iterator[tuple[str, Any]]:
+    """The newest version of each object, as of now."""
+    for name, versions in list(dict.items(keys)):
+        if newest := versions[-1:]:
+            yield name, newest[0]
+
+
+def list_as_of_now() -> None:
+    """From now on a listing has the objects that were there when it began."""
+    _VersionedKeyStore.items = _stored
+
+
 def main() -> None:
     """Serves until it is stopped."""
+    list_as_of_now()
     moto = DomainDispatcherApplication(create_backend_app)
     run_simple("127.0.0.1", int(sys.argv[1]), OneAtATime(moto), threaded=True, request_handler=MotoRequestHandler)
 

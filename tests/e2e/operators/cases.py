@@ -179,7 +179,7 @@ CASES = (
     _case(STOPPED, "run --until-lsn {lsn} --until-caught-up", 2, says="exclude", slow=True),
     _case(STOPPED, "apply --once", forms=False),
     _case(RUNNING, "replay --to latest --lake {folder}/lake", 2, says="has no scheme", slow=True),
-    _case(RUNNING, "replay --to latest --lake file://{folder}/lake/inside", 2, says="a separate address", slow=True),
+    _case(RUNNING, "replay --to latest --lake {lake}/inside", 2, says="a separate address", slow=True),
     _case(
         RUNNING, "replay --to latest --lake file://{folder}/replayed --dry-run public.ints", says="nothing was written"
     ),
@@ -237,7 +237,7 @@ def missing() -> list[str]:
     """Commands and options without a case."""
     given: dict[tuple[str, ...], set[str]] = {}
     for case in CASES:
-        words = case.words(folder="f", lsn="0/0", slot="s", entry="1", segment="k")
+        words = case.words(folder="f", lake="l", lsn="0/0", slot="s", entry="1", segment="k")
         path, _ = _meant(words)
         given.setdefault(path, set()).update(word.partition("=")[0] for word in words)
     wanted = []
@@ -256,7 +256,7 @@ def missing() -> list[str]:
 
 def undocumented_calls() -> list[str]:
     """Calls that the page of the command line shows and that neither a case nor the story makes."""
-    made = {_call(case.words(folder="f", lsn="0/0", slot="s", entry="1", segment="k")) for case in CASES}
+    made = {_call(case.words(folder="f", lake="l", lsn="0/0", slot="s", entry="1", segment="k")) for case in CASES}
     wanted = []
     for line in DOCUMENTED.read_text().splitlines():
         if line.startswith("sluice ") and "[" not in line:
