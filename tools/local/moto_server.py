@@ -39,7 +39,7 @@ class OneAtATime:
             return list(self._application(environ, start_response))
 
 
-def _stored(keys: "dict[str, list[Any]]") -> Iterator[tuple[str, Any]]:
+def _stored(keys: _VersionedKeyStore) -> Iterator[tuple[str, Any]]:
     """The newest version of each object, as of now."""
     for name, versions in list(dict.items(keys)):
         if newest := versions[-1:]:

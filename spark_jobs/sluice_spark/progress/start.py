@@ -12,7 +12,7 @@ from dataclasses import replace
 import structlog
 from pyspark.sql import SparkSession
 
-from sluice.contract.applied import AppliedLog
+from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.reasons import lake_differs, sentence
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, UnsupportedChange, UsageError
@@ -108,8 +108,11 @@ def _is_of(log: AppliedLog, manifest: PipelineState, *, lake: Lake, floor_seq: i
 
 def _without_progress(log: AppliedLog) -> AppliedLog:
     """`log` without what it says of entries and versions."""
-    nothing = {"delta_version": -1, "committed_seq": 0, "through_seq": 0, "complete_through_lsn": 0}
-    return replace(log, tables={key: replace(row, **nothing) for key, row in log.tables.items()})
+
+    def without(row: AppliedTable) -> AppliedTable:
+        return replace(row, delta_version=-1, committed_seq=0, through_seq=0, complete_through_lsn=0)
+
+    return replace(log, tables={key: without(row) for key, row in log.tables.items()})
 
 
 def left_behind(ledger: Ledger, log: AppliedLog | None) -> dict[str, str]:
