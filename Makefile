@@ -46,6 +46,8 @@ ACTIONLINT_VERSION := v1.7.12
 AZURITE     := build/azurite/.done
 # Dagster and Airflow, 250 MB; `make orchestrators` alone fetches them.
 ORCHESTRATORS := build/orchestrators/.done
+# Trino with its connector for Delta, 820 MB; `make trino` alone fetches it.
+TRINO       := build/trino/.done
 # The wheel of the last release, which tests/upgrade lets take turns with this checkout.
 BASELINE    := tests/upgrade/release
 CONTAINERS  ?= docker
@@ -58,7 +60,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help simulate setup python java jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds orchestrators test-ops images test test-python test-matrix test-languages test-drills fuzz bench docs site lock wheel dist notes chart baseline clean distclean
+.PHONY: help simulate setup python java jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds orchestrators trino test-ops images test test-python test-matrix test-languages test-drills fuzz bench docs site lock wheel dist notes chart baseline clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -172,6 +174,12 @@ $(ORCHESTRATORS): requirements/orchestrators.txt
 	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
 	@if $(@D)/bin/python -m pip install --quiet --require-hashes -r requirements/orchestrators.txt; then touch $@; \
 	  else echo "Dagster and Airflow cannot be had: the tests that need them will be skipped"; fi
+
+trino: setup jars $(TRINO) ## Read lake tables with Trino by their names in a catalog, where Maven and Java 24 are installed
+	$(BIN)/python -m pytest tests/e2e/test_trino.py -rs $(PYTEST_ARGS)
+
+$(TRINO): tests/support/trino.py
+	@$(BIN)/python -m tests.support.trino $(@D) || echo "Trino cannot be had: the tests that need it will be skipped"
 
 images: ## Build the images with a container engine; CONTAINERS=podman names another than docker
 	for name in ingest applier; do \

@@ -39,7 +39,7 @@ class OneAtATime:
             return list(self._application(environ, start_response))
 
 
-def _stored(keys: _VersionedKeyStore) -> Iterator[tuple[str, Any]]:
+def _stored(keys: "dict[str, list[Any]]") -> Iterator[tuple[str, Any]]:
     """The newest version of each object, as of now."""
     for name, versions in list(dict.items(keys)):
         if newest := versions[-1:]:
@@ -48,7 +48,7 @@ def _stored(keys: _VersionedKeyStore) -> Iterator[tuple[str, Any]]:
 
 def list_as_of_now() -> None:
     """From now on a listing has the objects that were there when it began."""
-    _VersionedKeyStore.items = _stored
+    _VersionedKeyStore.items = _stored  # type: ignore[assignment]  # its parameter is called self
 
 
 def main() -> None:
