@@ -116,9 +116,17 @@ class Lake:
             return self._at(self._last(newest, lambda one: one.time <= at, what=at.isoformat()))
         return self._at(newest)
 
-    def wait_for(self, lsn: str | int, timeout: float, *, tables: Sequence[str] = ()) -> Boundary:
+    def wait_for(
+        self,
+        lsn: str | int,
+        timeout: float,
+        *,
+        tables: Sequence[str] = (),
+        manifest: Callable[[], str] | None = None,
+    ) -> Boundary:
         """Returns the newest boundary as soon as it holds everything that ended at or before `lsn`, and has the
-        `tables` that are named. From then on `as_of()` has it.
+        `tables` that are named. From then on `as_of()` has it. With `manifest`, a boundary of another one than it
+        names does not count: an `lsn` of the present source says nothing of the source before.
 
         Raises WaitTimedOut after `timeout` seconds, TableLeftOut when the position was reached by then without one of
         `tables`.
@@ -126,15 +134,16 @@ class Lake:
         wanted, until, pause = lsn_of(lsn), clock.monotonic() + timeout, SHORTEST_POLL
         newest, listed_at = self._newest(), clock.monotonic()
         while True:
-            left_out = None
+            left_out, other = None, False
             if newest is not None and newest.lsn >= wanted:
-                left_out = _left_out(newest, tables)
-                if left_out is None:
+                other = manifest is not None and newest.manifest != manifest()
+                left_out = None if other else _left_out(newest, tables)
+                if not other and left_out is None:
                     return newest
             if clock.monotonic() >= until:
                 raise left_out or WaitTimedOut(
                     f"the lake did not come to {show(wanted)} within {timeout:g} s: it is at "
-                    + (str(newest) if newest is not None else "no boundary yet"),
+                    + ("no boundary yet" if newest is None else f"{newest}{' of an earlier spool' * other}"),
                     hint="`sluice status` says what prevents it",
                 )
             clock.sleep(max(0.0, min(pause, until - clock.monotonic())))

@@ -12,6 +12,7 @@ import pytest
 from sluice.cli import plan
 from sluice.contract.row_form import LakeAnswer, LakeQuestion
 from sluice.errors import ServiceError, SlotLost, SourceMoved
+from sluice.manifest.reader import identity
 from sluice.operate.compare.verify import Run
 from sluice.settings import load
 from sluice.source.sessions import open_query, open_replication
@@ -165,11 +166,15 @@ def test_a_wait_for_now_takes_no_position_of_another_server(
     sluice = command_line(monkeypatch, capsys)
     two.pipeline.run()
     (tmp_path / "lake").mkdir()
-    publish(tmp_path / "lake", 1, 1 << 40, pipeline="test")
+    publish(tmp_path / "lake", 1, 1 << 40, pipeline="test", manifest="of a pipeline before")
     (tmp_path / "sluice.yaml").write_text(
         f"version: 1\npipeline: test\nsource: {{dsn: '{two.pipeline.dsn}', slot: {two.here.slot}, publication: "
         f"{two.here.publication}}}\nspool: {{uri: '{two.spool.as_uri()}'}}\nlake: {{uri: '{tmp_path.as_uri()}/lake'}}\n"
     )
+    for asked in (("--now",), ("--lsn", "0/1")):
+        answer = sluice("wait", *asked, "--timeout", "300ms", cwd=tmp_path)
+        assert (answer.returncode, "of an earlier spool" in answer.stderr) == (75, True), answer.stderr
+    publish(tmp_path / "lake", 2, 1 << 40, pipeline="test", manifest=identity(two.pipeline.store))
     wait = ("wait", "--now", "--timeout", "30s")
     answer = sluice(*wait, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr

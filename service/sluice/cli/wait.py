@@ -9,7 +9,7 @@ from sluice import lsn
 from sluice.cli import deadline, lake_reading, output, wiring
 from sluice.cli.drain import seconds_of
 from sluice.cli.invocation import Invocation, common
-from sluice.errors import UsageError
+from sluice.errors import ObjectMissing, UsageError
 from sluice.settings import Settings
 
 if TYPE_CHECKING:
@@ -61,14 +61,13 @@ def wait(
     wiring.require("sluice_lake", *(deadline.PACKAGES if now else ()))
     target = lsn.parse(position) if position is not None else None
     settings = invocation.settings().settings
-    lake = lake_reading.lake_of(settings)
+    lake, spool = lake_reading.lake_of(settings), wiring.open_spool(settings)
     if target is None:
-        spool = wiring.open_spool(settings)
         target = deadline.within(min(timeout_seconds, deadline.LOOK_SECONDS), lambda: _end_of_wal(settings, spool))
         # Where nobody writes, ingest records where it is only now and then.
         deadline.hasten(spool, target)
     with lake_reading.ours():
-        reached = lake.wait_for(target, timeout_seconds, tables=tables)
+        reached = lake.wait_for(target, timeout_seconds, tables=tables, manifest=lambda: _manifest(spool))
     if json_wanted:
         output.as_json(
             {
@@ -81,6 +80,18 @@ def wait(
         )
     else:
         click.echo(f"the lake can be read as of {reached}")
+
+
+def _manifest(spool: "ObjectStore") -> str:
+    """What tells the manifest in `spool` from the one of a pipeline of this name that had another server, empty while
+    there is none.
+    """
+    from sluice.manifest.reader import identity
+
+    try:
+        return identity(spool)
+    except ObjectMissing:
+        return ""
 
 
 def _end_of_wal(settings: Settings, spool: "ObjectStore") -> int:

@@ -88,6 +88,16 @@ def test_who_waits_is_answered_as_soon_as_a_boundary_has_the_position_and_the_ta
     assert lake.wait_for(11, timeout=30.0, tables=["u"]).number == 3
 
 
+def test_who_waits_takes_no_boundary_of_an_earlier_manifest_for_an_answer(tmp_path: Path) -> None:
+    publish(tmp_path, 1, 500, manifest="before")
+    lake = Lake(str(tmp_path))
+    assert lake.wait_for(20, timeout=0.0).number == 1
+    with pytest.raises(WaitTimedOut, match="of an earlier spool"):
+        lake.wait_for(20, timeout=0.1, manifest=lambda: "now")
+    threading.Timer(0.2, lambda: publish(tmp_path, 2, 30, manifest="now")).start()
+    assert lake.wait_for(20, timeout=30.0, manifest=lambda: "now").number == 2
+
+
 def test_boundaries_that_skip_numbers_or_vanish_are_found_while_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
