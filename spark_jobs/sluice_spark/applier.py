@@ -132,7 +132,7 @@ class Applier:
             self._lake.forget_scratch()
             self._reports = Reports.of(self._options, self._store, self._lake, instance=self._lease.instance)
             last_log = self._reports.last_log()
-            self._ledger = open_ledger(
+            self._ledger, log = open_ledger(
                 self._options,
                 self._store,
                 last_log,
@@ -173,7 +173,7 @@ class Applier:
                 turns=self._turns,
             )
             with closing(self._workers):
-                if self._options.rebuild or (last_log and not self._ledger.tables.keys() <= last_log.tables.keys()):
+                if log is not last_log or (log and not self._ledger.tables.keys() <= log.tables.keys()):
                     # What is pruned is judged by reports: a lake table that is new, or begins again, is in this one,
                     # before entries are read which say through where the others are complete.
                     self._report()

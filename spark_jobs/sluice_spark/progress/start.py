@@ -40,9 +40,9 @@ def open_ledger(
     lake: Lake,
     session: SparkSession,
     telemetry: ApplyTelemetry,
-) -> Ledger:
-    """Every table as it stands now, `log` being what was last reported. Raises SparkGone, ManifestCorrupt,
-    FormatTooNew, StoreError; UsageError when a table cannot be made again as the options ask.
+) -> tuple[Ledger, AppliedLog | None]:
+    """Every table as it stands now, `log` being what was last reported, and what of that holds. Raises SparkGone,
+    ManifestCorrupt, FormatTooNew, StoreError; UsageError when a table cannot be made again as the options ask.
     """
     # In this order: what is pruned after the state was read is not needed by it.
     manifest = load_ending(store, options.ending) if options.ending is not None else load_state(store)
@@ -71,7 +71,7 @@ def open_ledger(
     for state in ledger.separate(log.tables if log else ()):
         why = sentence(ledger.tables[state.key].stale, State.STALE, state.source_name)
         _log.error("table is stale", table=state.title, error=why)
-    return ledger
+    return ledger, log
 
 
 def _stop_ahead(

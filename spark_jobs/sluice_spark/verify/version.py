@@ -102,10 +102,10 @@ def find_version(
         if marker is None:
             continue
         _require_in_front(state, marker)
-        if said := of_another_entry(commit, marker, EntryHashes(spool).of(marker)):
-            raise ApplyError(said, hint=_RESYNC.format(state.source_name))
         position = _position(spool, state, marker)
         if position <= lsn:
+            if said := of_another_entry(commit, marker, EntryHashes(spool).of(marker)):
+                raise ApplyError(said, hint=_RESYNC.format(state.source_name))
             return Version(candidate, position, _done(before, state, marker), newest=candidate == numbers[0])
         candidate = number - 1
     newest, marker = marker_now()
