@@ -67,7 +67,7 @@ def test_every_command_of_ci_is_a_make_target() -> None:
 
 def test_the_night_runs_what_is_too_long_for_a_pull_request() -> None:
     targets = {one["target"].split()[0] for one in jobs("nightly")["long"]["strategy"]["matrix"]["include"]}
-    assert targets == {"chaos", "fuzz", "simulate", "test-drills", "clouds", "soak", "bench"}
+    assert targets == {"chaos", "fuzz", "simulate", "test-drills", "clouds", "orchestrators", "trino", "soak", "bench"}
     assert targets <= TARGETS
 
 

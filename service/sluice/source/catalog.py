@@ -194,10 +194,11 @@ class Catalog:
             "condition": condition,
             "sent": sent_sql(self._version),
             "parts_of_type": PARTS_OF_TYPE,
+            "types_of_names": f"'{{{', '.join(map(str, sorted(NAMES)))}}}'::int8[]",
             "attnames": _ATTNAMES if since_15 else "NULL::jsonb",
         }
         with translated("reading the catalog"):
-            rows = self._conn.execute(command.encode(), {**parameters, "names": list(NAMES)}).fetchall()
+            rows = self._conn.execute(command.encode(), parameters).fetchall()
         return [self._facts(*row) for row in rows]
 
     def _facts(
@@ -292,14 +293,14 @@ SELECT
         'base_type_oid', COALESCE(d.type_oid, a.atttypid)::int8,
         'base_typmod', CASE WHEN d.oid IS NULL THEN a.atttypmod ELSE d.typmod END,
         'type_name', pg_catalog.format_type(a.atttypid, a.atttypmod),
-        'holds_names', a.atttypid::int8 = ANY (%%(names)s::int8[]) OR a.atttypid >= 16384 AND EXISTS (
+        'holds_names', a.atttypid::int8 = ANY (%(types_of_names)s) OR a.atttypid >= 16384 AND EXISTS (
             WITH RECURSIVE used (oid) AS (
                 SELECT a.atttypid
                 UNION
                 SELECT x.oid FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid CROSS JOIN LATERAL (
                     %(parts_of_type)s
                 ) x (oid))
-            SELECT 1 FROM used WHERE used.oid::int8 = ANY (%%(names)s::int8[])),
+            SELECT 1 FROM used WHERE used.oid::int8 = ANY (%(types_of_names)s)),
         'output_function', pg_catalog.quote_ident(fn.nspname) || '.' || pg_catalog.quote_ident(f.proname),
         'in_primary_key', COALESCE(pk.indimmediate AND a.attnum = ANY (pk.indkey[:pk.indnkeyatts - 1]), false),
         'in_identity', CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false
