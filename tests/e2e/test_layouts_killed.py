@@ -62,6 +62,9 @@ class Story:
         wait_until(there, what=f"each is complete with {self.layouts}", processes=(process,), timeout=SECONDS)
         return lsn
 
+    def generations(self) -> dict[str, int]:
+        return {name: row.generation for name, row in reported(self.pipeline).items()}
+
     def check(self) -> None:
         assert self.source.failed is None, self.source.failed
         for name, kind in (("", "mirror"), ("soft", "soft"), ("versions", "history")):
@@ -113,13 +116,21 @@ def test_tables_whose_layouts_change_between_kills_are_right_at_each_commit(data
             before = story.reach(process)
             story.check()
             # Partitions wait for a snapshot.
+            generations = story.generations()
             asked = pipeline.run("resync", "public.orders")
             assert asked.returncode == 0, asked.stderr
             if choice.random() < 0.7:
                 process.kill()
                 process = pipeline.start("up")
+            wait_until(
+                lambda known=generations: all(now > known[name] for name, now in story.generations().items()),  # type: ignore[misc]
+                what="each is read again",
+                processes=(process,),
+                timeout=SECONDS,
+            )
             wait_until(story.laid_out, what=f"{story.layouts}", processes=(process,), timeout=SECONDS)
-            # What was between the last window and the snapshot, nobody knows.
+            # What was between the last window and the snapshot, nobody knows. The snapshot is before what is reached.
+            story.reach(process)
             source.forget(before, story.reach(process))
             story.check()
     story.reach(process)
