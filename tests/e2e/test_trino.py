@@ -25,14 +25,14 @@ _SECONDS = 240.0
 _SOURCE = (
     (
         "CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(12, 2), at timestamptz, day date,"
-        " tags text[], doc jsonb, raw bytea, ok boolean, big text, ratio float8)"
+        " tags text[], doc jsonb, raw bytea, ok boolean, big text, ratio float8, local timestamp)"
     ),
     "ALTER TABLE orders ALTER big SET STORAGE EXTERNAL",
     (
         "INSERT INTO orders SELECT i, 'new', i * 1.25,"
         " timestamptz '2026-01-02 03:04:05.678901+00' + i * interval '1 hour',"
         " '2026-01-01'::date + i % 3, ARRAY['a', NULL, 'ü' || i], jsonb_build_object('i', i), decode('00ff', 'hex'),"
-        " i % 2 = 0, repeat('b', 3000) || i, i / 7.0 FROM generate_series(1, 300) i"
+        " i % 2 = 0, repeat('b', 3000) || i, i / 7.0, '2026-01-02 03:04:05.678901' FROM generate_series(1, 300) i"
     ),
     "CREATE TABLE by_day (id int, day date, v text, PRIMARY KEY (id, day))",
     "INSERT INTO by_day SELECT i, '2026-01-01'::date + i % 3, 'v' || i FROM generate_series(1, 100) i",
