@@ -53,7 +53,7 @@ class Child:
         while not is_ready(process.pid):
             if process.poll() is not None or time.monotonic() > deadline:
                 self.stop(self._last_signal)
-                raise LocalServerError(f"{self._name} did not start{self._said()}")
+                raise LocalServerError(f"{self._name} did not start{self._end_of_log()}")
             time.sleep(_POLL_SECONDS)
 
     def stop(self, number: signal.Signals, *, patience_seconds: float = 0.0) -> bool:
@@ -79,15 +79,15 @@ class Child:
                 self._guard = None
         return forced
 
-    def log_tail(self) -> str:
-        """The end of what it said."""
+    def said(self) -> str:
+        """What it wrote, and what the children of the one before wrote since."""
         try:
-            return self._log.read_text(errors="replace")[-2000:] if self._log is not None else ""
+            return self._log.read_text(errors="replace") if self._log is not None else ""
         except OSError:
             return ""
 
-    def _said(self) -> str:
-        return f", see {self._log}: {self.log_tail()[-400:]}" if self._log is not None else ""
+    def _end_of_log(self) -> str:
+        return f", see {self._log}: {self.said()[-400:]}" if self._log is not None else ""
 
 
 def spawn(
@@ -96,7 +96,10 @@ def spawn(
     """Starts `command` as `account` in a session of its own: Ctrl-C at a terminal reaches the owner,
     who then stops it in order.
     """
-    with (log or Path("/dev/null")).open("wb") as output:
+    if log is not None:
+        log.write_bytes(b"")
+    # Children of a server that was killed may still write: each appends, so that nobody writes over another one's text.
+    with (log or Path("/dev/null")).open("ab") as output:
         return subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,

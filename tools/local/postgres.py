@@ -100,7 +100,7 @@ class PostgresServer:
                 return
             except LocalServerError:
                 # After a crash the old children may hold the shared memory for a moment longer.
-                if time.monotonic() > deadline or "still in use" not in self._child.log_tail():
+                if time.monotonic() > deadline or "still in use" not in self._child.said():
                     raise
             time.sleep(0.1)
 
@@ -141,7 +141,7 @@ class PostgresServer:
         command = [str(self._bin_dir / "initdb"), "-D", str(part), *options]
         if spawn(command, log=self.log_path, account=self._account).wait() != 0:
             raise LocalServerError(
-                f"initdb failed, see {self.log_path}: {self._child.log_tail()[-400:]}"
+                f"initdb failed, see {self.log_path}: {self._child.said()[-400:]}"
                 + (
                     f" (every folder above must be open to the account {self._account.pw_name})"
                     if self._account
