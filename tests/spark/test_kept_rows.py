@@ -186,7 +186,55 @@ def test_columns_that_exchanged_their_names_before_a_resync_stop_the_table(pipel
     identity, a, b = schema.columns
     after = table_schema(identity, replace(a, name="b"), replace(b, name="a"), version=2)
     _with_other_columns(pipeline, after, [{"id": 1, "a": 2, "b": 1}])
-    assert "exchanged their names" in _apply(pipeline, HISTORY, state="stale")
+    assert "columns exchanged their names" in _apply(pipeline, HISTORY, state="stale")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "target", [{"kind": "mirror"}, HISTORY, SOFT, {"kind": "changelog"}], ids=lambda one: len(str(one))
+)
+def test_a_large_value_that_was_not_sent_of_a_column_that_is_dropped_later_in_a_window_is_nobodys(
+    pipeline: Pipeline, target: dict[str, Any], way: str
+) -> None:
+    pipeline.begin(SCHEMA, *({"id": number, "v": number, "big": f"b{number}"} for number in (1, 2)))
+    _apply(pipeline, target, way)
+    identity, value, _ = SCHEMA.columns
+    dropped = table_schema(identity, value, version=2)
+    again = table_schema(identity, value, column("big", 4, TEXT), version=3)
+    pipeline.manifest.table(dropped, state="live")
+    pipeline.manifest.table(again, state="live")
+    pipeline.manifest.entry(
+        [
+            ([Change("u", {"id": 1, "v": 10}, unchanged=("big",))], SCHEMA),
+            ([Change("u", {"id": 2, "v": 20})], dropped),
+            ([Change("u", {"id": 2, "v": 21}, unchanged=("big",))], again),
+        ]
+    )
+    _apply(pipeline, target, way)
+    living = [
+        row
+        for row in lake.rows_in(pipeline.path(), metadata=True)
+        if row.get("_sluice_is_current", True) and row.get("_sluice_op", "u") == "u"
+    ]
+    assert {(row["id"], row["v"], row["big"]) for row in living} - {(2, 20, None)} == {(1, 10, None), (2, 21, None)}
+
+
+@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+def test_a_name_that_passed_to_a_new_column_before_a_resync_keeps_its_values_apart(
+    pipeline: Pipeline, target: dict[str, Any]
+) -> None:
+    pipeline.begin(SCHEMA, *({"id": number, "v": number, "big": f"b{number}"} for number in (1, 2)))
+    _apply(pipeline, target)
+    identity, value, _ = SCHEMA.columns
+    again = table_schema(identity, value, column("big", 4, TEXT), version=2)
+    pipeline.manifest.table(again, state="live")
+    pipeline.manifest.entry([([Change("u", {"id": 1, "v": 1, "big": "new"}), Change("d", old={"id": 2})], again)])
+    _apply(pipeline, target)
+    renamed = table_schema(identity, value, column("large", 4, TEXT), version=3)
+    _with_other_columns(pipeline, renamed, [{"id": 1, "v": 1, "large": "new"}])
+    _apply(pipeline, target)
+    found = [(row["id"], row["large"]) for row in lake.rows_in(pipeline.path(), metadata=True)]
+    assert Counter(found) == Counter([(1, "new"), (2, None)] + ([(1, None)] if target is HISTORY else []))
 
 
 @pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])

@@ -38,6 +38,7 @@ from sluice.contract.evolution import (
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.arranging import uncluster
+from sluice_spark.lake.examined_version import schema_app_id
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.layout import Field
 from sluice_spark.lake.plan import Columns
@@ -239,7 +240,7 @@ def evolve(
     column means for older rows is no change. Rows are kept apart by their key where the boolean column `current` is
     true (empty: all are).
     """
-    app_id = f"{lake.app_id}/schema"
+    app_id = schema_app_id(lake.app_id)
     stands = max(lake.marker(app_id) or 0, since)
     target = max(stands, number)
     for stop in _stops(shapes, stands, target):

@@ -47,6 +47,23 @@ def shown(marker: int | None) -> str:
     return "missing" if marker is None else str(marker)
 
 
+def schema_app_id(app_id: str) -> str:
+    """Of the marker that says which version of the source table's columns a lake table has."""
+    return f"{app_id}/schema"
+
+
+def generation_before(app_ids: Iterable[str], *, app_id: str) -> str | None:
+    """The newest of `app_ids` that is of an earlier generation of the lake table of `app_id`, by the same manifest."""
+    table, own, manifest = app_id.rsplit("/", 2)
+    known = [name.rsplit("/", 2) for name in app_ids]
+    earlier = [
+        int(name[1])
+        for name in known
+        if name[::2] == [table, manifest] and name[1].isdecimal() and int(name[1]) < int(own)
+    ]
+    return f"{table}/{max(earlier)}/{manifest}" if earlier else None
+
+
 def belongs_to_others(app_ids: Iterable[str], *, app_id: str, replaces: Collection[str]) -> str:
     """Why a lake table with markers of `app_ids` is not to be replaced by the pipeline of `app_id`, empty when it
     may be. It was taken over from pipelines in `replaces`.

@@ -5,7 +5,7 @@ Owns exactness of the comparison: NULL is a value, marked values count, and zero
 spelled. A column keeps its name and its type: what cannot be kept so is refused by name.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
@@ -68,7 +68,7 @@ def kept(
     UnsupportedChange.
     """
     present = lake.session.sql(f"SELECT * FROM {own}")
-    stands = _version_of(present.dtypes, versions, schema)
+    stands = _version_of(present.dtypes, versions, schema, known=lake.schema_version_before)
     if stands is None:
         # It is another table, which had the name before: that is all that they have in common.
         return shaped(present, columns, schema)
@@ -79,19 +79,27 @@ def kept(
 
 
 def _version_of(
-    present: Iterable[tuple[str, str]], versions: Iterable[TableSchema], schema: TableSchema
+    present: Iterable[tuple[str, str]],
+    versions: Iterable[TableSchema],
+    schema: TableSchema,
+    *,
+    known: Callable[[], int | None],
 ) -> TableSchema | None:
-    """The version whose columns have the names and the Spark types of those that are `present`. Raises
-    UnsupportedChange where that is not certain.
+    """The version whose columns have the names and the Spark types of those that are `present`. Where several do, by
+    columns that exchanged their names or took those of others, `known` says which one it is. Raises UnsupportedChange
+    where that is not certain.
     """
     own = {(name, kind) for name, kind in present if not name.startswith(envelope.RESERVED_PREFIX)}
     found = [version for version in versions if {(one.name, one.lake.sql) for one in version.columns} == own]
     if len({frozenset((column.attnum, column.name) for column in version.columns) for version in found}) > 1:
-        raise UnsupportedChange(
-            f"{schema.qualified_name}: columns exchanged their names before the table was read again, and nothing says "
-            "which names the rows have that its lake table keeps; give the target another name, which begins a table "
-            "of its own beside this one"
-        )
+        stands = known()
+        found = [version for version in found if version.version == stands]
+        if not found:
+            raise UnsupportedChange(
+                f"{schema.qualified_name}: before the table was read again, columns exchanged their names or got the "
+                "name of one that was dropped, and nothing says which of them the rows have that its lake table keeps; "
+                "give the target another name, which begins a table of its own beside this one"
+            )
     return max(found, key=lambda version: version.version, default=None)
 
 

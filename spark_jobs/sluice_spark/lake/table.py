@@ -30,7 +30,15 @@ from sluice_spark.lake.direct.edit import Edit, Maker
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.disk_sync import sync_commits
-from sluice_spark.lake.examined_version import ExaminedVersion, belongs_to_others, contradiction, gone, shown
+from sluice_spark.lake.examined_version import (
+    ExaminedVersion,
+    belongs_to_others,
+    contradiction,
+    generation_before,
+    gone,
+    schema_app_id,
+    shown,
+)
 from sluice_spark.lake.failures import CommitConflict, translated_errors
 from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, of_another_entry, refuse_late, tag
 from sluice_spark.lake.layout import NEITHER, Field, is_floating, made_with, statistics_properties
@@ -134,6 +142,15 @@ class LakeTable:
         """The transaction version that the table records for `app_id`."""
         with translated_errors():
             return self._log.marker(app_id) if self._log.update() >= 0 else None
+
+    def schema_version_before(self) -> int | None:
+        """The version of the source table's columns that the generation before has come to in this table, None where
+        its log does not say it: a generation that has the columns of its snapshot still does not.
+        """
+        with translated_errors():
+            app_ids = self._log.app_ids() if self._log.update() >= 0 else []
+            before = generation_before(app_ids, app_id=self.app_id)
+            return self._log.marker(schema_app_id(before)) if before else None
 
     def column_names(self) -> list[str]:
         """The names alone, as of the last look. Takes no query."""

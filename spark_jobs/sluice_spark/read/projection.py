@@ -89,6 +89,9 @@ class Projection:
             if name == envelope.OLD:
                 arrays.append(self._old(whole(column)))
                 names.append(name)
+            elif name == envelope.UNCHANGED:
+                arrays.append(self._unsent(column))
+                names.append(name)
             elif name in envelope.MARKS:
                 arrays.append(self._marks(column))
                 names.append(name)
@@ -126,6 +129,14 @@ class Projection:
             names=[name for name, _ in fields],
             mask=old.is_null(),
         )
+
+    def _unsent(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Values that were not sent are missing in columns that are still there only."""
+        there = {one.attnum for one in self.target.columns}
+        if column.null_count == len(column):
+            return column
+        kept = [[one for one in unsent if one in there] or None if unsent else None for unsent in column.to_pylist()]
+        return pa.chunked_array([pa.array(kept, column.type)])
 
     def _marks(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         if column.null_count == len(column):
