@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import psycopg
 import yaml
 
 from sluice.contract.applied import AppliedTable
@@ -37,7 +38,8 @@ class Source:
     def __post_init__(self) -> None:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._write)
-        self._lock = threading.Lock()
+        self.writes = threading.RLock()
+        """Who holds it is the only one that writes."""
         self.failed: Exception | None = None
 
     def create(self) -> None:
@@ -48,20 +50,23 @@ class Source:
         self.commit()
 
     def commit(self, *statements: str) -> int:
-        with self._lock, self.database.connect() as connection:
+        with self.writes, self.database.connect() as connection:
             with connection.transaction():
                 for statement in statements:
                     connection.execute(statement.encode())
             row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
             assert row is not None
-            found = connection.execute("SELECT id, v, w, part FROM orders").fetchall()
-            self.newest = set(found)
-            self.at[int(row[0])] = {(one[0], one[1]) for one in found}
+            self._record(connection, int(row[0]))
             return int(row[0])
+
+    def _record(self, connection: psycopg.Connection, lsn: int) -> None:
+        found = connection.execute("SELECT id, v, w, part FROM orders").fetchall()
+        self.newest = set(found)
+        self.at[lsn] = {(one[0], one[1]) for one in found}
 
     def forget(self, after: int, before: int) -> None:
         """What it was at the commits in between is asked of no lake table."""
-        with self._lock:
+        with self.writes:
             self.at = {lsn: rows for lsn, rows in self.at.items() if not after < lsn < before}
 
     def __enter__(self) -> Self:
@@ -79,7 +84,8 @@ class Source:
     def _write(self) -> None:
         try:
             while not self._end.wait(self.choice.random()):
-                self.commit(*(self._statement() for _ in range(self.choice.randint(1, 4))))
+                with self.writes:
+                    self.commit(*(self._statement() for _ in range(self.choice.randint(1, 4))))
         except Exception as error:  # noqa: BLE001 - handed to the test
             self.failed = error
 

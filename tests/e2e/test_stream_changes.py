@@ -17,7 +17,10 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
+from sluice.contract import consumer
+from sluice.contract.consumer import Consumer
 from sluice.operate.new_slot import recreate
 from sluice_spark.source import SluiceDataSource
 from tests.e2e import streaming_job
@@ -173,6 +176,41 @@ def test_all_that_is_available_is_read_also_behind_a_batch_that_failed(
         _go_on(shop, number)
     writer.trigger(availableNow=True).start().awaitTermination()
     rows = _kept(spark, tmp_path)
+    _assert_once(rows)
+    assert _folded(rows) == _source(shop)
+
+
+def test_of_two_queries_with_one_consumer_the_earlier_one_ends_by_name_and_the_other_one_holds_the_spool(
+    shop: Mirror, spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.dataSource.register(SluiceDataSource)
+
+    def start(name: str) -> StreamingQuery:
+        reader = spark.readStream.format("sluice").option("spool", shop.options(FOLLOWED).spool_uri)
+        frame = reader.option("pipeline", "test").option("table", "public.orders").option("consumer", "mails").load()
+        writer = frame.writeStream.format("parquet").option("path", str(tmp_path / name))
+        query = writer.option("checkpointLocation", str(tmp_path / f"checkpoint-{name}")).start()
+        query.processAllAvailable()
+        return query
+
+    def held() -> Consumer:
+        return Consumer.decode(shop.store(FOLLOWED).get(consumer.key("mails")))
+
+    earlier = start("earlier")
+    first = held().query
+    later = start("later")
+    try:
+        second = held().query
+        assert second not in ("", first)
+        _go_on(shop, 1)
+        later.processAllAvailable()
+        with pytest.raises(StreamingQueryException, match="another query began to run as the consumer 'mails'"):
+            earlier.processAllAvailable()
+        assert held().query == second
+    finally:
+        later.stop()
+        earlier.stop()
+    rows = spark.read.parquet(str(tmp_path / "later")).collect()
     _assert_once(rows)
     assert _folded(rows) == _source(shop)
 

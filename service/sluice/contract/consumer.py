@@ -15,11 +15,14 @@ _WHAT = "the record of a consumer"
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """`name` has read everything through entry `seq` at `at` (ISO 8601 UTC)."""
+    """`name` has read everything through entry `seq` at `at` (ISO 8601 UTC). `query` is chosen by each query when it
+    begins to run: of two that have one name, the one that began first finds that the record is not its own any more.
+    """
 
     name: str
     seq: int
     at: str
+    query: str = ""
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)

@@ -5,11 +5,14 @@ entry, with what tells its manifest, table and generation from every other, and 
 alike.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -19,8 +22,9 @@ from pyspark.sql.types import StructType
 
 from sluice.contract import consumer
 from sluice.contract.consumer import Consumer
-from sluice.errors import UnsupportedChange, UsageError
+from sluice.errors import ObjectMissing, UnsupportedChange, UsageError
 from sluice.manifest.reader import identity
+from sluice.store.base import ObjectStore
 from sluice_spark.lake.sql import spark_ddl
 from sluice_spark.source import log, rows
 from sluice_spark.source.rows import Part
@@ -141,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         one = log.subject(log.newest(wanted.spool), wanted.table)
         self._version = one.version if isinstance(one, log.Followed) else 0
         """The shape of this query, whatever the table gets while it runs."""
-        self._said_at = float("-inf")
+        self._query, self._said_at = uuid4().hex, float("-inf")
         self._last_seq: int | None = None
         """Of a query that ends with what is there now."""
 
@@ -190,12 +194,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hold(end["seq"])
 
     def _hold(self, seq: int) -> None:
-        """Says how far this consumer is: pruning keeps what is behind. Nothing for a query that is none."""
+        """Says how far this consumer is: pruning keeps what is behind. Nothing for a query that is none. Raises
+        UsageError when another query has taken the name since.
+        """
         name = self._wanted.consumer
         if name:
-            at = datetime.now(UTC).isoformat(timespec="seconds")
-            self._wanted.spool.open().put(consumer.key(name), Consumer(name, seq, at).encode())
+            store, at = self._wanted.spool.open(), datetime.now(UTC).isoformat(timespec="seconds")
+            if math.isfinite(self._said_at):
+                self._require_own(store, name)
+            store.put(consumer.key(name), Consumer(name, seq, at, self._query).encode())
             self._said_at = time.monotonic()
+
+    def _require_own(self, store: ObjectStore, name: str) -> None:
+        with suppress(ObjectMissing):
+            if Consumer.decode(store.get(consumer.key(name))).query != self._query:
+                raise UsageError(
+                    f"another query began to run as the consumer {name!r}, and pruning waits for that one alone; give "
+                    "each query a name of its own, then start this one again"
+                )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         # Spark knows no limit by entries; what it gives back is compared with no number of rows.
