@@ -259,6 +259,8 @@ lock: ## Resolve all dependencies again and write requirements/
 	    --extra $$extra --extra otel pyproject.toml -o requirements/$$extra.txt || exit; \
 	done
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
+	  --extra duckdb lake/pyproject.toml -o requirements/query.txt
+	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
 	  --group check pyproject.toml -o requirements/check.txt
 	$(UV) pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade --constraint requirements/dev.txt \
 	  --group image -o requirements/build.txt

@@ -61,7 +61,11 @@ def environment(directory: Path, server: PostgresServer) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built_wheel(tmp_path_factory.mktemp("dist"))
+    """Beside that of the readers, which `[all]` takes in, as an index would have both."""
+    found = built_wheel(tmp_path_factory.mktemp("dist"))
+    readers = built_wheel(tmp_path_factory.mktemp("readers"), source=ROOT / "lake")
+    readers.rename(found.with_name(readers.name))
+    return found
 
 
 def followed(script: str, *, cwd: Path, environ: dict[str, str]) -> str:
@@ -107,7 +111,9 @@ def test_the_tutorial_does_what_it_says_with_the_wheel_alone(
         script += f"{text}status=$?\necho\necho '{_MARK} {block.line}' $status\n[ $status = 0 ] || exit\n"
     work = tmp_path / "work"
     work.mkdir()
-    printed = followed(script, cwd=work, environ=environment(tmp_path, fresh_server))
+    printed = followed(
+        script, cwd=work, environ={**environment(tmp_path, fresh_server), "PIP_FIND_LINKS": str(wheel.parent)}
+    )
     seen: dict[int, str] = {}
     output = ""
     for line in printed.splitlines():

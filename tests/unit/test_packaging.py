@@ -119,5 +119,5 @@ def test_the_versions_agree() -> None:
 def test_the_extras_are_those_that_the_pages_name() -> None:
     extras = PROJECT["optional-dependencies"]
     assert set(extras) == {"service", "spark", "query", "glue", "otel", "all"}
-    assert extras["all"] == [f"{PROJECT['name']}[glue,otel,service,spark]"]
+    assert extras["all"] == [f"{PROJECT['name']}[glue,otel,query,service,spark]"]
     assert not [line for line in PROJECT["classifiers"] if line.startswith("Private")]

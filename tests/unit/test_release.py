@@ -57,7 +57,7 @@ def test_the_bill_of_materials_is_valid_and_names_every_lock_and_jar() -> None:
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     assert bill.of(ROOT, "0.1.0") == text, "the same for the same locks"
     listed = {one["purl"]: one for one in json.loads(text)["components"]}
-    for lock in ("service.txt", "spark.txt"):
+    for lock in ("service.txt", "spark.txt", "query.txt"):
         for name, version in re.findall(
             r"^([a-z0-9-]+)==([^ \\]+)(?! ; sys)", (ROOT / "requirements" / lock).read_text(), re.MULTILINE
         ):

@@ -4,6 +4,7 @@ Invariant: nothing is listed that is not in a lock, and everything in a lock tha
 """
 
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from sluice_spark import jars
 
-_LOCKS = ("service.txt", "spark.txt", "glue.txt")
+_LOCKS = ("service.txt", "spark.txt", "glue.txt", "query.txt")
 _LOCKED = re.compile(r"^([a-z0-9._-]+)==([^ ;\\\n]+)(?: ; ([^\\\n]*[^\\\n ]))?", re.MULTILINE)
 _JAR = re.compile(r"^([^_]+)_(.+)-(\d[\w.]*)\.jar$")
 _ELSEWHERE = "sys_platform == 'win32'"
@@ -54,8 +55,16 @@ class Component:
 
 
 def all_of(root: Path) -> list[Component]:
-    """Packages of the locks below `root`, then jars, in the order of their names."""
-    return [*sorted({one for lock in _LOCKS for one in _packages(root / "requirements" / lock)}), *sorted(_jars())]
+    """Packages of the locks below `root` and that of the readers, then jars, in the order of their names."""
+    packages = {one for lock in _LOCKS for one in _packages(root / "requirements" / lock)}
+    everywhere = {one.purl for one in packages if not one.marker}
+    needed = {one for one in packages if not one.marker or one.purl not in everywhere}
+    return [*sorted({*needed, _readers(root)}), *sorted(_jars())]
+
+
+def _readers(root: Path) -> Component:
+    about = tomllib.loads((root / "lake" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return Component("pypi", "", about["name"], about["version"], about["license"])
 
 
 def _packages(lock: Path) -> Iterator[Component]:
