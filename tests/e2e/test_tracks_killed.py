@@ -24,12 +24,15 @@ from tools.local.sluice import Pipeline, SluiceProcess
 SEED = 31
 RETENTION_SECONDS = 20
 KEYS = 40
+COLUMNS = 4
+"""Of the table when it is created."""
 TARGETS: tuple[dict[str, Any], ...] = (
     {"kind": "mirror"},
     {"kind": "mirror", "name": "soft", "deletes": "soft", "soft_delete_retention": f"{RETENTION_SECONDS}s"},
     {"kind": "history", "name": "whole"},
     {"kind": "history", "name": "by_v", "track": ["v"], "freshness": "3s"},
     {"kind": "history", "name": "by_big", "track": ["big"], "freshness": "8s"},
+    {"kind": "changelog", "name": "changes", "freshness": "2s"},
 )
 TRACKED = {"whole": None, "by_v": "v", "by_big": "big"}
 """Of each history, what its columns are called that make versions. None: all."""
@@ -56,9 +59,10 @@ class Wide(Source):
     rows: dict[int, dict[int, Values]] = field(default_factory=dict)
     added: int = 0
 
-    def create(self) -> None:
+    def create(self, *statements: str) -> None:
         self.database.execute(
             "CREATE TABLE orders (id int PRIMARY KEY, v int, big text, w text)",
+            *statements,
             "ALTER TABLE orders ALTER big SET STORAGE EXTERNAL",
             "INSERT INTO orders SELECT i, i, repeat('a', 4000) || i, 'w' FROM generate_series(1, 20) i",
         )
@@ -212,6 +216,7 @@ class Story:
             self._check_deleted()
             for name, track in TRACKED.items():
                 self._check_versions(name, self.source.tracked(track) | {1})
+            self._check_changes()
 
     def _check_present(self, name: str) -> None:
         rows = [row for row in self.table(name) if not row.get("_sluice_deleted_at")]
@@ -262,6 +267,33 @@ class Story:
                 before, after = (at[key] for at in around)
                 assert any(before.get(number) != after.get(number) for number in numbers), f"{name}: {key} at {lsn}"
 
+    def _check_changes(self) -> None:
+        """All changes up to a commit make the rows of then: in the columns of the beginning, for what an added column
+        means for older rows is no change.
+        """
+        rows = sorted(
+            self.table("changes"), key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"] or 0, row["id"])
+        )
+        names = {number: name for number, name in self.source.names.items() if number <= COLUMNS}
+        first, last = rows[0]["_sluice_lsn"], rows[-1]["_sluice_lsn"]
+        state: dict[int, Values] = {}
+        at = iter(sorted(lsn for lsn in self.source.rows if first <= lsn <= last))
+        lsn = next(at, None)
+        for row in [*rows, None]:
+            while lsn is not None and (row is None or lsn < row["_sluice_lsn"]):
+                wanted = self._of_now(self.source.rows[lsn], set(names))
+                assert not self.known(lsn) or state == wanted, f"changes as of {lsn}"
+                lsn = next(at, None)
+            if row is None or row["_sluice_op"] == "t":
+                state = {}
+                continue
+            old = state.pop((row["_sluice_old"] or row)["id"], {})
+            if row["_sluice_op"] != "d":
+                assert row["id"] not in state
+                unsent = set(row["_sluice_unchanged"] or ())
+                sent = {number: _known(row[name]) for number, name in names.items() if number not in unsent}
+                state[row["id"]] = {number: sent[number] if number in sent else old[number] for number in names}
+
     def purged(self) -> bool:
         past = datetime.now(UTC) - timedelta(seconds=RETENTION_SECONDS)
         return all(row["_sluice_deleted_at"] is None or row["_sluice_deleted_at"] > past for row in self.table("soft"))
@@ -269,12 +301,13 @@ class Story:
 
 @slow
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 def test_tracked_columns_that_change_between_kills_make_the_versions_that_the_source_had(
-    database: Database, tmp_path: Path
+    database: Database, tmp_path: Path, identity: str
 ) -> None:
-    choice = random.Random(SEED)
-    source = Wide(database, random.Random(SEED))
-    source.create()
+    choice = random.Random(SEED + len(identity))
+    source = Wide(database, random.Random(choice.random()))
+    source.create(f"ALTER TABLE orders REPLICA IDENTITY {identity}")
     pipeline = pipeline_of(database, tmp_path / "pipeline", *TARGETS)
     signalled = pipeline.run("setup", "--ddl-signal", "--apply")
     assert signalled.returncode == 0, signalled.stderr

@@ -65,6 +65,8 @@ class Offers:
         """Of the newest boundary of the manifest that is followed; 0 before this process has published one."""
         self.held_since = math.inf
         """No version that is offered was replaced before (unix seconds)."""
+        self._set_back_at = self.number if len(self._numbers) > 1 and self._says_later(-2, -1) else 0
+        """The boundary that was published first after the clock had been set back."""
         self._hold()
 
     @property
@@ -112,6 +114,8 @@ class Offers:
         self._numbers.append(complete.number)
         self._known[complete.number] = _Offer(now, current_at)
         self._newest, self.newest_lsn = offered, complete.lsn
+        if len(self._numbers) > 1 and self._says_later(-2, -1):
+            self._set_back_at = complete.number
         self._hold()
         return True
 
@@ -125,15 +129,35 @@ class Offers:
     def expire(self) -> None:
         """Removes what has been offered long enough; the newest one stays. Raises StoreError."""
         for _ in range(REMOVED_AT_ONCE):
+            if self._set_back_at:
+                self._withdraw()
+                continue
             if len(self._numbers) < 2:
                 return
             if self._clock() < self._offer(self._numbers[1]).published_at + self._retention_seconds:
                 return
-            number = self._numbers[0]
-            self._files.delete(boundary.key(self._pipeline, number))
-            self._numbers.popleft()
-            self._known.pop(number, None)
-            self._hold()
+            self._remove(self._numbers[0])
+
+    def _withdraw(self) -> None:
+        """What is replaced after the clock was set back has an earlier time than boundaries from before that. They
+        would not hold what they need, and so they end early, instead of being offered and unreadable.
+        """
+        place = self._numbers.index(self._set_back_at)
+        if place and self._says_later(place - 1, place):
+            self._remove(self._numbers[place - 1])
+        else:
+            self._set_back_at = 0
+
+    def _says_later(self, place: int, following: int) -> bool:
+        """Whether the boundary at `place` has a later time than the `following` one, by more than clocks differ."""
+        first, second = (self._offer(self._numbers[one]).current_at for one in (place, following))
+        return first > second + self._margin_seconds / 2
+
+    def _remove(self, number: int) -> None:
+        self._files.delete(boundary.key(self._pipeline, number))
+        self._numbers.remove(number)
+        self._known.pop(number, None)
+        self._hold()
 
     def _hold(self) -> None:
         """Only once an offer is gone may go what it alone needed."""

@@ -11,6 +11,7 @@ from sluice.contract.boundary import LakeBoundary
 from sluice.errors import WriterFenced
 from sluice.store.memory import MemoryStore
 from sluice_lake.boundary import decoded, key_of, number_in
+from sluice_spark.progress.offers import MARGIN_SECONDS
 from sluice_spark.progress.reports import Reports
 from tests.support.offers import offers
 
@@ -85,6 +86,33 @@ def test_what_an_offered_boundary_needs_is_held_until_the_offer_is_gone() -> Non
     assert began < made.held_since <= began + HOUR
     made.still_current(clock.now)
     assert made.held_since > began + HOUR
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_clock_that_is_set_back_ends_the_boundaries_of_the_time_that_comes_again(killed: bool) -> None:
+    """A file that is replaced now has an earlier time than they have, so they would not hold it."""
+    files, clock = MemoryStore(uuid.uuid4().hex, prefix=""), Clock()
+    made, began = offers(files, clock=clock), clock.now
+    for number in range(1, 50):
+        made.publish(_complete(number), current_at=clock.now)
+        clock.now += HOUR / 50
+    clock.now = began + HOUR / 2 + 1
+    made.publish(_complete(50), current_at=clock.now)
+    if killed:
+        made = offers(files, clock=clock)
+    else:
+        clock.now += 1
+        made.publish(_complete(51), current_at=clock.now)
+    for _ in range(3):
+        made.expire()
+    times = [decoded(files.get(key_of("shop", number))).published_at.timestamp() for number in _offered(files)]
+    assert max(times) <= clock.now + MARGIN_SECONDS / 2
+    assert len(times) > 25, "those before the time that comes again stay"
+    # And as before, with time.
+    clock.now += 2 * HOUR
+    made.expire()
+    made.expire()
+    assert _offered(files) == [50 if killed else 51]
 
 
 def test_an_lsn_of_the_same_manifest_never_falls_and_that_of_another_one_may() -> None:
