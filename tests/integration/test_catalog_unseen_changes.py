@@ -271,7 +271,24 @@ def while_ingest_was_down(pipeline: IngestPipeline, before: tuple[str, ...], aft
     changed_while_down(pipeline, before, after, runs=2, tables=())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    cases(
+        CASES,
+        quick=[
+            "attach_subtree_in_one_transaction",
+            "partition_born_and_truncated",
+            "unlogged_for_a_moment",
+            "label_renamed_and_back",
+            "column_born_dropped_and_born_again",
+            "primary_key_widened_under_full",
+            "leaf_identity_toggled",
+            "composite_born_and_altered",
+            "attached_for_a_moment_and_a_column_added",
+            "subtree_attached_for_a_moment",
+        ],
+    ),
+)
 def test_what_was_done_and_undone_while_ingest_was_down_is_named(
     pipeline: IngestPipeline, tmp_path: Path, name: str
 ) -> None:
@@ -309,7 +326,9 @@ def test_what_was_done_and_undone_within_one_interval_is_named(
     assert not [verdict for verdict in verdicts(pipeline, tmp_path) if verdict.is_silent_difference]
 
 
-@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize(
+    "name", cases(LIMITS, quick=["label_added_and_renamed", "attached_for_a_moment_and_dropped", "regclass_renamed"])
+)
 def test_the_limits_that_the_guarantees_name_are_as_they_say(
     pipeline: IngestPipeline, tmp_path: Path, name: str
 ) -> None:

@@ -2,6 +2,7 @@
 other columns stay exact.
 """
 
+from itertools import product
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -60,8 +61,13 @@ def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
 
 
-@pytest.mark.parametrize("identity", IDENTITIES)
-@pytest.mark.parametrize("way", cases({way: way for way in WAYS}, quick=["one by one", "streamed and stored"]))
+@pytest.mark.parametrize(
+    ("way", "identity"),
+    cases(
+        product(WAYS, IDENTITIES),
+        quick=[("one by one", "key"), ("streamed and stored", "full"), ("streamed and stored", "without a key")],
+    ),
+)
 def test_an_excluded_column_is_stored_nowhere_and_the_others_are_exact(
     pipeline: IngestPipeline, tmp_path: Path, way: str, identity: str
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.catalog_stories import (
     set_up,
     verdicts,
 )
-from tests.support.extent import slow
+from tests.support.extent import cases, slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.key_stories import MADE, history, play
 from tests.support.source_setup import since
@@ -187,7 +187,21 @@ STORIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize(
+    "name",
+    cases(
+        STORIES,
+        quick=[
+            "replaced",
+            "deferrable_beside_whole_rows",
+            "dropped_in_silence",
+            "added_between_rows_of_one_transaction",
+            "full_taken_from_a_table_without_key",
+            "identity_switched_within_a_transaction",
+            "primary_key_of_a_root_replaced",
+        ],
+    ),
+)
 def test_a_table_whose_row_identity_changes_goes_on_and_is_equal(
     pipeline: IngestPipeline, tmp_path: Path, name: str
 ) -> None:

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import psycopg
@@ -130,9 +131,13 @@ def happen(database: Database, moments: list[tuple[str, str, str]]) -> None:
             assert quietly(database, back), back
 
 
-@pytest.mark.parametrize("signalled", [False, True], ids=["counted", "signalled"])
-@pytest.mark.parametrize("running", [False, True], ids=["down", "between two looks"])
-@pytest.mark.parametrize("label", cases(EVERY, quick=("t filtered and schema",)))
+@pytest.mark.parametrize(
+    ("label", "running", "signalled"),
+    cases(
+        product(EVERY, [False, True], [False, True]),
+        quick=[("t filtered and schema", False, False), ("t filtered and schema", True, True)],
+    ),
+)
 def test_what_was_sent_otherwise_for_a_moment_is_read_again_and_equal(
     pipeline: IngestPipeline, tmp_path: Path, label: str, *, running: bool, signalled: bool
 ) -> None:

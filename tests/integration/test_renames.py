@@ -23,6 +23,7 @@ from tests.support.catalog_stories import (
     set_up,
     verdicts,
 )
+from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
 
 MOVE: dict[str, Any] = {"tables": (), "policies": Policies(TablePolicy(on_rename="move"))}
@@ -81,7 +82,17 @@ def displaced(pipeline: IngestPipeline) -> list[Problem]:
     return [problem for problem in report.verdict.problems if problem.code == "table.path"]
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize(
+    "name",
+    cases(
+        STORIES,
+        quick=[
+            "renamed_between_rows_of_one_transaction",
+            "moved_to_another_schema",
+            "names_exchanged_with_rows_on_both_sides",
+        ],
+    ),
+)
 def test_a_table_with_another_name_goes_on_where_it_is(pipeline: IngestPipeline, tmp_path: Path, name: str) -> None:
     statements, expected = STORIES[name]
     changed_while_down(pipeline, TWO, statements, runs=2, **RESYNC)

@@ -4,6 +4,7 @@ and however it is sent; what it makes of the values is exact, for every type.
 
 import dataclasses
 import hmac
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -79,8 +80,18 @@ def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
 
 
-@pytest.mark.parametrize("identity", IDENTITIES)
-@pytest.mark.parametrize("way", cases(WAYS, quick=["one by one", "prepared"]))
+@pytest.mark.parametrize(
+    ("way", "identity"),
+    cases(
+        product(WAYS, IDENTITIES),
+        quick=[
+            ("one by one", "key"),
+            ("one by one", "a hashed key"),
+            ("prepared", "full"),
+            ("prepared", "without a key"),
+        ],
+    ),
+)
 def test_what_the_rules_keep_out_is_stored_nowhere_and_what_they_make_is_exact(
     pipeline: IngestPipeline, tmp_path: Path, way: str, identity: str
 ) -> None:

@@ -12,7 +12,7 @@ from sluice.store.base import ObjectStore
 
 QUIET_SECONDS = 60.0
 """Between two looks while nothing is appended and nothing waits, where requests are spared."""
-LATE_SECONDS = 90.0
+LATE_SECONDS = 105.0
 """An applier that was not heard for so long is looked for each time: one that lives has renewed its lease since."""
 
 
@@ -38,10 +38,14 @@ class AppliedRecords:
         holder, known = self._holder(), self.applied
         ours = quiet and holder is not None and known is not None and holder.instance == known.instance
         sign = holder.sign if holder is not None else Sign()
-        if not ours or known is None or sign.log_number != known.number:
+        if not ours or not sign.log_number:
             known = self._log.read()
-        if not ours or self.completed is None or sign.complete_number != self.completed.number:
+        elif known is None or sign.log_number != known.number:
+            known = self._log.told(keys.apply_log(sign.log_number))
+        if not ours or not sign.complete_number:
             self.completed = self._complete.read()
+        elif self.completed is None or sign.complete_number != self.completed.number:
+            self.completed = self._complete.told(keys.apply_complete(sign.complete_number))
         if known is not None and holder is not None and holder.instance == known.instance:
             known = known.as_of(round_at=sign.round_at, succeeded_at=sign.succeeded_at)
         self.applied = known

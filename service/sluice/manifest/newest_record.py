@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.verified import Verified
+from sluice.errors import ObjectMissing
 from sluice.store.base import ObjectStore
 
 Record = TypeVar("Record")
@@ -27,6 +28,17 @@ class NewestRecord(Generic[Record]):
     def read(self) -> Record | None:
         """None while there is none. Raises StoreError, ManifestCorrupt, FormatTooNew."""
         return self.at(self.key())
+
+    def told(self, key: str) -> Record | None:
+        """The record at `key`, which somebody said is the newest: without a listing, unless it is gone. Raises as
+        `read` does.
+        """
+        try:
+            found = self._decode(self._store.get(key))
+        except ObjectMissing:
+            return self.read()
+        self._key = max(self._key, key)
+        return found
 
     def at(self, key: str) -> Record | None:
         """The record at `key`, None for an empty one. Raises as `read` does."""

@@ -28,7 +28,7 @@ QUIET_SHARE = 0.05
 """Of the time since the last change came: so long is the next pause while looks find nothing, or only advances."""
 APART_SHARE, LONGEST_APART_SECONDS = 0.75, 1.5
 """Of the time between two changes, and at most: so long nothing is looked for behind a change."""
-HEARD_SECONDS = 60.0
+HEARD_SECONDS = 120.0
 """Between two looks at a paid store while ingest rings for each entry."""
 
 
