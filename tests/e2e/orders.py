@@ -104,8 +104,8 @@ class Source:
         )[0]
 
 
-def pipeline_of(database: Database, folder: Path, *targets: Mapping[str, Any]) -> Pipeline:
-    """A pipeline `t` in `folder` that has not run yet. `orders` feeds `targets`."""
+def pipeline_of(database: Database, folder: Path, *targets: Mapping[str, Any], **apply: Any) -> Pipeline:
+    """A pipeline `t` in `folder` that has not run yet. `orders` feeds `targets`, and `apply` are further settings."""
     return Pipeline(
         folder,
         name="t",
@@ -113,7 +113,7 @@ def pipeline_of(database: Database, folder: Path, *targets: Mapping[str, Any]) -
         settings={
             "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
             "spool": {"max_delay": "200ms"},
-            "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA},
+            "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA, **apply},
             **({"tables": {"public.orders": {"targets": list(targets)}}} if targets else {}),
         },
     )

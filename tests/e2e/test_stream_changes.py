@@ -204,7 +204,7 @@ def test_of_two_queries_with_one_consumer_the_earlier_one_ends_by_name_and_the_o
         assert second not in ("", first)
         _go_on(shop, 1)
         later.processAllAvailable()
-        with pytest.raises(StreamingQueryException, match="another query began to run as the consumer 'mails'"):
+        with pytest.raises(StreamingQueryException, match="another stream began to run as the consumer 'mails'"):
             earlier.processAllAvailable()
         assert held().query == second
     finally:

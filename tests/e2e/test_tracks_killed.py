@@ -301,14 +301,16 @@ class Story:
 
 @slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+@pytest.mark.parametrize(
+    ("identity", "way"), [("DEFAULT", "auto"), ("FULL", "auto"), ("DEFAULT", "distributed"), ("FULL", "merge")]
+)
 def test_tracked_columns_that_change_between_kills_make_the_versions_that_the_source_had(
-    database: Database, tmp_path: Path, identity: str
+    database: Database, tmp_path: Path, identity: str, way: str
 ) -> None:
     choice = random.Random(SEED + len(identity))
     source = Wide(database, random.Random(choice.random()))
     source.create(f"ALTER TABLE orders REPLICA IDENTITY {identity}")
-    pipeline = pipeline_of(database, tmp_path / "pipeline", *TARGETS)
+    pipeline = pipeline_of(database, tmp_path / "pipeline", *TARGETS, way=way)
     signalled = pipeline.run("setup", "--ddl-signal", "--apply")
     assert signalled.returncode == 0, signalled.stderr
     story = Story(pipeline, source)

@@ -196,7 +196,8 @@ def test_columns_that_exchanged_their_names_before_a_resync_stop_the_table(pipel
 def test_a_large_value_that_was_not_sent_of_a_column_that_is_dropped_later_in_a_window_is_nobodys(
     pipeline: Pipeline, target: dict[str, Any], way: str
 ) -> None:
-    pipeline.begin(SCHEMA, *({"id": number, "v": number, "big": f"b{number}"} for number in (1, 2)))
+    rows: list[dict[str, Any]] = [{"id": number, "v": number, "big": f"b{number}"} for number in (1, 2)]
+    pipeline.begin(SCHEMA, *rows)
     _apply(pipeline, target, way)
     identity, value, _ = SCHEMA.columns
     dropped = table_schema(identity, value, version=2)
@@ -223,7 +224,8 @@ def test_a_large_value_that_was_not_sent_of_a_column_that_is_dropped_later_in_a_
 def test_a_name_that_passed_to_a_new_column_before_a_resync_keeps_its_values_apart(
     pipeline: Pipeline, target: dict[str, Any]
 ) -> None:
-    pipeline.begin(SCHEMA, *({"id": number, "v": number, "big": f"b{number}"} for number in (1, 2)))
+    rows: list[dict[str, Any]] = [{"id": number, "v": number, "big": f"b{number}"} for number in (1, 2)]
+    pipeline.begin(SCHEMA, *rows)
     _apply(pipeline, target)
     identity, value, _ = SCHEMA.columns
     again = table_schema(identity, value, column("big", 4, TEXT), version=2)

@@ -17,14 +17,15 @@ _WHAT = "the record of a replay"
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The tables of `pipeline` as of `lsn`: its `manifest` through entry `seq`, of which the transactions count that
-    ended through `lsn`. `tables` has by schema.table the lake tables that each feeds, as text that is equal for equal
-    targets.
+    """The tables of `pipeline` as of `lsn`: its `manifest` through entry `seq`, whose bytes have the hash `sha256`, of
+    which the transactions count that ended through `lsn`. `tables` has by schema.table the lake tables that each feeds,
+    as text that is equal for equal targets.
     """
 
     pipeline: str
     manifest: str
     seq: int
+    sha256: str
     lsn: int
     metadata_columns: bool
     tables: dict[str, str]

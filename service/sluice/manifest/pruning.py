@@ -29,7 +29,7 @@ from sluice.contract.entries import Changes, Entry, Opened, Prepared
 from sluice.contract.horizon import Horizon
 from sluice.contract.reasons import ReasonCode
 from sluice.errors import ManifestCorrupt, StoreRefused
-from sluice.manifest import consumers, horizon
+from sluice.manifest import consumers, entry_lookup, horizon
 from sluice.manifest.compaction import new_floor
 from sluice.manifest.leftovers import referenced, unnamed
 from sluice.manifest.newest_record import newest_complete, newest_log
@@ -111,7 +111,7 @@ def plan(
     # In this order: the record of the applier is never ahead of the manifest that is read after it.
     log, complete = newest_log(store).read(), newest_complete(store).read()
     newest = load_state(store) if state is None else state()
-    _check_record(newest, log, complete)
+    _check_record(store, newest, log, complete)
     former, cleaned = horizon.newest(store), horizon.cleaned(store)
     start = after if after is not None and after.seq >= cleaned.through_seq else _state_at(store, cleaned.through_seq)
     holds = list(_holds(newest, log, complete_seq=complete.seq if complete else 0))
@@ -306,12 +306,19 @@ def _table_hold(table: TableState, row: AppliedTable | None, *, complete_seq: in
     )
 
 
-def _check_record(state: PipelineState, log: AppliedLog | None, complete: Complete | None) -> None:
+def _check_record(store: ObjectStore, state: PipelineState, log: AppliedLog | None, complete: Complete | None) -> None:
     """The applier speaks of this manifest, and of nothing that the manifest does not hold."""
     hint = "nothing was deleted; was the manifest or apply/ restored from a backup? run `sluice spool verify`"
     if complete is not None and complete.seq > state.seq:
         raise ManifestCorrupt(
             f"the applier has applied through entry {complete.seq}, the manifest ends with {state.seq}", hint=hint
+        )
+    read = entry_lookup.find(store, log.seq) if log is not None and log.seq else None
+    if log is not None and (log.seq > state.seq or (read is not None and read.sha256 != log.sha256)):
+        raise ManifestCorrupt(
+            f"the applier has read another manifest entry {log.seq} than the manifest has: the reports are newer than "
+            "the entries",
+            hint="nothing was deleted; start the applier, which reads each lake table and reports anew",
         )
     for row in log.tables.values() if log else ():
         table = state.tables.get(row.table_id)

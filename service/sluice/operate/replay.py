@@ -15,7 +15,7 @@ from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.replay import Replay
 from sluice.errors import ObjectExists, ObjectMissing, UsageError
 from sluice.lsn import show
-from sluice.manifest import rebuilding, replaying
+from sluice.manifest import entry_lookup, rebuilding, replaying
 from sluice.manifest.reader import identity
 from sluice.manifest.rebuilding import Rebuild
 from sluice.manifest.replaying import Moment
@@ -65,6 +65,7 @@ def plan(
         pipeline,
         identity(spool),
         ending.seq,
+        _hash_of(spool, ending.seq),
         ending.lsn,
         metadata_columns,
         {table.source_name: _text(targets_of(table.source_name)) for table in tables},
@@ -73,9 +74,20 @@ def plan(
     if begun is not None:
         # The end of the log may have got further entries without a transaction since.
         record = begun
+        if begun.sha256 != _hash_of(spool, begun.seq):
+            raise UsageError(
+                f"the lake holds a replay of another manifest entry {begun.seq} than the spool has: an older copy of "
+                "the spool was restored, or the entry was pruned",
+                hint="begin again with another address",
+            )
     parts = {} if begun is not None else rebuilding.plans(spool, state, tables)
     others = {table.source_name for table in state.tables.values()} - record.tables.keys()
     return Plan(record, found.time_us, tables, parts, tuple(sorted(others)), begun is not None)
+
+
+def _hash_of(spool: ObjectStore, seq: int) -> str:
+    found = entry_lookup.find(spool, seq) if seq else None
+    return found.sha256 if found is not None else ""
 
 
 def begin(lake: ObjectStore, record: Replay) -> None:

@@ -19,7 +19,7 @@ from sluice.manifest.values import TableState
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.kinds.registry import kind_of, snapshot_columns
-from sluice_spark.lake.build import BuildTable
+from sluice_spark.lake.build import BuildTable, part_marker
 from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.options import ApplyOptions
@@ -35,11 +35,6 @@ class _Part(NamedTuple):
     @property
     def segments(self) -> list[Segment]:
         return [segment for chunk in self.chunks for segment in chunk.segments]
-
-
-def _marker(chunk: Chunk, *, its_rows: bool) -> int:
-    """After the changes up to the moment of `chunk`, and with `its_rows` after those as well."""
-    return 2 * chunk.seq + its_rows
 
 
 class SnapshotParts:
@@ -63,7 +58,7 @@ class SnapshotParts:
         """
         last = chunks[-1]
         found = self._table.find(None).marker
-        is_last = found == _marker(last, its_rows=True) and last.lsn == self._snapshot.snapshot_lsn
+        is_last = found == part_marker(last.seq, its_rows=True) and last.lsn == self._snapshot.snapshot_lsn
         return is_last and self._has_columns()
 
     def _has_columns(self) -> bool:
@@ -86,8 +81,8 @@ class SnapshotParts:
             self.forget_keys()
             self._build.clear(is_table=lake.recorded().version >= 0)
         done = place.marker or 0
-        as_of = max((chunk.lsn for chunk in chunks if _marker(chunk, its_rows=False) <= done), default=0)
-        undone = [chunk for chunk in chunks if _marker(chunk, its_rows=True) > done]
+        as_of = max((chunk.lsn for chunk in chunks if part_marker(chunk.seq, its_rows=False) <= done), default=0)
+        undone = [chunk for chunk in chunks if part_marker(chunk.seq, its_rows=True) > done]
         try:
             for lsn, some in groupby(undone, key=lambda chunk: chunk.lsn):
                 self._apply(_Part(lsn, list(some)), first_lsn=chunks[0].lsn, as_of=as_of, changed=changed)
@@ -105,7 +100,7 @@ class SnapshotParts:
 
     def _apply(self, part: _Part, *, first_lsn: int, as_of: int, changed: bool) -> None:
         """`as_of` is the moment up to which changes have been applied, 0 for a table that is to be made."""
-        marker = _marker(part.chunks[-1], its_rows=True)
+        marker = part_marker(part.chunks[-1].seq, its_rows=True)
         touched: tuple[str, ...] | None = ()
         if changed and part.lsn > first_lsn:
             if part.lsn > as_of:
@@ -130,7 +125,7 @@ class SnapshotParts:
         if any(segment.ops.get(envelope.OP_TRUNCATE) for segment in changes):
             raise UnsupportedChange("it was truncated between two chunks")
         if changes:
-            self._merge(changes, _marker(part.chunks[0], its_rows=False), after_lsn=as_of, until_lsn=part.lsn)
+            self._merge(changes, part_marker(part.chunks[0].seq, its_rows=False), after_lsn=as_of, until_lsn=part.lsn)
 
     def _touched(self, *, first_lsn: int, until_lsn: int) -> tuple[str, ...] | None:
         """The keys of rows that changed after the first moment, None when they are too many."""

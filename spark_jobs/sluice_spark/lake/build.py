@@ -49,6 +49,16 @@ def folder_name(app_id: str) -> str:
     return PREFIX + hashlib.sha256(app_id.encode()).hexdigest()[:16]
 
 
+def part_marker(seq: int, *, its_rows: bool) -> int:
+    """Of the chunk of entry `seq`: after the changes up to its moment, and with `its_rows` after those as well."""
+    return 2 * seq + its_rows
+
+
+def entry_of(marker: int) -> int:
+    """The entry of the chunk that a `part_marker` names."""
+    return marker // 2
+
+
 @dataclass(frozen=True, slots=True)
 class BuildTable:
     """The Delta table `table` in the folder `name` of the lake table whose files are in `folder`. A file of the lake

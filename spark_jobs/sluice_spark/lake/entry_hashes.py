@@ -7,11 +7,12 @@ has what the manifest has under that number.
 import threading
 from collections import OrderedDict
 
-from sluice.manifest import entry_lookup
+from sluice.manifest import entry_lookup, horizon
 from sluice.store.base import ObjectStore
+from sluice_spark.lake.foreign_commits import ABSENT
 
-KEPT = 40_000
-"""Hashes in memory, those of the newest entries: about 150 bytes each."""
+KEPT = 10_000
+"""Hashes in memory, those of the newest entries: about 270 bytes each."""
 
 
 class EntryHashes:
@@ -30,8 +31,8 @@ class EntryHashes:
                 self._known.popitem(last=False)
 
     def of(self, seq: int) -> str:
-        """The hash of entry `seq`, empty if the manifest does not have it (yet, or any more). Raises ManifestCorrupt,
-        FormatTooNew, StoreError.
+        """The hash of entry `seq`, empty if it was pruned, ABSENT if the manifest does not have it. Raises
+        ManifestCorrupt, FormatTooNew, StoreError.
         """
         with self._lock:
             known = self._known.get(seq)
@@ -39,6 +40,7 @@ class EntryHashes:
             return known
         found = entry_lookup.find(self._store, seq)
         if found is None:
-            return ""
+            # In this order: an entry that is pruned meanwhile is below the floor by then.
+            return "" if seq <= horizon.floor_seq(self._store) else ABSENT
         self.take_in(seq, found.sha256)
         return found.sha256

@@ -14,6 +14,8 @@ to such a version every key of the table is looked at, and one that is there twi
 the step. (Delta: Update table schema; Delta protocol: Column Mapping.)
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -230,6 +232,14 @@ def _sql(value: Any, kind: str) -> str:
     return literal(text) if kind == "string" else f"CAST({literal(text)} AS {kind})"
 
 
+def columns_sha256(schema: TableSchema) -> str:
+    """Tells the columns of one version from those of another one that has its number in another manifest."""
+    columns = [
+        (column.attnum, column.name, column.type_oid, column.typmod, column.missing) for column in schema.columns
+    ]
+    return hashlib.sha256(json.dumps(columns, default=str).encode()).hexdigest()
+
+
 def evolve(
     lake: LakeTable, shapes: Mapping[int, Shape], number: int, *, since: int, keeps_changes: bool, current: str = ""
 ) -> int:
@@ -245,6 +255,7 @@ def evolve(
     target = max(stands, number)
     for stop in _stops(shapes, stands, target):
         old, new = shapes[stands], shapes[stop]
+        lake.columns_sha256 = columns_sha256(new.schema)
         lake.require_names(new.types)
         _require_same_rows(lake, old, new, keeps_changes=keeps_changes, current=current)
         found = steps(old.schema, new.schema)

@@ -22,8 +22,11 @@ TAG = "sluice"
 AFTER = "after"
 ENTRY = "entry"
 """Our commits' user metadata: {TAG: application id, AFTER: the Delta version through which the
-table had been looked at, ENTRY: the hash of the manifest entry that the marker names}.
+table had been looked at, ENTRY: the hash of the manifest entry that the marker names, or of the
+columns that a change of columns leads to}.
 """
+ABSENT = "absent"
+"""In place of the hash of an entry that the manifest does not have, and did not prune."""
 
 COMMIT = re.compile(r"(\d{20})\.json")
 """The name of a commit's file in the log, with its version."""
@@ -186,9 +189,14 @@ def vector_file(descriptor: Mapping[str, Any]) -> str:
 
 
 def of_another_entry(commit: Commit, marker: int, sha256: str) -> str:
-    """Why `commit` was not made from manifest entry `marker`, whose bytes have the hash `sha256` (empty: not known).
-    Empty when it was, or does not say.
+    """Why `commit` was not made from manifest entry `marker`, whose bytes have the hash `sha256` (empty: not known,
+    ABSENT: there is none). Empty when it was, or does not say.
     """
+    if sha256 == ABSENT:
+        return (
+            f"the lake table has manifest entry {marker}, which the manifest does not have: an older copy of the spool "
+            "was restored"
+        )
     stated = commit.tag.get(ENTRY)
     if not sha256 or not isinstance(stated, str) or stated == sha256:
         return ""

@@ -15,7 +15,7 @@ from sluice.manifest.reader import identity
 from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice_spark import storage
-from sluice_spark.lake.build import BuildTable, folder_name
+from sluice_spark.lake.build import BuildTable, entry_of, folder_name
 from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.direct.commit import DirectTable
 from sluice_spark.lake.direct.key_cache import KeyCache
@@ -116,6 +116,7 @@ class Lake:
             before_commit=self._before_commit,
             log=LogTail(session, path, store=self.files, folder=f"{folder}{name}/", since=-1),
             folder=TableFolder(self.files, f"{folder}{name}/"),
+            entry_sha256=lambda marker: self.entries.of(entry_of(marker)),
         )
         vacuum_seconds = self._options.vacuum_after(f"{state.schema_name}.{state.table_name}")
         files = TableFolder(self.files, folder)

@@ -19,6 +19,7 @@ from sluice.contract.evolution import Added, Dropped, Renamed, Retyped, Step, wi
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake import evolution
+from sluice_spark.lake.evolution import columns_sha256
 from sluice_spark.lake.examined_version import OURS
 from sluice_spark.lake.foreign_commits import Commit, newest_own
 from sluice_spark.lake.plan import Columns
@@ -68,7 +69,9 @@ def kept(
     UnsupportedChange.
     """
     present = lake.session.sql(f"SELECT * FROM {own}")
-    stands = _version_of(present.dtypes, versions, schema, known=lake.schema_version_before)
+    # What the newest version says of its columns is not about the rows of an earlier one.
+    known = lake.columns_before if own == lake.expression else lambda: None
+    stands = _version_of(present.dtypes, versions, schema, known=known)
     if stands is None:
         # It is another table, which had the name before: that is all that they have in common.
         return shaped(present, columns, schema)
@@ -83,7 +86,7 @@ def _version_of(
     versions: Iterable[TableSchema],
     schema: TableSchema,
     *,
-    known: Callable[[], int | None],
+    known: Callable[[], tuple[int, str] | None],
 ) -> TableSchema | None:
     """The version whose columns have the names and the Spark types of those that are `present`. Where several do, by
     columns that exchanged their names or took those of others, `known` says which one it is. Raises UnsupportedChange
@@ -93,7 +96,7 @@ def _version_of(
     found = [version for version in versions if {(one.name, one.lake.sql) for one in version.columns} == own]
     if len({frozenset((column.attnum, column.name) for column in version.columns) for version in found}) > 1:
         stands = known()
-        found = [version for version in found if version.version == stands]
+        found = [version for version in found if (version.version, columns_sha256(version)) == stands]
         if not found:
             raise UnsupportedChange(
                 f"{schema.qualified_name}: before the table was read again, columns exchanged their names or got the "

@@ -40,7 +40,16 @@ from sluice_spark.lake.examined_version import (
     shown,
 )
 from sluice_spark.lake.failures import CommitConflict, translated_errors
-from sluice_spark.lake.foreign_commits import AFTER, Commit, changes_data, of_another_entry, refuse_late, tag
+from sluice_spark.lake.foreign_commits import (
+    ABSENT,
+    AFTER,
+    ENTRY,
+    Commit,
+    changes_data,
+    of_another_entry,
+    refuse_late,
+    tag,
+)
 from sluice_spark.lake.layout import NEITHER, Field, is_floating, made_with, statistics_properties
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text, table_at
@@ -48,6 +57,8 @@ from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.rows_to_commit import HeldRows, Pieces, struct
 from sluice_spark.phases import Phases
 
+COMMITS_READ = 10_000
+"""At most, to find the one that led to the columns of a table."""
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 VIEW = "sluice_window"
 """What a MERGE statement calls the rows of its window."""
@@ -99,6 +110,8 @@ class LakeTable:
         """What Delta added to the files of the last commit."""
         self._before_commit = before_commit
         self._entry_sha256 = entry_sha256
+        self.columns_sha256 = ""
+        """Of the version of the source table's columns to which the next change of columns leads."""
         self._direct = direct
         self._folder = folder
         self._log = log or LakeLog(session, path)
@@ -143,14 +156,25 @@ class LakeTable:
         with translated_errors():
             return self._log.marker(app_id) if self._log.update() >= 0 else None
 
-    def schema_version_before(self) -> int | None:
-        """The version of the source table's columns that the generation before has come to in this table, None where
-        its log does not say it: a generation that has the columns of its snapshot still does not.
+    def columns_before(self) -> tuple[int, str] | None:
+        """The version of the source table's columns that the generation before has come to in this table, and what the
+        commit that led to it says of them (`columns_sha256`); None where the log does not say it: a generation that has
+        the columns of its snapshot still does not.
         """
         with translated_errors():
-            app_ids = self._log.app_ids() if self._log.update() >= 0 else []
-            before = generation_before(app_ids, app_id=self.app_id)
-            return self._log.marker(schema_app_id(before)) if before else None
+            newest = self._log.update()
+            before = generation_before(self._log.app_ids() if newest >= 0 else [], app_id=self.app_id)
+            version = self._log.marker(schema_app_id(before)) if before else None
+            if before is None or version is None:
+                return None
+            for number in range(newest, max(newest - COMMITS_READ, -1), -1):
+                try:
+                    commit = self._log.commit(number)
+                except UnsupportedChange:
+                    return None  # the log was cleaned up
+                if commit.markers.get(schema_app_id(before)) == version:
+                    return version, str(commit.tag.get(ENTRY, ""))
+        return None
 
     def column_names(self) -> list[str]:
         """The names alone, as of the last look. Takes no query."""
@@ -490,6 +514,9 @@ class LakeTable:
         conf = self.session.conf
         app_id, version = change.marker
         entry = self._entry_sha256(version) if app_id == self.app_id else ""
+        if app_id == schema_app_id(self.app_id):
+            entry = self.columns_sha256
+        entry = "" if entry == ABSENT else entry
         settings = {**change.settings, USER_METADATA: tag(self.app_id, after=self.place.version, entry=entry)}
         try:
             if self.place.version < 0:

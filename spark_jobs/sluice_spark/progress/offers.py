@@ -19,6 +19,7 @@ from sluice.contract.applied import Complete, time_of, time_text
 from sluice.contract.boundary import BoundaryTable, LakeBoundary
 from sluice.errors import ObjectExists, ObjectMissing, WriterFenced
 from sluice.store.base import ObjectStore
+from sluice_spark.lake.foreign_commits import ABSENT
 
 REMOVED_AT_ONCE = 20
 """In one turn of the loop. Publishing adds one."""
@@ -37,9 +38,13 @@ class _Offer(NamedTuple):
     current_at: float
 
 
+_GONE = _Offer(-math.inf, math.inf)
+
+
 class Offers:
     """The boundaries of `pipeline` in the lake, which is `files`. `manifest` names the one that is followed, and
-    `retention_seconds` is how long a boundary stays behind the next one.
+    `entry_sha256` gives the hash of an entry of it (`EntryHashes`). `retention_seconds` is how long a boundary stays
+    behind the next one.
     """
 
     def __init__(
@@ -49,24 +54,31 @@ class Offers:
         pipeline: str,
         manifest: Callable[[], str],
         retention_seconds: float,
+        entry_sha256: Callable[[int], str] = lambda _seq: "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._files = files
         self._pipeline = pipeline
         self._manifest = manifest
         self._retention_seconds = retention_seconds
+        self._entry_sha256 = entry_sha256
         self._clock = clock
         self._margin_seconds = min(MARGIN_SECONDS, MARGIN_SHARE * retention_seconds)
         listed = (boundary.number_of(key) for key in files.list(boundary.folder(pipeline)))
         self._numbers = deque(sorted(number for number in listed if number))
         self._known: dict[int, _Offer] = {}
         self._newest = self._read(self._numbers[-1]) if self._numbers else None
+        if self._newest is not None:
+            self._known[self.number] = _Offer(time_of(self._newest.published_at), time_of(self._newest.current_at))
         self.newest_lsn = 0
         """Of the newest boundary of the manifest that is followed; 0 before this process has published one."""
         self.held_since = math.inf
         """No version that is offered was replaced before (unix seconds)."""
-        self._set_back_at = self.number if len(self._numbers) > 1 and self._says_later(-2, -1) else 0
-        """The boundary that was published first after the clock had been set back."""
+        self._lowest, self._set_back_at = math.inf, 0
+        """The earliest time that was seen after a later one, and the boundary that was published then: the clock was
+        set back, and what was replaced since has times before those of boundaries that need it. It holds until all that
+        are offered are later.
+        """
         self._hold()
 
     @property
@@ -76,16 +88,23 @@ class Offers:
 
     @property
     def are_of_another_manifest(self) -> bool:
-        """Whether the newest boundary is of a manifest before this one, whose positions may mean other things."""
-        return self._newest is not None and self._newest.manifest != self._manifest()
+        """Whether the newest boundary is of a manifest before this one, or of entries that were lost when an older copy
+        of it was restored. Its position may mean other things.
+        """
+        newest = self._newest
+        if newest is None or newest.manifest != self._manifest():
+            return newest is not None
+        found = self._entry_sha256(newest.seq)
+        return found == ABSENT or bool(found and newest.sha256 and found != newest.sha256)
 
     def publish(self, complete: Complete, *, current_at: float) -> bool:
         """Offers `complete`, whose number is new, none of whose tables was beyond its version at `current_at` (unix
         seconds). Whether it did: not when the newest one of this manifest is further. Raises WriterFenced
         when another process published it, StoreError.
         """
-        now, manifest, newest = self._clock(), self._manifest(), self._newest
-        if newest is not None and newest.manifest == manifest and lsn.parse(newest.lsn) > complete.lsn:
+        now, manifest = self._clock(), self._manifest()
+        newest = None if self.are_of_another_manifest else self._newest
+        if newest is not None and lsn.parse(newest.lsn) > complete.lsn:
             self.newest_lsn = lsn.parse(newest.lsn)
             return False
         offered = LakeBoundary(
@@ -107,15 +126,17 @@ class Offers:
                 for one in complete.tables
             ),
             complete.left_out,
+            sha256=self._hash_of(complete.seq),
         )
+        before = self._known.get(self._numbers[-1]) if self._numbers else None
         faults.point("apply.boundary.before")
         self._create(boundary.key(self._pipeline, complete.number), offered.encode())
         faults.point("apply.boundary.after")
         self._numbers.append(complete.number)
         self._known[complete.number] = _Offer(now, current_at)
         self._newest, self.newest_lsn = offered, complete.lsn
-        if len(self._numbers) > 1 and self._says_later(-2, -1):
-            self._set_back_at = complete.number
+        if before is not None and current_at < before.current_at:
+            self._lowest, self._set_back_at = min(self._lowest, current_at), complete.number
         self._hold()
         return True
 
@@ -129,39 +150,24 @@ class Offers:
     def expire(self) -> None:
         """Removes what has been offered long enough; the newest one stays. Raises StoreError."""
         for _ in range(REMOVED_AT_ONCE):
-            if self._set_back_at:
-                self._withdraw()
-                continue
             if len(self._numbers) < 2:
                 return
             if self._clock() < self._offer(self._numbers[1]).published_at + self._retention_seconds:
                 return
-            self._remove(self._numbers[0])
-
-    def _withdraw(self) -> None:
-        """What is replaced after the clock was set back has an earlier time than boundaries from before that. They
-        would not hold what they need, and so they end early, instead of being offered and unreadable.
-        """
-        place = self._numbers.index(self._set_back_at)
-        if place and self._says_later(place - 1, place):
-            self._remove(self._numbers[place - 1])
-        else:
-            self._set_back_at = 0
-
-    def _says_later(self, place: int, following: int) -> bool:
-        """Whether the boundary at `place` has a later time than the `following` one, by more than clocks differ."""
-        first, second = (self._offer(self._numbers[one]).current_at for one in (place, following))
-        return first > second + self._margin_seconds / 2
-
-    def _remove(self, number: int) -> None:
-        self._files.delete(boundary.key(self._pipeline, number))
-        self._numbers.remove(number)
-        self._known.pop(number, None)
-        self._hold()
+            number = self._numbers[0]
+            self._files.delete(boundary.key(self._pipeline, number))
+            self._numbers.popleft()
+            self._known.pop(number, None)
+            self._hold()
 
     def _hold(self) -> None:
         """Only once an offer is gone may go what it alone needed."""
-        self.held_since = self._offer(self._numbers[0]).current_at - self._margin_seconds if self._numbers else math.inf
+        while len(self._numbers) > 1 and self._offer(self._numbers[0]) == _GONE:
+            self._known.pop(self._numbers.popleft(), None)
+        if self._numbers and self._numbers[0] >= self._set_back_at:
+            self._lowest = math.inf
+        first = self._offer(self._numbers[0]).current_at if self._numbers else math.inf
+        self.held_since = min(first, self._lowest) - self._margin_seconds
 
     def _offer(self, number: int) -> _Offer:
         if number not in self._known:
@@ -170,8 +176,12 @@ class Offers:
                 self._known[number] = _Offer(time_of(read.published_at), time_of(read.current_at))
             except ObjectMissing:
                 # Somebody removed it: nobody can find it any more.
-                self._known[number] = _Offer(-math.inf, math.inf)
+                self._known[number] = _GONE
         return self._known[number]
+
+    def _hash_of(self, seq: int) -> str:
+        found = self._entry_sha256(seq)
+        return "" if found == ABSENT else found
 
     def _read(self, number: int) -> LakeBoundary:
         return LakeBoundary.decode(self._files.get(boundary.key(self._pipeline, number)))

@@ -60,6 +60,7 @@ class Reports:
             pipeline=options.pipeline,
             manifest=lambda: lake.manifest,
             retention_seconds=options.boundary_retention_seconds,
+            entry_sha256=lake.entries.of,
         )
         return Reports(store, instance=instance, offers=offers)
 
@@ -129,8 +130,9 @@ class Reports:
         return time.monotonic() - self._completed_at < seconds
 
     def begin(self, *, seq: int) -> None:
-        """Before anything is applied of a manifest that begins: the lake offers a boundary without a table, so that
-        nobody takes a position of the log before for one of this log. `seq` is the last entry that there is.
+        """Before anything is applied of a manifest that begins, or of which an older copy was restored: the lake offers
+        a boundary without a table, so that nobody takes a position of the log before for one of this log. `seq` is the
+        last entry that there is.
         """
         if not seq or not self._offers.are_of_another_manifest:
             return

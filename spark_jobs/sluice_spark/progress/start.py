@@ -50,7 +50,7 @@ def open_ledger(
     horizon_seq = objects_pruned_through(store)
     if log is not None and options.ending is None and not _is_of(log, manifest, lake=lake, floor_seq=floor_seq):
         _log.warning("the spool does not have what the last report speaks of: each lake table is read by its own log")
-        log = _without_progress(log)
+        log = _without_progress(log, floor_seq=floor_seq)
     if options.rebuild:
         log = _begin_again(store, lake, session, ledger, log, wanted=options.rebuild)
     if options.rebuild or options.ending is not None:
@@ -106,10 +106,14 @@ def _is_of(log: AppliedLog, manifest: PipelineState, *, lake: Lake, floor_seq: i
     return lake.entries.of(log.seq) == log.sha256
 
 
-def _without_progress(log: AppliedLog) -> AppliedLog:
-    """`log` without what it says of entries and versions."""
+def _without_progress(log: AppliedLog, *, floor_seq: int) -> AppliedLog:
+    """`log` without what it says of entries and versions. What was pruned before the copy was made, the lake had: a
+    table of which nothing came since goes on from the first entry that is there.
+    """
 
     def without(row: AppliedTable) -> AppliedTable:
+        if 0 < row.committed_seq <= floor_seq:
+            return replace(row, through_seq=min(row.through_seq, floor_seq + 1), complete_through_lsn=0)
         return replace(row, delta_version=-1, committed_seq=0, through_seq=0, complete_through_lsn=0)
 
     return replace(log, tables={key: without(row) for key, row in log.tables.items()})

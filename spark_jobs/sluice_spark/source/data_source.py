@@ -209,8 +209,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with suppress(ObjectMissing):
             if Consumer.decode(store.get(consumer.key(name))).query != self._query:
                 raise UsageError(
-                    f"another query began to run as the consumer {name!r}, and pruning waits for that one alone; give "
-                    "each query a name of its own, then start this one again"
+                    f"another stream began to run as the consumer {name!r}, and pruning waits for that one alone; give "
+                    "each query, and each load() of a query, a name of its own, then start this one again"
                 )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name

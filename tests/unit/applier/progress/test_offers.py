@@ -11,7 +11,6 @@ from sluice.contract.boundary import LakeBoundary
 from sluice.errors import WriterFenced
 from sluice.store.memory import MemoryStore
 from sluice_lake.boundary import decoded, key_of, number_in
-from sluice_spark.progress.offers import MARGIN_SECONDS
 from sluice_spark.progress.reports import Reports
 from tests.support.offers import offers
 
@@ -88,31 +87,39 @@ def test_what_an_offered_boundary_needs_is_held_until_the_offer_is_gone() -> Non
     assert made.held_since > began + HOUR
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_clock_that_is_set_back_ends_the_boundaries_of_the_time_that_comes_again(killed: bool) -> None:
-    """A file that is replaced now has an earlier time than they have, so they would not hold it."""
+def test_what_boundaries_need_is_held_when_the_clock_was_set_back_until_they_are_gone() -> None:
+    """A file that is replaced then has an earlier time than the boundaries that need it."""
+    files, clock = MemoryStore(uuid.uuid4().hex, prefix=""), Clock()
+    made = offers(files, clock=clock)
+    for number in (1, 2, 3):
+        made.publish(_complete(number), current_at=clock.now)
+        clock.now += HOUR
+    clock.now -= 10 * HOUR
+    replaced_at = clock.now + 1
+    for number in (4, 5, 6):
+        clock.now += 2
+        made.publish(_complete(number), current_at=clock.now)
+        assert made.held_since < replaced_at
+    clock.now += 20 * HOUR
+    for _ in range(10):
+        made.expire()
+    assert _offered(files) == [6]
+    made.still_current(clock.now)
+    assert made.held_since > replaced_at + HOUR
+
+
+def test_a_boundary_that_somebody_removed_by_hand_lets_go_of_nothing() -> None:
     files, clock = MemoryStore(uuid.uuid4().hex, prefix=""), Clock()
     made, began = offers(files, clock=clock), clock.now
-    for number in range(1, 50):
+    for number in (1, 2, 3, 4):
         made.publish(_complete(number), current_at=clock.now)
-        clock.now += HOUR / 50
-    clock.now = began + HOUR / 2 + 1
-    made.publish(_complete(50), current_at=clock.now)
-    if killed:
-        made = offers(files, clock=clock)
-    else:
-        clock.now += 1
-        made.publish(_complete(51), current_at=clock.now)
-    for _ in range(3):
-        made.expire()
-    times = [decoded(files.get(key_of("shop", number))).published_at.timestamp() for number in _offered(files)]
-    assert max(times) <= clock.now + MARGIN_SECONDS / 2
-    assert len(times) > 25, "those before the time that comes again stay"
-    # And as before, with time.
-    clock.now += 2 * HOUR
-    made.expire()
-    made.expire()
-    assert _offered(files) == [50 if killed else 51]
+        clock.now += HOUR / 3
+    files.delete(key_of("shop", 2))
+    again = offers(files, clock=clock)
+    clock.now += HOUR / 3
+    again.expire()
+    assert _offered(files) == [3, 4]
+    assert again.held_since <= began + HOUR
 
 
 def test_an_lsn_of_the_same_manifest_never_falls_and_that_of_another_one_may() -> None:
