@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.contract import consumer
 from sluice.contract.consumer import Consumer
