@@ -89,3 +89,25 @@ def _resync(pipeline: Pipeline, schema: TableSchema, *rows: dict[str, Any]) -> N
     manifest.table(schema, generation=2, new=False)
     manifest.snapshot(list(rows), schema, generation=2)
     manifest.table(schema, state="live", generation=2, new=False)
+
+
+@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+def test_a_table_in_which_a_column_came_again_is_read_again_as_often_as_is_asked_for(
+    pipeline: Pipeline, target: dict[str, Any]
+) -> None:
+    """The second time the generation before has the columns of its snapshot, and no step of its own led to them."""
+    identity, a, _ = FIRST.columns
+    pipeline.begin(FIRST, {"id": 1, "a": 1, "b": 2}, {"id": 2, "a": 1, "b": 2})
+    _apply(pipeline, target)
+    again = table_schema(identity, a, column("b", 4, INT4), version=2)
+    pipeline.manifest.table(again, state="live")
+    pipeline.manifest.transaction([Change("u", {"id": 1, "a": 1, "b": 7})], again)
+    _apply(pipeline, target)
+    for generation in (2, 3):
+        manifest = pipeline.manifest
+        manifest.append(Progress(), through_lsn=manifest.lsn + 40)
+        manifest.table(again, generation=generation, new=False)
+        manifest.snapshot([{"id": 1, "a": 1, "b": 7}], again, generation=generation)
+        manifest.table(again, state="live", generation=generation, new=False)
+        row = pipeline.apply(tables={"public.items": {"targets": [target]}}).tables["16385"]
+        assert row.state == "live", (generation, row.reason)

@@ -18,6 +18,7 @@ from sluice_spark.distributed.task import WindowTask, in_bins
 from sluice_spark.distributed.touched_keys import TouchedSpan
 from sluice_spark.distributed.window import DistributedWindow
 from sluice_spark.kinds.registry import kind_of
+from sluice_spark.lake.resync import state_columns
 from sluice_spark.lake.rows_to_commit import SCRATCH
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.options import ApplyOptions
@@ -131,6 +132,8 @@ class Distribution:
         kind = kind_of(self.state, schema)
         snapshot = Arrival(self._spool.open(), kind, schema, self.state.schemas, columns, lsn, segments)
         self.lake.replace(marker, frame=snapshot.beside_kept(self.lake, frame))
+        if kind.keeps_rows:
+            state_columns(self.lake, [version.carried for version in self.state.schemas.values()], schema)
 
     def changes(self, *, after_lsn: int, until_lsn: int) -> list[Segment]:
         """See `changes_between`."""

@@ -20,7 +20,7 @@ from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake import evolution
 from sluice_spark.lake.evolution import columns_sha256
-from sluice_spark.lake.examined_version import OURS
+from sluice_spark.lake.examined_version import OURS, schema_app_id
 from sluice_spark.lake.foreign_commits import Commit, newest_own
 from sluice_spark.lake.plan import Columns
 from sluice_spark.lake.sql import quote
@@ -93,8 +93,8 @@ def _version_of(
     where that is not certain.
     """
     own = {(name, kind) for name, kind in present if not name.startswith(envelope.RESERVED_PREFIX)}
-    found = [version for version in versions if {(one.name, one.lake.sql) for one in version.columns} == own]
-    if len({frozenset((column.attnum, column.name) for column in version.columns) for version in found}) > 1:
+    found = [version for version in versions if _named(version) == own]
+    if len({_numbered(version) for version in found}) > 1:
         stands = known()
         found = [version for version in found if (version.version, columns_sha256(version)) == stands]
         if not found:
@@ -104,6 +104,25 @@ def _version_of(
                 "give the target another name, which begins a table of its own beside this one"
             )
     return max(found, key=lambda version: version.version, default=None)
+
+
+def _named(version: TableSchema) -> set[tuple[str, str]]:
+    return {(column.name, column.lake.sql) for column in version.columns}
+
+
+def _numbered(version: TableSchema) -> frozenset[tuple[int, str]]:
+    return frozenset((column.attnum, column.name) for column in version.columns)
+
+
+def state_columns(lake: LakeTable, versions: Iterable[TableSchema], schema: TableSchema) -> None:
+    """After a snapshot in the version `schema`: leaves a marker of it where another one of the `versions` has columns
+    of the same names and types, so that the next snapshot finds which of them the rows have.
+    """
+    alike = [one for one in versions if _named(one) == _named(schema) and _numbered(one) != _numbered(schema)]
+    app_id = schema_app_id(lake.app_id)
+    if alike and (lake.marker(app_id) or 0) < schema.version:
+        lake.columns_sha256 = columns_sha256(schema)
+        lake.change_columns({app_id: schema.version}, list)
 
 
 def _steps(old: TableSchema, new: TableSchema) -> list[Step]:
