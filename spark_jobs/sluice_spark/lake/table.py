@@ -541,7 +541,10 @@ class LakeTable:
                 refuse_late(commit, self.app_id, read=self._log.commit)
                 marker, last = commit.markers[self.app_id], commit
         # Earlier ones may be of entries that are pruned.
-        if last and marker is not None and (said := of_another_entry(last, marker, self._entry_sha256(marker))):
+        entry = self._entry_sha256(marker) if last and marker is not None else ""
+        if before.seen and entry == ABSENT:
+            entry = ""  # It came while this process was at work: another applier has the lake, and this one ends.
+        if last and marker is not None and (said := of_another_entry(last, marker, entry)):
             raise UnsupportedChange(said)
         recorded = self._log.marker(self.app_id) if version >= 0 else None
         if recorded != marker:
