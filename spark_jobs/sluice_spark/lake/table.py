@@ -542,8 +542,9 @@ class LakeTable:
                 marker, last = commit.markers[self.app_id], commit
         # Earlier ones may be of entries that are pruned.
         entry = self._entry_sha256(marker) if last and marker is not None else ""
-        if before.seen and entry == ABSENT:
-            entry = ""  # It came while this process was at work: another applier has the lake, and this one ends.
+        if before.seen and before.marker is not None and entry == ABSENT:
+            # It follows what this process had seen: another applier has the lake, and this one ends.
+            entry = ""
         if last and marker is not None and (said := of_another_entry(last, marker, entry)):
             raise UnsupportedChange(said)
         recorded = self._log.marker(self.app_id) if version >= 0 else None
