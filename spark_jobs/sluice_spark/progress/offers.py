@@ -68,16 +68,13 @@ class Offers:
         self._numbers = deque(sorted(number for number in listed if number))
         self._known: dict[int, _Offer] = {}
         self._newest = self._read(self._numbers[-1]) if self._numbers else None
-        if self._newest is not None:
-            self._known[self.number] = _Offer(time_of(self._newest.published_at), time_of(self._newest.current_at))
         self.newest_lsn = 0
         """Of the newest boundary of the manifest that is followed; 0 before this process has published one."""
         self.held_since = math.inf
         """No version that is offered was replaced before (unix seconds)."""
-        self._lowest, self._set_back_at = math.inf, 0
-        """The earliest time that was seen after a later one, and the boundary that was published then: the clock was
-        set back, and what was replaced since has times before those of boundaries that need it. It holds until all that
-        are offered are later.
+        self._least: deque[tuple[int, float]] = deque()
+        """Of the boundaries that this process published and that are offered, those with an earlier `current_at` than
+        all that follow: numbers and times, both ascending. Where the clock was set back, the first is not the oldest.
         """
         self._hold()
 
@@ -128,15 +125,15 @@ class Offers:
             complete.left_out,
             sha256=self._hash_of(complete.seq),
         )
-        before = self._known.get(self._numbers[-1]) if self._numbers else None
         faults.point("apply.boundary.before")
         self._create(boundary.key(self._pipeline, complete.number), offered.encode())
         faults.point("apply.boundary.after")
         self._numbers.append(complete.number)
         self._known[complete.number] = _Offer(now, current_at)
         self._newest, self.newest_lsn = offered, complete.lsn
-        if before is not None and current_at < before.current_at:
-            self._lowest, self._set_back_at = min(self._lowest, current_at), complete.number
+        while self._least and self._least[-1][1] >= current_at:
+            self._least.pop()
+        self._least.append((complete.number, current_at))
         self._hold()
         return True
 
@@ -144,7 +141,9 @@ class Offers:
         """All versions of the newest boundary were those of their tables at `at` (unix seconds), too."""
         if self._numbers:
             offer = self._offer(self._numbers[-1])
-            self._known[self._numbers[-1]] = offer._replace(current_at=max(offer.current_at, at))
+            self._known[self._numbers[-1]] = offer = offer._replace(current_at=max(offer.current_at, at))
+            if self._least:
+                self._least[-1] = self._numbers[-1], offer.current_at
             self._hold()
 
     def expire(self) -> None:
@@ -164,10 +163,11 @@ class Offers:
         """Only once an offer is gone may go what it alone needed."""
         while len(self._numbers) > 1 and self._offer(self._numbers[0]) == _GONE:
             self._known.pop(self._numbers.popleft(), None)
-        if self._numbers and self._numbers[0] >= self._set_back_at:
-            self._lowest = math.inf
+        while self._least and self._least[0][0] < self._numbers[0]:
+            self._least.popleft()
         first = self._offer(self._numbers[0]).current_at if self._numbers else math.inf
-        self.held_since = min(first, self._lowest) - self._margin_seconds
+        least = self._least[0][1] if self._least else math.inf
+        self.held_since = min(first, least) - self._margin_seconds
 
     def _offer(self, number: int) -> _Offer:
         if number not in self._known:

@@ -108,6 +108,19 @@ def test_what_boundaries_need_is_held_when_the_clock_was_set_back_until_they_are
     assert made.held_since > replaced_at + HOUR
 
 
+def test_times_that_differ_by_little_hold_nothing_longer_than_the_boundaries_are_offered() -> None:
+    """What is current is known a moment later than the next boundary says: nobody set a clock back."""
+    files, clock = MemoryStore(uuid.uuid4().hex, prefix=""), Clock()
+    made, began = offers(files, clock=clock), clock.now
+    for number in range(1, 200):
+        made.publish(_complete(number), current_at=clock.now - 0.2)
+        made.still_current(clock.now)
+        clock.now += HOUR / 20
+        made.still_current(clock.now + 0.1)
+        made.expire()
+    assert made.held_since > began + 8 * HOUR
+
+
 def test_a_boundary_that_somebody_removed_by_hand_lets_go_of_nothing() -> None:
     files, clock = MemoryStore(uuid.uuid4().hex, prefix=""), Clock()
     made, began = offers(files, clock=clock), clock.now
