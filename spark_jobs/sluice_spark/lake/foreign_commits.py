@@ -188,21 +188,22 @@ def vector_file(descriptor: Mapping[str, Any]) -> str:
     return f"{prefix}/{name}" if prefix else name
 
 
+def is_another(found: str, stated: object) -> bool:
+    """Whether the manifest's entry is another one than that whose hash was `stated`. `found` is its hash (empty: not
+    known, ABSENT: there is none).
+    """
+    return found == ABSENT or bool(found and stated and isinstance(stated, str) and found != stated)
+
+
 def of_another_entry(commit: Commit, marker: int, sha256: str) -> str:
     """Why `commit` was not made from manifest entry `marker`, whose bytes have the hash `sha256` (empty: not known,
     ABSENT: there is none). Empty when it was, or does not say.
     """
-    if sha256 == ABSENT:
-        return (
-            f"the lake table has manifest entry {marker}, which the manifest does not have: an older copy of the spool "
-            "was restored"
-        )
-    stated = commit.tag.get(ENTRY)
-    if not sha256 or not isinstance(stated, str) or stated == sha256:
+    if not is_another(sha256, commit.tag.get(ENTRY)):
         return ""
-    return (
-        f"the lake table has another manifest entry {marker} than the manifest: an older copy of the spool was restored"
-    )
+    another = f"another manifest entry {marker} than the manifest"
+    absent = f"manifest entry {marker}, which the manifest does not have"
+    return f"the lake table has {absent if sha256 == ABSENT else another}: an older copy of the spool was restored"
 
 
 def refuse_late(commit: Commit, app_id: str, *, read: Callable[[int], Commit]) -> None:

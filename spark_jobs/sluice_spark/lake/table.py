@@ -159,7 +159,7 @@ class LakeTable:
     def columns_before(self) -> tuple[int, str] | None:
         """The version of the source table's columns that the generation before has come to in this table, and what the
         commit that led to it says of them (`columns_sha256`); None where the log does not say it: a generation that has
-        the columns of its snapshot still does not.
+        the columns of its snapshot still says it only where `state_columns` left it.
         """
         with translated_errors():
             newest = self._log.update()

@@ -19,7 +19,7 @@ from sluice.contract.applied import Complete, time_of, time_text
 from sluice.contract.boundary import BoundaryTable, LakeBoundary
 from sluice.errors import ObjectExists, ObjectMissing, WriterFenced
 from sluice.store.base import ObjectStore
-from sluice_spark.lake.foreign_commits import ABSENT
+from sluice_spark.lake.foreign_commits import ABSENT, is_another
 
 REMOVED_AT_ONCE = 20
 """In one turn of the loop. Publishing adds one."""
@@ -91,8 +91,7 @@ class Offers:
         newest = self._newest
         if newest is None or newest.manifest != self._manifest():
             return newest is not None
-        found = self._entry_sha256(newest.seq)
-        return found == ABSENT or bool(found and newest.sha256 and found != newest.sha256)
+        return is_another(self._entry_sha256(newest.seq), newest.sha256)
 
     def publish(self, complete: Complete, *, current_at: float) -> bool:
         """Offers `complete`, whose number is new, none of whose tables was beyond its version at `current_at` (unix
