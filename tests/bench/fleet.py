@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import yaml
@@ -26,6 +27,8 @@ from tools.local.guard import Guard
 from tools.local.postgres import PostgresServer, free_port, temporary_server
 
 DATABASES = int(os.environ.get("P21_DATABASES", "10"))
+INTERVAL = os.environ.get("P21_INTERVAL", "")
+"""spool.min_interval, spool.max_delay and apply.freshness of all pipelines; the defaults when it is empty."""
 SECONDS = float(os.environ.get("P21_SECONDS", "120"))
 ROWS = 10
 """In one transaction a second of each database."""
@@ -147,13 +150,16 @@ def _prepare(server: PostgresServer, root: Path, folder: Path, name: str) -> Non
     with server.superuser(name) as connection:
         connection.execute(b"CREATE TABLE t (id int PRIMARY KEY, v text)")
         connection.execute(b"INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i")
-    settings = {
+    settings: dict[str, Any] = {
         "version": 1,
         "pipeline": name,
         "source": {"dsn": server.dsn(dbname=name), "tables": ["public.*"]},
         "spool": {"uri": (root / "spool").as_uri()},
         "lake": {"uri": (root / "lake" / name).as_uri()},
     }
+    if INTERVAL:
+        settings["spool"] |= {"min_interval": INTERVAL, "max_delay": INTERVAL}
+        settings["apply"] = {"freshness": INTERVAL}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
 
 
@@ -204,7 +210,7 @@ def _memory(root: int) -> dict[str, float]:
             command = (path / "cmdline").read_bytes().decode(errors="replace")
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
             grand = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
-            if root not in (int(path.name), parent, grand):
+            if root not in (int(path.name), parent, grand):  # an ingest is a child of the process that forks
                 continue
             rollup = (path / "smaps_rollup").read_text()
             held = int(next(line for line in rollup.splitlines() if line.startswith("Pss:")).split()[1]) / 1024

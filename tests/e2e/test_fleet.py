@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,17 +83,21 @@ class Fleet(FleetFolder):
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-5000:]
 
-    def child(self, *words: str) -> int:
-        """The process of the fleet whose command line has these words."""
+    def child(self, part: str) -> int:
+        """The process of the fleet that is its "applier" or its "forker", or the ingest of a pipeline."""
+        words = {"applier": "sluice_spark.fleet", "forker": "--fork"}
         for path in Path("/proc").glob("[0-9]*"):
-            try:
-                line = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-            if parent == self.process.pid and all(any(word in part for part in line) for word in words):
-                return int(path.name)
-        raise AssertionError(f"no child with {words}\n{self.tail()}")
+            with suppress(OSError, ValueError):
+                line = (path / "cmdline").read_bytes().decode(errors="replace")
+                parent = _parent(int(path.name))
+                ours = self.process.pid in ((parent,) if part in words else (parent, _parent(parent)))
+                if ours and (words[part] in line if part in words else (path / "comm").read_text().strip() == part):
+                    return int(path.name)
+        raise AssertionError(f"no child that is {part}\n{self.tail()}")
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.fixture(scope="module")
@@ -143,27 +147,27 @@ def test_a_failed_pipeline_runs_once_its_file_is_right_and_somebody_asks(fleet: 
     assert {name: fleet.status()[name]["ingest"]["restarts"] for name in before} == before
 
 
-@pytest.mark.parametrize("words", [("fleet_ingest", "east.yaml"), ("sluice_spark.fleet",)], ids=["ingest", "applier"])
-def test_after_a_kill_every_row_of_every_pipeline_is_in_the_lake_once(fleet: Fleet, words: tuple[str, ...]) -> None:
-    victim = fleet.child(*words)
+@pytest.mark.parametrize("part", ["east", "forker", "applier"])
+def test_after_a_kill_every_row_of_every_pipeline_is_in_the_lake_once(fleet: Fleet, part: str) -> None:
+    victim = fleet.child(part)
     fleet.insert(*NAMES)
     os.kill(victim, signal.SIGKILL)
     fleet.insert(*NAMES)
     fleet.until(lambda: fleet.is_equal(*NAMES), "all rows are in the lake")
-    assert fleet.child(*words) != victim
+    assert fleet.child(part) != victim
 
 
 @slow
 def test_a_lost_slot_stops_its_pipeline_alone_until_it_is_made_again(fleet: Fleet) -> None:
     database = fleet.databases["north"]
-    os.kill(fleet.child("fleet_ingest", "north.yaml"), signal.SIGSTOP)
+    os.kill(fleet.child("north"), signal.SIGSTOP)
     with database.connect() as connection:
         connection.execute(
             "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s",
             (database.slot,),
         )
         connection.execute("SELECT pg_drop_replication_slot(%s)", (database.slot,))
-    os.kill(fleet.child("fleet_ingest", "north.yaml"), signal.SIGCONT)
+    os.kill(fleet.child("north"), signal.SIGCONT)
     fleet.until(lambda: fleet.status()["north"]["ingest"]["exit_code"] == 7, "the slot is lost")
     assert fleet.status()["north"]["state"] == "lost"
     fleet.insert("east", "west", "north")
@@ -226,8 +230,8 @@ def test_an_applier_that_reads_nothing_keeps_no_fleet_from_stopping(tmp_path: Pa
     (fleet.folder / "shop.yaml").write_text(yaml.safe_dump(settings))
     fleet.start()
     try:
-        fleet.until(lambda: bool(fleet.status()) and bool(fleet.child("sluice_spark.fleet")), "it has its applier")
-        os.kill(fleet.child("sluice_spark.fleet"), signal.SIGSTOP)
+        fleet.until(lambda: bool(fleet.status()) and bool(fleet.child("applier")), "it has its applier")
+        os.kill(fleet.child("applier"), signal.SIGSTOP)
         (fleet.folder / "other.yaml").write_text("surce: {}\n")
         fleet.process.send_signal(signal.SIGHUP)
         fleet.until(lambda: bool(json.loads(fleet.get("/status"))["refused"]), "it has read its folder again")

@@ -2,19 +2,23 @@
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from sluice.cli import config_reload, wiring
+from sluice.cli.fleet_ingest import FORK
 from sluice.cli.invocation import Invocation, common
 from sluice.errors import UsageError
 from sluice.settings.reload import fixed
 
 if TYPE_CHECKING:
+    from sluice.process.child_process import Child
     from sluice.process.fleet.member import Folder, Member
 
+INGEST = (sys.executable, "-m", "sluice.cli.fleet_ingest")
 DEFAULT_WORKERS = 2
 
 
@@ -61,20 +65,32 @@ def fleet(invocation: Invocation, folder: str, listen: str, token_path: str, wor
       sluice status --fleet pipelines
     """
     wiring.require("psycopg", "pyarrow", "obstore", "pyspark")
+    from sluice.process.child_process import executing
     from sluice.process.fleet import fleet as running
+    from sluice.process.fleet.forks import Forks, possible
     from sluice.process.pipeline import ApplierCommand
 
     found = read(invocation, folder)
     if found.members:
         invocation.with_config(next(iter(found.members.values())).config).settings()  # logs as the first one says
+    environment = running.environment()
+    forks = Forks([*INGEST, FORK], environment) if possible() else None
+
+    def alone(arguments: Sequence[str]) -> "Child":
+        return executing(environment)([*INGEST, *arguments])
+
     options = running.FleetOptions(
         listen=listen,
         token_path=token_path,
         workers=workers,
-        applier=ApplierCommand(wiring.fleet_applier_command(), environment=running.environment()),
-        environment=running.environment(),
+        applier=ApplierCommand(wiring.fleet_applier_command(), environment=environment),
+        launch=forks.launch if forks else alone,
     )
-    return running.run(lambda: read(invocation, folder), options)
+    try:
+        return running.run(lambda: read(invocation, folder), options)
+    finally:
+        if forks:
+            forks.close()
 
 
 def configurations(folder: str) -> list[str]:
@@ -117,11 +133,10 @@ def _member(invocation: Invocation) -> "Member":
         reread=config_reload.of_applier(invocation, seen=seen, log_format=log_format),
     )
     step = "-v" if invocation.verbosity > 0 else "-q"
-    command = (sys.executable, "-m", "sluice.cli.fleet_ingest", "-c", invocation.config, "--log-format", log_format)
     return Member(
         settings.pipeline,
         invocation.config,
-        (*command, *[step] * abs(invocation.verbosity)),
+        ("-c", invocation.config, "--log-format", log_format, *[step] * abs(invocation.verbosity)),
         settings.stop_timeout,
         options,
         fixed(settings),

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import IO, Protocol
 
 import structlog
 
@@ -26,7 +27,7 @@ from sluice.health.facts import ChildSeen
 
 STEADY_SECONDS = 300.0
 """A child that ran this long begins again at the first pause."""
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -41,8 +42,28 @@ class RestartPolicy:
     lease_seconds: float = 60.0
 
 
+class Child(Protocol):
+    """One child, as `subprocess.Popen` shows one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+
+Launch = Callable[[Sequence[str]], Child]
+"""Starts a child with this command. Raises OSError."""
+
+
 class ChildProcess:
-    """Runs `command` from `start` until `stop`. `on_end` is called at most once, from the watching
+    """Runs `command`, by `launch`, from `start` until `stop`. `on_end` is called at most once, from the watching
     thread, when a child ended for good unasked. `part` is what the child is called in the log. Each child
     reads what `feed` returns from its standard input, and again what it returns at `feed_again`.
     """
@@ -51,7 +72,7 @@ class ChildProcess:
         self,
         command: Sequence[str],
         *,
-        environment: Mapping[str, str],
+        launch: Launch,
         on_end: Callable[[int], None],
         policy: RestartPolicy | None = None,
         part: str = "applier",
@@ -59,7 +80,7 @@ class ChildProcess:
         feed: Callable[[], bytes] | None = None,
     ) -> None:
         self._command = list(command)
-        self._environment = dict(environment)
+        self._launch = launch
         self._on_end = on_end
         self._policy = policy or RestartPolicy()
         self._passing = frozenset(passing)
@@ -67,7 +88,7 @@ class ChildProcess:
         self._feeding = threading.Lock()
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._thread = threading.Thread(target=self._watch, name="applier", daemon=True)
         self._logger = structlog.get_logger(part)
         self._started_at: float | None = None
@@ -153,20 +174,15 @@ class ChildProcess:
             self.restarts += 1
 
     def _run(self) -> int:
-        """One child from start to end. Its standard output joins our logs: ours carries data."""
+        """One child from start to end; one that cannot be started is one that asks for another try."""
         with self._lock:
             if self._stopping.is_set():
                 return 0
-            self._child = child = subprocess.Popen(  # noqa: S603 - our own command
-                self._command,
-                env=self._environment,
-                stdin=subprocess.DEVNULL if self._feed is None else subprocess.PIPE,
-                stdout=sys.stderr.fileno(),
-                # A session of its own: Ctrl-C in a terminal reaches us alone, and we stop the child
-                # in good order.
-                start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call, nothing that could wait for a lock
-            )
+            try:
+                self._child = child = self._launch(self._command)
+            except OSError as error:
+                self._logger.error("a process cannot be started", error=error)
+                return ApplyError.exit_code
             self._started_at = time.time()
         self._write(child)
         try:
@@ -176,7 +192,7 @@ class ChildProcess:
                 with suppress(OSError):
                     child.stdin.close()
 
-    def _write(self, child: "subprocess.Popen[bytes]") -> None:
+    def _write(self, child: Child) -> None:
         """One document at a time. A child that ends meanwhile is noticed where it is waited for."""
         if self._feed is None or child.stdin is None:
             return
@@ -186,6 +202,23 @@ class ChildProcess:
 
     def _may_pass(self, code: int, *, forgiving: bool) -> bool:
         return code < 0 or code in self._passing or (forgiving and code == WriterFenced.exit_code)
+
+
+def executing(environment: Mapping[str, str], *, fed: bool = False) -> Launch:
+    """Starts programs. Their standard output joins our logs, because ours carries data."""
+
+    def launch(command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(  # noqa: S603 - our own command
+            list(command),
+            env=dict(environment),
+            stdin=subprocess.PIPE if fed else subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            # A session of its own: Ctrl-C in a terminal reaches us alone, and we stop the child in good order.
+            start_new_session=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - one system call, nothing that could wait for a lock
+        )
+
+    return launch
 
 
 def shell_status(code: int) -> int:
@@ -200,3 +233,11 @@ def end_with_parent() -> None:
     if _LIBC is None:
         return
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def name_process(name: str) -> None:
+    """What `ps -o comm` and `top` show for this process: the first 15 bytes. Does nothing where the kernel is not
+    Linux.
+    """
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_NAME, name.encode())

@@ -23,7 +23,7 @@ from sluice.health.reporter import Reporter
 from sluice.health.tls import TlsFiles
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
-from sluice.process.child_process import ChildProcess, RestartPolicy, shell_status
+from sluice.process.child_process import ChildProcess, RestartPolicy, executing, shell_status
 from sluice.reloading import FileWatch, Reloading
 from sluice.stopping import Stop
 from sluice.store.base import ObjectStore
@@ -188,7 +188,7 @@ class Process:
         self._applier = (
             ChildProcess(
                 applier.command,
-                environment=applier.environment,
+                launch=executing(applier.environment),
                 on_end=self._applier_ended,
                 policy=RestartPolicy(lease_seconds=applier.lease_seconds),
             )

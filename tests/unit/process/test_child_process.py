@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.process.child_process import ChildProcess, RestartPolicy, shell_status
+from sluice.process.child_process import ChildProcess, RestartPolicy, executing, shell_status
+from sluice.process.fleet.forks import Forks, possible
 
 QUICK = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=0.0)
 FORGIVING = RestartPolicy(pauses_seconds=(0.01,), lease_seconds=600.0)
@@ -32,16 +33,41 @@ os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
 """
 
 
+FORKER = [
+    sys.executable,
+    "-c",
+    (
+        "import sys; from sluice import signals; from sluice.process.fleet.forks import serve\n"
+        "program, = serve(int(sys.argv[1])); signals.arm().stand_down(); exec(program)"
+    ),
+]
+"""A program that becomes each program that it is asked for."""
+
+
+@pytest.fixture(
+    params=["executed", pytest.param("forked", marks=pytest.mark.skipif(not possible(), reason="no pidfd"))]
+)
+def how(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, how: str) -> Iterator[Start]:
     started: list[ChildProcess] = []
+    forks: list[Forks] = []
 
     def start(
         program: str, *, policy: RestartPolicy = QUICK, **environ: str
     ) -> tuple[ChildProcess, "queue.Queue[int]"]:
         ends: queue.Queue[int] = queue.Queue()
         environment = {**os.environ, "TURNS": str(tmp_path / "turns"), **environ}
-        process = ChildProcess([sys.executable, "-c", program], environment=environment, on_end=ends.put, policy=policy)
+        if how == "executed":
+            command, launch = [sys.executable, "-c", program], executing(environment)
+        else:
+            forks.append(Forks(FORKER, environment))
+            command, launch = [program], forks[-1].launch
+        process = ChildProcess(command, launch=launch, on_end=ends.put, policy=policy)
         started.append(process)
         process.start()
         return process, ends
@@ -49,6 +75,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start
     for process in started:
         process.stop(timeout_seconds=120)
+    for one in forks:
+        one.close()
 
 
 def test_what_may_pass_is_tried_again_and_what_may_not_ends_with_its_code(start: Start) -> None:
@@ -112,17 +140,20 @@ def test_what_the_child_prints_never_reaches_our_stdout(start: Start, capfd: pyt
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
-def test_a_parent_killed_at_once_takes_its_child_along(tmp_path: Path) -> None:
+def test_a_parent_killed_at_once_takes_its_child_along(tmp_path: Path, how: str) -> None:
     ended = tmp_path / "ended"
     os.mkfifo(ended)
+    launch = "executing(os.environ)" if how == "executed" else f"Forks({FORKER!r}, os.environ).launch"
     child = (
         f"import os, signal\nfifo = os.open({str(ended)!r}, os.O_WRONLY)\nos.write(fifo, "
         "str(os.getpid()).encode())\nsignal.pause()"
     )
     parent = f"""
 import os, signal, sys
-from sluice.process.child_process import ChildProcess
-ChildProcess([sys.executable, "-c", {child!r}], environment=os.environ, on_end=print).start()
+from sluice.process.child_process import ChildProcess, executing
+from sluice.process.fleet.forks import Forks
+command = [sys.executable, "-c", {child!r}] if {how == "executed"} else [{child!r}]
+ChildProcess(command, launch={launch}, on_end=print).start()
 signal.pause()
 """
     running = subprocess.Popen([sys.executable, "-c", parent], cwd=Path(__file__).parents[3])
@@ -148,7 +179,7 @@ def _kill(pid: int) -> None:
 
 
 def test_a_process_that_was_never_started_can_be_stopped() -> None:
-    process = ChildProcess([sys.executable, "-c", ""], environment={}, on_end=lambda _code: None)
+    process = ChildProcess([sys.executable, "-c", ""], launch=executing({}), on_end=lambda _code: None)
     process.stop(timeout_seconds=0.0)
     assert not process.running
 
@@ -158,7 +189,7 @@ def test_each_child_reads_what_there_is_and_what_changed_later(tmp_path: Path) -
     program = "import pathlib, sys\nfor line in sys.stdin:\n    open(sys.argv[1], 'a').write(line)"
     process = ChildProcess(
         [sys.executable, "-c", program, str(heard)],
-        environment=dict(os.environ),
+        launch=executing(os.environ, fed=True),
         on_end=lambda _code: None,
         policy=QUICK,
         feed=lambda: word[0],

@@ -12,7 +12,7 @@ import structlog
 
 from sluice import signals
 from sluice.errors import Interrupted, UsageError
-from sluice.process.child_process import ChildProcess, shell_status
+from sluice.process.child_process import ChildProcess, executing, shell_status
 from sluice.process.fleet.member import Folder, Member, document, require_members
 from sluice.process.pipeline import ApplierCommand
 
@@ -43,7 +43,7 @@ class _Applying:
         self._code = 0
         self._applier = ChildProcess(
             [*applier.command, "--workers", str(workers)],
-            environment=applier.environment,
+            launch=executing(applier.environment, fed=True),
             on_end=self._ended,
             feed=lambda: document(self._folder.members.values()),
         )

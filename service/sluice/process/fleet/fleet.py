@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from sluice import signals
 from sluice.errors import Interrupted, UsageError
 from sluice.health.endpoint import UNIX, Answer, Health, HealthServer
 from sluice.health.verdict import worst
-from sluice.process.child_process import ChildProcess
+from sluice.process.child_process import ChildProcess, Launch, executing
 from sluice.process.fleet.asking import ask, ask_json
 from sluice.process.fleet.member import Folder, Member, document, require_members
 from sluice.process.fleet.page import page
@@ -41,15 +41,15 @@ _OVER_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
-    """Where the page is served, with the token in a file if there is one, how to start the applier, and the
-    environment of the ingests. `workers` windows are applied at once, over all pipelines.
+    """Where the page is served, with the token in a file if there is one, how to start the applier, and an
+    ingest from its arguments. `workers` windows are applied at once, over all pipelines.
     """
 
     listen: str
     token_path: str
     workers: int
     applier: ApplierCommand
-    environment: Mapping[str, str] = field(repr=False)
+    launch: Launch
 
 
 def run(read: Callable[[], Folder], options: FleetOptions) -> int:
@@ -80,7 +80,7 @@ class Fleet:
         applier = options.applier
         self._applier = ChildProcess(
             [*applier.command, "--listen", f"{UNIX}{self._sockets / _APPLIER}", "--workers", str(options.workers)],
-            environment=applier.environment,
+            launch=executing(applier.environment, fed=True),
             on_end=lambda _code: None,
             # Whatever it ends with concerns no pipeline alone: those have their own errors.
             passing=range(256),
@@ -163,7 +163,7 @@ class Fleet:
         one = self._running.get(name)
         if one is None:
             self._log.info("a pipeline joins", pipeline=name, config=member.config)
-            one = Running(member, self._options.environment, self._sockets)
+            one = Running(member, self._options.launch, self._sockets)
             with self._lock:
                 self._running[name] = one
             one.start()

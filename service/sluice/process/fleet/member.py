@@ -12,14 +12,14 @@ from sluice.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The pipeline called `name`, of the file `config`. `command` starts its ingest, when the path of a
+    """The pipeline called `name`, of the file `config`. `arguments` are those of its ingest, when the path of a
     socket is added. `options` are those of its applier, as JSON with secrets. `fixed` are digests of the
     settings that a running process keeps.
     """
 
     name: str
     config: str
-    command: tuple[str, ...]
+    arguments: tuple[str, ...]
     stop_seconds: float
     options: str = field(repr=False)
     fixed: Mapping[str, str] = field(repr=False)

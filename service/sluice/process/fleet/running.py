@@ -6,14 +6,13 @@ tried again blindly; every other one is.
 """
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sluice.errors import ApplyError, ServiceError, SourceError, StoreRefused
 from sluice.health.endpoint import UNIX
-from sluice.process.child_process import ChildProcess, RestartPolicy
+from sluice.process.child_process import ChildProcess, Launch, RestartPolicy
 from sluice.process.fleet.asking import ask_json
 from sluice.process.fleet.member import Member
 
@@ -33,7 +32,7 @@ class Running:
     """`member` is what it was started with. `refused` says why its file, as it is now, is not in force."""
 
     member: Member
-    environment: Mapping[str, str] = field(repr=False)
+    launch: Launch
     sockets: Path
     refused: str = ""
     ended: int | None = None
@@ -132,12 +131,12 @@ class Running:
 
     def _new(self) -> ChildProcess:
         return ChildProcess(
-            [*self.member.command, "--listen", f"{UNIX}{self.socket}"],
-            environment=self.environment,
+            [*self.member.arguments, "--listen", f"{UNIX}{self.socket}"],
             on_end=self._on_end,
             policy=RestartPolicy(lease_seconds=0.0),
             part=f"ingest of {self.member.name}",
             passing=PASSING,
+            launch=self.launch,
         )
 
     def _on_end(self, code: int) -> None:
