@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cli.fleet_ingest import FORK
 from sluice.process.fleet.forks import Forked, Forks, possible
 
 pytestmark = pytest.mark.skipif(not possible(), reason="this kernel names no process by a file descriptor")
@@ -93,3 +94,20 @@ def test_a_fork_that_the_kernel_refuses_is_said_and_the_next_one_is_made(forks: 
     resource.prlimit(_forker(child), resource.RLIMIT_NOFILE, descriptors)
     assert forks.launch(["sys.exit(7)"]).wait() == 7
     assert child.poll() is None
+
+
+def test_a_child_that_begins_again_is_a_process_with_its_own_command_line() -> None:
+    """As one does of which the source was promoted."""
+    program = (
+        "import os, sys\n"
+        "from sluice.cli.fleet_ingest import FORK, forked\n"
+        "if sys.argv[1] != FORK: sys.exit(int(sys.argv[1]))\n"
+        "arguments = forked(sys.argv[2])\n"
+        "assert sys.argv[1:] == arguments\n"
+        "os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])"
+    )
+    forks = Forks([sys.executable, "-c", program, FORK], os.environ)
+    try:
+        assert [forks.launch([code]).wait() for code in ("7", "6")] == [7, 6]
+    finally:
+        forks.close()
