@@ -66,25 +66,30 @@ class Forks:
             self._drop()
 
     def _started(self) -> socket.socket:
-        if self._control is None:
-            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if self._forker is None or self._control is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                self._forker = subprocess.Popen(  # noqa: S603 - our own command
-                    [*self._command, str(theirs.fileno())],
-                    env=self._environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=sys.stderr.fileno(),
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
+                try:
+                    self._forker = subprocess.Popen(  # noqa: S603 - our own command
+                        [*self._command, str(theirs.fileno())],
+                        env=self._environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=sys.stderr.fileno(),
+                        pass_fds=[theirs.fileno()],
+                        start_new_session=True,
+                    )
+                except OSError:
+                    ours.close()
+                    raise
+            self._control = ours
         return self._control
 
     def _drop(self) -> None:
-        if self._control is not None and self._forker is not None:
+        if self._forker is not None and self._control is not None:
             self._control.close()
             self._forker.kill()
             self._forker.wait()
-        self._control = self._forker = None
+        self._forker = self._control = None
 
 
 class Forked:
@@ -116,13 +121,19 @@ class Forked:
 
 
 def possible() -> bool:
-    """Whether this kernel names processes by file descriptors."""
+    """Whether this kernel names processes by file descriptors (Linux 5.3), and lets us."""
     if sys.platform != "linux":
         return False
     try:
-        os.close(os.pidfd_open(os.getpid()))
+        named = os.pidfd_open(os.getpid())
     except OSError:
         return False
+    try:
+        signal.pidfd_send_signal(named, 0)
+    except OSError:
+        return False
+    finally:
+        os.close(named)
     return True
 
 
