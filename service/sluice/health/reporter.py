@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog
 from sluice.contract.control import Refusal
+from sluice.contract.entries import Progress
 from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, SlotLost, StoreRefused
 from sluice.health.applied_records import AppliedRecords
 from sluice.health.backlog import Appended, Backlog, Pending
@@ -70,7 +71,10 @@ class Reporter:
         self._seldom_at = float("-inf")
         self._refused: tuple[RefusalSeen, ...] = ()
         """What the last look found, for one that spares requests."""
-        self._pending_entries = 0
+        self._changed_seq = 0
+        """The newest entry that was more than an advance, as of the last look."""
+        self._waits = False
+        """Whether the last look found a table that lacks it."""
         self._compared = Comparisons()
         self._preceded = False
         self._opened: tuple[int, datetime | None] = (0, None)
@@ -93,14 +97,15 @@ class Reporter:
         self._read_records()
         applied, complete = self._records.applied, self._records.completed
         heard_at = self._heard_at(applied) if applied is not None else None
-        state = self._known = self._manifest() or load_state(self._store, known=self._known)
+        state = self._manifest() or load_state(self._store, known=self._known)
+        self._changed_seq, self._known = self._last_change(state), state
         now = self._clock()
         lake = self._lake_tables.of(state, applied)
         pending = self._backlog.read(lake, applied)
         self._read_seldom()
         compared = self._compared
         tables, pending_entries = self._tables(lake, applied, pending, compared, now=now)
-        self._pending_entries = pending_entries
+        self._waits = pending_entries > state.seq - self._changed_seq
         answer, lost = self._ask_server(state, within_seconds=asked_within_seconds)
         facts = answer.facts if answer is not None else None
         server, slot = (facts.server, facts.slot) if facts is not None else (None, None)
@@ -139,8 +144,16 @@ class Reporter:
 
     def _read_records(self) -> None:
         state = self._manifest()
-        quiet = state is not None and state.seq == self._known.seq and not self._pending_entries
+        quiet = state is not None and self._last_change(state) == self._changed_seq and not self._waits
         self._records.read(quiet=quiet, now=self._clock())
+
+    def _last_change(self, state: PipelineState) -> int:
+        """The newest entry that may be more than an advance; nobody waits for the others to be applied."""
+        for seq in range(state.seq, self._known.seq, -1):
+            entry = self._backlog.appended(seq)
+            if entry is None or not isinstance(entry.body, Progress):
+                return seq
+        return self._changed_seq
 
     def _read_seldom(self) -> None:
         if self._spares and time.monotonic() - self._seldom_at < SELDOM_SECONDS:

@@ -11,6 +11,7 @@ import pytest
 from sluice.contract import keys
 from sluice.contract.applied import CATALOG, AppliedLog, Complete, Maintenance, MaintenanceRun
 from sluice.contract.catalog_names import CatalogNames
+from sluice.contract.entries import Progress
 from sluice.contract.lease import Holder, Process, Sign
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.errors import ManifestCorrupt
@@ -19,6 +20,7 @@ from sluice.health.report import Report
 from sluice.health.reporter import Reporter
 from sluice.manifest.values import PipelineState
 from sluice.store.memory import MemoryStore
+from tests.support.manifests import put
 from tests.support.recorded import NOW, RecordedPipeline, row, rows
 
 
@@ -330,6 +332,13 @@ def test_a_look_that_spares_requests_asks_nothing_while_nothing_changes_and_miss
     now[0] += 30
     reporter.take()
     assert len(pipeline.store.asked) <= 2, "the lease, and completions while there is none"
+    put(pipeline.log, Progress(), through_lsn=150)
+    now[0] += 15
+    pipeline.store.asked = tuple[str, ...]()
+    assert reporter.take().pending_entries == 1
+    now[0] += 15
+    reporter.take()
+    assert not pipeline.store.asked, "nobody waits for an advance"
     pipeline.changes("orders", lsn=200, at=NOW)
     pipeline.store.asked = tuple[str, ...]()
     assert reporter.take().pending.files == 1
