@@ -40,11 +40,12 @@ class AppliedRecords:
         sign = holder.sign if holder is not None else Sign()
         if not ours or not sign.log_number:
             known = self._log.read()
-        elif known is None or sign.log_number != known.number:
+        elif known is None or sign.log_number > known.number:
+            # Only then: the newest report may have come after the lease was renewed.
             known = self._log.told(keys.apply_log(sign.log_number))
         if not ours or not sign.complete_number:
             self.completed = self._complete.read()
-        elif self.completed is None or sign.complete_number != self.completed.number:
+        elif self.completed is None or sign.complete_number > self.completed.number:
             self.completed = self._complete.told(keys.apply_complete(sign.complete_number))
         if known is not None and holder is not None and holder.instance == known.instance:
             known = known.as_of(round_at=sign.round_at, succeeded_at=sign.succeeded_at)

@@ -253,6 +253,11 @@ def evolve(
     app_id = schema_app_id(lake.app_id)
     stands = max(lake.marker(app_id) or 0, since)
     target = max(stands, number)
+    if target not in shapes:
+        raise UnsupportedChange(
+            f"the lake table has columns of schema version {target}, which the manifest does not have: an older copy "
+            "of the spool was restored"
+        )
     for stop in _stops(shapes, stands, target):
         old, new = shapes[stands], shapes[stop]
         lake.columns_sha256 = columns_sha256(new.schema)

@@ -206,6 +206,16 @@ def of_another_entry(commit: Commit, marker: int, sha256: str) -> str:
     return f"the lake table has {absent if sha256 == ABSENT else another}: an older copy of the spool was restored"
 
 
+def of_another_shape(commit: Commit, version: int, sha256: str) -> str:
+    """The same of a `commit` that led to the columns of schema version `version`, which have the hash `sha256` in the
+    manifest.
+    """
+    if not is_another(sha256, commit.tag.get(ENTRY)):
+        return ""
+    whose = "which the manifest does not have" if sha256 == ABSENT else "which has others in the manifest"
+    return f"the lake table has columns of schema version {version}, {whose}: an older copy of the spool was restored"
+
+
 def refuse_late(commit: Commit, app_id: str, *, read: Callable[[int], Commit]) -> None:
     """`commit` left a marker of `app_id`; `read` reads the commit of a version. A statement is based on whatever it
     finds, however long ago its window was decided. Raises UnsupportedChange when it was not decided on top of the

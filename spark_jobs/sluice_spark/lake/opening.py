@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -21,8 +21,10 @@ from sluice_spark.lake.direct.commit import DirectTable
 from sluice_spark.lake.direct.key_cache import KeyCache
 from sluice_spark.lake.direct.table_folder import TableFolder
 from sluice_spark.lake.entry_hashes import EntryHashes
+from sluice_spark.lake.evolution import columns_sha256
 from sluice_spark.lake.examined_version import OURS, ExaminedVersion
 from sluice_spark.lake.failures import translated_errors
+from sluice_spark.lake.foreign_commits import ABSENT
 from sluice_spark.lake.log_tail import LogTail
 from sluice_spark.lake.log_upkeep import LogUpkeep
 from sluice_spark.lake.rows_to_commit import SCRATCH, SparkHandover, forget_scratch
@@ -42,6 +44,12 @@ def application_id(pipeline: str, state: TableState, *, manifest: str) -> str:
     marker says must not hold for it.
     """
     return f"{OURS}{pipeline}/{state.key}/{state.generation}/{manifest}"
+
+
+def _shape_of(state: TableState, version: int) -> str:
+    """The hash of the columns of schema version `version`, ABSENT if the manifest does not have it."""
+    known = state.schemas.get(version)
+    return columns_sha256(known.carried) if known is not None else ABSENT
 
 
 class Lake:
@@ -102,6 +110,7 @@ class Lake:
             partitions=state.layout.partition_by,
             without=state.layout.without,
             entry_sha256=self.entries.of,
+            shape_sha256=partial(_shape_of, state),
         )
 
     def build(self, state: TableState, session: SparkSession) -> BuildTable:
@@ -160,6 +169,7 @@ class Lake:
             before_commit=self._before_commit,
             log=self._log(state, session, path, since=since),
             entry_sha256=self.entries.of,
+            shape_sha256=partial(_shape_of, state),
         )
 
     def outlives(self, state: TableState, session: SparkSession) -> bool:

@@ -88,22 +88,26 @@ def _version_of(
     *,
     known: Callable[[], tuple[int, str] | None],
 ) -> TableSchema | None:
-    """The version whose columns have the names and the Spark types of those that are `present`. Where several do, by
-    columns that exchanged their names or took those of others, `known` says which one it is. Raises UnsupportedChange
-    where that is not certain.
+    """The version whose columns have the names and the Spark types of those that are `present`, and are those that
+    `known` says, if it says any. None for a table that another one of the source left under its name. Raises
+    UnsupportedChange where it is not certain which columns the rows have.
     """
+    versions = tuple(versions)
     own = {(name, kind) for name, kind in present if not name.startswith(envelope.RESERVED_PREFIX)}
     found = [version for version in versions if _named(version) == own]
-    if len({_numbered(version) for version in found}) > 1:
-        stands = known()
-        found = [version for version in found if (version.version, columns_sha256(version)) == stands]
-        if not found:
-            raise UnsupportedChange(
-                f"{schema.qualified_name}: before the table was read again, columns exchanged their names or got the "
-                "name of one that was dropped, and nothing says which of them the rows have that its lake table keeps; "
-                "give the target another name, which begins a table of its own beside this one"
-            )
-    return max(found, key=lambda version: version.version, default=None)
+    stands = known()
+    stated = [version for version in found if stands is not None and columns_sha256(version) == stands[1]]
+    if not found and (stands is None or all(version.version > 1 for version in versions)):
+        # Of a table that was forgotten, and is back, nobody knows the first versions.
+        return None
+    if not stated and (len({_numbered(version) for version in found}) > 1 or (stands is not None and stands[1])):
+        raise UnsupportedChange(
+            f"{schema.qualified_name}: before the table was read again, columns exchanged their names or got the "
+            "name of one that was dropped, or an older copy of the spool was restored, and nothing says which of them "
+            "the rows have that its lake table keeps; give the target another name, which begins a table of its own "
+            "beside this one"
+        )
+    return max(stated or found, key=lambda version: version.version, default=None)
 
 
 def _named(version: TableSchema) -> set[tuple[str, str]]:

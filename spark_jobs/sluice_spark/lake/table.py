@@ -47,6 +47,7 @@ from sluice_spark.lake.foreign_commits import (
     Commit,
     changes_data,
     of_another_entry,
+    of_another_shape,
     refuse_late,
     tag,
 )
@@ -91,10 +92,12 @@ class LakeTable:
         partitions: Sequence[str] = (),
         without: Collection[str] = (),
         entry_sha256: Callable[[int], str] = lambda _seq: "",
+        shape_sha256: Callable[[int], str] = lambda _version: "",
     ) -> None:
         """`log` is how the table's log is read, None: through Delta. In `folder` are its files. `replaces`: see
         `belongs_to_others`. When it is made anew it has `partitions`, and is `without` these properties. `entry_sha256`
-        tells the hash of the manifest entry of that number, empty if it is not known.
+        tells the hash of the manifest entry of that number, empty if it is not known, and `shape_sha256` that of the
+        columns of a version of the source table (`columns_sha256`).
         """
         self.session = session
         self.path = path
@@ -109,7 +112,7 @@ class LakeTable:
         self._tracked: Mapping[str, Mapping[str, int]] = {}
         """What Delta added to the files of the last commit."""
         self._before_commit = before_commit
-        self._entry_sha256 = entry_sha256
+        self._entry_sha256, self._shape_sha256 = entry_sha256, shape_sha256
         self.columns_sha256 = ""
         """Of the version of the source table's columns to which the next change of columns leads."""
         self._direct = direct
@@ -547,6 +550,7 @@ class LakeTable:
             entry = ""
         if last and marker is not None and (said := of_another_entry(last, marker, entry)):
             raise UnsupportedChange(said)
+        self._refuse_other_shape(commits)
         recorded = self._log.marker(self.app_id) if version >= 0 else None
         if recorded != marker:
             raise UnsupportedChange(
@@ -557,6 +561,21 @@ class LakeTable:
             self._sync(commits)
         self.place = ExaminedVersion(version, marker, seen=True)
         return self.place
+
+    def _refuse_other_shape(self, commits: Sequence[Commit]) -> None:
+        """Raises UnsupportedChange where the newest change of columns among `commits` led to others than the manifest
+        has in that version: rows need not have followed, so that no marker tells.
+        """
+        app_id = schema_app_id(self.app_id)
+        shaped = next((one for one in reversed(commits) if app_id in one.markers), None)
+        if shaped is None:
+            return
+        version = shaped.markers[app_id]
+        found = self._shape_sha256(version)
+        if found == ABSENT and self.place.seen and self.place.marker is not None:
+            found = ""  # as above: of another applier
+        if said := of_another_shape(shaped, version, found):
+            raise UnsupportedChange(said)
 
     def _sync(self, commits: Sequence[Commit]) -> None:
         if self._is_local:

@@ -9,6 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 import structlog
@@ -41,6 +42,10 @@ class _Offer(NamedTuple):
 _GONE = _Offer(-math.inf, math.inf)
 
 
+def _of(read: LakeBoundary) -> _Offer:
+    return _Offer(time_of(read.published_at), time_of(read.current_at))
+
+
 class Offers:
     """The boundaries of `pipeline` in the lake, which is `files`. `manifest` names the one that is followed, and
     `entry_sha256` gives the hash of an entry of it (`EntryHashes`). `retention_seconds` is how long a boundary stays
@@ -68,13 +73,16 @@ class Offers:
         self._numbers = deque(sorted(number for number in listed if number))
         self._known: dict[int, _Offer] = {}
         self._newest = self._read(self._numbers[-1]) if self._numbers else None
+        if self._newest is not None:
+            self._known[self._numbers[-1]] = _of(self._newest)
         self.newest_lsn = 0
         """Of the newest boundary of the manifest that is followed; 0 before this process has published one."""
         self.held_since = math.inf
         """No version that is offered was replaced before (unix seconds)."""
         self._least: deque[tuple[int, float]] = deque()
-        """Of the boundaries that this process published and that are offered, those with an earlier `current_at` than
-        all that follow: numbers and times, both ascending. Where the clock was set back, the first is not the oldest.
+        """Of the boundaries before the newest one that this process published and that are offered, those with an
+        earlier `current_at` than all that follow: numbers and times, both ascending. Where the clock was set back, the
+        first is not the oldest. Not of the newest one, whose time may still grow.
         """
         self._hold()
 
@@ -127,12 +135,11 @@ class Offers:
         faults.point("apply.boundary.before")
         self._create(boundary.key(self._pipeline, complete.number), offered.encode())
         faults.point("apply.boundary.after")
+        if self._numbers:
+            self._follow(self._numbers[-1])
         self._numbers.append(complete.number)
         self._known[complete.number] = _Offer(now, current_at)
         self._newest, self.newest_lsn = offered, complete.lsn
-        while self._least and self._least[-1][1] >= current_at:
-            self._least.pop()
-        self._least.append((complete.number, current_at))
         self._hold()
         return True
 
@@ -140,14 +147,21 @@ class Offers:
         """All versions of the newest boundary were those of their tables at `at` (unix seconds), too."""
         if self._numbers:
             offer = self._offer(self._numbers[-1])
-            self._known[self._numbers[-1]] = offer = offer._replace(current_at=max(offer.current_at, at))
-            if self._least:
-                self._least[-1] = self._numbers[-1], offer.current_at
+            self._known[self._numbers[-1]] = offer._replace(current_at=max(offer.current_at, at))
             self._hold()
+
+    def _follow(self, number: int) -> None:
+        """The boundary `number` is not the newest one any more."""
+        current_at = self._offer(number).current_at
+        while self._least and self._least[-1][1] >= current_at:
+            self._least.pop()
+        self._least.append((number, current_at))
 
     def expire(self) -> None:
         """Removes what has been offered long enough; the newest one stays. Raises StoreError."""
         for _ in range(REMOVED_AT_ONCE):
+            while len(self._numbers) > 2 and self._offer(self._numbers[1]) == _GONE:
+                del self._numbers[1]
             if len(self._numbers) < 2:
                 return
             if self._clock() < self._offer(self._numbers[1]).published_at + self._retention_seconds:
@@ -164,15 +178,15 @@ class Offers:
             self._known.pop(self._numbers.popleft(), None)
         while self._least and self._least[0][0] < self._numbers[0]:
             self._least.popleft()
-        first = self._offer(self._numbers[0]).current_at if self._numbers else math.inf
-        least = self._least[0][1] if self._least else math.inf
-        self.held_since = min(first, least) - self._margin_seconds
+        ends = (self._numbers[0], self._numbers[-1]) if self._numbers else ()
+        times = [self._offer(number).current_at for number in ends]
+        times += [at for _, at in islice(self._least, 1)]
+        self.held_since = min(times, default=math.inf) - self._margin_seconds
 
     def _offer(self, number: int) -> _Offer:
         if number not in self._known:
             try:
-                read = self._read(number)
-                self._known[number] = _Offer(time_of(read.published_at), time_of(read.current_at))
+                self._known[number] = _of(self._read(number))
             except ObjectMissing:
                 # Somebody removed it: nobody can find it any more.
                 self._known[number] = _GONE

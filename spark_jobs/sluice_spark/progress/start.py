@@ -113,7 +113,9 @@ def _without_progress(log: AppliedLog, *, floor_seq: int) -> AppliedLog:
 
     def without(row: AppliedTable) -> AppliedTable:
         if 0 < row.committed_seq <= floor_seq:
-            return replace(row, through_seq=min(row.through_seq, floor_seq + 1), complete_through_lsn=0)
+            # Not its version: until then, commits of lost entries may have changed the columns.
+            through_seq = min(row.through_seq, floor_seq + 1)
+            return replace(row, delta_version=-1, through_seq=through_seq, complete_through_lsn=0)
         return replace(row, delta_version=-1, committed_seq=0, through_seq=0, complete_through_lsn=0)
 
     return replace(log, tables={key: without(row) for key, row in log.tables.items()})

@@ -367,3 +367,20 @@ def test_an_applier_that_lives_again_after_the_store_was_away_is_not_called_dead
     holds(pipeline, "a", sign=Sign(alive, alive, 1, 0), at=NOW)
     passed[0] = 125.0
     assert reporter.take().verdict.problems == ()
+
+
+def test_a_lease_that_was_renewed_before_the_newest_report_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The applier was killed behind its report, or could not renew since: the report says that a table stopped."""
+    passed = [0.0]
+    monkeypatch.setattr("sluice.health.reporter.time.monotonic", lambda: 1000.0 + passed[0])
+    pipeline = RecordedPipeline()
+    pipeline.table("orders")
+    through_seq = pipeline.log.state.seq
+    pipeline.applied("orders", complete_through_lsn=100, through_seq=through_seq)
+    holds(pipeline, "a", sign=Sign(NOW.timestamp(), NOW.timestamp(), 1, 0), at=NOW)
+    pipeline.applied("orders", state="stale", complete_through_lsn=100, through_seq=through_seq)
+    reporter = pipeline.reporter(clock=lambda: NOW + timedelta(seconds=passed[0]))
+    reporter.spare(lambda: pipeline.log.state, pipeline.log.entry)
+    assert [table.state for table in reporter.take().tables] == ["stale"]
+    for passed[0] in (61.0, 122.0, 183.0):
+        assert [table.state for table in reporter.take().tables] == ["stale"]

@@ -190,3 +190,33 @@ def test_a_boundary_that_somebody_removed_holds_nothing() -> None:
     clock.now += HOUR
     again.expire()
     assert _offered(files) == [3]
+
+
+def test_what_a_boundary_needs_is_held_though_the_next_one_stayed_current_long_after_it() -> None:
+    files, clock = MemoryStore(uuid.uuid4().hex, prefix=""), Clock()
+    made = offers(files, clock=clock, retention_seconds=24 * HOUR)
+    made.publish(_complete(1), current_at=clock.now)
+    clock.now -= 10 * HOUR
+    made.publish(_complete(2), current_at=clock.now)
+    replaced_at = clock.now
+    # Set in the same round of the loop: no later than the one before.
+    made.publish(_complete(3), current_at=clock.now)
+    clock.now += 5 * HOUR
+    made.still_current(clock.now)
+    assert _offered(files) == [1, 2, 3]
+    assert made.held_since <= replaced_at
+
+
+def test_a_boundary_is_offered_its_time_though_somebody_removed_the_next_one() -> None:
+    files, clock = MemoryStore(uuid.uuid4().hex, prefix=""), Clock()
+    made = offers(files, clock=clock)
+    for number in (1, 2, 3):
+        made.publish(_complete(number), current_at=clock.now)
+    again = offers(files, clock=clock)
+    files.delete(boundary.key("shop", 2))
+    clock.now += HOUR / 2
+    again.expire()
+    assert _offered(files) == [1, 3]
+    clock.now += HOUR / 2
+    again.expire()
+    assert _offered(files) == [3]

@@ -1,0 +1,133 @@
+"""An older copy of the spool was restored, and lost entries had changed the columns of a lake table without a row
+behind it: what comes again under the number of that shape is not taken for it.
+"""
+
+import shutil
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sluice.contract.schema import TableSchema
+from sluice.manifest import pruning
+from tests.conformance.test_compaction import compacted, shrink
+from tests.spark import lake
+from tests.spark.changes import INT4, TEXT, Change, column, table_schema
+from tests.spark.conftest import Pipeline
+from tests.spark.test_kept_columns import FIRST, _exchanged, _resync, _rows
+from tests.spark.test_kept_rows import HISTORY, SOFT, _apply
+from tests.spark.test_restored_copies import SpoolCopy, _named, _row
+
+MIRROR: dict[str, Any] = {"kind": "mirror"}
+CHANGELOG: dict[str, Any] = {"kind": "changelog"}
+
+
+def _added(attnum: int, missing: str) -> TableSchema:
+    return table_schema(*FIRST.columns, column("c", attnum, TEXT, missing=missing), version=2)
+
+
+def _whole() -> TableSchema:
+    return table_schema(*FIRST.columns, identity="f", version=2)
+
+
+def _again() -> TableSchema:
+    identity, a, _ = FIRST.columns
+    return table_schema(identity, a, column("b", 4, INT4), version=2)
+
+
+SHAPES = {
+    "a default": (_added(4, "lost"), _added(4, "new")),
+    "a column": (_added(4, "lost"), _added(5, "new")),
+    "names": (_exchanged(2), _whole()),
+    "a column that came again": (_again(), _whole()),
+    "nothing": (_exchanged(2), None),
+}
+
+
+@pytest.mark.parametrize("target", [MIRROR, HISTORY], ids=["mirror", "history"])
+@pytest.mark.parametrize("shapes", list(SHAPES))
+def test_a_shape_of_lost_entries_is_not_taken_for_another_one_with_the_same_names(
+    pipeline: Pipeline, shapes: str, target: dict[str, Any]
+) -> None:
+    lost, comes = SHAPES[shapes]
+    pipeline.begin(FIRST, {"id": 1, "a": 1, "b": 2})
+    _apply(pipeline, target)
+    kept = SpoolCopy(pipeline)
+    pipeline.manifest.table(lost, state="live")
+    _apply(pipeline, target)
+    kept.restore()
+    if comes is not None:
+        pipeline.manifest.table(comes, state="live")
+    more = {"c": "mine"} if comes is not None and comes.column("c") else {}
+    pipeline.manifest.transaction([Change("i", {"id": 2, "a": 1, "b": 2, **more})], comes or FIRST)
+    row = pipeline.apply(tables={"public.items": {"targets": [target]}}).tables["16385"]
+    found = sorted((r["id"], r["a"], r["b"], r.get("c")) for r in lake.rows_in(pipeline.path()))
+    wanted = [(1, 1, 2, "new" if more else None), (2, 1, 2, "mine" if more else None)]
+    assert row.state == "stale" or row.failing or found == wanted, (row.state, row.reason, found)
+
+
+def _renamed() -> TableSchema:
+    identity, a, b = FIRST.columns
+    return table_schema(identity, replace(a, name="x"), b, version=2)
+
+
+@pytest.mark.parametrize("lost", [_exchanged(2), _renamed()], ids=["exchanged", "renamed"])
+@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+def test_a_resync_behind_a_restored_copy_takes_no_names_of_lost_entries_for_those_that_it_knows(
+    pipeline: Pipeline, target: dict[str, Any], lost: TableSchema
+) -> None:
+    """No version of the manifest has the columns that the lake table has, though one may have their names. Row 2 is
+    kept as it was: the source has it no more.
+    """
+    pipeline.begin(FIRST, {"id": 1, "a": 1, "b": 2}, {"id": 2, "a": 1, "b": 2})
+    _apply(pipeline, target)
+    kept = SpoolCopy(pipeline)
+    pipeline.manifest.table(lost, state="live")
+    _apply(pipeline, target)
+    kept.restore()
+    _resync(pipeline, FIRST, {"id": 1, "a": 1, "b": 2})
+    row = pipeline.apply(tables={"public.items": {"targets": [target]}}).tables["16385"]
+    found = _rows(pipeline)
+    assert row.state == "stale" or (2, 1, 2) in found, (row.state, found)
+
+
+def test_a_shape_that_is_the_same_again_is_followed(pipeline: Pipeline) -> None:
+    pipeline.begin(FIRST, {"id": 1, "a": 1, "b": 2})
+    _apply(pipeline, MIRROR)
+    kept = SpoolCopy(pipeline)
+    pipeline.manifest.table(_added(4, "same"), state="live")
+    _apply(pipeline, MIRROR)
+    kept.restore()
+    again = replace(_added(4, "same"), replica_identity="d")
+    pipeline.manifest.table(again, state="live")
+    pipeline.manifest.transaction([Change("i", {"id": 2, "a": 1, "b": 2, "c": "mine"})], again)
+    _apply(pipeline, MIRROR)
+    found = sorted((r["id"], r["c"]) for r in lake.rows_in(pipeline.path()))
+    assert found == [(1, "same"), (2, "mine")]
+
+
+def test_a_shape_of_lost_entries_is_found_where_the_reports_are_newer_than_the_entries(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table had nothing for so long that its entries are pruned, and then its columns changed."""
+    shrink(monkeypatch.setattr)
+    pipeline.begin(FIRST, {"id": 1, "a": 1, "b": 2})
+    busy = _named(7)
+    pipeline.begin(busy, _row(1))
+    for key in range(2, 30):
+        pipeline.manifest.transaction([Change("i", _row(key))], busy)
+    pipeline.apply()
+    compacted(pipeline.store, pipeline.manifest.seq)
+    pruning.carry_out(pipeline.store, pruning.plan(pipeline.store, keep_seconds=0.0))
+    kept, spool, copied = SpoolCopy(pipeline), pipeline.folder / "spool", pipeline.folder / "copy"
+    pipeline.manifest.table(_added(4, "lost"), state="live")
+    pipeline.apply()
+    (reports,) = copied.rglob("apply/log")
+    shutil.rmtree(reports)
+    (spool / reports.relative_to(copied)).replace(reports)
+    kept.restore()
+    pipeline.manifest.table(_added(4, "new"), state="live")
+    pipeline.manifest.transaction([Change("i", {"id": 2, "a": 1, "b": 2, "c": "mine"})], _added(4, "new"))
+    row = pipeline.apply().tables["16385"]
+    found = sorted((r["id"], r.get("c")) for r in lake.rows_in(pipeline.path()))
+    assert row.state == "stale" or found == [(1, "new"), (2, "mine")], (row.state, row.reason, found)
