@@ -16,7 +16,8 @@ from sluice.manifest.values import TableState
 from sluice.tables.catalog_diff import Unseen, fingerprint
 from sluice.tables.column_changes import ShapeChanges, require_same, unseen_of
 from sluice.tables.generations import Generations
-from sluice.tables.register import TableRegister, differs, latest_schema
+from sluice.tables.lake_paths import moves
+from sluice.tables.register import TableRegister, differs
 from sluice.tables.schemas import relation_of, same_columns
 
 
@@ -25,26 +26,22 @@ class CatalogJudge:
         self._register = register
         self._generations = generations
         self._shapes = shapes
-        self._awaited: dict[int, tuple[str, int]] = {}
-        """By oid: the facts of a shape that the stream has not come to, and where the server was then."""
-
-    def forget(self, oid: int | None = None) -> None:
-        """What is awaited of a table, or of all, is not any more."""
-        self._awaited = {} if oid is None else {key: one for key, one in self._awaited.items() if key != oid}
 
     def take(self, facts: TableFacts, wal_end: int, before: Mapping[str, TableState]) -> None:
         """See CatalogSeen."""
         generations = self._generations
         known = generations.named(facts)
-        if not generations.paths.selects(facts, known):
+        configured = self._register.configured
+        if not configured.selects(facts, known):
             if known is not None:
                 generations.detach(facts.oid, UNSELECTED)
         elif known is None:
             generations.join(relation_of(facts), facts, before.values())
-        elif known.state.is_followed and generations.paths.moves(known) and generations.stale.rested(known):
-            generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
         elif known.state.is_followed:
-            self._take_carried(facts, known, wal_end, before)
+            if moves(known, self._register.states(), configured.policies) and generations.stale.rested(known):
+                generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
+            else:
+                self._take_carried(facts, known, wal_end, before)
         elif known.state == State.STALE:
             generations.heal(facts)
         elif known.state == State.DETACHED:
@@ -56,10 +53,10 @@ class CatalogJudge:
         """Whether the catalog showed another shape than the newest one of `state`, when the server was at `wal_end`: it
         is awaited from now on.
         """
-        latest = latest_schema(state)
+        latest = state.latest
         if latest is None or same_columns(latest, relation_of(facts), facts):
             return False
-        self._awaited[facts.oid] = fingerprint(facts), wal_end
+        self._shapes.history.awaited[facts.oid] = fingerprint(facts), wal_end
         return True
 
     def _take_carried(
@@ -84,11 +81,11 @@ class CatalogJudge:
         would have announced this one; and none of an older shape can follow, since whoever wrote one
         held a lock that kept the shape from changing until its transaction had ended.
         """
-        latest = latest_schema(state)
+        latest = state.latest
         relation = relation_of(facts)
         policy = self._generations.policy(state)
         if latest is not None and same_columns(latest, relation, facts):
-            self._awaited.pop(facts.oid, None)
+            self._shapes.history.awaited.pop(facts.oid, None)
             self._shapes.history.settle(facts.oid)
             # What the wire does not say of the same shape: the primary key under another identity.
             unchanged = partial(require_same, state, facts, policy)
@@ -97,9 +94,9 @@ class CatalogJudge:
                 self._register.become(state, State.LIVE, None)
             return
         seen = fingerprint(facts)
-        before, position = self._awaited.get(facts.oid, ("", 0))
+        before, position = self._shapes.history.awaited.get(facts.oid, ("", 0))
         if before != seen:
-            self._awaited[facts.oid] = (seen, wal_end)
+            self._shapes.history.awaited[facts.oid] = (seen, wal_end)
             if state.state == State.LIVE:
                 self._register.await_shape(state, lsn=wal_end)
         elif self._register.through_lsn >= position:

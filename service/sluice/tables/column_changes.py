@@ -29,7 +29,7 @@ from sluice.tables.catalog_diff import Unseen, compare
 from sluice.tables.column_matching import Matched, match, match_again
 from sluice.tables.column_policy import other_rules, rules_differ, under_policy
 from sluice.tables.policies import TablePolicy
-from sluice.tables.register import TableRegister, latest_schema
+from sluice.tables.register import TableRegister
 from sluice.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
 from sluice.tables.shape_history import ShapeHistory
 
@@ -65,7 +65,7 @@ def step(
     found = _step(state, relation, facts, matched, policy)
     if policy.contract != "stop" or not found.changes_columns:
         return found
-    what = found.lost.reason if found.lost is not None else _added(latest_schema(state), found.schema)
+    what = found.lost.reason if found.lost is not None else _added(state.latest, found.schema)
     return replace(found, lost=_broken(what))
 
 
@@ -80,7 +80,7 @@ def _step(
     matched: Matched | None,
     policy: TablePolicy,
 ) -> ShapeStep:
-    latest = latest_schema(state)
+    latest = state.latest
     # Its name is what the catalog says, and no part of its shape.
     relation = replace(relation, schema=state.schema_name, name=state.table_name)
     schema = build_schema(relation, facts, latest, latest.version + 1 if latest else 1, matched=matched)
@@ -150,7 +150,7 @@ def unseen_of(
         held = state.schemas[state.gap.schema_version]
         if held.version != state.schema_version or not same_columns(held, relation_of(facts), facts):
             return Unseen(Cause.SCHEMA, "its columns have changed since changes were lost")
-    latest = latest_schema(state)
+    latest = state.latest
     known = {column.attnum: column.ignored for column in latest.columns} if latest is not None else {}
     rules = policy.rules_of(facts, latest)
     # One that the lake has goes on being followed, whenever the catalog was looked at last.
@@ -213,13 +213,12 @@ class ShapeChanges:
         """The schema version of rows of `relation` that transaction `xid` committed at `position_lsn`,
         perhaps a new one. Raises CannotFollow.
         """
-        latest = latest_schema(state)
+        latest = state.latest
         if position_lsn < state.lsn:
             # Written before the snapshot was taken: the snapshot has it, in whatever shape it was.
             older = [schema for schema in state.schemas.values() if same_shape(schema, relation)]
             return max(older, key=lambda schema: schema.version, default=None)
-        name = f"{state.schema_name}.{state.table_name}"
-        if latest is not None and (said := rules_differ(latest, policy, name=name)):
+        if said := rules_differ(state, policy):
             raise CannotFollow(Unseen(Cause.RULES, said), self._register.facts(relation.oid))
         known = self.history.version_at(state, relation, position_lsn)
         if latest is None or (known is not None and not (known is latest and self.history.is_doubtful(relation.oid))):
@@ -251,7 +250,7 @@ class ShapeChanges:
         found = step(state, relation, facts, policy, matched=matched)
         if found.lost is not None:
             raise CannotFollow(found.lost, facts)
-        latest = latest_schema(state)
+        latest = state.latest
         if latest is None or not found.kinds:
             return latest
         if not identified_alike(latest, found.schema) and self.history.continues(relation.oid, position_lsn):
@@ -271,4 +270,4 @@ def require_same(state: TableState, facts: TableFacts, policy: TablePolicy) -> T
     lost = step(state, relation_of(facts), facts, policy).lost
     if lost is not None:
         raise CannotFollow(lost, facts)
-    return latest_schema(state)
+    return state.latest

@@ -12,7 +12,6 @@ from sluice.contract.schema import TableSchema
 from sluice.manifest.values import TableState
 from sluice.tables.catalog_diff import leaves_seen
 from sluice.tables.policies import TablePolicy
-from sluice.tables.register import latest_schema
 
 
 def under_policy(schema: TableSchema, latest: TableSchema | None, policy: TablePolicy) -> TableSchema:
@@ -41,12 +40,15 @@ def other_rules(before: TableSchema, after: TableSchema) -> str:
     return why if said else ""
 
 
-def rules_differ(latest: TableSchema, policy: TablePolicy, *, name: str) -> str:
-    """Why no more rows may be written in the version `latest`: the rules are other ones by now, or the table has
-    another `name` (schema.table), which has none. Empty when neither is so.
+def rules_differ(state: TableState, policy: TablePolicy) -> str:
+    """Why no more rows may be written in the newest version of the table: the rules are other ones by now, or the table
+    has another name, which has none. Empty when neither is so.
     """
-    if not policy.rules and latest.rules_of not in ("", name):
-        return f"it was {latest.rules_of}, which has column rules, and none are configured for {name}"
+    latest = state.latest
+    if latest is None:
+        return ""
+    if not policy.rules and latest.rules_of not in ("", state.source_name):
+        return f"it was {latest.rules_of}, which has column rules, and none are configured for {state.source_name}"
     if not policy.rules and all(column.rule is None for column in latest.sent):
         return ""
     return other_rules(latest, under_policy(_without_rules(latest), latest, policy))
@@ -58,10 +60,9 @@ def ruled_root(facts: TableFacts, known: Iterable[TableState], ruled: Collection
     """
     oids = {facts.oid, *(leaf.oid for leaf in facts.children)}
     for state in known:
-        name, latest = f"{state.schema_name}.{state.table_name}", latest_schema(state)
-        has_rules = name in ruled or (latest is not None and bool(latest.rules_of))
+        has_rules = state.source_name in ruled or (state.latest is not None and bool(state.latest.rules_of))
         if has_rules and int(state.table_id) not in oids and oids & leaves_seen(state.fingerprint):
-            return name
+            return state.source_name
     return ""
 
 

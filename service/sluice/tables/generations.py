@@ -17,12 +17,13 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
+from sluice.tables import messages as messagetable
 from sluice.tables.catalog_diff import Unseen, fingerprint
 from sluice.tables.column_changes import CannotFollow, step
 from sluice.tables.column_policy import ruled_root, rules_differ, under_policy
-from sluice.tables.lake_paths import LakePaths
-from sluice.tables.policies import Policies, TablePolicy
-from sluice.tables.register import TableRegister, latest_schema
+from sluice.tables.lake_paths import next_path
+from sluice.tables.policies import TablePolicy
+from sluice.tables.register import TableRegister
 from sluice.tables.schemas import build_schema, relation_of
 from sluice.tables.stale import StaleTables
 
@@ -60,51 +61,37 @@ def first_entry(
 
 
 class Generations:
-    """`on_end` is called with the oid of each table
-    whose generation ends or begins: what was found out about its rows no longer holds.
+    """`on_end` is called with the oid of each table whose generation ends or begins, or that has another shape: what
+    was found out about its rows no longer holds.
     """
 
-    def __init__(
-        self,
-        register: TableRegister,
-        policies: Policies,
-        patterns: tuple[str, ...],
-        *,
-        on_end: Callable[[int], None],
-    ) -> None:
+    def __init__(self, register: TableRegister, *, on_end: Callable[[int], None]) -> None:
         self._register = register
-        self.stale = StaleTables(register, policies)
-        self.paths = LakePaths(register, policies, patterns)
+        self.stale = StaleTables(register)
         self._on_end = on_end
 
-    def configure(self, patterns: tuple[str, ...], policies: Policies) -> None:
-        """From now on these hold."""
-        self.stale.policies = self.paths.policies = policies
-        self.paths.patterns = patterns
-
     def policy(self, state: TableState) -> TablePolicy:
-        return self.stale.policies.of(state.schema_name, state.table_name)
+        """Under the name by which the state knows the table."""
+        return self._register.configured.policy(state)
 
     def _policy_of(self, facts: TableFacts) -> TablePolicy:
         """Under the name that the catalog has for the table now. Its state may have an older one, whose rules the
         table was renamed away from.
         """
-        return self.stale.policies.of(facts.schema, facts.name)
+        return self._register.configured.policies.of(facts.schema, facts.name)
 
     def outdated(self, state: TableState) -> str:
-        """Why no more rows may be written in the newest version of the table: see `rules_differ`."""
-        latest = latest_schema(state)
-        name = f"{state.schema_name}.{state.table_name}"
-        return rules_differ(latest, self.policy(state), name=name) if latest is not None else ""
+        """Why no more rows may be written in the newest version of the table."""
+        return rules_differ(state, self.policy(state))
 
     def may_have_rules(self, relation: RelationVersion) -> bool:
         """Whether there are, or were, column rules for the table of `relation`, under any of its names. One that is
         not known yet may have any name when its transaction has committed, and may be a partition of any table.
         """
-        state, policies = self._register.state(relation.oid), self.stale.policies
+        state, policies = self._register.state(relation.oid), self._register.configured.policies
         if state is None:
             return any(policy.rules for policy in policies.tables.values())
-        latest = latest_schema(state)
+        latest = state.latest
         in_force = latest is not None and (latest.rules_of or any(column.rule is not None for column in latest.sent))
         configured = (policies.of(relation.schema, relation.name), self.policy(state))
         return bool(in_force) or any(policy.rules for policy in configured)
@@ -118,9 +105,10 @@ class Generations:
         if facts is not None:
             relation = replace(relation, schema=facts.schema, name=facts.name)
             self._clear_name(facts)
-        path = self.paths.path(relation.oid, relation.schema, relation.name, None)
-        policy = self.stale.policies.of(relation.schema, relation.name)
-        known = (*before, *self._register.states().values())
+        states, policies = self._register.states(), self._register.configured.policies
+        path = next_path(relation.oid, (relation.schema, relation.name), None, states, policies)
+        policy = policies.of(relation.schema, relation.name)
+        known = (*before, *states.values())
         root = ruled_root(facts, known, policy.ruled) if facts is not None else ""
         entry = first_entry(relation, facts, policy, lsn=self._register.wal_end(), path=path, root=root)
         self._register.join(entry)
@@ -137,20 +125,20 @@ class Generations:
         """
         if self.refuses(facts, state):
             return None
-        latest = latest_schema(state)
+        latest = state.latest
         schema = build_schema(relation_of(facts), facts, latest, state.next_version, begins=True)
         schema = under_policy(schema, latest, self._policy_of(facts))
         if latest is not None and replace(schema, version=latest.version) == latest:
             schema = latest
         self._on_end(facts.oid)
+        states, policies = self._register.states(), self._register.configured.policies
         self._register.begin(
             facts,
             schema,
             generation=state.generation + 1,
             lsn=self._register.wal_end(),
-            path=self.paths.path(facts.oid, facts.schema, facts.name, state),
-            cause=why.cause if why else None,
-            what=why.reason if why else "",
+            path=next_path(facts.oid, (facts.schema, facts.name), state, states, policies),
+            why=why,
         )
         return schema
 
@@ -170,7 +158,7 @@ class Generations:
         if not facts.published:
             self.detach(facts.oid, unpublished(facts.publication))
             return None
-        latest = latest_schema(state)
+        latest = state.latest
         if self.refuses(facts, state):
             return None
         if latest is not None:
@@ -189,7 +177,7 @@ class Generations:
             unseen = lost
         waits = unseen.cause != Cause.INTERRUPTED and self.stale.must_wait(state, unseen.cause)
         if not unseen.cause.heals or waits:
-            self.mark_stale(facts.oid, unseen.reason, lsn=self._register.through_lsn, cause=unseen.cause)
+            self.mark_stale(facts.oid, unseen, lsn=self._register.through_lsn)
         elif self.begin(facts, state, unseen) is not None:
             self._register.say("warning", "the snapshot begins again", table=facts.qualified_name, reason=unseen.reason)
 
@@ -200,13 +188,13 @@ class Generations:
             return
         lost = step(state, relation_of(facts), facts, self.policy(state)).lost
         if lost is not None and not lost.cause.heals:
-            self.stale.lose(state, lost.reason, cause=lost.cause, lsn=state.lsn)
+            self.stale.lose(state, lost, lsn=state.lsn)
         else:
             self.begin(facts, state, self.stale.why(state))
 
     def lose(self, facts: TableFacts | None, unseen: Unseen, *, lsn: int, oid: int = 0) -> None:
         """The table is stale, or read again at once."""
-        self.mark_stale(facts.oid if facts else oid, unseen.reason, lsn=lsn, cause=unseen.cause)
+        self.mark_stale(facts.oid if facts else oid, unseen, lsn=lsn)
         if facts is not None and facts.published:
             self.heal(facts)
 
@@ -226,16 +214,16 @@ class Generations:
             self._on_end(oid)
         return schema
 
-    def mark_stale(self, oid: int, reason: str, *, lsn: int, cause: Cause, generation: int | None = None) -> None:
+    def mark_stale(self, oid: int, unseen: Unseen, *, lsn: int, generation: int | None = None) -> None:
         """See EqualityLost."""
         state = self._register.state(oid)
         if state is not None and state.state.is_followed and generation in (None, state.generation):
-            self.stale.lose(state, reason, cause=cause, lsn=lsn)
+            self.stale.lose(state, unseen, lsn=lsn)
             self._on_end(oid)
 
     def refuses(self, facts: TableFacts, state: TableState) -> bool:
         """Whether the table cannot be carried under `facts`: it is quarantined then."""
-        why = self._policy_of(facts).refusal(facts, latest_schema(state))
+        why = self._policy_of(facts).refusal(facts, state.latest)
         if why is not None:
             self.quarantine(facts, state, why)
         return why is not None
@@ -257,8 +245,8 @@ class Generations:
             if state.why != why and not (state.is_forgotten or (why is not None and is_gone)):
                 self._register.become(state, State.DETACHED, why)
         else:
-            name = f"{state.schema_name}.{state.table_name}"
-            self._register.say("warning", "table detached", table=name, reason=sentence(why, State.DETACHED, name))
+            said = sentence(why, State.DETACHED, state.source_name)
+            self._register.say("warning", "table detached", table=state.source_name, reason=said)
             self._register.become(state, State.DETACHED, why, lsn=self._register.through_lsn)
             self._on_end(oid)
 
@@ -273,8 +261,11 @@ class Generations:
         return self._register.state(facts.oid)
 
     def _clear_name(self, facts: TableFacts) -> None:
-        for other in self.paths.namesakes(facts.oid, facts.schema, facts.name):
+        for other in tuple(self._register.states().values()):
             oid = int(other.table_id)
+            has_name = (other.schema_name, other.table_name) == (facts.schema, facts.name)
+            if not has_name or other.state == State.DETACHED or oid in (facts.oid, int(messagetable.TABLE_ID)):
+                continue
             found = self._register.facts(oid)
             if found is None:
                 self.detach(oid, DROPPED)

@@ -6,25 +6,23 @@ that the lake cannot follow turns the table stale in the manifest before any lat
 """
 
 from dataclasses import replace
-from functools import partial
-from typing import Final, Literal, cast
+from functools import partial, singledispatchmethod
+from typing import Any, Final, Literal, cast
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.entries import Snapshot
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
-from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
 from sluice.tables import events
-from sluice.tables.catalog_diff import compare
+from sluice.tables.catalog_diff import Unseen, compare
 from sluice.tables.catalog_seen import CatalogJudge
 from sluice.tables.column_changes import ShapeChanges
 from sluice.tables.events import Answer, Decided, Event, Moment, NeedFacts
 from sluice.tables.generations import Generations
-from sluice.tables.policies import Policies, TablePolicy
-from sluice.tables.register import TableRegister, Unanswered, differs, latest_schema
+from sluice.tables.policies import Policies
+from sluice.tables.register import TableRegister, Unanswered, differs
 
 NOT_YET: Final = "not yet"
 NotYet = Literal["not yet"]
@@ -36,8 +34,8 @@ class TableLives:
     """
 
     def __init__(self, patterns: tuple[str, ...], policies: Policies) -> None:
-        self._register = TableRegister()
-        self._generations = Generations(self._register, policies, patterns, on_end=self._forget)
+        self._register = TableRegister(events.Configured(patterns, policies))
+        self._generations = Generations(self._register, on_end=self._forget)
         self._shapes = ShapeChanges(self._register)
         self._looks = CatalogJudge(self._register, self._generations, self._shapes)
         self._resolved: dict[RelationVersion, TableSchema | None] = {}
@@ -45,6 +43,11 @@ class TableLives:
         """By oid, of tables whose rows are being read: what a look has found."""
         self._prepared: dict[int, int] = {}
         """By oid, the newest generation whose rows may be read: what began it waits for nothing of the stream."""
+
+    @property
+    def configured(self) -> events.Configured:
+        """What holds now."""
+        return self._register.configured
 
     def decide(self, event: Event[Answer], at: Moment) -> Decided[Answer] | NeedFacts:
         """What `event` means at the moment `at`. After NeedFacts nothing has changed, here or there: the event is given
@@ -57,53 +60,9 @@ class TableLives:
                 return NeedFacts(missing.oid)
         return Decided(cast("Answer", answer), tuple(decisions))
 
-    def _answer(self, event: object) -> object:
-        match event:
-            case events.RowsCame():
-                return self._rows_came(event)
-            case events.OpenRowsCommitted():
-                return self._open_rows_committed(event)
-            case events.CatalogSeen():
-                return self._catalog_seen(event)
-            case events.SnapshotAsked():
-                return self._generations.request(event.facts)
-            case events.SnapshotDue():
-                return self._snapshot_due(event.facts)
-            case events.SnapshotRead():
-                return self._snapshot_read(event.entry)
-            case events.PauseAsked():
-                return self._pause_asked(event)
-            case events.Described():
-                return self._described(event)
-            case _:
-                self._take_note(event)
-                return None
-
-    def _take_note(self, event: object) -> None:
-        match event:
-            case events.SnapshotSpoiled(facts, unseen, generation):
-                self._generations.begin_again(facts, unseen, generation=generation)
-            case events.SnapshotDelayed():
-                self._snapshot_delayed(event)
-            case events.SnapshotRefused():
-                self._snapshot_refused(event)
-            case events.EqualityLost(oid, reason, lsn, cause, generation):
-                self._generations.mark_stale(oid, reason, lsn=lsn, cause=cause, generation=generation)
-            case events.ValueLost():
-                self._value_lost(event)
-            case events.TableGone(oid, why):
-                self._generations.detach(oid, why)
-            case events.LookEnded(before_lsn):
-                self._shapes.history.confirm(before_lsn)
-            case events.Configured(patterns, policies):
-                self._generations.configure(patterns, policies)
-                self._resolved = {}
-            case events.ConnectionEnded():
-                self._shapes.forget()
-                self._looks.forget()
-                self._resolved = {}
-            case _:
-                raise TypeError(f"{type(event).__name__} is no event of a table's life")
+    @singledispatchmethod
+    def _answer(self, event: Event[Any]) -> object:
+        raise TypeError(f"{type(event).__name__} is no event of a table's life")
 
     # what is asked without deciding anything
 
@@ -131,48 +90,42 @@ class TableLives:
         with self._register.at(at):
             state = self._register.state(relation.oid)
             if state is None:
-                return NOT_YET if self.selected(relation.schema, relation.name) else None
+                return NOT_YET if self.configured.selected(relation.schema, relation.name) else None
             if not state.state.is_followed:
                 return None
             if self._generations.outdated(state):
                 return NOT_YET
-            latest = latest_schema(state)
             possible = self._shapes.history.possible(state, relation, after_lsn=at.through_lsn)
-            return latest if latest is not None and possible == [latest] else NOT_YET
+            return state.latest if state.latest is not None and possible == [state.latest] else NOT_YET
 
     def keeps_values_out(self, relation: RelationVersion, at: Moment) -> bool:
         """Whether column rules may concern the table of `relation`, in whatever shape it may be."""
         with self._register.at(at):
             return self._generations.may_have_rules(relation)
 
-    def selected(self, schema_name: str, table_name: str) -> bool:
-        """Whether configuration asks for a table of this name."""
-        return self._generations.paths.selected(schema_name, table_name)
-
-    def selects(self, facts: TableFacts, known: TableState | None) -> bool:
-        """Likewise for a table that may be carried already, under another name."""
-        return self._generations.paths.selects(facts, known)
-
-    def wants_to_move(self, state: TableState, at: Moment) -> bool:
-        """Whether the lake table is to move to the path of the table's name, once it may be read again."""
-        with self._register.at(at):
-            return self._generations.paths.moves(state)
-
-    def gives_way(self, other: TableState, facts: TableFacts) -> bool:
-        """Whether it has the name of the table that `facts` describe, or the lake path of that name."""
-        return self._generations.paths.gives_way(other, facts)
-
-    def policy(self, state: TableState) -> TablePolicy:
-        """What is configured for the table."""
-        return self._generations.policy(state)
-
     def doubt(self, oid: int) -> None:
         """A look has facts of the table: until they are judged, nothing more is confirmed of it."""
         self._shapes.history.doubt(oid)
 
+    # settings
+
+    @_answer.register
+    def _configured(self, configured: events.Configured) -> None:
+        self._register.configured = configured
+        self._resolved = {}
+
     # the stream
 
+    @_answer.register
+    def _connection_ended(self, _: events.ConnectionEnded) -> None:
+        self._shapes.forget()
+        self._resolved = {}
+
+    @_answer.register
     def _rows_came(self, rows: events.RowsCame) -> TableSchema | None:
+        return self._resolve(rows)
+
+    def _resolve(self, rows: events.RowsCame) -> TableSchema | None:
         relation = rows.relation
         schema = self._version_of(rows)
         state = self._register.state(relation.oid)
@@ -188,7 +141,7 @@ class TableLives:
         relation = rows.relation
         state = self._register.state(relation.oid)
         if state is None:
-            if self.selected(relation.schema, relation.name):
+            if self.configured.selected(relation.schema, relation.name):
                 return self._generations.join(relation, self._register.facts(relation.oid))
             name = f"{relation.schema}.{relation.name}"
             self._register.say("info", "rows of a table that is not selected are left out", table=name)
@@ -199,27 +152,43 @@ class TableLives:
         find = partial(self._shapes.version_of, relation, state, policy, position_lsn=rows.position_lsn, xid=rows.xid)
         return self._generations.follow(relation.oid, state, rows.position_lsn, find)
 
+    @_answer.register
     def _open_rows_committed(self, rows: events.OpenRowsCommitted) -> bool:
         at, oid = rows.position_lsn, rows.relation.oid
         now = self.version_again(rows.relation, position_lsn=at, reaches_lsn=at + 1)
         if now == NOT_YET:
-            now = self._rows_came(events.RowsCame(rows.relation, at, at + 1, rows.xid))
+            now = self._resolve(events.RowsCame(rows.relation, at, at + 1, rows.xid))
         if now is None or now.version == rows.schema.version:
             return now is not None
         what = (
             f"a transaction that was open when the table came to schema version {now.version} had written "
             f"rows in version {rows.schema.version}"
         )
-        self._generations.mark_stale(oid, what, lsn=at, cause=Cause.SCHEMA)
+        self._generations.mark_stale(oid, Unseen(Cause.SCHEMA, what), lsn=at)
         return False
 
+    @_answer.register
     def _value_lost(self, lost: events.ValueLost) -> None:
-        state, at = self._register.state(lost.oid), self._register.through_lsn if lost.lsn is None else lost.lsn
-        if state is not None and (lost.lsn is None or lost.lsn >= state.lsn):
-            self._generations.mark_stale(lost.oid, lost.reason, lsn=at, cause=Cause.VALUE)
+        state, at = self._register.state(lost.oid), lost.position_lsn
+        if state is not None and (at is None or at >= state.lsn):
+            lsn = self._register.through_lsn if at is None else at
+            self._generations.mark_stale(lost.oid, Unseen(Cause.VALUE, lost.reason), lsn=lsn)
+
+    @_answer.register
+    def _equality_lost(self, lost: events.EqualityLost) -> None:
+        self._generations.mark_stale(lost.oid, lost.unseen, lsn=lost.lsn, generation=lost.generation)
 
     # the catalog
 
+    @_answer.register
+    def _table_gone(self, gone: events.TableGone) -> None:
+        self._generations.detach(gone.oid, gone.why)
+
+    @_answer.register
+    def _look_ended(self, look: events.LookEnded) -> None:
+        self._shapes.history.confirm(look.before_lsn)
+
+    @_answer.register
     def _catalog_seen(self, seen: events.CatalogSeen) -> bool:
         facts = seen.facts
         known, now = seen.before.get(str(facts.oid)), self._register.state(facts.oid)
@@ -232,16 +201,28 @@ class TableLives:
         now = self._register.state(facts.oid)
         return now is None or not differs(now, facts)
 
+    @_answer.register
+    def _described(self, seen: events.Described) -> bool:
+        state = self._register.state(seen.oid)
+        if state is None or state.latest is None or state.state == State.DETACHED:
+            return False
+        described = seen.description.under(state.latest)
+        if described != state.described:
+            self._register.describe(state, described)
+        return True
+
     # snapshots
 
-    def _snapshot_due(self, facts: TableFacts) -> TableSchema | None:
-        schema = self._generations.prepare(facts)
+    @_answer.register
+    def _snapshot_due(self, due: events.SnapshotDue) -> TableSchema | None:
+        schema = self._generations.prepare(due.facts)
         if schema is not None:
-            self._prepared[facts.oid] = self._register.states()[str(facts.oid)].generation
+            self._prepared[due.oid] = self._register.states()[str(due.oid)].generation
         return schema
 
-    def _snapshot_read(self, entry: Snapshot) -> bool:
-        oid = int(entry.table_id)
+    @_answer.register
+    def _snapshot_read(self, read: events.SnapshotRead) -> bool:
+        oid, entry = read.oid, read.entry
         state = self._register.state(oid)
         if state is None or state.state != State.SNAPSHOT or state.generation != entry.generation:
             return False
@@ -261,39 +242,40 @@ class TableLives:
             self._generations.stale.taken(oid)
         return True
 
+    @_answer.register
+    def _snapshot_spoiled(self, spoiled: events.SnapshotSpoiled) -> None:
+        self._generations.begin_again(spoiled.facts, spoiled.unseen, generation=spoiled.generation)
+
+    @_answer.register
     def _snapshot_delayed(self, delayed: events.SnapshotDelayed) -> None:
         state, why = self._register.state(delayed.oid), Reason(ReasonCode.SNAPSHOT_WAITS, {"what": delayed.what})
         if state is not None and state.state == State.SNAPSHOT and state.why != why:
             self._register.become(state, state.state, why, cause=state.cause)
 
+    @_answer.register
     def _snapshot_refused(self, refused: events.SnapshotRefused) -> None:
-        state = self._register.state(refused.facts.oid)
+        state = self._register.state(refused.oid)
         if state is not None and state.generation == refused.generation and state.state.is_followed:
-            self._generations.stale.refused(refused.facts.oid)
+            self._generations.stale.refused(refused.oid)
             self._generations.quarantine(refused.facts, state, Reason.of(Cause.UNREADABLE, refused.what))
 
     # requests
 
+    @_answer.register
+    def _snapshot_asked(self, asked: events.SnapshotAsked) -> bool:
+        return self._generations.request(asked.facts)
+
+    @_answer.register
     def _pause_asked(self, asked: events.PauseAsked) -> bool:
-        state = self._register.states().get(asked.table_id)
+        state = self._register.state(asked.oid)
         if state is not None and (state.paused is not None) != asked.paused:
             event = "table paused" if asked.paused else "table resumed"
-            self._register.say("info", event, table=f"{state.schema_name}.{state.table_name}")
+            self._register.say("info", event, table=state.source_name)
             self._register.pause(state, paused=asked.paused)
         return state is not None
-
-    def _described(self, seen: events.Described) -> bool:
-        state = self._register.state(seen.oid)
-        latest = latest_schema(state) if state is not None else None
-        if state is None or latest is None or state.state == State.DETACHED:
-            return False
-        described = seen.description.under(latest)
-        if described != state.described:
-            self._register.describe(state, described)
-        return True
 
     def _forget(self, oid: int) -> None:
         """A generation ended or began: what was found out about its rows no longer holds."""
         self._resolved = {relation: schema for relation, schema in self._resolved.items() if relation.oid != oid}
-        self._looks.forget(oid)
+        self._shapes.history.awaited.pop(oid, None)
         self._examined.pop(oid, None)

@@ -18,7 +18,6 @@ from sluice.manifest.values import TableState
 from sluice.tables.column_changes import step, unseen_of
 from sluice.tables.column_policy import ruled_root
 from sluice.tables.policies import TablePolicy
-from sluice.tables.register import latest_schema
 from sluice.tables.schemas import relation_of
 
 Effect = Literal["nothing", "followed", "snapshot", "stop"]
@@ -50,12 +49,12 @@ def preview_of(
         if facts is None or not selected:
             return Preview("nothing")
         root = ruled_root(facts, known, policy.ruled) if state is None else ""
-        refused = policy.refusal(facts, latest_schema(state) if state is not None else None, root=root)
+        refused = policy.refusal(facts, state.latest if state is not None else None, root=root)
         return Preview("stop", refused.what) if refused is not None else Preview("snapshot", "it joins")
     if facts is None or not carried:
         why = "the publication no longer carries it" if facts is None else "source.tables no longer selects it"
         return Preview("stop", f"{why}: its lake table stays as it is")
-    if (refused := policy.refusal(facts, latest_schema(state))) is not None:
+    if (refused := policy.refusal(facts, state.latest)) is not None:
         return Preview("stop", refused.what)
     if not state.state.is_followed:
         return _behind(state)

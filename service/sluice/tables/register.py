@@ -20,8 +20,8 @@ from sluice.contract.table_state import State
 from sluice.lsn import show
 from sluice.manifest.state import decided
 from sluice.manifest.values import PipelineState, TableState
-from sluice.tables.catalog_diff import fingerprint
-from sluice.tables.events import Counted, Decision, Moment, Said, TableChange
+from sluice.tables.catalog_diff import Unseen, fingerprint
+from sluice.tables.events import Configured, Counted, Decision, Moment, Said, TableChange
 
 
 class Unanswered(Exception):
@@ -33,9 +33,10 @@ class Unanswered(Exception):
 
 
 class TableRegister:
-    """Inside `at`, everybody who decides has the same moment."""
+    """Inside `at`, everybody who decides has the same moment. `configured` is what holds now."""
 
-    def __init__(self) -> None:
+    def __init__(self, configured: Configured) -> None:
+        self.configured = configured
         self._moment: Moment
         self._state: PipelineState
         self._decisions: list[Decision] = []
@@ -96,11 +97,10 @@ class TableRegister:
         generation: int,
         lsn: int,
         path: str,
-        cause: Cause | None = None,
-        what: str = "",
+        why: Unseen | None,
     ) -> None:
-        """Begins the next generation of a table: its rows are to be read, because of `what`. Without
-        a `cause` the generation before was not read either, and this one does not count.
+        """Begins the next generation of a table: its rows are to be read. Without `why` the generation before was not
+        read either, and this one does not count.
         """
         known = self._state.tables[str(facts.oid)].schemas.get(schema.version)
         self.join(
@@ -114,8 +114,8 @@ class TableRegister:
                 schema=None if known == schema else schema,
                 relfilenode=facts.relfilenode,
                 fingerprint=fingerprint(facts),
-                why=Reason.of(cause, what) if cause else None,
-                cause=cause or "",
+                why=Reason.of(why.cause, why.reason) if why else None,
+                cause=why.cause if why else "",
                 path=path,
             )
         )
@@ -151,8 +151,7 @@ class TableRegister:
     def follow(self, table: TableState, schema: TableSchema, *, lsn: int) -> None:
         """The table has the shape `schema` from `lsn` on."""
         self.say("info", "schema changed", table=schema.qualified_name, version=schema.version, lsn=show(lsn))
-        latest = latest_schema(table)
-        before = {column.attnum for column in latest.left_out} if latest is not None else set()
+        before = {column.attnum for column in table.latest.left_out} if table.latest is not None else set()
         if added := [column.name for column in schema.left_out if column.attnum not in before]:
             self.say("warning", "columns were added and are left out", table=schema.qualified_name, columns=added)
         self._append(replace(_as_it_is(table), schema=schema, lsn=lsn))
@@ -166,7 +165,7 @@ class TableRegister:
         self.say(
             "info",
             "table renamed",
-            table=f"{table.schema_name}.{table.table_name}",
+            table=table.source_name,
             name=f"{schema_name}.{table_name}",
             path=table.path,
         )
@@ -182,8 +181,7 @@ class TableRegister:
 
     def await_shape(self, table: TableState, *, lsn: int) -> None:
         """The catalog shows another shape, which the stream reaches at `lsn`."""
-        name = f"{table.schema_name}.{table.table_name}"
-        self.say("info", "columns changed, and no row has announced it yet", table=name, lsn=show(lsn))
+        self.say("info", "columns changed, and no row has announced it yet", table=table.source_name, lsn=show(lsn))
         self.become(table, State.PENDING, Reason(ReasonCode.SHAPE_AWAITED))
 
     def publish_snapshot(self, entry: Snapshot, *, first: bool) -> None:
@@ -206,11 +204,6 @@ class TableRegister:
 def _as_it_is(table: TableState) -> Table:
     """In its state, whatever that is."""
     return Table(table.table_id, table.schema_name, table.table_name, None, table.generation)
-
-
-def latest_schema(state: TableState) -> TableSchema | None:
-    """The newest shape that the manifest has of the table."""
-    return state.schemas[max(state.schemas)] if state.schemas else None
 
 
 def differs(state: TableState, facts: TableFacts) -> bool:

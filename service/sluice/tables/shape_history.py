@@ -21,6 +21,10 @@ class ShapeHistory:
         """By oid: the last announcement, and where the commit record of the first rows under it begins."""
         self._reached: dict[int, tuple[int, int]] = {}
         """By oid: (position, schema version) of the rows that were resolved last."""
+        self.awaited: dict[int, tuple[str, int]] = {}
+        """By oid: the facts of a shape that a look has found and the stream has not come to, and where the server was
+        then.
+        """
         self._ends: dict[int, int] = {}
         """By oid: how far the rows reach that were resolved last. See `reaches_lsn` of a run."""
         self._confirmed_lsn = 0

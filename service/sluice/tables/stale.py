@@ -13,8 +13,7 @@ from sluice.contract.table_state import State
 from sluice.lsn import show
 from sluice.manifest.values import TableState
 from sluice.tables.catalog_diff import Unseen
-from sluice.tables.policies import Policies
-from sluice.tables.register import TableRegister, differs, latest_schema
+from sluice.tables.register import TableRegister, differs
 
 RETRY_SECONDS = (5.0, 30.0, 120.0, 600.0)
 """Pauses before a table that the server refused to let be read is tried again; the last one
@@ -23,19 +22,19 @@ repeats. Each try costs the source a snapshot.
 
 
 class StaleTables:
-    def __init__(self, register: TableRegister, policies: Policies) -> None:
+    def __init__(self, register: TableRegister) -> None:
         self._register = register
-        self.policies = policies
         self._refused: dict[int, RetryTime] = {}
         """By oid, when the snapshot of a table may be tried again that the server refused."""
 
-    def lose(self, state: TableState, what: str, *, cause: Cause, lsn: int) -> None:
+    def lose(self, state: TableState, unseen: Unseen, *, lsn: int) -> None:
         """Records that the lake table of `state` no longer equals its source."""
+        cause, what = unseen.cause, unseen.reason
         at = self._resync_at(state, cause)
         self._register.say(
             "error",
             "table went stale",
-            table=f"{state.schema_name}.{state.table_name}",
+            table=state.source_name,
             reason=what,
             lsn=show(lsn),
             resync_at=at or None,
@@ -77,12 +76,12 @@ class StaleTables:
         """
         if differs(known, facts):
             return True
-        refused, policy = self._refused.get(facts.oid), self.policies.of(facts.schema, facts.name)
-        refusal = policy.refusal(facts, latest_schema(known))
+        refused, policy = self._refused.get(facts.oid), self._register.configured.policies.of(facts.schema, facts.name)
+        refusal = policy.refusal(facts, known.latest)
         return refusal is None and (refused is None or refused.due(self._register.seconds))
 
     def _is_automatic(self, state: TableState, cause: Cause) -> bool:
-        return cause.heals and self.policies.of(state.schema_name, state.table_name).on_change == "resync"
+        return cause.heals and self._register.configured.policy(state).on_change == "resync"
 
     def _resync_at(self, state: TableState, cause: Cause) -> str:
         return text(state.resyncs.next_at(self._register.now)) if self._is_automatic(state, cause) else ""
