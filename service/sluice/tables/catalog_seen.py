@@ -17,7 +17,7 @@ from sluice.tables.catalog_diff import Unseen, fingerprint
 from sluice.tables.column_changes import ShapeChanges, require_same, unseen_of
 from sluice.tables.generations import Generations
 from sluice.tables.lake_paths import moves
-from sluice.tables.register import TableRegister, differs
+from sluice.tables.register import TableRegister, as_it_is, as_seen, differs
 from sluice.tables.schemas import relation_of, same_columns
 
 
@@ -54,7 +54,7 @@ class CatalogJudge:
         is awaited from now on.
         """
         latest = state.latest
-        if latest is None or same_columns(latest, relation_of(facts), facts):
+        if latest is None or same_columns(latest, facts):
             return False
         self._shapes.history.awaited[facts.oid] = fingerprint(facts), wal_end
         return True
@@ -67,12 +67,12 @@ class CatalogJudge:
             through_lsn = self._register.through_lsn
             key_lsn = self._shapes.history.key_lsn(known, facts, wal_end=wal_end)
             others = (one.fingerprint for one in before.values())
-            unseen = unseen_of(known, facts, self._generations.policy(known), key_lsn=key_lsn, others=others)
+            unseen = unseen_of(known, facts, self._register.policy(known), key_lsn=key_lsn, others=others)
             if unseen is not None:
-                self._generations.lose(facts, unseen, lsn=through_lsn)
+                self._generations.lose(facts.oid, unseen, facts, lsn=through_lsn)
                 return
             if differs(known, facts) and self._shapes.history.knows_key(facts.oid, through_lsn=through_lsn):
-                self._register.seen(known, facts)
+                self._register.append(as_seen(as_it_is(known), facts))
             self._follow_catalog(facts, self._register.states()[known.table_id], wal_end)
 
     def _follow_catalog(self, facts: TableFacts, state: TableState, wal_end: int) -> None:
@@ -82,14 +82,12 @@ class CatalogJudge:
         held a lock that kept the shape from changing until its transaction had ended.
         """
         latest = state.latest
-        relation = relation_of(facts)
-        policy = self._generations.policy(state)
-        if latest is not None and same_columns(latest, relation, facts):
+        if latest is not None and same_columns(latest, facts):
             self._shapes.history.awaited.pop(facts.oid, None)
             self._shapes.history.settle(facts.oid)
             # What the wire does not say of the same shape: the primary key under another identity.
-            unchanged = partial(require_same, state, facts, policy)
-            same = self._generations.follow(facts.oid, state, self._register.through_lsn, unchanged)
+            unchanged = partial(require_same, state, facts, self._register.policy(state))
+            same = self._generations.follow(state, self._register.through_lsn, unchanged)
             if same is not None and state.state == State.PENDING:
                 self._register.become(state, State.LIVE, None)
             return
@@ -102,8 +100,8 @@ class CatalogJudge:
         elif self._register.through_lsn >= position:
             # Before every commit that is still to come: those begin at this position or behind it.
             at = self._register.through_lsn - 1
-            reshape = partial(self._shapes.reshape, relation, state, facts, policy, position_lsn=at)
-            self._generations.follow(facts.oid, state, at, reshape)
+            reshape = partial(self._shapes.reshape, relation_of(facts), state, facts, position_lsn=at)
+            self._generations.follow(state, at, reshape)
             now = self._register.states()[state.table_id]
             if now.state == State.PENDING:
                 self._register.become(now, State.LIVE, None)

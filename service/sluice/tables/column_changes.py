@@ -28,6 +28,7 @@ from sluice.protocol.messages import RelationVersion
 from sluice.tables.catalog_diff import Unseen, compare
 from sluice.tables.column_matching import Matched, match, match_again
 from sluice.tables.column_policy import other_rules, rules_differ, under_policy
+from sluice.tables.events import RowsCame
 from sluice.tables.policies import TablePolicy
 from sluice.tables.register import TableRegister
 from sluice.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
@@ -148,7 +149,7 @@ def unseen_of(
     """
     if state.gap is not None:
         held = state.schemas[state.gap.schema_version]
-        if held.version != state.schema_version or not same_columns(held, relation_of(facts), facts):
+        if held.version != state.schema_version or not same_columns(held, facts):
             return Unseen(Cause.SCHEMA, "its columns have changed since changes were lost")
     latest = state.latest
     known = {column.attnum: column.ignored for column in latest.columns} if latest is not None else {}
@@ -207,39 +208,34 @@ class ShapeChanges:
         """What was found out of rows that come again."""
         self.history = self.history.begun_again()
 
-    def version_of(
-        self, relation: RelationVersion, state: TableState, policy: TablePolicy, *, position_lsn: int, xid: int
-    ) -> TableSchema | None:
-        """The schema version of rows of `relation` that transaction `xid` committed at `position_lsn`,
-        perhaps a new one. Raises CannotFollow.
-        """
-        latest = state.latest
-        if position_lsn < state.lsn:
+    def version_of(self, rows: RowsCame, state: TableState) -> TableSchema | None:
+        """The schema version of `rows` of a table that is followed, perhaps a new one. Raises CannotFollow."""
+        relation, policy, latest = rows.relation, self._register.policy(state), state.latest
+        if rows.position_lsn < state.lsn:
             # Written before the snapshot was taken: the snapshot has it, in whatever shape it was.
             older = [schema for schema in state.schemas.values() if same_shape(schema, relation)]
             return max(older, key=lambda schema: schema.version, default=None)
         if said := rules_differ(state, policy):
             raise CannotFollow(Unseen(Cause.RULES, said), self._register.facts(relation.oid))
-        known = self.history.version_at(state, relation, position_lsn)
+        known = self.history.version_at(state, relation, rows.position_lsn)
         if latest is None or (known is not None and not (known is latest and self.history.is_doubtful(relation.oid))):
             return known
         facts = self._register.facts(relation.oid)
         find = match if known is None else match_again
         try:
-            matched = find(relation, latest, facts, xid=xid)
+            matched = find(relation, latest, facts, xid=rows.xid)
         except UnsupportedChange as error:
             unseen = _broken(str(error)) if policy.contract == "stop" else Unseen(Cause.SCHEMA, str(error))
             raise CannotFollow(unseen, facts) from None
         if matched is None:
             return known
-        return self.reshape(relation, state, facts, policy, position_lsn=position_lsn, matched=matched)
+        return self.reshape(relation, state, facts, position_lsn=rows.position_lsn, matched=matched)
 
     def reshape(
         self,
         relation: RelationVersion,
         state: TableState,
         facts: TableFacts | None,
-        policy: TablePolicy,
         *,
         position_lsn: int,
         matched: Matched | None = None,
@@ -247,7 +243,7 @@ class ShapeChanges:
         """The next schema version, in force from `position_lsn` on, or the newest one if nothing has
         changed. Raises CannotFollow.
         """
-        found = step(state, relation, facts, policy, matched=matched)
+        found = step(state, relation, facts, self._register.policy(state), matched=matched)
         if found.lost is not None:
             raise CannotFollow(found.lost, facts)
         latest = state.latest

@@ -17,7 +17,7 @@ from sluice.contract.schema import TableSchema
 from sluice.manifest.values import PipelineState, TableState
 from sluice.protocol.messages import RelationVersion
 from sluice.tables.catalog_diff import Unseen
-from sluice.tables.policies import Policies, TablePolicy
+from sluice.tables.policies import Policies
 from sluice.tables.selection import matches, selects
 
 Answer = TypeVar("Answer", covariant=True)
@@ -79,9 +79,6 @@ class Configured(Event[None]):
         """Likewise for a table that may be carried already, under another name: see `selection.selects`."""
         first_name = known.first_name if known is not None else None
         return selects(self.patterns, facts.schema, facts.name, first_name=first_name)
-
-    def policy(self, state: TableState) -> TablePolicy:
-        return self.policies.of(state.schema_name, state.table_name)
 
 
 @dataclass(frozen=True, slots=True)

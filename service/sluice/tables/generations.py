@@ -18,46 +18,14 @@ from sluice.contract.table_state import State
 from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
 from sluice.tables import messages as messagetable
-from sluice.tables.catalog_diff import Unseen, fingerprint
+from sluice.tables.catalog_diff import Unseen
 from sluice.tables.column_changes import CannotFollow, step
 from sluice.tables.column_policy import ruled_root, rules_differ, under_policy
 from sluice.tables.lake_paths import next_path
 from sluice.tables.policies import TablePolicy
-from sluice.tables.register import TableRegister
+from sluice.tables.register import TableRegister, as_seen
 from sluice.tables.schemas import build_schema, relation_of
 from sluice.tables.stale import StaleTables
-
-
-def first_entry(
-    relation: RelationVersion, facts: TableFacts | None, policy: TablePolicy, *, lsn: int, path: str, root: str = ""
-) -> Table:
-    """How a table joins: to be read, or with the reason why it cannot be. `root` has column rules, and the table was
-    a partition of it.
-    """
-    schema = under_policy(build_schema(relation, facts, None, 1), None, policy)
-    entry = Table(
-        str(relation.oid),
-        relation.schema,
-        relation.name,
-        state=State.SNAPSHOT,
-        generation=1,
-        lsn=lsn,
-        schema=schema,
-        path=path,
-    )
-    if facts is None:
-        return replace(entry, state=State.DETACHED, why=DROPPED)
-    if not policy.rules:
-        # What its rows had to be kept from outlasts that it is a partition.
-        entry = replace(entry, schema=replace(schema, rules_of=policy.rules_of(facts, None).of_root or root))
-    refused = refusal_of(schema) or policy.refusal(facts, None, root=root)
-    return replace(
-        entry,
-        state=State.QUARANTINED if refused else State.SNAPSHOT,
-        why=refused,
-        relfilenode=facts.relfilenode,
-        fingerprint=fingerprint(facts),
-    )
 
 
 class Generations:
@@ -70,10 +38,6 @@ class Generations:
         self.stale = StaleTables(register)
         self._on_end = on_end
 
-    def policy(self, state: TableState) -> TablePolicy:
-        """Under the name by which the state knows the table."""
-        return self._register.configured.policy(state)
-
     def _policy_of(self, facts: TableFacts) -> TablePolicy:
         """Under the name that the catalog has for the table now. Its state may have an older one, whose rules the
         table was renamed away from.
@@ -82,7 +46,7 @@ class Generations:
 
     def outdated(self, state: TableState) -> str:
         """Why no more rows may be written in the newest version of the table."""
-        return rules_differ(state, self.policy(state))
+        return rules_differ(state, self._register.policy(state))
 
     def may_have_rules(self, relation: RelationVersion) -> bool:
         """Whether there are, or were, column rules for the table of `relation`, under any of its names. One that is
@@ -93,7 +57,7 @@ class Generations:
             return any(policy.rules for policy in policies.tables.values())
         latest = state.latest
         in_force = latest is not None and (latest.rules_of or any(column.rule is not None for column in latest.sent))
-        configured = (policies.of(relation.schema, relation.name), self.policy(state))
+        configured = (policies.of(relation.schema, relation.name), self._register.policy(state))
         return bool(in_force) or any(policy.rules for policy in configured)
 
     def join(
@@ -106,41 +70,56 @@ class Generations:
             relation = replace(relation, schema=facts.schema, name=facts.name)
             self._clear_name(facts)
         states, policies = self._register.states(), self._register.configured.policies
-        path = next_path(relation.oid, (relation.schema, relation.name), None, states, policies)
-        policy = policies.of(relation.schema, relation.name)
-        known = (*before, *states.values())
-        root = ruled_root(facts, known, policy.ruled) if facts is not None else ""
-        entry = first_entry(relation, facts, policy, lsn=self._register.wal_end(), path=path, root=root)
-        self._register.join(entry)
-        name = f"{relation.schema}.{relation.name}"
-        if entry.state == State.SNAPSHOT:
-            self._register.say("info", "table joined", table=name, path=path)
-        else:
-            self._register.say("error", "table cannot be carried", table=name, reason=entry.reason)
-        return entry.schema if entry.state == State.SNAPSHOT else None
+        name = (relation.schema, relation.name)
+        policy, path = policies.of(*name), next_path(relation.oid, name, None, states, policies)
+        schema = under_policy(build_schema(relation, facts, None, 1), None, policy)
+        why: Reason | None = DROPPED
+        state = State.DETACHED
+        if facts is not None:
+            root = ruled_root(facts, (*before, *states.values()), policy.ruled)
+            if not policy.rules:
+                # What its rows had to be kept from outlasts that it is a partition.
+                schema = replace(schema, rules_of=policy.rules_of(facts, None).of_root or root)
+            why = refusal_of(schema) or policy.refusal(facts, None, root=root)
+            state = State.QUARANTINED if why else State.SNAPSHOT
+        lsn = self._register.wal_end()
+        entry = Table(str(relation.oid), *name, state, generation=1, why=why, lsn=lsn, schema=schema, path=path)
+        self._register.append(as_seen(entry, facts) if facts is not None else entry)
+        if state == State.SNAPSHOT:
+            self._register.say("info", "table joined", table=schema.qualified_name, path=path)
+            return schema
+        self._register.say("error", "table cannot be carried", table=schema.qualified_name, reason=entry.reason)
+        return None
 
     def begin(self, facts: TableFacts, state: TableState, why: Unseen | None) -> TableSchema | None:
-        """The next generation, to be read because of `why`. None, and quarantined, when the table
-        cannot be carried.
+        """The next generation, to be read because of `why`; without it the generation before was not read either, and
+        this one does not count. None, and quarantined, when the table cannot be carried.
         """
         if self.refuses(facts, state):
             return None
+        schema = self._shape(facts, state)
+        self._on_end(facts.oid)
+        name, policies = (facts.schema, facts.name), self._register.configured.policies
+        entry = Table(
+            state.table_id,
+            *name,
+            State.SNAPSHOT,
+            state.generation + 1,
+            why=Reason.of(why.cause, why.reason) if why else None,
+            lsn=self._register.wal_end(),
+            schema=None if schema == state.latest else schema,
+            cause=why.cause if why else "",
+            path=next_path(facts.oid, name, state, self._register.states(), policies),
+        )
+        self._register.append(as_seen(entry, facts))
+        return schema
+
+    def _shape(self, facts: TableFacts, state: TableState) -> TableSchema:
+        """That of a generation which begins now: the newest one, if nothing has changed."""
         latest = state.latest
         schema = build_schema(relation_of(facts), facts, latest, state.next_version, begins=True)
         schema = under_policy(schema, latest, self._policy_of(facts))
-        if latest is not None and replace(schema, version=latest.version) == latest:
-            schema = latest
-        self._on_end(facts.oid)
-        states, policies = self._register.states(), self._register.configured.policies
-        self._register.begin(
-            facts,
-            schema,
-            generation=state.generation + 1,
-            lsn=self._register.wal_end(),
-            path=next_path(facts.oid, (facts.schema, facts.name), state, states, policies),
-            why=why,
-        )
-        return schema
+        return latest if latest is not None and replace(schema, version=latest.version) == latest else schema
 
     def request(self, facts: TableFacts) -> bool:
         """See SnapshotAsked."""
@@ -158,21 +137,17 @@ class Generations:
         if not facts.published:
             self.detach(facts.oid, unpublished(facts.publication))
             return None
-        latest = state.latest
         if self.refuses(facts, state):
             return None
-        if latest is not None:
-            now = build_schema(relation_of(facts), facts, latest, latest.version, begins=True)
-            if under_policy(now, latest, self.policy(state)) == latest:
-                return latest
-        return self.begin(facts, state, None)
+        unchanged = self._shape(facts, state) is state.latest
+        return state.latest if unchanged else self.begin(facts, state, None)
 
     def begin_again(self, facts: TableFacts, unseen: Unseen, *, generation: int) -> None:
         """See SnapshotSpoiled."""
         state = self._register.state(facts.oid)
         if state is None or (state.state, state.generation) != (State.SNAPSHOT, generation):
             return
-        lost = step(state, relation_of(facts), facts, self.policy(state)).lost
+        lost = step(state, relation_of(facts), facts, self._register.policy(state)).lost
         if lost is not None and not lost.cause.heals:
             unseen = lost
         waits = unseen.cause != Cause.INTERRUPTED and self.stale.must_wait(state, unseen.cause)
@@ -186,29 +161,30 @@ class Generations:
         state = self._register.state(facts.oid)
         if state is None or state.state != State.STALE or not self.stale.is_due(state):
             return
-        lost = step(state, relation_of(facts), facts, self.policy(state)).lost
+        lost = step(state, relation_of(facts), facts, self._register.policy(state)).lost
         if lost is not None and not lost.cause.heals:
             self.stale.lose(state, lost, lsn=state.lsn)
         else:
-            self.begin(facts, state, self.stale.why(state))
+            self.begin(facts, state, Unseen(Cause(state.cause), state.why.what if state.why else ""))
 
-    def lose(self, facts: TableFacts | None, unseen: Unseen, *, lsn: int, oid: int = 0) -> None:
-        """The table is stale, or read again at once."""
-        self.mark_stale(facts.oid if facts else oid, unseen, lsn=lsn)
+    def lose(self, oid: int, unseen: Unseen, facts: TableFacts | None, *, lsn: int) -> None:
+        """The table is stale, or read again at once under `facts`, if the catalog has it still."""
+        self.mark_stale(oid, unseen, lsn=lsn)
         if facts is not None and facts.published:
             self.heal(facts)
 
     def follow(
-        self, oid: int, state: TableState, position_lsn: int, find: Callable[[], TableSchema | None]
+        self, state: TableState, position_lsn: int, find: Callable[[], TableSchema | None]
     ) -> TableSchema | None:
         """The schema version that `find` finds for rows from `position_lsn` on. Without one that can be followed the
         table is lost.
         """
+        oid = int(state.table_id)
         try:
             schema = find()
         except CannotFollow as reason:
             self._register.note_schema_change("other", "stale")
-            self.lose(reason.facts, reason.unseen, lsn=position_lsn, oid=oid)
+            self.lose(oid, reason.unseen, reason.facts, lsn=position_lsn)
             return None
         if schema is not None and schema.version > state.schema_version:
             self._on_end(oid)

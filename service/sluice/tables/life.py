@@ -22,7 +22,7 @@ from sluice.tables.column_changes import ShapeChanges
 from sluice.tables.events import Answer, Decided, Event, Moment, NeedFacts
 from sluice.tables.generations import Generations
 from sluice.tables.policies import Policies
-from sluice.tables.register import TableRegister, Unanswered, differs
+from sluice.tables.register import TableRegister, Unanswered, as_it_is, differs
 
 NOT_YET: Final = "not yet"
 NotYet = Literal["not yet"]
@@ -148,9 +148,7 @@ class TableLives:
             return None
         if not state.state.is_followed:
             return None
-        policy = self._generations.policy(state)
-        find = partial(self._shapes.version_of, relation, state, policy, position_lsn=rows.position_lsn, xid=rows.xid)
-        return self._generations.follow(relation.oid, state, rows.position_lsn, find)
+        return self._generations.follow(state, rows.position_lsn, partial(self._shapes.version_of, rows, state))
 
     @_answer.register
     def _open_rows_committed(self, rows: events.OpenRowsCommitted) -> bool:
@@ -208,7 +206,7 @@ class TableLives:
             return False
         described = seen.description.under(state.latest)
         if described != state.described:
-            self._register.describe(state, described)
+            self._register.append(replace(as_it_is(state), described=described))
         return True
 
     # snapshots
@@ -237,7 +235,9 @@ class TableLives:
                 return False
             # It is not live without a shape that was seen: no row may ever announce it.
             entry = replace(entry, awaits_shape=self._looks.awaits(facts, state, wal_end))
-        self._register.publish_snapshot(entry, first=state.snapshot is None)
+        if state.snapshot is not None:  # the first entry says what is read, and under which facts
+            entry = replace(entry, relations=(), fingerprint=entry.fingerprint if entry.final else "")
+        self._register.append(entry)
         if entry.final:
             self._generations.stale.taken(oid)
         return True
@@ -271,7 +271,7 @@ class TableLives:
         if state is not None and (state.paused is not None) != asked.paused:
             event = "table paused" if asked.paused else "table resumed"
             self._register.say("info", event, table=state.source_name)
-            self._register.pause(state, paused=asked.paused)
+            self._register.append(replace(as_it_is(state), paused=asked.paused))
         return state is not None
 
     def _forget(self, oid: int) -> None:

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.description import Description
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.resyncs import Cause
@@ -20,8 +19,9 @@ from sluice.contract.table_state import State
 from sluice.lsn import show
 from sluice.manifest.state import decided
 from sluice.manifest.values import PipelineState, TableState
-from sluice.tables.catalog_diff import Unseen, fingerprint
+from sluice.tables.catalog_diff import fingerprint
 from sluice.tables.events import Configured, Counted, Decision, Moment, Said, TableChange
+from sluice.tables.policies import TablePolicy
 
 
 class Unanswered(Exception):
@@ -74,6 +74,10 @@ class TableRegister:
             raise Unanswered(None)
         return self._moment.answers.wal_end
 
+    def policy(self, state: TableState) -> TablePolicy:
+        """What is configured for the table under the name by which the state knows it."""
+        return self.configured.policies.of(state.schema_name, state.table_name)
+
     def states(self) -> dict[str, TableState]:
         """By table id, with all that is decided; a value that does not change."""
         return self._state.tables
@@ -84,41 +88,6 @@ class TableRegister:
     def say(self, level: str, event: str, **fields: Any) -> None:
         """A line of the log."""
         self._decisions.append(Said(level, event, fields))
-
-    def join(self, entry: Table) -> None:
-        """The first entry of a table or of a generation."""
-        self._append(entry)
-
-    def begin(
-        self,
-        facts: TableFacts,
-        schema: TableSchema,
-        *,
-        generation: int,
-        lsn: int,
-        path: str,
-        why: Unseen | None,
-    ) -> None:
-        """Begins the next generation of a table: its rows are to be read. Without `why` the generation before was not
-        read either, and this one does not count.
-        """
-        known = self._state.tables[str(facts.oid)].schemas.get(schema.version)
-        self.join(
-            Table(
-                str(facts.oid),
-                facts.schema,
-                facts.name,
-                state=State.SNAPSHOT,
-                generation=generation,
-                lsn=lsn,
-                schema=None if known == schema else schema,
-                relfilenode=facts.relfilenode,
-                fingerprint=fingerprint(facts),
-                why=Reason.of(why.cause, why.reason) if why else None,
-                cause=why.cause if why else "",
-                path=path,
-            )
-        )
 
     def become(
         self,
@@ -132,21 +101,9 @@ class TableRegister:
         facts: TableFacts | None = None,
     ) -> None:
         """The table is in `state`, because of `why`, from `lsn` on (None: since it was in the one before)."""
-        self._append(
-            Table(
-                table.table_id,
-                table.schema_name,
-                table.table_name,
-                state=state,
-                generation=table.generation,
-                why=why,
-                lsn=table.lsn if lsn is None else lsn,
-                relfilenode=facts.relfilenode if facts is not None else 0,
-                fingerprint=fingerprint(facts) if facts is not None else "",
-                cause=cause,
-                resync_at=resync_at,
-            )
-        )
+        at = table.lsn if lsn is None else lsn
+        entry = replace(as_it_is(table), state=state, why=why, lsn=at, cause=cause, resync_at=resync_at)
+        self.append(as_seen(entry, facts) if facts is not None else entry)
 
     def follow(self, table: TableState, schema: TableSchema, *, lsn: int) -> None:
         """The table has the shape `schema` from `lsn` on."""
@@ -154,11 +111,7 @@ class TableRegister:
         before = {column.attnum for column in table.latest.left_out} if table.latest is not None else set()
         if added := [column.name for column in schema.left_out if column.attnum not in before]:
             self.say("warning", "columns were added and are left out", table=schema.qualified_name, columns=added)
-        self._append(replace(_as_it_is(table), schema=schema, lsn=lsn))
-
-    def seen(self, table: TableState, facts: TableFacts) -> None:
-        """The catalog has the table as `facts` say, which changes nothing else."""
-        self._append(replace(_as_it_is(table), relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
+        self.append(replace(as_it_is(table), schema=schema, lsn=lsn))
 
     def rename(self, table: TableState, schema_name: str, table_name: str) -> None:
         """The table has another name."""
@@ -169,41 +122,31 @@ class TableRegister:
             name=f"{schema_name}.{table_name}",
             path=table.path,
         )
-        self._append(replace(_as_it_is(table), schema_name=schema_name, table_name=table_name))
-
-    def pause(self, table: TableState, *, paused: bool) -> None:
-        """Begins or ends a pause."""
-        self._append(replace(_as_it_is(table), paused=paused))
-
-    def describe(self, table: TableState, described: Description) -> None:
-        """The catalog says this of the table for people, which changes no row."""
-        self._append(replace(_as_it_is(table), described=described))
+        self.append(replace(as_it_is(table), schema_name=schema_name, table_name=table_name))
 
     def await_shape(self, table: TableState, *, lsn: int) -> None:
         """The catalog shows another shape, which the stream reaches at `lsn`."""
         self.say("info", "columns changed, and no row has announced it yet", table=table.source_name, lsn=show(lsn))
         self.become(table, State.PENDING, Reason(ReasonCode.SHAPE_AWAITED))
 
-    def publish_snapshot(self, entry: Snapshot, *, first: bool) -> None:
-        """Publishes rows of a snapshot; the final entry makes its table live. The first one says what is
-        read, and under which facts.
-        """
-        if not first:
-            entry = replace(entry, relations=(), fingerprint=entry.fingerprint if entry.final else "")
-        self._append(entry)
-
     def note_schema_change(self, kind: str, outcome: str) -> None:
         """Counts a change of shape that was `followed`, or turned its table `stale`."""
         self._decisions.append(Counted(kind, outcome))
 
-    def _append(self, entry: Table | Snapshot) -> None:
+    def append(self, entry: Table | Snapshot) -> None:
+        """The manifest is to say so."""
         self._state = decided(self._state, entry, written_at=self.now.isoformat())
         self._decisions.append(TableChange(entry))
 
 
-def _as_it_is(table: TableState) -> Table:
-    """In its state, whatever that is."""
+def as_it_is(table: TableState) -> Table:
+    """An entry that leaves the table in its state, whatever that is, for what else it is to say."""
     return Table(table.table_id, table.schema_name, table.table_name, None, table.generation)
+
+
+def as_seen(entry: Table, facts: TableFacts) -> Table:
+    """An entry that says, too, that the catalog has the table as `facts` say."""
+    return replace(entry, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
 
 
 def differs(state: TableState, facts: TableFacts) -> bool:

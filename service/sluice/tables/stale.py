@@ -58,10 +58,6 @@ class StaleTables:
             self._register.become(state, state.state, state.why, cause=state.cause, resync_at=at)
         return bool(at) and not self.must_wait(state, cause)
 
-    def why(self, state: TableState) -> Unseen:
-        """Why a stale table is read again."""
-        return Unseen(Cause(state.cause), state.why.what if state.why else "")
-
     def refused(self, oid: int) -> None:
         """The server refused to let the table be read: it is tried again after a pause."""
         self._refused.setdefault(oid, RetryTime(RETRY_SECONDS)).failed(self._register.seconds)
@@ -81,7 +77,7 @@ class StaleTables:
         return refusal is None and (refused is None or refused.due(self._register.seconds))
 
     def _is_automatic(self, state: TableState, cause: Cause) -> bool:
-        return cause.heals and self._register.configured.policy(state).on_change == "resync"
+        return cause.heals and self._register.policy(state).on_change == "resync"
 
     def _resync_at(self, state: TableState, cause: Cause) -> str:
         return text(state.resyncs.next_at(self._register.now)) if self._is_automatic(state, cause) else ""

@@ -172,5 +172,5 @@ class CatalogWatch:
         self.signals.looked(facts for facts in found if facts is not None)
         entries = cache(partial(ddl_signal.entries_of, connection, self._publication))
         at = self._log.stored.through_lsn
-        for one, unseen in doubts(due.signals, published, carried, self._configured.policy, entries=entries):
+        for one, unseen in doubts(due.signals, published, carried, self._configured.policies, entries=entries):
             self._tables.decide(events.EqualityLost(int(one.table_id), unseen, lsn=at, generation=one.generation))
