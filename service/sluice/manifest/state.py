@@ -69,7 +69,9 @@ def _reduced(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineS
             tables = {
                 key: table
                 if table.state == state.tables[key].state
-                else replace(table, stated_seq=entry.seq, held_lsn=held_lsn(state, state.tables[key]))
+                else replace(
+                    table, since=entry.written_at, stated_seq=entry.seq, held_lsn=held_lsn(state, state.tables[key])
+                )
                 for key, table in tables.items()
             }
         case Changes():
