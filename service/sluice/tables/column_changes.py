@@ -13,6 +13,7 @@ from sluice.contract.conditions import refusal_of
 from sluice.contract.evolution import (
     IGNORED,
     KINDS,
+    Identified,
     drops_old_values,
     identified_alike,
     keys_of,
@@ -34,8 +35,6 @@ from sluice.tables.register import TableRegister
 from sluice.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
 from sluice.tables.shape_history import ShapeHistory
 
-_IDENTITY = "identity"
-
 
 @dataclass(frozen=True, slots=True)
 class ShapeStep:
@@ -49,7 +48,7 @@ class ShapeStep:
 
     @property
     def changes_columns(self) -> bool:
-        return any(kind != _IDENTITY for kind in self.kinds)
+        return any(kind != KINDS[Identified] for kind in self.kinds)
 
 
 def step(
@@ -140,8 +139,8 @@ def unseen_of(
     facts: TableFacts,
     policy: TablePolicy,
     *,
-    key_lsn: int = 0,
-    others: Iterable[str] = (),
+    key_lsn: int,
+    others: Iterable[str],
 ) -> Unseen | None:
     """Why the lake table of `state` may no longer equal the table that `facts` describe, although the stream
     says nothing. Behind a gap also columns that changed since, for the lake has those from in front of it. At
@@ -163,7 +162,13 @@ def unseen_of(
     }
     key_unsent = _took_key_from_catalog(state, key_lsn)
     return compare(
-        state.relfilenode, state.fingerprint, facts, policy, ignored=ignored, key_unsent=key_unsent, others=others
+        state.relfilenode,
+        state.fingerprint,
+        facts,
+        casts_only=policy.casts_only,
+        ignored=ignored,
+        key_unsent=key_unsent,
+        others=others,
     )
 
 
@@ -188,6 +193,12 @@ def _added(before: TableSchema | None, after: TableSchema) -> str:
     known = {column.name for column in before.sent} if before is not None else set()
     names = ", ".join(column.name for column in after.sent if column.name not in known)
     return f"added {names}" if names else "they are other ones"
+
+
+def unhealed(state: TableState, facts: TableFacts, policy: TablePolicy) -> Unseen | None:
+    """What keeps the table of `facts` from being read again by itself, None where nothing does."""
+    lost = step(state, relation_of(facts), facts, policy).lost
+    return lost if lost is not None and not lost.cause.heals else None
 
 
 class CannotFollow(Exception):

@@ -10,8 +10,9 @@ from sluice.contract import column_rules
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
 from sluice.manifest.values import TableState
+from sluice.protocol.messages import RelationVersion
 from sluice.tables.catalog_diff import leaves_seen
-from sluice.tables.policies import TablePolicy
+from sluice.tables.policies import Policies, TablePolicy
 
 
 def under_policy(schema: TableSchema, latest: TableSchema | None, policy: TablePolicy) -> TableSchema:
@@ -52,6 +53,18 @@ def rules_differ(state: TableState, policy: TablePolicy) -> str:
     if not policy.rules and all(column.rule is None for column in latest.sent):
         return ""
     return other_rules(latest, under_policy(_without_rules(latest), latest, policy))
+
+
+def may_have_rules(relation: RelationVersion, state: TableState | None, policies: Policies) -> bool:
+    """Whether there are, or were, column rules for the table of `relation`, under any of its names. One that is
+    not known yet may have any name when its transaction has committed, and may be a partition of any table.
+    """
+    if state is None:
+        return any(policy.rules for policy in policies.tables.values())
+    latest = state.latest
+    in_force = latest is not None and (latest.rules_of or any(column.rule is not None for column in latest.sent))
+    names = ((relation.schema, relation.name), (state.schema_name, state.table_name))
+    return bool(in_force) or any(policies.of(*name).rules for name in names)
 
 
 def ruled_root(facts: TableFacts, known: Iterable[TableState], ruled: Collection[str]) -> str:

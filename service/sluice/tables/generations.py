@@ -11,7 +11,7 @@ from dataclasses import replace
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.conditions import refusal_of
 from sluice.contract.entries import Table
-from sluice.contract.reasons import DROPPED, Reason, ReasonCode, sentence, unpublished
+from sluice.contract.reasons import DROPPED, Reason, ReasonCode, sentence
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -19,8 +19,8 @@ from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
 from sluice.tables import messages as messagetable
 from sluice.tables.catalog_diff import Unseen
-from sluice.tables.column_changes import CannotFollow, step
-from sluice.tables.column_policy import ruled_root, rules_differ, under_policy
+from sluice.tables.column_changes import CannotFollow, unhealed
+from sluice.tables.column_policy import ruled_root, under_policy
 from sluice.tables.lake_paths import next_path
 from sluice.tables.policies import TablePolicy
 from sluice.tables.register import TableRegister, as_seen
@@ -43,22 +43,6 @@ class Generations:
         table was renamed away from.
         """
         return self._register.configured.policies.of(facts.schema, facts.name)
-
-    def outdated(self, state: TableState) -> str:
-        """Why no more rows may be written in the newest version of the table."""
-        return rules_differ(state, self._register.policy(state))
-
-    def may_have_rules(self, relation: RelationVersion) -> bool:
-        """Whether there are, or were, column rules for the table of `relation`, under any of its names. One that is
-        not known yet may have any name when its transaction has committed, and may be a partition of any table.
-        """
-        state, policies = self._register.state(relation.oid), self._register.configured.policies
-        if state is None:
-            return any(policy.rules for policy in policies.tables.values())
-        latest = state.latest
-        in_force = latest is not None and (latest.rules_of or any(column.rule is not None for column in latest.sent))
-        configured = (policies.of(relation.schema, relation.name), self._register.policy(state))
-        return bool(in_force) or any(policy.rules for policy in configured)
 
     def join(
         self, relation: RelationVersion, facts: TableFacts | None, before: Iterable[TableState] = ()
@@ -97,7 +81,7 @@ class Generations:
         """
         if self.refuses(facts, state):
             return None
-        schema = self._shape(facts, state)
+        schema = self.shape(facts, state)
         self._on_end(facts.oid)
         name, policies = (facts.schema, facts.name), self._register.configured.policies
         entry = Table(
@@ -114,55 +98,19 @@ class Generations:
         self._register.append(as_seen(entry, facts))
         return schema
 
-    def _shape(self, facts: TableFacts, state: TableState) -> TableSchema:
+    def shape(self, facts: TableFacts, state: TableState) -> TableSchema:
         """That of a generation which begins now: the newest one, if nothing has changed."""
         latest = state.latest
         schema = build_schema(relation_of(facts), facts, latest, state.next_version, begins=True)
         schema = under_policy(schema, latest, self._policy_of(facts))
         return latest if latest is not None and replace(schema, version=latest.version) == latest else schema
 
-    def request(self, facts: TableFacts) -> bool:
-        """See SnapshotAsked."""
-        state = self._register.state(facts.oid)
-        if state is None:
-            return self.join(relation_of(facts), facts) is not None
-        asked = Unseen(Cause.REQUEST, "an operator asked for it")
-        return state.state != State.SNAPSHOT and self.begin(facts, state, asked) is not None
-
-    def prepare(self, facts: TableFacts) -> TableSchema | None:
-        """See SnapshotDue."""
-        state = self.named(facts)
-        if state is None or state.state != State.SNAPSHOT:
-            return None
-        if not facts.published:
-            self.detach(facts.oid, unpublished(facts.publication))
-            return None
-        if self.refuses(facts, state):
-            return None
-        unchanged = self._shape(facts, state) is state.latest
-        return state.latest if unchanged else self.begin(facts, state, None)
-
-    def begin_again(self, facts: TableFacts, unseen: Unseen, *, generation: int) -> None:
-        """See SnapshotSpoiled."""
-        state = self._register.state(facts.oid)
-        if state is None or (state.state, state.generation) != (State.SNAPSHOT, generation):
-            return
-        lost = step(state, relation_of(facts), facts, self._register.policy(state)).lost
-        if lost is not None and not lost.cause.heals:
-            unseen = lost
-        waits = unseen.cause != Cause.INTERRUPTED and self.stale.must_wait(state, unseen.cause)
-        if not unseen.cause.heals or waits:
-            self.mark_stale(facts.oid, unseen, lsn=self._register.through_lsn)
-        elif self.begin(facts, state, unseen) is not None:
-            self._register.say("warning", "the snapshot begins again", table=facts.qualified_name, reason=unseen.reason)
-
     def heal(self, facts: TableFacts) -> None:
         """Begins the next generation of a stale table, when it is time."""
         state = self._register.state(facts.oid)
         if state is None or state.state != State.STALE or not self.stale.is_due(state):
             return
-        lost = step(state, relation_of(facts), facts, self._register.policy(state)).lost
-        if lost is not None and not lost.cause.heals:
+        if (lost := unhealed(state, facts, self._register.policy(state))) is not None:
             self.stale.lose(state, lost, lsn=state.lsn)
         else:
             self.begin(facts, state, Unseen(Cause(state.cause), state.why.what if state.why else ""))

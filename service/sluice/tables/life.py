@@ -10,7 +10,7 @@ from functools import partial, singledispatchmethod
 from typing import Any, Final, Literal, cast
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.reasons import Reason, ReasonCode
+from sluice.contract.reasons import Reason, ReasonCode, unpublished
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -18,11 +18,13 @@ from sluice.protocol.messages import RelationVersion
 from sluice.tables import events
 from sluice.tables.catalog_diff import Unseen, compare
 from sluice.tables.catalog_seen import CatalogJudge
-from sluice.tables.column_changes import ShapeChanges
+from sluice.tables.column_changes import ShapeChanges, unhealed
+from sluice.tables.column_policy import rules_differ
 from sluice.tables.events import Answer, Decided, Event, Moment, NeedFacts
 from sluice.tables.generations import Generations
 from sluice.tables.policies import Policies
 from sluice.tables.register import TableRegister, Unanswered, as_it_is, differs
+from sluice.tables.schemas import relation_of
 
 NOT_YET: Final = "not yet"
 NotYet = Literal["not yet"]
@@ -93,15 +95,10 @@ class TableLives:
                 return NOT_YET if self.configured.selected(relation.schema, relation.name) else None
             if not state.state.is_followed:
                 return None
-            if self._generations.outdated(state):
+            if rules_differ(state, self._register.policy(state)):
                 return NOT_YET
             possible = self._shapes.history.possible(state, relation, after_lsn=at.through_lsn)
             return state.latest if state.latest is not None and possible == [state.latest] else NOT_YET
-
-    def keeps_values_out(self, relation: RelationVersion, at: Moment) -> bool:
-        """Whether column rules may concern the table of `relation`, in whatever shape it may be."""
-        with self._register.at(at):
-            return self._generations.may_have_rules(relation)
 
     def doubt(self, oid: int) -> None:
         """A look has facts of the table: until they are judged, nothing more is confirmed of it."""
@@ -213,10 +210,23 @@ class TableLives:
 
     @_answer.register
     def _snapshot_due(self, due: events.SnapshotDue) -> TableSchema | None:
-        schema = self._generations.prepare(due.facts)
+        schema = self._prepare(due.facts)
         if schema is not None:
             self._prepared[due.oid] = self._register.states()[str(due.oid)].generation
         return schema
+
+    def _prepare(self, facts: TableFacts) -> TableSchema | None:
+        generations = self._generations
+        state = generations.named(facts)
+        if state is None or state.state != State.SNAPSHOT:
+            return None
+        if not facts.published:
+            generations.detach(facts.oid, unpublished(facts.publication))
+            return None
+        if generations.refuses(facts, state):
+            return None
+        unchanged = generations.shape(facts, state) is state.latest
+        return state.latest if unchanged else generations.begin(facts, state, None)
 
     @_answer.register
     def _snapshot_read(self, read: events.SnapshotRead) -> bool:
@@ -226,7 +236,7 @@ class TableLives:
             return False
         if state.snapshot is None and self._prepared.get(oid) != entry.generation:
             return False
-        if self._generations.outdated(state):
+        if rules_differ(state, self._register.policy(state)):
             return False
         examined = self._examined.get(oid)
         if entry.final and examined is not None:
@@ -244,7 +254,15 @@ class TableLives:
 
     @_answer.register
     def _snapshot_spoiled(self, spoiled: events.SnapshotSpoiled) -> None:
-        self._generations.begin_again(spoiled.facts, spoiled.unseen, generation=spoiled.generation)
+        facts, stale, state = spoiled.facts, self._generations.stale, self._register.state(spoiled.oid)
+        if state is None or (state.state, state.generation) != (State.SNAPSHOT, spoiled.generation):
+            return
+        unseen = unhealed(state, facts, self._register.policy(state)) or spoiled.unseen
+        waits = unseen.cause != Cause.INTERRUPTED and stale.must_wait(state, unseen.cause)
+        if not unseen.cause.heals or waits:
+            self._generations.mark_stale(spoiled.oid, unseen, lsn=self._register.through_lsn)
+        elif self._generations.begin(facts, state, unseen) is not None:
+            self._register.say("warning", "the snapshot begins again", table=facts.qualified_name, reason=unseen.reason)
 
     @_answer.register
     def _snapshot_delayed(self, delayed: events.SnapshotDelayed) -> None:
@@ -263,7 +281,11 @@ class TableLives:
 
     @_answer.register
     def _snapshot_asked(self, asked: events.SnapshotAsked) -> bool:
-        return self._generations.request(asked.facts)
+        state = self._register.state(asked.oid)
+        if state is None:
+            return self._generations.join(relation_of(asked.facts), asked.facts) is not None
+        why = Unseen(Cause.REQUEST, "an operator asked for it")
+        return state.state != State.SNAPSHOT and self._generations.begin(asked.facts, state, why) is not None
 
     @_answer.register
     def _pause_asked(self, asked: events.PauseAsked) -> bool:

@@ -7,7 +7,6 @@ one that lacks an answer of the catalog leaves nothing behind.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from sluice.contract.catalog_facts import TableFacts
@@ -33,46 +32,37 @@ class Unanswered(Exception):
 
 
 class TableRegister:
-    """Inside `at`, everybody who decides has the same moment. `configured` is what holds now."""
+    """Inside `at`, everybody who decides has the same `moment`. `configured` is what holds now."""
 
     def __init__(self, configured: Configured) -> None:
         self.configured = configured
-        self._moment: Moment
+        self.moment: Moment
         self._state: PipelineState
         self._decisions: list[Decision] = []
 
     @contextmanager
     def at(self, moment: Moment) -> Iterator[list[Decision]]:
         """The block decides at `moment`; the list has what it decides, in order."""
-        self._moment, self._state = moment, moment.state
+        self.moment, self._state = moment, moment.state
         self._decisions = []
         yield self._decisions
 
     @property
     def through_lsn(self) -> int:
         """The position through which the manifest is complete."""
-        return self._moment.through_lsn
-
-    @property
-    def now(self) -> datetime:
-        return self._moment.now
-
-    @property
-    def seconds(self) -> float:
-        """Of a monotonic clock."""
-        return self._moment.seconds
+        return self.moment.through_lsn
 
     def facts(self, oid: int) -> TableFacts | None:
         """What the catalog says of a table today; None when it is gone. Raises Unanswered."""
-        if oid not in self._moment.answers.facts:
+        if oid not in self.moment.answers.facts:
             raise Unanswered(oid)
-        return self._moment.answers.facts[oid]
+        return self.moment.answers.facts[oid]
 
     def wal_end(self) -> int:
         """A snapshot that is begun now will have whatever committed before it. Raises Unanswered."""
-        if self._moment.answers.wal_end is None:
+        if self.moment.answers.wal_end is None:
             raise Unanswered(None)
-        return self._moment.answers.wal_end
+        return self.moment.answers.wal_end
 
     def policy(self, state: TableState) -> TablePolicy:
         """What is configured for the table under the name by which the state knows it."""
@@ -135,7 +125,7 @@ class TableRegister:
 
     def append(self, entry: Table | Snapshot) -> None:
         """The manifest is to say so."""
-        self._state = decided(self._state, entry, written_at=self.now.isoformat())
+        self._state = decided(self._state, entry, written_at=self.moment.now.isoformat())
         self._decisions.append(TableChange(entry))
 
 

@@ -47,7 +47,7 @@ class StaleTables:
 
     def rested(self, state: TableState) -> bool:
         """Whether the table may be read again now without anybody asking."""
-        now = self._register.now
+        now = self._register.moment.now
         return state.resyncs.next_at(now) <= now
 
     def is_due(self, state: TableState) -> bool:
@@ -60,7 +60,7 @@ class StaleTables:
 
     def refused(self, oid: int) -> None:
         """The server refused to let the table be read: it is tried again after a pause."""
-        self._refused.setdefault(oid, RetryTime(RETRY_SECONDS)).failed(self._register.seconds)
+        self._refused.setdefault(oid, RetryTime(RETRY_SECONDS)).failed(self._register.moment.seconds)
 
     def taken(self, oid: int) -> None:
         """The snapshot of the table was taken."""
@@ -74,10 +74,10 @@ class StaleTables:
             return True
         refused, policy = self._refused.get(facts.oid), self._register.configured.policies.of(facts.schema, facts.name)
         refusal = policy.refusal(facts, known.latest)
-        return refusal is None and (refused is None or refused.due(self._register.seconds))
+        return refusal is None and (refused is None or refused.due(self._register.moment.seconds))
 
     def _is_automatic(self, state: TableState, cause: Cause) -> bool:
         return cause.heals and self._register.policy(state).on_change == "resync"
 
     def _resync_at(self, state: TableState, cause: Cause) -> str:
-        return text(state.resyncs.next_at(self._register.now)) if self._is_automatic(state, cause) else ""
+        return text(state.resyncs.next_at(self._register.moment.now)) if self._is_automatic(state, cause) else ""

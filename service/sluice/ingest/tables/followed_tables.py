@@ -25,6 +25,7 @@ from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
 from sluice.tables import events
 from sluice.tables import messages as messagetable
+from sluice.tables.column_policy import may_have_rules
 from sluice.tables.events import Answer, Answers, Decision, Event, Moment, NeedFacts
 from sluice.tables.lake_paths import gives_way
 from sluice.tables.life import NOT_YET, NotYet, TableLives
@@ -115,9 +116,8 @@ class FollowedTables:
             return self._lives.written_in(relation, self._moment())
 
     def keeps_values_out(self, relation: RelationVersion) -> bool:
-        """See TableLives."""
-        with self._lock:
-            return self._lives.keeps_values_out(relation, self._moment())
+        """Whether column rules may concern the table of `relation`, in whatever shape it may be."""
+        return may_have_rules(relation, self.states().get(str(relation.oid)), self.configured.policies)
 
     # looks at the catalog
 
