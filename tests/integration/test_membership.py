@@ -13,6 +13,7 @@ import pytest
 from sluice.manifest.values import TableState
 from sluice.operate.membership import Membership, Proposal
 from sluice.source.sessions import open_query
+from sluice.tables.policies import Policies
 from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
@@ -25,7 +26,7 @@ from tests.support.surfaces import Pipe
 def membership(database: Database, *patterns: str) -> Iterator[Membership]:
     options = options_of(database)
     with closing(open_query(options)) as connection:
-        yield Membership(connection, publication=options.publication, patterns=patterns)
+        yield Membership(connection, publication=options.publication, patterns=patterns, policies=Policies())
 
 
 def publish(database: Database, what: str, *, via_root: bool = True) -> None:

@@ -77,8 +77,7 @@ class Configured(Event[None]):
 
     def selects(self, facts: TableFacts, known: TableState | None) -> bool:
         """Likewise for a table that may be carried already, under another name: see `selection.selects`."""
-        first_name = known.first_name if known is not None else None
-        return selects(self.patterns, facts.schema, facts.name, first_name=first_name)
+        return selects(self.patterns, facts, known)
 
 
 @dataclass(frozen=True, slots=True)
