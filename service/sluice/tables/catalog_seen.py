@@ -5,7 +5,6 @@ Invariant: what the stream does not say is never taken for what it says. A shape
 behind every row of an older one; what may have changed rows without an event turns the table stale, by name.
 """
 
-from collections.abc import Mapping
 from functools import partial
 
 from sluice.contract.catalog_facts import TableFacts
@@ -15,6 +14,7 @@ from sluice.contract.table_state import State
 from sluice.manifest.values import TableState
 from sluice.tables.catalog_diff import Unseen, fingerprint
 from sluice.tables.column_changes import ShapeChanges, require_same, unseen_of
+from sluice.tables.events import CatalogSeen
 from sluice.tables.generations import Generations
 from sluice.tables.lake_paths import moves
 from sluice.tables.register import TableRegister, as_it_is, as_seen, differs
@@ -27,21 +27,21 @@ class CatalogJudge:
         self._generations = generations
         self._shapes = shapes
 
-    def take(self, facts: TableFacts, wal_end: int, before: Mapping[str, TableState]) -> None:
-        """See CatalogSeen."""
-        generations = self._generations
+    def take(self, seen: CatalogSeen) -> None:
+        """What the facts say of a table that has not changed since before the look."""
+        facts, generations = seen.facts, self._generations
         known = generations.named(facts)
         configured = self._register.configured
         if not configured.selects(facts, known):
             if known is not None:
                 generations.detach(facts.oid, UNSELECTED)
         elif known is None:
-            generations.join(relation_of(facts), facts, before.values())
+            generations.join(relation_of(facts), facts, seen.before.values())
         elif known.state.is_followed:
             if moves(known, self._register.states(), configured.policies) and generations.stale.rested(known):
                 generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
             else:
-                self._take_carried(facts, known, wal_end, before)
+                self._take_carried(seen, known)
         elif known.state == State.STALE:
             generations.heal(facts)
         elif known.state == State.DETACHED:
@@ -59,14 +59,13 @@ class CatalogJudge:
         self._shapes.history.awaited[facts.oid] = fingerprint(facts), wal_end
         return True
 
-    def _take_carried(
-        self, facts: TableFacts, known: TableState, wal_end: int, before: Mapping[str, TableState]
-    ) -> None:
+    def _take_carried(self, seen: CatalogSeen, known: TableState) -> None:
+        facts, wal_end = seen.facts, seen.wal_end
         # What a snapshot was taken under, its own end compares.
         if not self._generations.refuses(facts, known) and known.state != State.SNAPSHOT:
             through_lsn = self._register.through_lsn
             key_lsn = self._shapes.history.key_lsn(known, facts, wal_end=wal_end)
-            others = (one.fingerprint for one in before.values())
+            others = (one.fingerprint for one in seen.before.values())
             unseen = unseen_of(known, facts, self._register.policy(known), key_lsn=key_lsn, others=others)
             if unseen is not None:
                 self._generations.lose(facts.oid, unseen, facts, lsn=through_lsn)

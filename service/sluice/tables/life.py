@@ -192,7 +192,7 @@ class TableLives:
         # Each entry counts what waits for a table that is paused.
         if now is not known and (now is None or known is None or replace(now, paused=known.paused) != known):
             return False
-        self._looks.take(facts, seen.wal_end, seen.before)
+        self._looks.take(seen)
         now = self._register.state(facts.oid)
         return now is None or not differs(now, facts)
 

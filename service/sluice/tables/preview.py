@@ -53,7 +53,7 @@ def preview_of(
     if before is None or not is_carried:
         return Preview("snapshot", "it joins")
     if before.state.is_followed:
-        return _changed(before, after, facts)
+        return _changed(before, after)
     if after.state == State.STALE:
         return Preview("stop", after.reason, after.cause)
     return Preview("snapshot", before.reason or "it could not be carried before", before.cause)
@@ -87,7 +87,7 @@ def _after(
     return state
 
 
-def _changed(before: TableState, after: TableState, facts: TableFacts) -> Preview:
+def _changed(before: TableState, after: TableState) -> Preview:
     """What becomes of a table that is followed."""
     if after.state == State.STALE:
         return Preview("stop", _why(after) + _ASKED, after.cause)
@@ -96,7 +96,7 @@ def _changed(before: TableState, after: TableState, facts: TableFacts) -> Previe
         return Preview("snapshot", (renamed if after.cause == Cause.RENAME else "") + _why(after), after.cause)
     said = [f"{renamed}its lake table stays at {after.path}"] if renamed else []
     if before.latest is not None and after.latest is not None and after.schema_version > before.schema_version:
-        said.append(_shape(before.latest, after.latest, facts))
+        said.append(_shape(before.latest, after.latest))
     if after.generation > before.generation:
         return Preview("snapshot", "; ".join(said))
     return Preview("followed", "; ".join(said)) if said else Preview("nothing")
@@ -106,11 +106,11 @@ def _why(state: TableState) -> str:
     return state.why.what if state.why is not None else ""
 
 
-def _shape(latest: TableSchema, now: TableSchema, facts: TableFacts) -> str:
-    known = latest.sent
-    types = {column.attnum: column.type_name for column in facts.sent_columns}
-    before = {column.attnum: column.name for column in known}
-    after = {column.attnum: column.name for column in facts.sent_columns}
+def _shape(latest: TableSchema, now: TableSchema) -> str:
+    """What the newest shape has of columns that the one before has not."""
+    types = {column.attnum: column.type_name for column in now.sent}
+    before = {column.attnum: column.name for column in latest.sent}
+    after = {column.attnum: column.name for column in now.sent}
     left_out = {column.attnum for column in now.left_out}
     changes = [
         f"column {name} added" + (" and left out" if attnum in left_out else "")
@@ -125,7 +125,7 @@ def _shape(latest: TableSchema, now: TableSchema, facts: TableFacts) -> str:
     ]
     changes += [
         f"column {after[column.attnum]} changed from {column.type_name} to {types[column.attnum]}"
-        for column in known
+        for column in latest.sent
         if types.get(column.attnum, column.type_name) != column.type_name
     ]
     if keys_of(latest) != keys_of(now):
