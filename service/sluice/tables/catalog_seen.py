@@ -13,7 +13,7 @@ from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.manifest.values import TableState
 from sluice.tables.catalog_diff import Unseen, fingerprint
-from sluice.tables.column_changes import ShapeChanges, require_same, unseen_of
+from sluice.tables.column_changes import require_same, reshape, unseen_of
 from sluice.tables.events import CatalogSeen
 from sluice.tables.generations import Generations
 from sluice.tables.lake_paths import moves
@@ -22,10 +22,9 @@ from sluice.tables.schemas import relation_of, same_columns
 
 
 class CatalogJudge:
-    def __init__(self, register: TableRegister, generations: Generations, shapes: ShapeChanges) -> None:
+    def __init__(self, register: TableRegister, generations: Generations) -> None:
         self._register = register
         self._generations = generations
-        self._shapes = shapes
 
     def take(self, seen: CatalogSeen) -> None:
         """What the facts say of a table that has not changed since before the look."""
@@ -56,7 +55,7 @@ class CatalogJudge:
         latest = state.latest
         if latest is None or same_columns(latest, facts):
             return False
-        self._shapes.history.awaited[facts.oid] = fingerprint(facts), wal_end
+        self._register.history.awaited[facts.oid] = fingerprint(facts), wal_end
         return True
 
     def _take_carried(self, seen: CatalogSeen, known: TableState) -> None:
@@ -64,13 +63,13 @@ class CatalogJudge:
         # What a snapshot was taken under, its own end compares.
         if not self._generations.refuses(facts, known) and known.state != State.SNAPSHOT:
             through_lsn = self._register.through_lsn
-            key_lsn = self._shapes.history.key_lsn(known, facts, wal_end=wal_end)
+            key_lsn = self._register.history.key_lsn(known, facts, wal_end=wal_end)
             others = (one.fingerprint for one in seen.before.values())
             unseen = unseen_of(known, facts, self._register.policy(known), key_lsn=key_lsn, others=others)
             if unseen is not None:
                 self._generations.lose(facts.oid, unseen, facts, lsn=through_lsn)
                 return
-            if differs(known, facts) and self._shapes.history.knows_key(facts.oid, through_lsn=through_lsn):
+            if differs(known, facts) and self._register.history.knows_key(facts.oid, through_lsn=through_lsn):
                 self._register.append(as_seen(as_it_is(known), facts))
             self._follow_catalog(facts, self._register.states()[known.table_id], wal_end)
 
@@ -82,8 +81,8 @@ class CatalogJudge:
         """
         latest = state.latest
         if latest is not None and same_columns(latest, facts):
-            self._shapes.history.awaited.pop(facts.oid, None)
-            self._shapes.history.settle(facts.oid)
+            self._register.history.awaited.pop(facts.oid, None)
+            self._register.history.settle(facts.oid)
             # What the wire does not say of the same shape: the primary key under another identity.
             unchanged = partial(require_same, state, facts, self._register.policy(state))
             same = self._generations.follow(state, self._register.through_lsn, unchanged)
@@ -91,16 +90,16 @@ class CatalogJudge:
                 self._register.become(state, State.LIVE, None)
             return
         seen = fingerprint(facts)
-        before, position = self._shapes.history.awaited.get(facts.oid, ("", 0))
+        before, position = self._register.history.awaited.get(facts.oid, ("", 0))
         if before != seen:
-            self._shapes.history.awaited[facts.oid] = (seen, wal_end)
+            self._register.history.awaited[facts.oid] = (seen, wal_end)
             if state.state == State.LIVE:
                 self._register.await_shape(state, lsn=wal_end)
         elif self._register.through_lsn >= position:
             # Before every commit that is still to come: those begin at this position or behind it.
             at = self._register.through_lsn - 1
-            reshape = partial(self._shapes.reshape, relation_of(facts), state, facts, position_lsn=at)
-            self._generations.follow(state, at, reshape)
+            changed = partial(reshape, self._register, relation_of(facts), state, facts, position_lsn=at)
+            self._generations.follow(state, at, changed)
             now = self._register.states()[state.table_id]
             if now.state == State.PENDING:
                 self._register.become(now, State.LIVE, None)

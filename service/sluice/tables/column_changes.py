@@ -33,7 +33,6 @@ from sluice.tables.events import RowsCame
 from sluice.tables.policies import TablePolicy
 from sluice.tables.register import TableRegister
 from sluice.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
-from sluice.tables.shape_history import ShapeHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,64 +209,56 @@ class CannotFollow(Exception):
         self.facts = facts
 
 
-class ShapeChanges:
-    def __init__(self, register: TableRegister) -> None:
-        self._register = register
-        self.history = ShapeHistory()
+def version_of(register: TableRegister, rows: RowsCame, state: TableState) -> TableSchema | None:
+    """The schema version of `rows` of a table that is followed, perhaps a new one. Raises CannotFollow."""
+    relation, policy, latest = rows.relation, register.policy(state), state.latest
+    if rows.position_lsn < state.lsn:
+        # Written before the snapshot was taken: the snapshot has it, in whatever shape it was.
+        older = [schema for schema in state.schemas.values() if same_shape(schema, relation)]
+        return max(older, key=lambda schema: schema.version, default=None)
+    if said := rules_differ(state, policy):
+        raise CannotFollow(Unseen(Cause.RULES, said), register.facts(relation.oid))
+    known = register.history.version_at(state, relation, rows.position_lsn)
+    if latest is None or (known is not None and not (known is latest and register.history.is_doubtful(relation.oid))):
+        return known
+    facts = register.facts(relation.oid)
+    find = match if known is None else match_again
+    try:
+        matched = find(relation, latest, facts, xid=rows.xid)
+    except UnsupportedChange as error:
+        unseen = _broken(str(error)) if policy.contract == "stop" else Unseen(Cause.SCHEMA, str(error))
+        raise CannotFollow(unseen, facts) from None
+    if matched is None:
+        return known
+    return reshape(register, relation, state, facts, position_lsn=rows.position_lsn, matched=matched)
 
-    def forget(self) -> None:
-        """What was found out of rows that come again."""
-        self.history = self.history.begun_again()
 
-    def version_of(self, rows: RowsCame, state: TableState) -> TableSchema | None:
-        """The schema version of `rows` of a table that is followed, perhaps a new one. Raises CannotFollow."""
-        relation, policy, latest = rows.relation, self._register.policy(state), state.latest
-        if rows.position_lsn < state.lsn:
-            # Written before the snapshot was taken: the snapshot has it, in whatever shape it was.
-            older = [schema for schema in state.schemas.values() if same_shape(schema, relation)]
-            return max(older, key=lambda schema: schema.version, default=None)
-        if said := rules_differ(state, policy):
-            raise CannotFollow(Unseen(Cause.RULES, said), self._register.facts(relation.oid))
-        known = self.history.version_at(state, relation, rows.position_lsn)
-        if latest is None or (known is not None and not (known is latest and self.history.is_doubtful(relation.oid))):
-            return known
-        facts = self._register.facts(relation.oid)
-        find = match if known is None else match_again
-        try:
-            matched = find(relation, latest, facts, xid=rows.xid)
-        except UnsupportedChange as error:
-            unseen = _broken(str(error)) if policy.contract == "stop" else Unseen(Cause.SCHEMA, str(error))
-            raise CannotFollow(unseen, facts) from None
-        if matched is None:
-            return known
-        return self.reshape(relation, state, facts, position_lsn=rows.position_lsn, matched=matched)
-
-    def reshape(
-        self,
-        relation: RelationVersion,
-        state: TableState,
-        facts: TableFacts | None,
-        *,
-        position_lsn: int,
-        matched: Matched | None = None,
-    ) -> TableSchema | None:
-        """The next schema version, in force from `position_lsn` on, or the newest one if nothing has
-        changed. Raises CannotFollow.
-        """
-        found = step(state, relation, facts, self._register.policy(state), matched=matched)
-        if found.lost is not None:
-            raise CannotFollow(found.lost, facts)
-        latest = state.latest
-        if latest is None or not found.kinds:
-            return latest
-        if not identified_alike(latest, found.schema) and self.history.continues(relation.oid, position_lsn):
-            what = "the key changed between rows of one transaction, which the lake gets at once"
-            raise CannotFollow(Unseen(Cause.KEY, what), facts)
-        for kind in found.kinds:
-            self._register.note_schema_change(kind, "followed")
-        self._register.follow(state, found.schema, lsn=position_lsn)
-        self.history.began(found.schema, position_lsn)
-        return found.schema
+def reshape(
+    register: TableRegister,
+    relation: RelationVersion,
+    state: TableState,
+    facts: TableFacts | None,
+    *,
+    position_lsn: int,
+    matched: Matched | None = None,
+) -> TableSchema | None:
+    """The next schema version, in force from `position_lsn` on, or the newest one if nothing has
+    changed. Raises CannotFollow.
+    """
+    found = step(state, relation, facts, register.policy(state), matched=matched)
+    if found.lost is not None:
+        raise CannotFollow(found.lost, facts)
+    latest = state.latest
+    if latest is None or not found.kinds:
+        return latest
+    if not identified_alike(latest, found.schema) and register.history.continues(relation.oid, position_lsn):
+        what = "the key changed between rows of one transaction, which the lake gets at once"
+        raise CannotFollow(Unseen(Cause.KEY, what), facts)
+    for kind in found.kinds:
+        register.note_schema_change(kind, "followed")
+    register.follow(state, found.schema, lsn=position_lsn)
+    register.history.began(found.schema, position_lsn)
+    return found.schema
 
 
 def require_same(state: TableState, facts: TableFacts, policy: TablePolicy) -> TableSchema | None:

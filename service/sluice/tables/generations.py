@@ -29,14 +29,9 @@ from sluice.tables.stale import StaleTables
 
 
 class Generations:
-    """`on_end` is called with the oid of each table whose generation ends or begins, or that has another shape: what
-    was found out about its rows no longer holds.
-    """
-
-    def __init__(self, register: TableRegister, *, on_end: Callable[[int], None]) -> None:
+    def __init__(self, register: TableRegister) -> None:
         self._register = register
         self.stale = StaleTables(register)
-        self._on_end = on_end
 
     def _policy_of(self, facts: TableFacts) -> TablePolicy:
         """Under the name that the catalog has for the table now. Its state may have an older one, whose rules the
@@ -82,7 +77,7 @@ class Generations:
         if self.refuses(facts, state):
             return None
         schema = self.shape(facts, state)
-        self._on_end(facts.oid)
+        self._register.history.forget(facts.oid)
         name, policies = (facts.schema, facts.name), self._register.configured.policies
         entry = Table(
             state.table_id,
@@ -135,7 +130,7 @@ class Generations:
             self.lose(oid, reason.unseen, reason.facts, lsn=position_lsn)
             return None
         if schema is not None and schema.version > state.schema_version:
-            self._on_end(oid)
+            self._register.history.forget(oid)
         return schema
 
     def mark_stale(self, oid: int, unseen: Unseen, *, lsn: int, generation: int | None = None) -> None:
@@ -143,7 +138,7 @@ class Generations:
         state = self._register.state(oid)
         if state is not None and state.state.is_followed and generation in (None, state.generation):
             self.stale.lose(state, unseen, lsn=lsn)
-            self._on_end(oid)
+            self._register.history.forget(oid)
 
     def refuses(self, facts: TableFacts, state: TableState) -> bool:
         """Whether the table cannot be carried under `facts`: it is quarantined then."""
@@ -154,7 +149,7 @@ class Generations:
 
     def quarantine(self, facts: TableFacts, state: TableState, why: Reason) -> None:
         """The table cannot be carried."""
-        self._on_end(facts.oid)
+        self._register.history.forget(facts.oid)
         if (state.state, state.why) != (State.QUARANTINED, why):
             self._register.say("error", "table cannot be carried", table=facts.qualified_name, reason=why.what)
         self._register.become(state, State.QUARANTINED, why, lsn=self._register.through_lsn, facts=facts)
@@ -172,7 +167,7 @@ class Generations:
             said = sentence(why, State.DETACHED, state.source_name)
             self._register.say("warning", "table detached", table=state.source_name, reason=said)
             self._register.become(state, State.DETACHED, why, lsn=self._register.through_lsn)
-            self._on_end(oid)
+            self._register.history.forget(oid)
 
     def named(self, facts: TableFacts) -> TableState | None:
         """The state of a table, under the name that the catalog has for it now. Whoever had that name

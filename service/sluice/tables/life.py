@@ -7,7 +7,7 @@ that the lake cannot follow turns the table stale in the manifest before any lat
 
 from dataclasses import replace
 from functools import partial, singledispatchmethod
-from typing import Any, Final, Literal, cast
+from typing import Any, cast
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.reasons import Reason, ReasonCode, unpublished
@@ -18,16 +18,14 @@ from sluice.protocol.messages import RelationVersion
 from sluice.tables import events
 from sluice.tables.catalog_diff import Unseen, compare
 from sluice.tables.catalog_seen import CatalogJudge
-from sluice.tables.column_changes import ShapeChanges, unhealed
+from sluice.tables.column_changes import unhealed, version_of
 from sluice.tables.column_policy import rules_differ
 from sluice.tables.events import Answer, Decided, Event, Moment, NeedFacts
 from sluice.tables.generations import Generations
 from sluice.tables.policies import Policies
 from sluice.tables.register import TableRegister, Unanswered, as_it_is, differs
 from sluice.tables.schemas import relation_of
-
-NOT_YET: Final = "not yet"
-NotYet = Literal["not yet"]
+from sluice.tables.shape_history import NOT_YET, NotYet, ShapeHistory
 
 
 class TableLives:
@@ -37,12 +35,10 @@ class TableLives:
 
     def __init__(self, patterns: tuple[str, ...], policies: Policies) -> None:
         self._register = TableRegister(events.Configured(patterns, policies))
-        self._generations = Generations(self._register, on_end=self._forget)
-        self._shapes = ShapeChanges(self._register)
-        self._looks = CatalogJudge(self._register, self._generations, self._shapes)
-        self._resolved: dict[RelationVersion, TableSchema | None] = {}
-        self._examined: dict[int, tuple[TableFacts, int]] = {}
-        """By oid, of tables whose rows are being read: what a look has found."""
+        self._generations = Generations(self._register)
+        self._looks = CatalogJudge(self._register, self._generations)
+        self._examined: dict[int, tuple[int, TableFacts, int]] = {}
+        """By oid, of tables whose rows are being read: in which generation, and what a look has found, when."""
         self._prepared: dict[int, int] = {}
         """By oid, the newest generation whose rows may be read: what began it waits for nothing of the stream."""
 
@@ -50,6 +46,11 @@ class TableLives:
     def configured(self) -> events.Configured:
         """What holds now."""
         return self._register.configured
+
+    @property
+    def history(self) -> ShapeHistory:
+        """What was found out about rows since the connection began."""
+        return self._register.history
 
     def decide(self, event: Event[Answer], at: Moment) -> Decided[Answer] | NeedFacts:
         """What `event` means at the moment `at`. After NeedFacts nothing has changed, here or there: the event is given
@@ -68,20 +69,6 @@ class TableLives:
 
     # what is asked without deciding anything
 
-    def version_again(
-        self, relation: RelationVersion, *, position_lsn: int, reaches_lsn: int
-    ) -> TableSchema | NotYet | None:
-        """The schema version of more rows of `relation`, with the positions of RowsCame, if that was decided and holds
-        still; None when the table is not carried. NOT_YET when it must be decided. `relation` is the same object until
-        the server announces the relation again.
-        """
-        if self._shapes.history.announced(relation, position_lsn):
-            self._resolved.pop(relation, None)
-        elif relation in self._resolved:
-            self._shapes.history.passed(relation.oid, reaches_lsn)
-            return self._resolved[relation]
-        return NOT_YET
-
     def written_in(self, relation: RelationVersion, at: Moment) -> TableSchema | NotYet | None:
         """The schema version in which rows of a transaction that may still roll back can be written
         now; None when the table is not carried.
@@ -97,26 +84,21 @@ class TableLives:
                 return None
             if rules_differ(state, self._register.policy(state)):
                 return NOT_YET
-            possible = self._shapes.history.possible(state, relation, after_lsn=at.through_lsn)
+            possible = self.history.possible(state, relation, after_lsn=at.through_lsn)
             return state.latest if state.latest is not None and possible == [state.latest] else NOT_YET
-
-    def doubt(self, oid: int) -> None:
-        """A look has facts of the table: until they are judged, nothing more is confirmed of it."""
-        self._shapes.history.doubt(oid)
 
     # settings
 
     @_answer.register
     def _configured(self, configured: events.Configured) -> None:
         self._register.configured = configured
-        self._resolved = {}
+        self.history.resolved = {}
 
     # the stream
 
     @_answer.register
     def _connection_ended(self, _: events.ConnectionEnded) -> None:
-        self._shapes.forget()
-        self._resolved = {}
+        self._register.history = self.history.begun_again()
 
     @_answer.register
     def _rows_came(self, rows: events.RowsCame) -> TableSchema | None:
@@ -130,8 +112,8 @@ class TableLives:
             schema and state and schema.version == state.schema_version
         ):
             # An older version is right for one place in the log only: further on it is a column dropped again.
-            self._resolved[relation] = schema
-        self._shapes.history.passed(relation.oid, rows.reaches_lsn)
+            self.history.resolved[relation] = schema
+        self.history.passed(relation.oid, rows.reaches_lsn)
         return schema
 
     def _version_of(self, rows: events.RowsCame) -> TableSchema | None:
@@ -145,12 +127,12 @@ class TableLives:
             return None
         if not state.state.is_followed:
             return None
-        return self._generations.follow(state, rows.position_lsn, partial(self._shapes.version_of, rows, state))
+        return self._generations.follow(state, rows.position_lsn, partial(version_of, self._register, rows, state))
 
     @_answer.register
     def _open_rows_committed(self, rows: events.OpenRowsCommitted) -> bool:
         at, oid = rows.position_lsn, rows.relation.oid
-        now = self.version_again(rows.relation, position_lsn=at, reaches_lsn=at + 1)
+        now = self.history.version_again(rows.relation, position_lsn=at, reaches_lsn=at + 1)
         if now == NOT_YET:
             now = self._resolve(events.RowsCame(rows.relation, at, at + 1, rows.xid))
         if now is None or now.version == rows.schema.version:
@@ -181,14 +163,14 @@ class TableLives:
 
     @_answer.register
     def _look_ended(self, look: events.LookEnded) -> None:
-        self._shapes.history.confirm(look.before_lsn)
+        self.history.confirm(look.before_lsn)
 
     @_answer.register
     def _catalog_seen(self, seen: events.CatalogSeen) -> bool:
         facts = seen.facts
         known, now = seen.before.get(str(facts.oid)), self._register.state(facts.oid)
         if now is not None and now.state == State.SNAPSHOT:
-            self._examined[facts.oid] = facts, seen.wal_end
+            self._examined[facts.oid] = now.generation, facts, seen.wal_end
         # Each entry counts what waits for a table that is paused.
         if now is not known and (now is None or known is None or replace(now, paused=known.paused) != known):
             return False
@@ -239,8 +221,8 @@ class TableLives:
         if rules_differ(state, self._register.policy(state)):
             return False
         examined = self._examined.get(oid)
-        if entry.final and examined is not None:
-            facts, wal_end = examined
+        if entry.final and examined is not None and examined[0] == entry.generation:
+            _, facts, wal_end = examined
             if compare(entry.relfilenode, entry.fingerprint, facts) is not None:
                 return False
             # It is not live without a shape that was seen: no row may ever announce it.
@@ -295,9 +277,3 @@ class TableLives:
             self._register.say("info", event, table=state.source_name)
             self._register.append(replace(as_it_is(state), paused=asked.paused))
         return state is not None
-
-    def _forget(self, oid: int) -> None:
-        """A generation ended or began: what was found out about its rows no longer holds."""
-        self._resolved = {relation: schema for relation, schema in self._resolved.items() if relation.oid != oid}
-        self._shapes.history.awaited.pop(oid, None)
-        self._examined.pop(oid, None)

@@ -21,6 +21,7 @@ from sluice.manifest.values import PipelineState, TableState
 from sluice.tables.catalog_diff import fingerprint
 from sluice.tables.events import Configured, Counted, Decision, Moment, Said, TableChange
 from sluice.tables.policies import TablePolicy
+from sluice.tables.shape_history import ShapeHistory
 
 
 class Unanswered(Exception):
@@ -32,10 +33,13 @@ class Unanswered(Exception):
 
 
 class TableRegister:
-    """Inside `at`, everybody who decides has the same `moment`. `configured` is what holds now."""
+    """Inside `at`, everybody who decides has the same `moment`. `configured` is what holds now, and `history` has what
+    was found out about rows since the connection began.
+    """
 
     def __init__(self, configured: Configured) -> None:
         self.configured = configured
+        self.history = ShapeHistory()
         self.moment: Moment
         self._state: PipelineState
         self._decisions: list[Decision] = []

@@ -28,8 +28,9 @@ from sluice.tables import messages as messagetable
 from sluice.tables.column_policy import may_have_rules
 from sluice.tables.events import Answer, Answers, Decision, Event, Moment, NeedFacts
 from sluice.tables.lake_paths import gives_way
-from sluice.tables.life import NOT_YET, NotYet, TableLives
+from sluice.tables.life import TableLives
 from sluice.tables.policies import Policies
+from sluice.tables.shape_history import NOT_YET, NotYet
 
 Lookup = Callable[[int], TableFacts | None]
 """The table with this oid, as the catalog has it now; None when it is gone."""
@@ -105,7 +106,7 @@ class FollowedTables:
         if relation == messagetable.RELATION:
             return messagetable.SCHEMA
         with self._lock:
-            known = self._lives.version_again(relation, position_lsn=position_lsn, reaches_lsn=reaches_lsn)
+            known = self._lives.history.version_again(relation, position_lsn=position_lsn, reaches_lsn=reaches_lsn)
         if known != NOT_YET:
             return known
         return self.decide(events.RowsCame(relation, position_lsn, reaches_lsn, xid))
@@ -124,7 +125,7 @@ class FollowedTables:
     def look(self, facts: TableFacts, before: Mapping[str, TableState], *, wal_end: int) -> bool:
         """CatalogSeen. Also of a table whose event is left for later nothing more is confirmed."""
         with self._lock:
-            self._lives.doubt(facts.oid)
+            self._lives.history.doubt(facts.oid)
         return bool(self.decide(events.CatalogSeen(facts, before, wal_end), Answers(wal_end, {facts.oid: facts})))
 
     def looked(self, *, before_lsn: int, examined_lsn: int, seen: Mapping[str, int]) -> None:

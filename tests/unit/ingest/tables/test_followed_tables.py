@@ -20,9 +20,8 @@ from sluice.protocol.messages import RelationColumn
 from sluice.store.memory import MemoryStore
 from sluice.tables import events
 from sluice.tables.catalog_diff import Unseen, fingerprint
-from sluice.tables.life import NOT_YET
 from sluice.tables.schemas import build_schema, relation_of, relation_sent_as
-from sluice.tables.shape_history import ShapeHistory
+from sluice.tables.shape_history import NOT_YET, ShapeHistory
 from tests.support import source_facts
 from tests.support.manifests import changes, opened, put, schema, snapshot, table
 from tests.support.spooled import table as table_of
