@@ -8,9 +8,10 @@ behind every row of an older one; what may have changed rows without an event tu
 from functools import partial
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.reasons import UNSELECTED
+from sluice.contract.reasons import UNSELECTED, Reason, ReasonCode
 from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
+from sluice.lsn import show
 from sluice.manifest.values import TableState
 from sluice.tables.catalog_diff import Unseen, fingerprint
 from sluice.tables.column_changes import require_same, reshape, unseen_of
@@ -94,7 +95,9 @@ class CatalogJudge:
         if before != seen:
             self._register.history.awaited[facts.oid] = (seen, wal_end)
             if state.state == State.LIVE:
-                self._register.await_shape(state, lsn=wal_end)
+                said = "columns changed, and no row has announced it yet"
+                self._register.say("info", said, table=state.source_name, lsn=show(wal_end))
+                self._register.become(state, State.PENDING, Reason(ReasonCode.SHAPE_AWAITED))
         elif self._register.through_lsn >= position:
             # Before every commit that is still to come: those begin at this position or behind it.
             at = self._register.through_lsn - 1

@@ -23,7 +23,7 @@ from sluice.tables.column_changes import CannotFollow, unhealed
 from sluice.tables.column_policy import ruled_root, under_policy
 from sluice.tables.lake_paths import next_path
 from sluice.tables.policies import TablePolicy
-from sluice.tables.register import TableRegister, as_seen
+from sluice.tables.register import TableRegister, as_it_is, as_seen
 from sluice.tables.schemas import build_schema, relation_of
 from sluice.tables.stale import StaleTables
 
@@ -152,7 +152,8 @@ class Generations:
         self._register.history.forget(facts.oid)
         if (state.state, state.why) != (State.QUARANTINED, why):
             self._register.say("error", "table cannot be carried", table=facts.qualified_name, reason=why.what)
-        self._register.become(state, State.QUARANTINED, why, lsn=self._register.through_lsn, facts=facts)
+        entry = replace(as_it_is(state), state=State.QUARANTINED, why=why, lsn=self._register.through_lsn)
+        self._register.append(as_seen(entry, facts))
 
     def detach(self, oid: int, why: Reason | None) -> None:
         """See TableGone."""
@@ -173,9 +174,10 @@ class Generations:
         """The state of a table, under the name that the catalog has for it now. Whoever had that name
         before is gone or has another one, too.
         """
-        state, name = self._register.state(facts.oid), (facts.schema, facts.name)
-        if state is not None and (state.schema_name, state.table_name) != name:
-            self._register.rename(state, *name)
+        state, name = self._register.state(facts.oid), facts.qualified_name
+        if state is not None and (state.schema_name, state.table_name) != (facts.schema, facts.name):
+            self._register.say("info", "table renamed", table=state.source_name, name=name, path=state.path)
+            self._register.append(replace(as_it_is(state), schema_name=facts.schema, table_name=facts.name))
             self._clear_name(facts)
         return self._register.state(facts.oid)
 

@@ -91,7 +91,8 @@ def _changed(before: TableState, after: TableState) -> Preview:
     """What becomes of a table that is followed."""
     if after.state == State.STALE:
         return Preview("stop", _why(after) + _ASKED, after.cause)
-    renamed = f"renamed from {before.source_name}; " if before.source_name != after.source_name else ""
+    has_name = (before.schema_name, before.table_name) == (after.schema_name, after.table_name)
+    renamed = "" if has_name else f"renamed from {before.source_name}; "
     if after.generation > before.generation and after.why is not None:
         return Preview("snapshot", (renamed if after.cause == Cause.RENAME else "") + _why(after), after.cause)
     said = [f"{renamed}its lake table stays at {after.path}"] if renamed else []

@@ -11,7 +11,7 @@ from typing import Any
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Snapshot, Table
-from sluice.contract.reasons import Reason, ReasonCode
+from sluice.contract.reasons import Reason
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -92,12 +92,10 @@ class TableRegister:
         lsn: int | None = None,
         cause: Cause | str = "",
         resync_at: str = "",
-        facts: TableFacts | None = None,
     ) -> None:
         """The table is in `state`, because of `why`, from `lsn` on (None: since it was in the one before)."""
         at = table.lsn if lsn is None else lsn
-        entry = replace(as_it_is(table), state=state, why=why, lsn=at, cause=cause, resync_at=resync_at)
-        self.append(as_seen(entry, facts) if facts is not None else entry)
+        self.append(replace(as_it_is(table), state=state, why=why, lsn=at, cause=cause, resync_at=resync_at))
 
     def follow(self, table: TableState, schema: TableSchema, *, lsn: int) -> None:
         """The table has the shape `schema` from `lsn` on."""
@@ -106,22 +104,6 @@ class TableRegister:
         if added := [column.name for column in schema.left_out if column.attnum not in before]:
             self.say("warning", "columns were added and are left out", table=schema.qualified_name, columns=added)
         self.append(replace(as_it_is(table), schema=schema, lsn=lsn))
-
-    def rename(self, table: TableState, schema_name: str, table_name: str) -> None:
-        """The table has another name."""
-        self.say(
-            "info",
-            "table renamed",
-            table=table.source_name,
-            name=f"{schema_name}.{table_name}",
-            path=table.path,
-        )
-        self.append(replace(as_it_is(table), schema_name=schema_name, table_name=table_name))
-
-    def await_shape(self, table: TableState, *, lsn: int) -> None:
-        """The catalog shows another shape, which the stream reaches at `lsn`."""
-        self.say("info", "columns changed, and no row has announced it yet", table=table.source_name, lsn=show(lsn))
-        self.become(table, State.PENDING, Reason(ReasonCode.SHAPE_AWAITED))
 
     def note_schema_change(self, kind: str, outcome: str) -> None:
         """Counts a change of shape that was `followed`, or turned its table `stale`."""
