@@ -56,7 +56,7 @@ class StaleTables:
         at = self._resync_at(state, cause)
         if bool(at) != bool(state.resync_at):
             self._register.become(state, state.state, state.why, cause=state.cause, resync_at=at)
-        return bool(at) and not self.must_wait(state, cause)
+        return bool(at) and self.rested(state)
 
     def refused(self, oid: int) -> None:
         """The server refused to let the table be read: it is tried again after a pause."""
