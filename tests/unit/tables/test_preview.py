@@ -78,6 +78,7 @@ def test_a_table_that_waits_for_its_rows_is_planned_anew_when_its_columns_change
     waits = replace(live, tables={"7": replace(live.tables["7"], state=State.SNAPSHOT)})
     assert _planned(waits, SEVEN) == Preview("nothing")
     assert _planned(waits, WIDER) == Preview("snapshot", "column c2 added")
+    assert _planned(waits, WIDER, contract="stop") == Preview("snapshot", "column c2 added")
 
 
 def test_a_table_that_takes_the_name_of_another_one_is_planned_with_what_becomes_of_that_one() -> None:
