@@ -5,19 +5,22 @@ Invariant: what the stream does not say is never taken for what it says. A shape
 behind every row of an older one; what may have changed rows without an event turns the table stale, by name.
 """
 
+from collections.abc import Iterable
 from functools import partial
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.reasons import UNSELECTED, Reason, ReasonCode
 from sluice.contract.resyncs import Cause
+from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.lsn import show
 from sluice.manifest.values import TableState
-from sluice.tables.catalog_diff import Unseen, fingerprint
-from sluice.tables.column_changes import require_same, reshape, unseen_of
+from sluice.tables.catalog_diff import Unseen, compare, fingerprint
+from sluice.tables.column_changes import CannotFollow, reshape, step
 from sluice.tables.events import CatalogSeen
 from sluice.tables.generations import Generations
 from sluice.tables.lake_paths import moves
+from sluice.tables.policies import TablePolicy
 from sluice.tables.register import TableRegister, as_it_is, as_seen, differs
 from sluice.tables.schemas import relation_of, same_columns
 
@@ -66,7 +69,7 @@ class CatalogJudge:
             through_lsn = self._register.through_lsn
             key_lsn = self._register.history.key_lsn(known, facts, wal_end=wal_end)
             others = (one.fingerprint for one in seen.before.values())
-            unseen = unseen_of(known, facts, self._register.policy(known), key_lsn=key_lsn, others=others)
+            unseen = _unseen(known, facts, self._register.policy(known), key_lsn=key_lsn, others=others)
             if unseen is not None:
                 self._generations.lose(facts.oid, unseen, facts, lsn=through_lsn)
                 return
@@ -85,7 +88,7 @@ class CatalogJudge:
             self._register.history.awaited.pop(facts.oid, None)
             self._register.history.settle(facts.oid)
             # What the wire does not say of the same shape: the primary key under another identity.
-            unchanged = partial(require_same, state, facts, self._register.policy(state))
+            unchanged = partial(_require_same, state, facts, self._register.policy(state))
             same = self._generations.follow(state, self._register.through_lsn, unchanged)
             if same is not None and state.state == State.PENDING:
                 self._register.become(state, State.LIVE, None)
@@ -106,3 +109,61 @@ class CatalogJudge:
             now = self._register.states()[state.table_id]
             if now.state == State.PENDING:
                 self._register.become(now, State.LIVE, None)
+
+
+def _unseen(
+    state: TableState,
+    facts: TableFacts,
+    policy: TablePolicy,
+    *,
+    key_lsn: int,
+    others: Iterable[str],
+) -> Unseen | None:
+    """Why the lake table of `state` may no longer equal the table that `facts` describe, although the stream
+    says nothing. Behind a gap also columns that changed since, for the lake has those from in front of it. At
+    `key_lsn` the primary key was still the one that the state knows. `others` are those of `compare`.
+    """
+    if state.gap is not None:
+        held = state.schemas[state.gap.schema_version]
+        if held.version != state.schema_version or not same_columns(held, facts):
+            return Unseen(Cause.SCHEMA, "its columns have changed since changes were lost")
+    latest = state.latest
+    known = {column.attnum: column.ignored for column in latest.columns} if latest is not None else {}
+    rules = policy.rules_of(facts, latest)
+    # One that the lake has goes on being followed, whenever the catalog was looked at last.
+    leaves_out = latest is not None and policy.contract == "ignore_new"
+    ignored = {
+        column.attnum
+        for column in facts.sent_columns
+        if rules.excludes(column.attnum) or known.get(column.attnum, leaves_out)
+    }
+    key_unsent = _took_key_from_catalog(state, key_lsn)
+    return compare(
+        state.relfilenode,
+        state.fingerprint,
+        facts,
+        casts_only=policy.casts_only,
+        ignored=ignored,
+        key_unsent=key_unsent,
+        others=others,
+    )
+
+
+def _took_key_from_catalog(state: TableState, after_lsn: int) -> bool:
+    """Whether rows that committed after `after_lsn` may have a key that the wire does not say."""
+    versions = sorted(state.schema_lsns)
+    ends = [state.schema_lsns[version] for version in versions[1:]] + [after_lsn + 1]
+    return any(
+        state.schemas[version].replica_identity == "f" and state.schemas[version].key_columns and end > after_lsn
+        for version, end in zip(versions, ends, strict=True)
+    )
+
+
+def _require_same(state: TableState, facts: TableFacts, policy: TablePolicy) -> TableSchema | None:
+    """The newest shape, which has the columns of `facts`. Raises CannotFollow when other columns
+    identify its rows now.
+    """
+    lost = step(state, relation_of(facts), facts, policy).lost
+    if lost is not None:
+        raise CannotFollow(lost, facts)
+    return state.latest

@@ -5,7 +5,6 @@ no value came with it that was not sent. A step that cannot be followed exactly 
 cause; nothing here decides what becomes of the table then.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sluice.contract.catalog_facts import TableFacts
@@ -26,13 +25,13 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
-from sluice.tables.catalog_diff import Unseen, compare
+from sluice.tables.catalog_diff import Unseen
 from sluice.tables.column_matching import Matched, match, match_again
 from sluice.tables.column_policy import other_rules, rules_differ, under_policy
 from sluice.tables.events import RowsCame
 from sluice.tables.policies import TablePolicy
 from sluice.tables.register import TableRegister
-from sluice.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
+from sluice.tables.schemas import build_schema, relation_of, relation_sent_as, same_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,54 +132,6 @@ def _lost_old_rows(latest: TableSchema, schema: TableSchema, policy: TablePolicy
     return "old rows are sent with fewer columns, which its changelog would lose"
 
 
-def unseen_of(
-    state: TableState,
-    facts: TableFacts,
-    policy: TablePolicy,
-    *,
-    key_lsn: int,
-    others: Iterable[str],
-) -> Unseen | None:
-    """Why the lake table of `state` may no longer equal the table that `facts` describe, although the stream
-    says nothing. Behind a gap also columns that changed since, for the lake has those from in front of it. At
-    `key_lsn` the primary key was still the one that the state knows. `others` are those of `compare`.
-    """
-    if state.gap is not None:
-        held = state.schemas[state.gap.schema_version]
-        if held.version != state.schema_version or not same_columns(held, facts):
-            return Unseen(Cause.SCHEMA, "its columns have changed since changes were lost")
-    latest = state.latest
-    known = {column.attnum: column.ignored for column in latest.columns} if latest is not None else {}
-    rules = policy.rules_of(facts, latest)
-    # One that the lake has goes on being followed, whenever the catalog was looked at last.
-    leaves_out = latest is not None and policy.contract == "ignore_new"
-    ignored = {
-        column.attnum
-        for column in facts.sent_columns
-        if rules.excludes(column.attnum) or known.get(column.attnum, leaves_out)
-    }
-    key_unsent = _took_key_from_catalog(state, key_lsn)
-    return compare(
-        state.relfilenode,
-        state.fingerprint,
-        facts,
-        casts_only=policy.casts_only,
-        ignored=ignored,
-        key_unsent=key_unsent,
-        others=others,
-    )
-
-
-def _took_key_from_catalog(state: TableState, after_lsn: int) -> bool:
-    """Whether rows that committed after `after_lsn` may have a key that the wire does not say."""
-    versions = sorted(state.schema_lsns)
-    ends = [state.schema_lsns[version] for version in versions[1:]] + [after_lsn + 1]
-    return any(
-        state.schemas[version].replica_identity == "f" and state.schemas[version].key_columns and end > after_lsn
-        for version, end in zip(versions, ends, strict=True)
-    )
-
-
 def _wanted_again(before: TableSchema, after: TableSchema) -> str:
     """Why rows must be read that have values which were left out, empty when there are none."""
     left_out = {column.attnum for column in before.ignored_columns}
@@ -257,15 +208,6 @@ def reshape(
     for kind in found.kinds:
         register.note_schema_change(kind, "followed")
     register.follow(state, found.schema, lsn=position_lsn)
+    register.history.forget(relation.oid)
     register.history.began(found.schema, position_lsn)
     return found.schema
-
-
-def require_same(state: TableState, facts: TableFacts, policy: TablePolicy) -> TableSchema | None:
-    """The newest shape, which has the columns of `facts`. Raises CannotFollow when other columns
-    identify its rows now.
-    """
-    lost = step(state, relation_of(facts), facts, policy).lost
-    if lost is not None:
-        raise CannotFollow(lost, facts)
-    return state.latest

@@ -122,16 +122,12 @@ class Generations:
         """The schema version that `find` finds for rows from `position_lsn` on. Without one that can be followed the
         table is lost.
         """
-        oid = int(state.table_id)
         try:
-            schema = find()
+            return find()
         except CannotFollow as reason:
             self._register.note_schema_change("other", "stale")
-            self.lose(oid, reason.unseen, reason.facts, lsn=position_lsn)
+            self.lose(int(state.table_id), reason.unseen, reason.facts, lsn=position_lsn)
             return None
-        if schema is not None and schema.version > state.schema_version:
-            self._register.history.forget(oid)
-        return schema
 
     def mark_stale(self, oid: int, unseen: Unseen, *, lsn: int, generation: int | None = None) -> None:
         """See EqualityLost."""
