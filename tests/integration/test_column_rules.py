@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from sluice.cli import cli
 from sluice.cli.plan import look
-from sluice.cli.policies import column_rules
+from sluice.cli.policies import policies
 from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
 from sluice.errors import PreflightFailed
@@ -58,8 +58,8 @@ def planned(
 
 
 def found_by_check(pipeline: IngestPipeline, folder: Path, tables: Mapping[str, object]) -> dict[str, tuple[str, str]]:
-    rules, known = column_rules(settings(pipeline, folder, tables)), pipeline.state().tables.values()
-    findings = run_preflight(pipeline.options().source, None, rules=rules, known=known).findings
+    configured, known = policies(settings(pipeline, folder, tables)), pipeline.state().tables.values()
+    findings = run_preflight(pipeline.options().source, None, policies=configured, known=known).findings
     return {one.code: (one.object, f"{one.seen}; {one.fix_setting}") for one in findings if "rule" in one.code}
 
 

@@ -26,6 +26,7 @@ from sluice.manifest.state import to_json
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import open_query
 from sluice.store.memory import MemoryStore
+from sluice.tables import events
 from tests.conformance.spools import LATER, World
 from tests.support.ingesting import IngestPipeline
 from tests.support.manifests import put
@@ -53,7 +54,7 @@ class Dropping(World):
         self.forgetting = Forgetting(self.store, self.tables, lambda: self.state, clock=lambda: self.seconds)
 
     def drop(self, table_id: str) -> None:
-        self.tables.detach(int(table_id), unpublished("sluice"))
+        self.tables.decide(events.TableGone(int(table_id), unpublished("sluice")))
 
     def turn(self, *, pass_by: bool = True) -> set[str]:
         """The tables that are forgotten after a look. With `pass_by` there is another one before, and the

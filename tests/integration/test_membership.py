@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from sluice.contract.column_rules import ColumnRules
 from sluice.manifest.values import TableState
 from sluice.operate.membership import Membership, Proposal
 from sluice.source.sessions import open_query
+from sluice.tables.policies import Policies, TablePolicy
+from tests.support.column_rules import KEYS, hashed
 from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
@@ -22,10 +25,11 @@ from tests.support.surfaces import Pipe
 
 
 @contextmanager
-def membership(database: Database, *patterns: str) -> Iterator[Membership]:
+def membership(database: Database, *patterns: str, **policies: TablePolicy) -> Iterator[Membership]:
     options = options_of(database)
+    of_tables = Policies(tables={f"public.{name}": policy for name, policy in policies.items()})
     with closing(open_query(options)) as connection:
-        yield Membership(connection, publication=options.publication, patterns=patterns)
+        yield Membership(connection, publication=options.publication, patterns=patterns, policies=of_tables)
 
 
 def publish(database: Database, what: str, *, via_root: bool = True) -> None:
@@ -156,6 +160,16 @@ def test_a_table_whose_updates_the_source_would_refuse_is_not_added(database: Da
     publish(database, "FOR TABLE a")
     with membership(database) as found:
         assert [finding.code for finding in found.add([("public", "bare")]).refusals] == ["table.no_identity"]
+
+
+def test_a_table_whose_rule_needs_a_text_that_the_binary_form_lacks_is_not_added(database: Database) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE f (id int PRIMARY KEY, f float8)")
+    publish(database, "FOR TABLE a")
+    rules = ColumnRules({"f": hashed(KEYS[0])})
+    with membership(database, f=TablePolicy(rules=rules, binary=True)) as found:
+        assert [finding.code for finding in found.add([("public", "f")]).refusals] == ["column.rule_binary"]
+    with membership(database, f=TablePolicy(rules=rules)) as found:
+        assert not found.add([("public", "f")]).refusals
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def test_a_type_without_an_exact_text_in_binary_form_is_refused_by_name(
         f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t",
     )
     rules = with_keys({"f": hashed(KEYS[0])})
-    examined = run_preflight(in_binary(pipeline), None, rules={"public.t": rules})
+    examined = run_preflight(in_binary(pipeline), None, policies=under(rules, binary=True)["policies"])
     found = {one.code: one.object for one in examined.findings}
     assert found["column.rule_binary"] == "public.t.f"
     pipeline.run(**under(rules, binary=True), source=in_binary(pipeline))

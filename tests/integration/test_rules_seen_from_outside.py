@@ -261,7 +261,7 @@ def test_a_rule_may_name_a_column_that_the_publication_leaves_out(pipeline: Inge
         ),
     )
     options = configured(RULES)
-    found = run_preflight(pipeline.options().source, None, rules={"public.t": RULES}).findings
+    found = run_preflight(pipeline.options().source, None, policies=under(RULES)["policies"]).findings
     assert [one.code for one in found if "rule" in one.code] == []
     pipeline.run(**options)
     assert_equal(pipeline, tmp_path)

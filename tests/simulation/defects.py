@@ -97,7 +97,7 @@ def _publish_any_generation(self: FollowedTables, entry: Any) -> bool:
 
 def _looked_at_all(self: FollowedTables, *, before_lsn: int, examined_lsn: int, seen: Any) -> None:
     with self._lock:
-        self._lives._shapes.history.confirm(before_lsn)
+        self._lives.history.confirm(before_lsn)
         self._log.examined(examined_lsn)
 
 

@@ -36,7 +36,7 @@ from tests.simulation.server import Server
 from tests.simulation.steps import Breaker, Clock, Moment, Permits, Steps, Stop, Store
 from tests.simulation.walsender import Walsender
 
-_DECIDES = ("resolve", "written_in", "still_written_in", "lose_value")
+_DECIDES = ("resolve", "written_in", "decide")
 
 
 class World(Protocol):

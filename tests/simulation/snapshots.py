@@ -12,11 +12,13 @@ from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.chunks import BlockRange, remaining
 from sluice.contract.entries import Snapshot
+from sluice.contract.reasons import DROPPED
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.snapshot.reader import _raced
 from sluice.ingest.snapshot.snapshotter import cannot_end, cannot_go_on, end_of
 from sluice.manifest.snapshot_state import SnapshotState
+from sluice.tables import events
 from sluice.tables.catalog_diff import compare, fingerprint
 from tests.simulation.catalog import BLOCK, Row
 from tests.simulation.encoding import Change, Values, file_of
@@ -103,13 +105,13 @@ class Snapshots:
             self._process.catalog.ask()
             facts = self._process.catalog.table(int(table_id))
             if facts is None:
-                self._tables.drop(int(table_id))
+                self._tables.decide(events.TableGone(int(table_id), DROPPED))
                 continue
             state = self._tables.states()[table_id]
             before = state.snapshot
             if before is not None and (why := cannot_go_on(facts, state, before)):
-                self._tables.begin_again(facts, why, generation=state.generation)
-            if (schema := self._tables.prepare_snapshot(facts)) is not None:
+                self._tables.decide(events.SnapshotSpoiled(facts, why, generation=state.generation))
+            if (schema := self._tables.decide(events.SnapshotDue(facts))) is not None:
                 state = self._tables.states()[table_id]
                 found.append(_Job(facts, schema, state.generation, state.snapshot))
         return found
@@ -124,10 +126,10 @@ class Snapshots:
             self._process.catalog.ask()
             facts = self._process.catalog.table(int(table_id))
             if facts is None:
-                self._tables.drop(int(table_id))
+                self._tables.decide(events.TableGone(int(table_id), DROPPED))
                 continue
             if (why := cannot_end(facts, state, snapshot)) is not None:
-                self._tables.begin_again(facts, why, generation=state.generation)
+                self._tables.decide(events.SnapshotSpoiled(facts, why, generation=state.generation))
                 continue
             self._world.between()
             end = end_of(state, snapshot)
@@ -149,7 +151,7 @@ class Snapshots:
         """The entry of a chunk whose files are stored, None when something is wrong with the table."""
         job, server = chunk.job, self._world.server
         if server.is_locked(job.facts.oid):
-            self._tables.note_wait(job.facts.oid, "locks of other sessions")
+            self._tables.decide(events.SnapshotDelayed(job.facts.oid, "locks of other sessions"))
             job.ended = True
             return None
         self._process.catalog.ask()
@@ -213,9 +215,9 @@ class Snapshots:
         self._process.catalog.ask()
         now = self._process.catalog.table(job.facts.oid)
         if now is None:
-            self._tables.drop(job.facts.oid)
+            self._tables.decide(events.TableGone(job.facts.oid, DROPPED))
         elif (unseen := compare(job.facts.relfilenode, fingerprint(job.facts), now)) is not None:
-            self._tables.begin_again(now, unseen, generation=job.generation)
+            self._tables.decide(events.SnapshotSpoiled(now, unseen, generation=job.generation))
         else:
             yield True
             self._tables.publish_snapshot(entry)

@@ -151,7 +151,6 @@ def _examine_source(settings: Settings, report: _Report) -> list[tuple[str, str]
         load_limits=wiring.limits_to_see(settings),
         sessions=wiring.ingest_options(settings, instance="").query_sessions,
         known=known,
-        rules=policies.column_rules(settings),
         layout=policies.layout(settings),
         policies=policies.policies(settings),
         metadata=settings.lake.metadata_columns,

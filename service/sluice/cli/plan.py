@@ -136,8 +136,9 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     from sluice.source.catalog import Catalog
     from sluice.source.sessions import known, open_query
     from sluice.tables import messages as messagetable
+    from sluice.tables.events import Configured
     from sluice.tables.preview import preview_of
-    from sluice.tables.selection import matches, naming, selects
+    from sluice.tables.selection import matches, naming
 
     dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement else ""
     store = wiring.open_spool(settings)
@@ -165,8 +166,7 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
         state, facts = states.get(oid), published.get(oid)
         before = (state.schema_name, state.table_name) if state is not None else ("", "")
         name = (facts.schema, facts.name) if facts is not None else before
-        selected = selects(patterns, *name, first_name=state.first_name if state is not None else None)
-        preview = preview_of(state, facts, configured.of(*name), selected=selected, known=states.values())
+        preview = preview_of(oid, published, manifest, Configured(patterns, configured))
         size = sizes.get(oid) if preview.effect == "snapshot" else None
         planned.append(
             Planned(

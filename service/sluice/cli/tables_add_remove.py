@@ -137,8 +137,7 @@ def _propose(
             connection,
             publication=source.publication,
             patterns=settings.source.tables or (),
-            accept_missing=source.accept_missing,
-            rules=policies.column_rules(settings),
+            policies=policies.policies(settings),
         )
         possible = known(membership, followed)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from sluice.cli.policies import NOT_FOR_THE_APPLIER, accepted, catalog_names, policies, targets_of
+from sluice.cli.policies import NOT_FOR_THE_APPLIER, catalog_names, policies, targets_of
 from sluice.errors import UsageError
 from sluice.reloading import Signature
 from sluice.settings import Settings
@@ -60,7 +60,6 @@ def source_options(settings: Settings, *, reread_dsn: Callable[[], str] | None =
         binary=settings.source.binary,
         allow_insecure=settings.source.allow_insecure,
         allow_untested=settings.source.allow_untested,
-        accept_missing=accepted(settings),
         credentials=Credentials(reread=reread_dsn, command=settings.source.password_command),
     )
 

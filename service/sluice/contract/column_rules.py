@@ -99,16 +99,6 @@ class ColumnRules:
         return EXCLUDED if self.new_columns == "exclude" and is_new and not joins else None
 
 
-_NOTHING = ColumnRules()
-
-
-def of_table(configured: Mapping[str, ColumnRules], facts: TableFacts, before: TableSchema | None) -> RulesInForce:
-    """The rules of a table, from what is `configured` by schema.table."""
-    rules = configured.get(facts.qualified_name, _NOTHING)
-    ruled = [name for name, rules_of_it in configured.items() if rules_of_it]
-    return for_table(rules, facts, before, ruled)
-
-
 def for_table(
     rules: ColumnRules, facts: TableFacts, before: TableSchema | None, ruled: Collection[str]
 ) -> RulesInForce:

@@ -41,16 +41,9 @@ def conditions(
     yield from _rights(facts, selectable=all(column.selectable for column in stored))
 
 
-def refusal(
-    facts: TableFacts, *, accept_missing: str, rules: RulesInForce = NO_RULES, binary: bool = False
-) -> Reason | None:
-    """The first condition that does not hold, with what to do about it; None when all do."""
-    return _refused(conditions(facts, accept_missing=accept_missing, rules=rules, binary=binary))
-
-
 def refusal_of(schema: TableSchema) -> Reason | None:
-    """Likewise for a shape, whose names alone can be judged."""
-    return _refused(_names(schema.schema_name, schema.table_name, [column.name for column in schema.columns]))
+    """Why a table of this shape cannot be carried, as far as names alone can be judged."""
+    return refused(_names(schema.schema_name, schema.table_name, [column.name for column in schema.columns]))
 
 
 def left_out(publishes: str) -> tuple[str, ...]:
@@ -73,7 +66,8 @@ def _operations(facts: TableFacts, accept_missing: str) -> Iterator[Finding]:
         yield Finding("critical", "publication.operations", facts.publication, seen, fix_sql=fix, fix_setting=accept)
 
 
-def _refused(findings: Iterator[Finding]) -> Reason | None:
+def refused(findings: Iterator[Finding]) -> Reason | None:
+    """The first condition that does not hold, with what to do about it; None when all do."""
     found = next(findings, None)
     if found is None:
         return None

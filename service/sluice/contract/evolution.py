@@ -11,7 +11,7 @@ TABLE. Delta: Update table schema, Type widening.)
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sluice.contract import envelope
 from sluice.contract.catalog_facts import TableFacts
@@ -54,12 +54,7 @@ class Retyped:
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """Old rows are sent with other columns than before. `columns` are all of the table's, with the
-    flags that they have now.
-    """
-
-    replica_identity: str
-    columns: tuple[ColumnSchema, ...]
+    """Old rows are sent with other columns than before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,30 +106,10 @@ def steps(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
                 )
             found.append(Retyped(column, earlier))
     if _identity(old, after) != _identity(new, after):
-        found.append(Identified(new.replica_identity, new.columns))
+        found.append(Identified())
     if keys_of(old) != keys_of(new):
         found.append(Keyed(new.key_columns))
     return tuple(found)
-
-
-def follow(old: TableSchema, found: Iterable[Step]) -> TableSchema:
-    """`old` after the steps: the columns that rows have then, in order."""
-    columns = {column.attnum: column for column in old.columns}
-    identity = old.replica_identity
-    for step in found:
-        match step:
-            case Dropped():
-                del columns[step.column.attnum]
-            case Identified():
-                identity = step.replica_identity
-                columns |= {column.attnum: column for column in step.columns}
-            case Keyed():
-                key = {column.attnum for column in step.columns}
-                columns = {attnum: replace(column, key=attnum in key) for attnum, column in columns.items()}
-            case Added() | Renamed() | Retyped():
-                columns[step.column.attnum] = step.column
-    ordered = tuple(columns[attnum] for attnum in sorted(columns))
-    return replace(old, columns=ordered, replica_identity=identity)
 
 
 def keys_of(schema: TableSchema) -> list[int]:

@@ -26,6 +26,7 @@ from sluice.ingest.tables.lookup import CatalogLookup
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
+from sluice.tables import events
 from sluice.tables import messages as messagetable
 from sluice.telemetry.recent_errors import RecentErrors
 
@@ -54,7 +55,7 @@ class Epoch:
 
     def configure(self, options: IngestOptions) -> None:
         """From now on the selection of tables, their policies and the limits on the source's load are these."""
-        self.tables.configure(options.tables, options.policies)
+        self.tables.decide(events.Configured(options.tables, options.policies))
         self.snapshotter.configure(options.snapshot)
 
     def close(self) -> None:

@@ -21,7 +21,9 @@ from sluice.printable import counted
 from sluice.source.publication import changed_since_decoded, require_publication
 from sluice.source.sessions import Connection
 from sluice.source.slot_facts import prepared_transactions
+from sluice.tables import events
 from sluice.tables import messages as messagetable
+from sluice.tables.catalog_diff import Unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class PublicationGap:
             f"publication {publication} was dropped and created again: the server does not send what was "
             "written in between"
         )
-        tables.mark_all_stale(reason, lsn=to_lsn, cause=Cause.GAP)
+        for state in tuple(tables.states().values()):
+            tables.decide(events.EqualityLost(int(state.table_id), Unseen(Cause.GAP, reason), lsn=to_lsn))
         # Whatever ended these in between is not sent either, and their gids may be used again.
         ended = tuple(
             PreparedEnd(one.gid, one.end_lsn, "passed_over")

@@ -209,9 +209,7 @@ class Ingest:
         """
         assert self._epoch is not None
         missing = sorted(
-            f"{table.schema_name}.{table.table_name}"
-            for table in self._epoch.tables.states().values()
-            if table.state == State.QUARANTINED
+            table.source_name for table in self._epoch.tables.states().values() if table.state == State.QUARANTINED
         )
         if missing:
             names = ", ".join(missing[:_NAMED]) + (

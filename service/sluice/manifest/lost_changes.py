@@ -25,10 +25,9 @@ def with_gap(table: TableState, entry: Entry, lost: Lost) -> TableState:
     if table.state in (State.LIVE, State.GAP) and table.schema_lsn >= entry.from_lsn:
         again = Cause.SCHEMA  # what was to bring the newest shape is lost: the lake table never gets it
     if again is not None:
-        stale = _lost(table, lost.reason, entry.through_lsn, cause=again, resync_at=entry.written_at)
-        return replace(stale, since=entry.written_at)
+        return _lost(table, lost.reason, entry.through_lsn, cause=again, resync_at=entry.written_at)
     if table.table_id not in lost.repairable or table.snapshot is None or not table.snapshot.final:
-        return replace(_lost(table, lost.reason, entry.through_lsn), since=entry.written_at)
+        return _lost(table, lost.reason, entry.through_lsn)
     gaps = widened(
         table.gaps,
         seq=entry.seq,
@@ -36,14 +35,7 @@ def with_gap(table: TableState, entry: Entry, lost: Lost) -> TableState:
         from_lsn=entry.from_lsn,
         to_lsn=entry.through_lsn,
     )
-    return replace(
-        table,
-        state=State.GAP,
-        why=Reason.of(Cause.GAP, lost.reason),
-        lsn=entry.through_lsn,
-        since=table.since if table.state == State.GAP else entry.written_at,
-        gaps=gaps,
-    )
+    return replace(table, state=State.GAP, why=Reason.of(Cause.GAP, lost.reason), lsn=entry.through_lsn, gaps=gaps)
 
 
 def lacking_origins(table: TableState, lsn: int) -> TableState:
@@ -82,14 +74,8 @@ def on_its_server(tables: dict[str, TableState], before: Opened | None, now: Ope
 
 
 def _lost(table: TableState, reason: str, lsn: int, *, cause: Cause = Cause.GAP, resync_at: str = "") -> TableState:
-    return replace(
-        table,
-        state=State.STALE,
-        why=Reason.of(cause, reason),
-        lsn=lsn,
-        cause=cause,
-        resync_at=resync_at,
-    )
+    why = Reason.of(cause, reason)
+    return replace(table, state=State.STALE, why=why, lsn=lsn, cause=cause, resync_at=resync_at)
 
 
 def broken(table: TableState, reason: str) -> TableState:

@@ -46,6 +46,10 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
     ManifestCorrupt; `state` stays as it is.
     """
     _check_link(state, entry)
+    return _reduced(state, entry, entry_sha256)
+
+
+def _reduced(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineState:
     opened, tables, prepared = state.opened, state.tables, state.prepared
     match entry.body:
         case Opened():
@@ -65,7 +69,9 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
             tables = {
                 key: table
                 if table.state == state.tables[key].state
-                else replace(table, stated_seq=entry.seq, held_lsn=held_lsn(state, state.tables[key]))
+                else replace(
+                    table, since=entry.written_at, stated_seq=entry.seq, held_lsn=held_lsn(state, state.tables[key])
+                )
                 for key, table in tables.items()
             }
         case Changes():
@@ -97,8 +103,8 @@ def reduce(state: PipelineState, entry: Entry, entry_sha256: str) -> PipelineSta
 
 
 def decided(state: PipelineState, body: Table | Snapshot | Progress, *, written_at: str) -> PipelineState:
-    """The state after `body`, which is decided and not stored: numbers and times are provisional. Raises
-    ManifestCorrupt if it may not follow.
+    """The state after `body`, which is decided and not stored: numbers and times are provisional, also of a manifest
+    that nobody has opened. Raises ManifestCorrupt if it may not follow.
     """
     entry = Entry(
         seq=state.seq + 1,
@@ -110,7 +116,7 @@ def decided(state: PipelineState, body: Table | Snapshot | Progress, *, written_
         body=body,
         examined_lsn=state.examined_lsn,
     )
-    return reduce(state, entry, state.previous_sha256)
+    return _reduced(state, entry, state.previous_sha256)
 
 
 def _check_link(state: PipelineState, entry: Entry) -> None:

@@ -4,7 +4,6 @@ Invariant: a table changes its generation upwards only, and no version and no ge
 of an id that was forgotten and came back. An entry that says no state leaves it as it is.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from sluice.contract import keys
@@ -21,73 +20,84 @@ from sluice.manifest.values import Pause, PipelineState, TableState, corrupt
 def stated(state: PipelineState, entry: Entry, new: Table, *, old: TableState | None) -> TableState:
     """The table after `new`, of `entry`; `old` is the table before, None for one that joins. Raises ManifestCorrupt."""
     seq = entry.seq
-    if new.state is None:
-        return _as_it_was(state, entry, new, old=old)
+    if new.state is None and (old is None or old.generation != new.generation):
+        raise corrupt(seq, f"says no state of table {new.table_id}, which is unknown or of another generation")
     if new.state == State.PAUSED:
         raise corrupt(seq, f"gives table {new.table_id} the state paused, which is none of its own")
     if old is not None and new.generation < old.generation:
         raise corrupt(seq, f"takes table {new.table_id} back from generation {old.generation} to {new.generation}")
-    begins = old is None or new.generation > old.generation
-    known = None if begins else old
-    if known is not None and known.gap is not None and new.state.has_initial_rows:
+    if old is None or new.generation > old.generation:
+        return _begun(state, entry, new, old=old)
+    if new.state is not None and new.state.has_initial_rows and old.gap is not None:
         raise corrupt(seq, f"calls table {new.table_id} {new.state}, whose gap is open")
-    if known is not None and known.state == State.DETACHED == new.state and new.why is None and new.schema is None:
-        return _forgotten(known, new, seq=seq)
-    reshaped = known is not None and new.schema is not None and new.state == known.state
-    schemas = _schemas(seq, old, new)
-    place = split(new.path or keys.lake_path(new.schema_name, new.table_name))
+    if old.state == State.DETACHED == new.state and new.why is None and new.schema is None:
+        return _forgotten(old, new, seq=seq)
+    return _gone_on(state, entry, new, old=old)
+
+
+def _begun(state: PipelineState, entry: Entry, new: Table, *, old: TableState | None) -> TableState:
+    """In a generation that begins."""
+    assert new.state is not None
+    schemas = _schemas(entry.seq, old, new)
+    path, pattern = split(new.path or keys.lake_path(new.schema_name, new.table_name))
     return TableState(
         table_id=new.table_id,
         schema_name=new.schema_name,
         table_name=new.table_name,
         state=new.state,
         why=new.why,
-        lsn=known.lsn if known and reshaped else new.lsn,
+        lsn=new.lsn,
         generation=new.generation,
-        generation_seq=known.generation_seq if known else seq,
+        generation_seq=entry.seq,
         schemas=schemas,
-        schema_lsns=_schema_lsns(known, new, newest=max(schemas, default=0), reshaped=reshaped),
-        known_lsns=_known_lsns(state, known, schemas if reshaped else {}),
+        schema_lsns={max(schemas, default=0): 0},
         relfilenode=new.relfilenode or (old.relfilenode if old else 0),
         fingerprint=new.fingerprint or (old.fingerprint if old else ""),
-        snapshot=known.snapshot if known else None,
-        unsent_lsn=known.unsent_lsn if known else 0,
-        since=known.since if known is not None and known.state == new.state else entry.written_at,
+        since=entry.written_at,
         cause=new.cause,
         resync_at=new.resync_at,
-        resyncs=(old.resyncs.begun(new.cause, entry.written_at) if begins else old.resyncs) if old else Resyncs(),
-        path=known.path if known else place[0],
-        pattern=known.pattern if known else place[1],
+        resyncs=old.resyncs.begun(new.cause, entry.written_at) if old else Resyncs(),
+        path=path,
+        pattern=pattern,
         first_name=old.first_name if old and old.state != State.DETACHED else (new.schema_name, new.table_name),
         paused=_paused(entry, old, new),
-        gaps=known.gaps if known else (),
-        stated_seq=seq,
-        schema_seq=known.schema_seq if known and new.schema is None else seq,
+        stated_seq=entry.seq,
+        schema_seq=entry.seq,
         held_lsn=held_lsn(state, old),
         described=new.described or (old.described if old else NOTHING),
     )
 
 
-def _as_it_was(state: PipelineState, entry: Entry, new: Table, *, old: TableState | None) -> TableState:
-    """In the state that it is in, with what else `new` says."""
-    seq = entry.seq
-    if old is None or old.generation != new.generation:
-        raise corrupt(seq, f"says no state of table {new.table_id}, which is unknown or of another generation")
-    schemas = _schemas(seq, old, new)
-    return replace(
+def _gone_on(state: PipelineState, entry: Entry, new: Table, *, old: TableState) -> TableState:
+    """In the generation that is in force, with what else `new` says."""
+    schemas = _schemas(entry.seq, old, new)
+    reshaped = new.schema is not None and new.state in (None, old.state)
+    after = replace(
         old,
         schema_name=new.schema_name,
         table_name=new.table_name,
         schemas=schemas,
-        schema_lsns={**old.schema_lsns, max(schemas): new.lsn} if new.schema is not None else old.schema_lsns,
-        known_lsns=_known_lsns(state, old, schemas if new.schema is not None else {}),
+        schema_lsns={**old.schema_lsns, max(schemas): new.lsn} if reshaped else old.schema_lsns,
+        known_lsns={**old.known_lsns, max(schemas): held_lsn(state, old)} if reshaped else old.known_lsns,
         relfilenode=new.relfilenode or old.relfilenode,
         fingerprint=new.fingerprint or old.fingerprint,
         first_name=old.first_name if old.state != State.DETACHED else (new.schema_name, new.table_name),
         paused=_paused(entry, old, new),
-        stated_seq=seq,
-        schema_seq=old.schema_seq if new.schema is None else seq,
+        stated_seq=entry.seq,
+        schema_seq=old.schema_seq if new.schema is None else entry.seq,
         described=new.described or old.described,
+    )
+    if new.state is None:
+        return after
+    return replace(
+        after,
+        state=new.state,
+        why=new.why,
+        lsn=old.lsn if reshaped else new.lsn,
+        since=old.since if old.state == new.state else entry.written_at,
+        cause=new.cause,
+        resync_at=new.resync_at,
+        held_lsn=held_lsn(state, old),
     )
 
 
@@ -99,18 +109,6 @@ def _paused(entry: Entry, old: TableState | None, new: Table) -> Pause | None:
     if before is None:
         return Pause(entry.written_at)
     return before if old is not None and new.generation == old.generation else Pause(before.since)
-
-
-def _schema_lsns(known: TableState | None, new: Table, *, newest: int, reshaped: bool) -> dict[int, int]:
-    if known is None:
-        return {newest: 0}
-    return {**known.schema_lsns, newest: new.lsn} if reshaped else known.schema_lsns
-
-
-def _known_lsns(state: PipelineState, known: TableState | None, begun: Mapping[int, TableSchema]) -> dict[int, int]:
-    """With the newest version of `begun`, if there are any."""
-    before = known.known_lsns if known is not None else {}
-    return {**before, max(begun): held_lsn(state, known)} if begun else before
 
 
 def _schemas(seq: int, old: TableState | None, new: Table) -> dict[int, TableSchema]:

@@ -72,7 +72,7 @@ class Targets:
             return before[1]
         chosen = self._chosen.get(table.table_id)
         if chosen is None:
-            chosen = self._chosen[table.table_id] = self.configured(f"{table.schema_name}.{table.table_name}")
+            chosen = self._chosen[table.table_id] = self.configured(table.source_name)
         made = tuple(of_target(table, target) for target in chosen)
         self._made[table.table_id] = table, made
         return made

@@ -117,7 +117,7 @@ class TableState:
     @property
     def reason(self) -> str:
         """Why it is in `state`, as a sentence."""
-        return sentence(self.why, self.state, f"{self.schema_name}.{self.table_name}", resync_at=self.resync_at)
+        return sentence(self.why, self.state, self.source_name, resync_at=self.resync_at)
 
     @property
     def is_applied(self) -> bool:
@@ -133,6 +133,11 @@ class TableState:
     def schema_version(self) -> int:
         """The newest schema version, 0 before the first."""
         return max(self.schemas, default=0)
+
+    @property
+    def latest(self) -> TableSchema | None:
+        """The newest shape, None before the first."""
+        return self.schemas[self.schema_version] if self.schemas else None
 
     @property
     def next_version(self) -> int:
@@ -185,7 +190,7 @@ class PipelineState:
     def names(self) -> list[str]:
         """The tables that the source has, as schema.table."""
         tables = self.tables.values()
-        return [f"{table.schema_name}.{table.table_name}" for table in tables if table.state != State.DETACHED]
+        return [table.source_name for table in tables if table.state != State.DETACHED]
 
 
 def corrupt(seq: int, what: str) -> ManifestCorrupt:

@@ -9,19 +9,19 @@ publication would make the source refuse writes, or which could not be carried, 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from glob import escape
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.column_rules import ColumnRules, of_table
 from sluice.errors import UsageError
 from sluice.findings import Finding
 from sluice.operate.check.tables import examine_tables
 from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import Connection, SourceOptions, open_query, translated
+from sluice.tables.policies import Policies
 from sluice.tables.selection import EXCLUDED, excluding, matches
 
 Name = tuple[str, str]
@@ -65,13 +65,11 @@ class Membership:
         *,
         publication: str,
         patterns: tuple[str, ...],
-        accept_missing: str = "",
-        rules: Mapping[str, ColumnRules] | None = None,
+        policies: Policies,
     ) -> None:
         self._connection, self._catalog = connection, Catalog(connection)
         self._version = connection.pgconn.server_version
-        self._publication, self._patterns, self._accept_missing = publication, patterns, accept_missing
-        self._rules = rules or {}
+        self._publication, self._patterns, self._policies = publication, patterns, policies
         found = self._catalog.publication(publication)
         if found is None:
             raise UsageError(f"publication {publication} does not exist", hint="`sluice setup` creates it")
@@ -114,8 +112,8 @@ class Membership:
                     examined,
                     publication=self._publication,
                     server_version=self._version,
-                    accept_missing=self._accept_missing,
-                    rules_of=lambda facts: of_table(self._rules, facts, None),
+                    policies=self._policies,
+                    known={},
                 )
             ),
             tuple(

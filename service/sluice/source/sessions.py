@@ -126,8 +126,7 @@ class SourceOptions:
 
     `binary` asks the stream for values in the binary form of their types. `allow_insecure` lets the
     connection string ask for less than verify-full of a host that is not this machine, `allow_untested`
-    lets `check` pass a major of PostgreSQL that nobody tried, `accept_missing` a publication without the kinds of
-    change whose letters it has.
+    lets `check` pass a major of PostgreSQL that nobody tried.
     `hash_keys` are those by which column rules hash what is read. `settings` are
     given to each session as it begins, where no log of the server shows them.
     `cancellation` ends every blocking call of the sessions that are opened with these options.
@@ -142,7 +141,6 @@ class SourceOptions:
     binary: bool = False
     allow_insecure: bool = False
     allow_untested: bool = False
-    accept_missing: str = ""
     hash_keys: HashKeys = field(default_factory=HashKeys, repr=False, compare=False)
     settings: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     cancellation: Cancellation = field(default_factory=Cancellation, repr=False, compare=False)

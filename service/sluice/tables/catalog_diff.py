@@ -23,10 +23,8 @@ from sluice.contract.evolution import is_rewritten, widens
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import ColumnSchema
 from sluice.contract.types import lake_type
-from sluice.tables.policies import TablePolicy
 
 _FORMAT = 6
-_DOUBT = TablePolicy()
 _OTHER_KEY = "the primary key is not the one that it was: rows from in between may not have been identified by it"
 
 
@@ -83,8 +81,8 @@ def compare(
     old_relfilenode: int,
     old_fingerprint: str,
     facts: TableFacts,
-    policy: TablePolicy | None = None,
     *,
+    casts_only: bool = False,
     ignored: Collection[int] = (),
     key_unsent: bool = True,
     others: Iterable[str] = (),
@@ -92,13 +90,11 @@ def compare(
     """Why the lake table may no longer equal the table; None when every change since then is in the
     stream or changes no row.
 
-    Without an earlier fingerprint there is nothing to compare, and no reason. The
-    `policy` says what nobody sees: that a rewrite which gave columns wider types computed no other values
-    for them. Columns in `ignored` (attnums) are left out. `key_unsent`: rows may have been identified by the
-    catalog's primary key, and not by what the server sent of old rows. `others` are the fingerprints of all tables
-    from before the look.
+    Without an earlier fingerprint there is nothing to compare, and no reason. `casts_only`: somebody who knows says
+    what nobody sees, that a rewrite which gave columns wider types computed no other values for them. Columns in
+    `ignored` (attnums) are left out. `key_unsent`: rows may have been identified by the catalog's primary key, and not
+    by what the server sent of old rows. `others` are the fingerprints of all tables from before the look.
     """
-    policy = policy or _DOUBT
     if not old_fingerprint:
         return None
     old: dict[str, Any] = json.loads(old_fingerprint)
@@ -108,7 +104,7 @@ def compare(
     found = (
         (Cause.PUBLICATION, _membership(old, facts)),
         (Cause.KEY, _OTHER_KEY if key_unsent and other_primary_key(old_fingerprint, facts) else None),
-        (Cause.REWRITE, _storage(old, old_relfilenode, facts, policy, ignored)),
+        (Cause.REWRITE, _storage(old, old_relfilenode, facts, ignored, casts_only=casts_only)),
         (Cause.TYPE, _types(old, facts)),
         (Cause.PARTITION, _leaves(old, facts, others)),
     )
@@ -161,13 +157,13 @@ def other_primary_key(old_fingerprint: str, facts: TableFacts) -> bool:
 
 
 def _storage(
-    old: dict[str, Any], old_relfilenode: int, facts: TableFacts, policy: TablePolicy, ignored: Collection[int]
+    old: dict[str, Any], old_relfilenode: int, facts: TableFacts, ignored: Collection[int], *, casts_only: bool
 ) -> str | None:
     if old["persistence"] != facts.relpersistence:
         return "the table was made logged or unlogged: what was written while it was unlogged is not in the stream"
     asked_for = [column for column in facts.sent_columns if column.attnum not in ignored]
     # What is wider without a rewrite does not say why there was one.
-    cast = policy.casts_only and any(_is_wider(old, column, by_rewrite=True) for column in asked_for)
+    cast = casts_only and any(_is_wider(old, column, by_rewrite=True) for column in asked_for)
     for column in asked_for:
         before = old["columns"].get(str(column.attnum))
         if before is not None and before[2] != column.generated and not _was_sent(old, before):

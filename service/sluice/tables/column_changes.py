@@ -5,7 +5,6 @@ no value came with it that was not sent. A step that cannot be followed exactly 
 cause; nothing here decides what becomes of the table then.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sluice.contract.catalog_facts import TableFacts
@@ -13,6 +12,7 @@ from sluice.contract.conditions import refusal_of
 from sluice.contract.evolution import (
     IGNORED,
     KINDS,
+    Identified,
     drops_old_values,
     identified_alike,
     keys_of,
@@ -25,15 +25,13 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
-from sluice.tables.catalog_diff import Unseen, compare
+from sluice.tables.catalog_diff import Unseen
 from sluice.tables.column_matching import Matched, match, match_again
 from sluice.tables.column_policy import other_rules, rules_differ, under_policy
+from sluice.tables.events import RowsCame
 from sluice.tables.policies import TablePolicy
-from sluice.tables.register import TableRegister, latest_schema
-from sluice.tables.schemas import build_schema, relation_of, relation_sent_as, same_columns, same_shape
-from sluice.tables.shape_history import ShapeHistory
-
-_IDENTITY = "identity"
+from sluice.tables.register import TableRegister
+from sluice.tables.schemas import build_schema, relation_of, relation_sent_as, same_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class ShapeStep:
 
     @property
     def changes_columns(self) -> bool:
-        return any(kind != _IDENTITY for kind in self.kinds)
+        return any(kind != KINDS[Identified] for kind in self.kinds)
 
 
 def step(
@@ -65,7 +63,7 @@ def step(
     found = _step(state, relation, facts, matched, policy)
     if policy.contract != "stop" or not found.changes_columns:
         return found
-    what = found.lost.reason if found.lost is not None else _added(latest_schema(state), found.schema)
+    what = found.lost.reason if found.lost is not None else _added(state.latest, found.schema)
     return replace(found, lost=_broken(what))
 
 
@@ -80,7 +78,7 @@ def _step(
     matched: Matched | None,
     policy: TablePolicy,
 ) -> ShapeStep:
-    latest = latest_schema(state)
+    latest = state.latest
     # Its name is what the catalog says, and no part of its shape.
     relation = replace(relation, schema=state.schema_name, name=state.table_name)
     schema = build_schema(relation, facts, latest, latest.version + 1 if latest else 1, matched=matched)
@@ -134,48 +132,6 @@ def _lost_old_rows(latest: TableSchema, schema: TableSchema, policy: TablePolicy
     return "old rows are sent with fewer columns, which its changelog would lose"
 
 
-def unseen_of(
-    state: TableState,
-    facts: TableFacts,
-    policy: TablePolicy,
-    *,
-    key_lsn: int = 0,
-    others: Iterable[str] = (),
-) -> Unseen | None:
-    """Why the lake table of `state` may no longer equal the table that `facts` describe, although the stream
-    says nothing. Behind a gap also columns that changed since, for the lake has those from in front of it. At
-    `key_lsn` the primary key was still the one that the state knows. `others` are those of `compare`.
-    """
-    if state.gap is not None:
-        held = state.schemas[state.gap.schema_version]
-        if held.version != state.schema_version or not same_columns(held, relation_of(facts), facts):
-            return Unseen(Cause.SCHEMA, "its columns have changed since changes were lost")
-    latest = latest_schema(state)
-    known = {column.attnum: column.ignored for column in latest.columns} if latest is not None else {}
-    rules = policy.rules_of(facts, latest)
-    # One that the lake has goes on being followed, whenever the catalog was looked at last.
-    leaves_out = latest is not None and policy.contract == "ignore_new"
-    ignored = {
-        column.attnum
-        for column in facts.sent_columns
-        if rules.excludes(column.attnum) or known.get(column.attnum, leaves_out)
-    }
-    key_unsent = _took_key_from_catalog(state, key_lsn)
-    return compare(
-        state.relfilenode, state.fingerprint, facts, policy, ignored=ignored, key_unsent=key_unsent, others=others
-    )
-
-
-def _took_key_from_catalog(state: TableState, after_lsn: int) -> bool:
-    """Whether rows that committed after `after_lsn` may have a key that the wire does not say."""
-    versions = sorted(state.schema_lsns)
-    ends = [state.schema_lsns[version] for version in versions[1:]] + [after_lsn + 1]
-    return any(
-        state.schemas[version].replica_identity == "f" and state.schemas[version].key_columns and end > after_lsn
-        for version, end in zip(versions, ends, strict=True)
-    )
-
-
 def _wanted_again(before: TableSchema, after: TableSchema) -> str:
     """Why rows must be read that have values which were left out, empty when there are none."""
     left_out = {column.attnum for column in before.ignored_columns}
@@ -189,6 +145,12 @@ def _added(before: TableSchema | None, after: TableSchema) -> str:
     return f"added {names}" if names else "they are other ones"
 
 
+def unhealed(state: TableState, facts: TableFacts, policy: TablePolicy) -> Unseen | None:
+    """What keeps the table of `facts` from being read again by itself, None where nothing does."""
+    lost = step(state, relation_of(facts), facts, policy).lost
+    return lost if lost is not None and not lost.cause.heals else None
+
+
 class CannotFollow(Exception):
     """Why the lake cannot follow a table to its next shape; `facts` are what the catalog said of it."""
 
@@ -198,77 +160,54 @@ class CannotFollow(Exception):
         self.facts = facts
 
 
-class ShapeChanges:
-    def __init__(self, register: TableRegister) -> None:
-        self._register = register
-        self.history = ShapeHistory()
-
-    def forget(self) -> None:
-        """What was found out of rows that come again."""
-        self.history = self.history.begun_again()
-
-    def version_of(
-        self, relation: RelationVersion, state: TableState, policy: TablePolicy, *, position_lsn: int, xid: int
-    ) -> TableSchema | None:
-        """The schema version of rows of `relation` that transaction `xid` committed at `position_lsn`,
-        perhaps a new one. Raises CannotFollow.
-        """
-        latest = latest_schema(state)
-        if position_lsn < state.lsn:
-            # Written before the snapshot was taken: the snapshot has it, in whatever shape it was.
-            older = [schema for schema in state.schemas.values() if same_shape(schema, relation)]
-            return max(older, key=lambda schema: schema.version, default=None)
-        name = f"{state.schema_name}.{state.table_name}"
-        if latest is not None and (said := rules_differ(latest, policy, name=name)):
-            raise CannotFollow(Unseen(Cause.RULES, said), self._register.facts(relation.oid))
-        known = self.history.version_at(state, relation, position_lsn)
-        if latest is None or (known is not None and not (known is latest and self.history.is_doubtful(relation.oid))):
-            return known
-        facts = self._register.facts(relation.oid)
-        find = match if known is None else match_again
-        try:
-            matched = find(relation, latest, facts, xid=xid)
-        except UnsupportedChange as error:
-            unseen = _broken(str(error)) if policy.contract == "stop" else Unseen(Cause.SCHEMA, str(error))
-            raise CannotFollow(unseen, facts) from None
-        if matched is None:
-            return known
-        return self.reshape(relation, state, facts, policy, position_lsn=position_lsn, matched=matched)
-
-    def reshape(
-        self,
-        relation: RelationVersion,
-        state: TableState,
-        facts: TableFacts | None,
-        policy: TablePolicy,
-        *,
-        position_lsn: int,
-        matched: Matched | None = None,
-    ) -> TableSchema | None:
-        """The next schema version, in force from `position_lsn` on, or the newest one if nothing has
-        changed. Raises CannotFollow.
-        """
-        found = step(state, relation, facts, policy, matched=matched)
-        if found.lost is not None:
-            raise CannotFollow(found.lost, facts)
-        latest = latest_schema(state)
-        if latest is None or not found.kinds:
-            return latest
-        if not identified_alike(latest, found.schema) and self.history.continues(relation.oid, position_lsn):
-            what = "the key changed between rows of one transaction, which the lake gets at once"
-            raise CannotFollow(Unseen(Cause.KEY, what), facts)
-        for kind in found.kinds:
-            self._register.note_schema_change(kind, "followed")
-        self._register.follow(state, found.schema, lsn=position_lsn)
-        self.history.began(found.schema, position_lsn)
-        return found.schema
+def version_of(register: TableRegister, rows: RowsCame, state: TableState) -> TableSchema | None:
+    """The schema version of `rows` of a table that is followed, perhaps a new one. Raises CannotFollow."""
+    relation, policy, latest = rows.relation, register.policy(state), state.latest
+    if rows.position_lsn < state.lsn:
+        # Written before the snapshot was taken: the snapshot has it, in whatever shape it was.
+        older = [schema for schema in state.schemas.values() if same_shape(schema, relation)]
+        return max(older, key=lambda schema: schema.version, default=None)
+    if said := rules_differ(state, policy):
+        raise CannotFollow(Unseen(Cause.RULES, said), register.facts(relation.oid))
+    known = register.history.version_at(state, relation, rows.position_lsn)
+    if latest is None or (known is not None and not (known is latest and register.history.is_doubtful(relation.oid))):
+        return known
+    facts = register.facts(relation.oid)
+    find = match if known is None else match_again
+    try:
+        matched = find(relation, latest, facts, xid=rows.xid)
+    except UnsupportedChange as error:
+        unseen = _broken(str(error)) if policy.contract == "stop" else Unseen(Cause.SCHEMA, str(error))
+        raise CannotFollow(unseen, facts) from None
+    if matched is None:
+        return known
+    return reshape(register, relation, state, facts, position_lsn=rows.position_lsn, matched=matched)
 
 
-def require_same(state: TableState, facts: TableFacts, policy: TablePolicy) -> TableSchema | None:
-    """The newest shape, which has the columns of `facts`. Raises CannotFollow when other columns
-    identify its rows now.
+def reshape(
+    register: TableRegister,
+    relation: RelationVersion,
+    state: TableState,
+    facts: TableFacts | None,
+    *,
+    position_lsn: int,
+    matched: Matched | None = None,
+) -> TableSchema | None:
+    """The next schema version, in force from `position_lsn` on, or the newest one if nothing has
+    changed. Raises CannotFollow.
     """
-    lost = step(state, relation_of(facts), facts, policy).lost
-    if lost is not None:
-        raise CannotFollow(lost, facts)
-    return latest_schema(state)
+    found = step(state, relation, facts, register.policy(state), matched=matched)
+    if found.lost is not None:
+        raise CannotFollow(found.lost, facts)
+    latest = state.latest
+    if latest is None or not found.kinds:
+        return latest
+    if not identified_alike(latest, found.schema) and register.history.continues(relation.oid, position_lsn):
+        what = "the key changed between rows of one transaction, which the lake gets at once"
+        raise CannotFollow(Unseen(Cause.KEY, what), facts)
+    for kind in found.kinds:
+        register.note_schema_change(kind, "followed")
+    register.follow(state, found.schema, lsn=position_lsn)
+    register.history.forget(relation.oid)
+    register.history.began(found.schema, position_lsn)
+    return found.schema

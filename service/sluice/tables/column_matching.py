@@ -38,6 +38,8 @@ class _Life(Enum):
     PASSING = auto()
 
 
+_CERTAIN = (_Life.KEPT, _Life.BORN)
+"""There when the rows came."""
 _NEW = (_Life.OWN, _Life.FRESH)
 _UNPROVEN = (_Life.OWN, _Life.FRESH, _Life.PASSING)
 _RETYPED = (_Life.GONE, _Life.HIDDEN, _Life.OWN, _Life.FRESH)
@@ -46,7 +48,6 @@ _SAME_BYTES = ({25, 142, 1043}, {1009, 1015}, {20, 23, 24, 26, 2202, 2204, 2205,
 """Types that the server changes into one another without writing the table anew."""
 _FIRST_OF_USERS = 16384
 """Types with this number or a later one may be domains over any other."""
-_ALWAYS = (_Life.KEPT, _Life.BORN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def match_again(
     count, found = _assignments(candidates, relation.columns, _Candidate.is_called)
     if count == 0 or (count == 1 and found == tuple(column.attnum for column in previous.sent)):
         return None
-    if count == 1 and all(candidates[attnum].life in (_Life.KEPT, _Life.BORN) for attnum in found):
+    if count == 1 and all(candidates[attnum].life in _CERTAIN for attnum in found):
         return Matched(found)
     raise _doubt(relation, "in several ways")
 
@@ -186,7 +187,7 @@ class _State:
 
     def next(self, candidate: _Candidate, columns: Sequence[RelationColumn], fits: "_Fits") -> "Iterator[_State]":
         life = candidate.life
-        if life not in (_Life.KEPT, _Life.BORN):
+        if life not in _CERTAIN:
             yield _State(
                 self.taken,
                 self.passed_new or life in _NEW,

@@ -10,9 +10,9 @@ from sluice.contract import column_rules
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
 from sluice.manifest.values import TableState
+from sluice.protocol.messages import RelationVersion
 from sluice.tables.catalog_diff import leaves_seen
-from sluice.tables.policies import TablePolicy
-from sluice.tables.register import latest_schema
+from sluice.tables.policies import Policies, TablePolicy
 
 
 def under_policy(schema: TableSchema, latest: TableSchema | None, policy: TablePolicy) -> TableSchema:
@@ -41,15 +41,30 @@ def other_rules(before: TableSchema, after: TableSchema) -> str:
     return why if said else ""
 
 
-def rules_differ(latest: TableSchema, policy: TablePolicy, *, name: str) -> str:
-    """Why no more rows may be written in the version `latest`: the rules are other ones by now, or the table has
-    another `name` (schema.table), which has none. Empty when neither is so.
+def rules_differ(state: TableState, policy: TablePolicy) -> str:
+    """Why no more rows may be written in the newest version of the table: the rules are other ones by now, or the table
+    has another name, which has none. Empty when neither is so.
     """
-    if not policy.rules and latest.rules_of not in ("", name):
-        return f"it was {latest.rules_of}, which has column rules, and none are configured for {name}"
+    latest = state.latest
+    if latest is None:
+        return ""
+    if not policy.rules and latest.rules_of not in ("", state.source_name):
+        return f"it was {latest.rules_of}, which has column rules, and none are configured for {state.source_name}"
     if not policy.rules and all(column.rule is None for column in latest.sent):
         return ""
     return other_rules(latest, under_policy(_without_rules(latest), latest, policy))
+
+
+def may_have_rules(relation: RelationVersion, state: TableState | None, policies: Policies) -> bool:
+    """Whether there are, or were, column rules for the table of `relation`, under any of its names. One that is
+    not known yet may have any name when its transaction has committed, and may be a partition of any table.
+    """
+    if state is None:
+        return any(policy.rules for policy in policies.tables.values())
+    latest = state.latest
+    in_force = latest is not None and (latest.rules_of or any(column.rule is not None for column in latest.sent))
+    names = ((relation.schema, relation.name), (state.schema_name, state.table_name))
+    return bool(in_force) or any(policies.of(*name).rules for name in names)
 
 
 def ruled_root(facts: TableFacts, known: Iterable[TableState], ruled: Collection[str]) -> str:
@@ -58,10 +73,9 @@ def ruled_root(facts: TableFacts, known: Iterable[TableState], ruled: Collection
     """
     oids = {facts.oid, *(leaf.oid for leaf in facts.children)}
     for state in known:
-        name, latest = f"{state.schema_name}.{state.table_name}", latest_schema(state)
-        has_rules = name in ruled or (latest is not None and bool(latest.rules_of))
+        has_rules = state.source_name in ruled or (state.latest is not None and bool(state.latest.rules_of))
         if has_rules and int(state.table_id) not in oids and oids & leaves_seen(state.fingerprint):
-            return name
+            return state.source_name
     return ""
 
 

@@ -7,20 +7,20 @@ decision is carried out by whoever asked, in order, or not at all.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.description import Description
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import Reason
-from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.manifest.values import PipelineState, TableState
 from sluice.protocol.messages import RelationVersion
 from sluice.tables.catalog_diff import Unseen
 from sluice.tables.policies import Policies
+from sluice.tables.selection import matches, selects
 
-Answer = TypeVar("Answer")
+Answer = TypeVar("Answer", covariant=True)
 
 
 class Event(Generic[Answer]):
@@ -29,16 +29,59 @@ class Event(Generic[Answer]):
     __slots__ = ()
 
 
+class AboutTable(Event[Answer]):
+    """It is decided behind what rows said of the table `oid`, which is stored with these rows. That may take until the
+    rest of a large transaction has come. An event that does not wait for it is left meanwhile, without an answer:
+    whoever brought it brings it again.
+    """
+
+    __slots__ = ()
+    oid: int
+    waits: ClassVar[bool] = False
+
+
+class RowsSaid(Event[Answer]):
+    """Said by rows of the transaction that committed at `position_lsn` (None: it is not known whether, and where, it
+    commits): what is decided is stored with them.
+    """
+
+    __slots__ = ()
+    position_lsn: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogShows(AboutTable[Answer]):
+    """The catalog has a table as `facts` say. It waits for the table, too, that leaves it its name, or the lake path of
+    that name.
+    """
+
+    facts: TableFacts
+
+    @property
+    def oid(self) -> int:  # type: ignore[override] # which nobody writes
+        return self.facts.oid
+
+
 @dataclass(frozen=True, slots=True)
 class Configured(Event[None]):
-    """Other settings hold. Tables join and leave with the next look at the catalog."""
+    """Other settings hold. Tables join and leave with the next look at the catalog. `patterns` are those of
+    `source.tables`.
+    """
 
     patterns: tuple[str, ...]
     policies: Policies
 
+    def selected(self, schema_name: str, table_name: str) -> bool:
+        """Whether a table of this name is asked for; no patterns mean every one."""
+        return matches(self.patterns, schema_name, table_name)
+
+    def selects(self, facts: TableFacts, known: TableState | None) -> bool:
+        """Likewise for a table that may be carried already, under another name: see `selection.selects`."""
+        return selects(self.patterns, facts, known)
+
 
 @dataclass(frozen=True, slots=True)
-class RowsCame(Event[TableSchema | None]):
+class RowsCame(RowsSaid[TableSchema | None]):
     """Committed rows of `relation`. The answer is their schema version, None when the table is not carried.
 
     `position_lsn` is where the first commit record of these rows begins, `xid` the transaction of the first of them,
@@ -54,7 +97,7 @@ class RowsCame(Event[TableSchema | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRowsCommitted(Event[bool]):
+class OpenRowsCommitted(RowsSaid[bool]):
     """Rows were written in `schema` while their transaction was open, and it has committed now. The answer is whether
     they may be published so.
     """
@@ -66,18 +109,16 @@ class OpenRowsCommitted(Event[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class ValueLost(Event[None]):
-    """A change that committed at `lsn` cannot be written. One from before the table's snapshot is in that. None: it is
-    not known whether, and where, its transaction commits.
-    """
+class ValueLost(RowsSaid[None]):
+    """A change cannot be written. One from before the table's snapshot is in that."""
 
     oid: int
     reason: str
-    lsn: int | None
+    position_lsn: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class EqualityLost(Event[None]):
+class EqualityLost(AboutTable[None]):
     """The lake table no longer equals the source: nothing more is spooled for it until it is read again, by itself
     where the policy says so.
 
@@ -86,10 +127,10 @@ class EqualityLost(Event[None]):
     """
 
     oid: int
-    reason: str
+    unseen: Unseen
     lsn: int
-    cause: Cause
     generation: int | None = None
+    waits = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +139,12 @@ class ConnectionEnded(Event[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogSeen(Event[bool]):
+class CatalogSeen(CatalogShows[bool]):
     """One look's facts of a published table; what was committed when they were read ended at or before `wal_end`.
     `before` are the states of all tables from before the look. A table that has changed since is left for the next
     look: the facts may be older than its state. The answer is whether the manifest has all that they say.
     """
 
-    facts: TableFacts
     before: Mapping[str, TableState]
     wal_end: int
 
@@ -120,7 +160,7 @@ class LookEnded(Event[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class TableGone(Event[None]):
+class TableGone(AboutTable[None]):
     """The source no longer publishes the table, or nobody asks for it. No reason: it is forgotten."""
 
     oid: int
@@ -128,46 +168,48 @@ class TableGone(Event[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotAsked(Event[bool]):
+class SnapshotAsked(CatalogShows[bool]):
     """An operator asks for the table's next generation. The answer is False when its snapshot is under way already, or
     when it cannot be carried.
     """
 
-    facts: TableFacts
+    waits = True
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotDue(Event[TableSchema | None]):
+class SnapshotDue(CatalogShows[TableSchema | None]):
     """A table that waits for its rows is about to be read under `facts`. The answer is the shape in which it can be,
     None when it is not to be read (any more). A table that changed since it joined begins another generation.
     """
 
-    facts: TableFacts
-
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRead(Event[bool]):
+class SnapshotRead(AboutTable[bool]):
     """Rows of a snapshot are to be published; the final entry makes its table live. The answer is False when the table
     has moved on meanwhile, even before the rows were read, a look has examined what they lack, or other column rules
     hold by now: then nothing is published.
     """
 
     entry: Snapshot
+    waits = True
+
+    @property
+    def oid(self) -> int:  # type: ignore[override] # which nobody writes
+        return int(self.entry.table_id)
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotSpoiled(Event[None]):
+class SnapshotSpoiled(CatalogShows[None]):
     """The rows of a snapshot that is under way in `generation` are of no use: the next one begins under today's facts,
     later if that happens again and again.
     """
 
-    facts: TableFacts
     unseen: Unseen
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotDelayed(Event[None]):
+class SnapshotDelayed(AboutTable[None]):
     """The snapshot of a table cannot be taken because of `what`, and is tried again. Stored, so that whoever looks
     from outside sees it.
     """
@@ -177,28 +219,27 @@ class SnapshotDelayed(Event[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRefused(Event[None]):
+class SnapshotRefused(CatalogShows[None]):
     """The server refused to let the table be read, as `what` says, in `generation`. It is tried again after a pause,
     or when its facts are other ones.
     """
 
-    facts: TableFacts
     what: str
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
-class PauseAsked(Event[bool]):
+class PauseAsked(AboutTable[bool]):
     """An operator begins or ends a pause: what is spooled of the table is not applied while it lasts, and everything
-    else goes on. The answer is False for a table that is not known.
+    else goes on. The answer is False for a table that is not known: rows may have been the only word of it.
     """
 
-    table_id: str
+    oid: int
     paused: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Described(Event[bool]):
+class Described(AboutTable[bool]):
     """The catalog says `description` of the table for people. The answer is False for a table that is not known."""
 
     oid: int

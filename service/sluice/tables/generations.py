@@ -11,103 +11,33 @@ from dataclasses import replace
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.conditions import refusal_of
 from sluice.contract.entries import Table
-from sluice.contract.reasons import DROPPED, Reason, ReasonCode, sentence, unpublished
+from sluice.contract.reasons import DROPPED, Reason, ReasonCode, sentence
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
-from sluice.tables.catalog_diff import Unseen, fingerprint
-from sluice.tables.column_changes import CannotFollow, step
-from sluice.tables.column_policy import ruled_root, rules_differ, under_policy
-from sluice.tables.lake_paths import LakePaths
-from sluice.tables.policies import Policies, TablePolicy
-from sluice.tables.register import TableRegister, latest_schema
+from sluice.tables import messages as messagetable
+from sluice.tables.catalog_diff import Unseen
+from sluice.tables.column_changes import CannotFollow, unhealed
+from sluice.tables.column_policy import ruled_root, under_policy
+from sluice.tables.lake_paths import next_path
+from sluice.tables.policies import TablePolicy
+from sluice.tables.register import TableRegister, as_it_is, as_seen
 from sluice.tables.schemas import build_schema, relation_of
 from sluice.tables.stale import StaleTables
 
 
-def first_entry(
-    relation: RelationVersion, facts: TableFacts | None, policy: TablePolicy, *, lsn: int, path: str, root: str = ""
-) -> Table:
-    """How a table joins: to be read, or with the reason why it cannot be. `root` has column rules, and the table was
-    a partition of it.
-    """
-    schema = under_policy(build_schema(relation, facts, None, 1), None, policy)
-    entry = Table(
-        str(relation.oid),
-        relation.schema,
-        relation.name,
-        state=State.SNAPSHOT,
-        generation=1,
-        lsn=lsn,
-        schema=schema,
-        path=path,
-    )
-    if facts is None:
-        return replace(entry, state=State.DETACHED, why=DROPPED)
-    if not policy.rules:
-        # What its rows had to be kept from outlasts that it is a partition.
-        entry = replace(entry, schema=replace(schema, rules_of=policy.rules_of(facts, None).of_root or root))
-    refused = refusal_of(schema) or policy.refusal(facts, None, root=root)
-    return replace(
-        entry,
-        state=State.QUARANTINED if refused else State.SNAPSHOT,
-        why=refused,
-        relfilenode=facts.relfilenode,
-        fingerprint=fingerprint(facts),
-    )
-
-
 class Generations:
-    """`on_end` is called with the oid of each table
-    whose generation ends or begins: what was found out about its rows no longer holds.
-    """
-
-    def __init__(
-        self,
-        register: TableRegister,
-        policies: Policies,
-        patterns: tuple[str, ...],
-        *,
-        on_end: Callable[[int], None],
-    ) -> None:
+    def __init__(self, register: TableRegister) -> None:
         self._register = register
-        self.stale = StaleTables(register, policies)
-        self.paths = LakePaths(register, policies, patterns)
-        self._on_end = on_end
-
-    def configure(self, patterns: tuple[str, ...], policies: Policies) -> None:
-        """From now on these hold."""
-        self.stale.policies = self.paths.policies = policies
-        self.paths.patterns = patterns
-
-    def policy(self, state: TableState) -> TablePolicy:
-        return self.stale.policies.of(state.schema_name, state.table_name)
+        self.stale = StaleTables(register)
 
     def _policy_of(self, facts: TableFacts) -> TablePolicy:
         """Under the name that the catalog has for the table now. Its state may have an older one, whose rules the
         table was renamed away from.
         """
-        return self.stale.policies.of(facts.schema, facts.name)
-
-    def outdated(self, state: TableState) -> str:
-        """Why no more rows may be written in the newest version of the table: see `rules_differ`."""
-        latest = latest_schema(state)
-        name = f"{state.schema_name}.{state.table_name}"
-        return rules_differ(latest, self.policy(state), name=name) if latest is not None else ""
-
-    def may_have_rules(self, relation: RelationVersion) -> bool:
-        """Whether there are, or were, column rules for the table of `relation`, under any of its names. One that is
-        not known yet may have any name when its transaction has committed, and may be a partition of any table.
-        """
-        state, policies = self._register.state(relation.oid), self.stale.policies
-        if state is None:
-            return any(policy.rules for policy in policies.tables.values())
-        latest = latest_schema(state)
-        in_force = latest is not None and (latest.rules_of or any(column.rule is not None for column in latest.sent))
-        configured = (policies.of(relation.schema, relation.name), self.policy(state))
-        return bool(in_force) or any(policy.rules for policy in configured)
+        return self._register.configured.policies.of(facts.schema, facts.name)
 
     def join(
         self, relation: RelationVersion, facts: TableFacts | None, before: Iterable[TableState] = ()
@@ -118,134 +48,108 @@ class Generations:
         if facts is not None:
             relation = replace(relation, schema=facts.schema, name=facts.name)
             self._clear_name(facts)
-        path = self.paths.path(relation.oid, relation.schema, relation.name, None)
-        policy = self.stale.policies.of(relation.schema, relation.name)
-        known = (*before, *self._register.states().values())
-        root = ruled_root(facts, known, policy.ruled) if facts is not None else ""
-        entry = first_entry(relation, facts, policy, lsn=self._register.wal_end(), path=path, root=root)
-        self._register.join(entry)
-        name = f"{relation.schema}.{relation.name}"
-        if entry.state == State.SNAPSHOT:
-            self._register.say("info", "table joined", table=name, path=path)
-        else:
-            self._register.say("error", "table cannot be carried", table=name, reason=entry.reason)
-        return entry.schema if entry.state == State.SNAPSHOT else None
+        states, policies = self._register.states(), self._register.configured.policies
+        name = (relation.schema, relation.name)
+        policy, path = policies.of(*name), next_path(relation.oid, name, None, states, policies)
+        schema = under_policy(build_schema(relation, facts, None, 1), None, policy)
+        why: Reason | None = DROPPED
+        state = State.DETACHED
+        if facts is not None:
+            root = ruled_root(facts, (*before, *states.values()), policy.ruled)
+            if not policy.rules:
+                # What its rows had to be kept from outlasts that it is a partition.
+                schema = replace(schema, rules_of=policy.rules_of(facts, None).of_root or root)
+            why = refusal_of(schema) or policy.refusal(facts, None, root=root)
+            state = State.QUARANTINED if why else State.SNAPSHOT
+        lsn = self._register.wal_end()
+        entry = Table(str(relation.oid), *name, state, generation=1, why=why, lsn=lsn, schema=schema, path=path)
+        self._register.append(as_seen(entry, facts) if facts is not None else entry)
+        if state == State.SNAPSHOT:
+            self._register.say("info", "table joined", table=schema.qualified_name, path=path)
+            return schema
+        self._register.say("error", "table cannot be carried", table=schema.qualified_name, reason=entry.reason)
+        return None
 
     def begin(self, facts: TableFacts, state: TableState, why: Unseen | None) -> TableSchema | None:
-        """The next generation, to be read because of `why`. None, and quarantined, when the table
-        cannot be carried.
+        """The next generation, to be read because of `why`; without it the generation before was not read either, and
+        this one does not count. None, and quarantined, when the table cannot be carried.
         """
         if self.refuses(facts, state):
             return None
-        latest = latest_schema(state)
-        schema = build_schema(relation_of(facts), facts, latest, state.next_version, begins=True)
-        schema = under_policy(schema, latest, self._policy_of(facts))
-        if latest is not None and replace(schema, version=latest.version) == latest:
-            schema = latest
-        self._on_end(facts.oid)
-        self._register.begin(
-            facts,
-            schema,
-            generation=state.generation + 1,
+        schema = self.shape(facts, state)
+        self._register.history.forget(facts.oid)
+        name, policies = (facts.schema, facts.name), self._register.configured.policies
+        entry = Table(
+            state.table_id,
+            *name,
+            State.SNAPSHOT,
+            state.generation + 1,
+            why=Reason.of(why.cause, why.reason) if why else None,
             lsn=self._register.wal_end(),
-            path=self.paths.path(facts.oid, facts.schema, facts.name, state),
-            cause=why.cause if why else None,
-            what=why.reason if why else "",
+            schema=None if schema == state.latest else schema,
+            cause=why.cause if why else "",
+            path=next_path(facts.oid, name, state, self._register.states(), policies),
         )
+        self._register.append(as_seen(entry, facts))
         return schema
 
-    def request(self, facts: TableFacts) -> bool:
-        """See SnapshotAsked."""
-        state = self._register.state(facts.oid)
-        if state is None:
-            return self.join(relation_of(facts), facts) is not None
-        asked = Unseen(Cause.REQUEST, "an operator asked for it")
-        return state.state != State.SNAPSHOT and self.begin(facts, state, asked) is not None
-
-    def prepare(self, facts: TableFacts) -> TableSchema | None:
-        """See SnapshotDue."""
-        state = self.named(facts)
-        if state is None or state.state != State.SNAPSHOT:
-            return None
-        if not facts.published:
-            self.detach(facts.oid, unpublished(facts.publication))
-            return None
-        latest = latest_schema(state)
-        if self.refuses(facts, state):
-            return None
-        if latest is not None:
-            now = build_schema(relation_of(facts), facts, latest, latest.version, begins=True)
-            if under_policy(now, latest, self.policy(state)) == latest:
-                return latest
-        return self.begin(facts, state, None)
-
-    def begin_again(self, facts: TableFacts, unseen: Unseen, *, generation: int) -> None:
-        """See SnapshotSpoiled."""
-        state = self._register.state(facts.oid)
-        if state is None or (state.state, state.generation) != (State.SNAPSHOT, generation):
-            return
-        lost = step(state, relation_of(facts), facts, self.policy(state)).lost
-        if lost is not None and not lost.cause.heals:
-            unseen = lost
-        waits = unseen.cause != Cause.INTERRUPTED and self.stale.must_wait(state, unseen.cause)
-        if not unseen.cause.heals or waits:
-            self.mark_stale(facts.oid, unseen.reason, lsn=self._register.through_lsn, cause=unseen.cause)
-        elif self.begin(facts, state, unseen) is not None:
-            self._register.say("warning", "the snapshot begins again", table=facts.qualified_name, reason=unseen.reason)
+    def shape(self, facts: TableFacts, state: TableState) -> TableSchema:
+        """That of a generation which begins now: the newest one, if nothing has changed."""
+        latest = state.latest
+        schema = build_schema(relation_of(facts), facts, latest, state.next_version, begins=True)
+        schema = under_policy(schema, latest, self._policy_of(facts))
+        return latest if latest is not None and replace(schema, version=latest.version) == latest else schema
 
     def heal(self, facts: TableFacts) -> None:
         """Begins the next generation of a stale table, when it is time."""
         state = self._register.state(facts.oid)
         if state is None or state.state != State.STALE or not self.stale.is_due(state):
             return
-        lost = step(state, relation_of(facts), facts, self.policy(state)).lost
-        if lost is not None and not lost.cause.heals:
-            self.stale.lose(state, lost.reason, cause=lost.cause, lsn=state.lsn)
+        if (lost := unhealed(state, facts, self._register.policy(state))) is not None:
+            self.stale.lose(state, lost, lsn=state.lsn)
         else:
-            self.begin(facts, state, self.stale.why(state))
+            self.begin(facts, state, Unseen(Cause(state.cause), state.why.what if state.why else ""))
 
-    def lose(self, facts: TableFacts | None, unseen: Unseen, *, lsn: int, oid: int = 0) -> None:
-        """The table is stale, or read again at once."""
-        self.mark_stale(facts.oid if facts else oid, unseen.reason, lsn=lsn, cause=unseen.cause)
+    def lose(self, oid: int, unseen: Unseen, facts: TableFacts | None, *, lsn: int) -> None:
+        """The table is stale, or read again at once under `facts`, if the catalog has it still."""
+        self.mark_stale(oid, unseen, lsn=lsn)
         if facts is not None and facts.published:
             self.heal(facts)
 
     def follow(
-        self, oid: int, state: TableState, position_lsn: int, find: Callable[[], TableSchema | None]
+        self, state: TableState, position_lsn: int, find: Callable[[], TableSchema | None]
     ) -> TableSchema | None:
         """The schema version that `find` finds for rows from `position_lsn` on. Without one that can be followed the
         table is lost.
         """
         try:
-            schema = find()
+            return find()
         except CannotFollow as reason:
             self._register.note_schema_change("other", "stale")
-            self.lose(reason.facts, reason.unseen, lsn=position_lsn, oid=oid)
+            self.lose(int(state.table_id), reason.unseen, reason.facts, lsn=position_lsn)
             return None
-        if schema is not None and schema.version > state.schema_version:
-            self._on_end(oid)
-        return schema
 
-    def mark_stale(self, oid: int, reason: str, *, lsn: int, cause: Cause, generation: int | None = None) -> None:
+    def mark_stale(self, oid: int, unseen: Unseen, *, lsn: int, generation: int | None = None) -> None:
         """See EqualityLost."""
         state = self._register.state(oid)
         if state is not None and state.state.is_followed and generation in (None, state.generation):
-            self.stale.lose(state, reason, cause=cause, lsn=lsn)
-            self._on_end(oid)
+            self.stale.lose(state, unseen, lsn=lsn)
+            self._register.history.forget(oid)
 
     def refuses(self, facts: TableFacts, state: TableState) -> bool:
         """Whether the table cannot be carried under `facts`: it is quarantined then."""
-        why = self._policy_of(facts).refusal(facts, latest_schema(state))
+        why = self._policy_of(facts).refusal(facts, state.latest)
         if why is not None:
             self.quarantine(facts, state, why)
         return why is not None
 
     def quarantine(self, facts: TableFacts, state: TableState, why: Reason) -> None:
         """The table cannot be carried."""
-        self._on_end(facts.oid)
+        self._register.history.forget(facts.oid)
         if (state.state, state.why) != (State.QUARANTINED, why):
             self._register.say("error", "table cannot be carried", table=facts.qualified_name, reason=why.what)
-        self._register.become(state, State.QUARANTINED, why, lsn=self._register.through_lsn, facts=facts)
+        entry = replace(as_it_is(state), state=State.QUARANTINED, why=why, lsn=self._register.through_lsn)
+        self._register.append(as_seen(entry, facts))
 
     def detach(self, oid: int, why: Reason | None) -> None:
         """See TableGone."""
@@ -257,24 +161,28 @@ class Generations:
             if state.why != why and not (state.is_forgotten or (why is not None and is_gone)):
                 self._register.become(state, State.DETACHED, why)
         else:
-            name = f"{state.schema_name}.{state.table_name}"
-            self._register.say("warning", "table detached", table=name, reason=sentence(why, State.DETACHED, name))
+            said = sentence(why, State.DETACHED, state.source_name)
+            self._register.say("warning", "table detached", table=state.source_name, reason=said)
             self._register.become(state, State.DETACHED, why, lsn=self._register.through_lsn)
-            self._on_end(oid)
+            self._register.history.forget(oid)
 
     def named(self, facts: TableFacts) -> TableState | None:
         """The state of a table, under the name that the catalog has for it now. Whoever had that name
         before is gone or has another one, too.
         """
-        state, name = self._register.state(facts.oid), (facts.schema, facts.name)
-        if state is not None and (state.schema_name, state.table_name) != name:
-            self._register.rename(state, *name)
+        state, name = self._register.state(facts.oid), facts.qualified_name
+        if state is not None and (state.schema_name, state.table_name) != (facts.schema, facts.name):
+            self._register.say("info", "table renamed", table=state.source_name, name=name, path=state.path)
+            self._register.append(replace(as_it_is(state), schema_name=facts.schema, table_name=facts.name))
             self._clear_name(facts)
         return self._register.state(facts.oid)
 
     def _clear_name(self, facts: TableFacts) -> None:
-        for other in self.paths.namesakes(facts.oid, facts.schema, facts.name):
+        for other in tuple(self._register.states().values()):
             oid = int(other.table_id)
+            has_name = (other.schema_name, other.table_name) == (facts.schema, facts.name)
+            if not has_name or other.state == State.DETACHED or oid in (facts.oid, int(messagetable.TABLE_ID)):
+                continue
             found = self._register.facts(oid)
             if found is None:
                 self.detach(oid, DROPPED)

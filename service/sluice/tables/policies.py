@@ -1,18 +1,19 @@
 """What is configured for a table that changes, by its name."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sluice.contract import column_rules
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.column_rules import ColumnRules, RulesInForce, for_table
 from sluice.contract.column_values import HashKeys
-from sluice.contract.conditions import refusal
+from sluice.contract.conditions import conditions, refused
 from sluice.contract.lake_names import LakeNames
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.reasons import Reason
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
+from sluice.findings import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,14 @@ class TablePolicy:
         """The column rules of a table as the catalog has it; `latest` is its newest version."""
         return for_table(self.rules, facts, latest, self.ruled)
 
-    def refusal(self, facts: TableFacts, latest: TableSchema | None, *, root: str = "") -> Reason | None:
-        """Why the table cannot be carried; None when it can. One that is new was a partition of `root`."""
+    def conditions(self, facts: TableFacts, latest: TableSchema | None, *, root: str = "") -> Iterator[Finding]:
+        """What keeps the table from being carried. One that is new was a partition of `root`."""
         rules = column_rules.after_root(self.rules_of(facts, latest), root)
-        return refusal(facts, accept_missing=self.accept_missing, rules=rules, binary=self.binary)
+        return conditions(facts, accept_missing=self.accept_missing, rules=rules, binary=self.binary)
+
+    def refusal(self, facts: TableFacts, latest: TableSchema | None, *, root: str = "") -> Reason | None:
+        """Why the table cannot be carried; None when it can."""
+        return refused(self.conditions(facts, latest, root=root))
 
 
 @dataclass(frozen=True, slots=True)

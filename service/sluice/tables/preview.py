@@ -1,28 +1,29 @@
 """What the present difference between a table of the catalog and the manifest would do to its lake
 table. Pure.
 
-Invariant: the same rules decide here and where ingest acts; nothing is recorded, and nobody is asked.
+Invariant: what decides where ingest acts decides here, on a copy of the manifest's state of which nothing is kept.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.evolution import keys_of
-from sluice.contract.lake_names import split
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
-from sluice.manifest.values import TableState
-from sluice.tables.column_changes import step, unseen_of
-from sluice.tables.column_policy import ruled_root
-from sluice.tables.policies import TablePolicy
-from sluice.tables.register import latest_schema
-from sluice.tables.schemas import relation_of
+from sluice.manifest.state import decided
+from sluice.manifest.values import PipelineState, TableState
+from sluice.tables import events
+from sluice.tables.events import Configured, Event, Moment, NeedFacts
+from sluice.tables.life import TableLives
 
 Effect = Literal["nothing", "followed", "snapshot", "stop"]
 _ASKED = "; `sluice resync` would then read it again"
+_RESTED = datetime(9999, 1, 1, tzinfo=UTC)
+"""By then every table may be read again that may be without anybody asking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,66 +38,80 @@ class Preview:
 
 
 def preview_of(
-    state: TableState | None,
-    facts: TableFacts | None,
-    policy: TablePolicy,
-    *,
-    selected: bool,
-    known: Collection[TableState] = (),
+    oid: int, published: Mapping[int, TableFacts], manifest: PipelineState, configured: Configured
 ) -> Preview:
-    """`facts` is None for a table that the publication does not carry. `known` are the states of all tables."""
-    carried = facts is not None and selected
-    if state is None or state.state == State.DETACHED:
-        if facts is None or not selected:
-            return Preview("nothing")
-        root = ruled_root(facts, known, policy.ruled) if state is None else ""
-        refused = policy.refusal(facts, latest_schema(state) if state is not None else None, root=root)
-        return Preview("stop", refused.what) if refused is not None else Preview("snapshot", "it joins")
-    if facts is None or not carried:
-        why = "the publication no longer carries it" if facts is None else "source.tables no longer selects it"
-        return Preview("stop", f"{why}: its lake table stays as it is")
-    if (refused := policy.refusal(facts, latest_schema(state))) is not None:
-        return Preview("stop", refused.what)
-    if not state.state.is_followed:
-        return _behind(state)
-    return _changed(state, facts, policy, [one.fingerprint for one in known])
+    """`published` are the tables that the publication carries, by oid."""
+    before, facts = manifest.tables.get(str(oid)), published.get(oid)
+    is_carried = before is not None and before.state != State.DETACHED
+    if facts is None:
+        return _left("the publication no longer carries it") if is_carried else Preview("nothing")
+    after = _after(facts, published, manifest, configured).tables.get(str(oid))
+    if after is None or after.state == State.DETACHED:
+        return _left("source.tables no longer selects it") if is_carried else Preview("nothing")
+    if after.state == State.QUARANTINED:
+        return Preview("stop", _why(after))
+    if before is None or not is_carried:
+        return Preview("snapshot", "it joins")
+    if before.state.is_followed:
+        return _changed(before, after)
+    if after.state == State.STALE:
+        return Preview("stop", after.reason, after.cause)
+    return Preview("snapshot", before.reason or "it could not be carried before", before.cause)
 
 
-def _behind(state: TableState) -> Preview:
-    """Nothing follows it now."""
-    if state.state == State.QUARANTINED or state.resync_at:
-        return Preview("snapshot", state.reason or "it could not be carried before", state.cause)
-    return Preview("stop", state.reason, state.cause)
+def _left(why: str) -> Preview:
+    return Preview("stop", f"{why}: its lake table stays as it is")
 
 
-def _changed(state: TableState, facts: TableFacts, policy: TablePolicy, others: Collection[str]) -> Preview:
-    found = step(state, relation_of(facts), facts, policy)
-    unseen = unseen_of(state, facts, policy, others=others) if state.state != State.SNAPSHOT else None
-    lost = found.lost if found.lost is not None and not found.lost.cause.heals else unseen or found.lost
-    if lost is not None:
-        if lost.cause.heals and policy.on_change == "resync":
-            return Preview("snapshot", lost.reason, lost.cause)
-        return Preview("stop", lost.reason + _ASKED, lost.cause)
-    said = []
-    renamed = ""
-    if (state.schema_name, state.table_name) != (facts.schema, facts.name):
-        renamed = f"renamed from {state.schema_name}.{state.table_name}; "
-        said.append(f"{renamed}its lake table stays at {state.path}")
-    # Not only a rename moves it: the policy or the template of paths may be new.
-    own = policy.names.place_of_its_own(facts.oid, facts.schema, facts.name)
-    places = {split(place)[0] for place in (policy.names.place(facts.schema, facts.name), own)}
-    if policy.on_rename == "move" and state.path not in places:
-        return Preview("snapshot", f"{renamed}its lake table moves from {state.path}", Cause.RENAME)
-    if found.kinds:
-        said.append(_shape(state, facts, found.schema))
+def _after(
+    facts: TableFacts, published: Mapping[int, TableFacts], manifest: PipelineState, configured: Configured
+) -> PipelineState:
+    """The state in which the manifest will be when the stream has come to where the catalog is now."""
+    lives, at, state = TableLives(configured.patterns, configured.policies), manifest.through_lsn, manifest
+    answers = events.Answers(at)
+
+    def give(event: Event[object]) -> None:
+        nonlocal state
+        while isinstance(found := lives.decide(event, Moment(state, at, _RESTED, 0.0, answers)), NeedFacts):
+            assert found.oid is not None
+            answers.facts[found.oid] = published.get(found.oid)
+        for decision in found.decisions:
+            if isinstance(decision, events.TableChange):
+                state = decided(state, decision.entry, written_at=_RESTED.isoformat())
+
+    for _ in range(2):  # the first look finds another shape, and the second one that the stream has passed it
+        give(events.CatalogSeen(facts, state.tables, at))
+    before = manifest.tables.get(str(facts.oid))
+    if before is not None and before.state == State.SNAPSHOT:
+        give(events.SnapshotDue(facts))
+    return state
+
+
+def _changed(before: TableState, after: TableState) -> Preview:
+    """What becomes of a table that is followed."""
+    if after.state == State.STALE:
+        return Preview("stop", _why(after) + _ASKED, after.cause)
+    has_name = (before.schema_name, before.table_name) == (after.schema_name, after.table_name)
+    renamed = "" if has_name else f"renamed from {before.source_name}; "
+    if after.generation > before.generation and after.why is not None:
+        return Preview("snapshot", (renamed if after.cause == Cause.RENAME else "") + _why(after), after.cause)
+    said = [f"{renamed}its lake table stays at {after.path}"] if renamed else []
+    if before.latest is not None and after.latest is not None and after.schema_version > before.schema_version:
+        said.append(_shape(before.latest, after.latest))
+    if after.generation > before.generation:
+        return Preview("snapshot", "; ".join(said))
     return Preview("followed", "; ".join(said)) if said else Preview("nothing")
 
 
-def _shape(state: TableState, facts: TableFacts, now: TableSchema) -> str:
-    known = state.schemas[state.schema_version].sent
-    types = {column.attnum: column.type_name for column in facts.sent_columns}
-    before = {column.attnum: column.name for column in known}
-    after = {column.attnum: column.name for column in facts.sent_columns}
+def _why(state: TableState) -> str:
+    return state.why.what if state.why is not None else ""
+
+
+def _shape(latest: TableSchema, now: TableSchema) -> str:
+    """What the newest shape has of columns that the one before has not."""
+    types = {column.attnum: column.type_name for column in now.sent}
+    before = {column.attnum: column.name for column in latest.sent}
+    after = {column.attnum: column.name for column in now.sent}
     left_out = {column.attnum for column in now.left_out}
     changes = [
         f"column {name} added" + (" and left out" if attnum in left_out else "")
@@ -111,10 +126,10 @@ def _shape(state: TableState, facts: TableFacts, now: TableSchema) -> str:
     ]
     changes += [
         f"column {after[column.attnum]} changed from {column.type_name} to {types[column.attnum]}"
-        for column in known
+        for column in latest.sent
         if types.get(column.attnum, column.type_name) != column.type_name
     ]
-    if keys_of(state.schemas[state.schema_version]) != keys_of(now):
+    if keys_of(latest) != keys_of(now):
         names = ", ".join(column.name for column in now.key_columns)
         changes.append(f"rows identified by {names or 'all of their values'} from then on, without a new snapshot")
     return ", ".join(changes) or "its columns or identity changed"

@@ -7,13 +7,11 @@ one that lacks an answer of the catalog leaves nothing behind.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.description import Description
 from sluice.contract.entries import Snapshot, Table
-from sluice.contract.reasons import Reason, ReasonCode
+from sluice.contract.reasons import Reason
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
@@ -21,7 +19,9 @@ from sluice.lsn import show
 from sluice.manifest.state import decided
 from sluice.manifest.values import PipelineState, TableState
 from sluice.tables.catalog_diff import fingerprint
-from sluice.tables.events import Counted, Decision, Moment, Said, TableChange
+from sluice.tables.events import Configured, Counted, Decision, Moment, Said, TableChange
+from sluice.tables.policies import TablePolicy
+from sluice.tables.shape_history import ShapeHistory
 
 
 class Unanswered(Exception):
@@ -33,45 +33,44 @@ class Unanswered(Exception):
 
 
 class TableRegister:
-    """Inside `at`, everybody who decides has the same moment."""
+    """Inside `at`, everybody who decides has the same `moment`. `configured` is what holds now, and `history` has what
+    was found out about rows since the connection began.
+    """
 
-    def __init__(self) -> None:
-        self._moment: Moment
+    def __init__(self, configured: Configured) -> None:
+        self.configured = configured
+        self.history = ShapeHistory()
+        self.moment: Moment
         self._state: PipelineState
         self._decisions: list[Decision] = []
 
     @contextmanager
     def at(self, moment: Moment) -> Iterator[list[Decision]]:
         """The block decides at `moment`; the list has what it decides, in order."""
-        self._moment, self._state = moment, moment.state
+        self.moment, self._state = moment, moment.state
         self._decisions = []
         yield self._decisions
 
     @property
     def through_lsn(self) -> int:
         """The position through which the manifest is complete."""
-        return self._moment.through_lsn
-
-    @property
-    def now(self) -> datetime:
-        return self._moment.now
-
-    @property
-    def seconds(self) -> float:
-        """Of a monotonic clock."""
-        return self._moment.seconds
+        return self.moment.through_lsn
 
     def facts(self, oid: int) -> TableFacts | None:
         """What the catalog says of a table today; None when it is gone. Raises Unanswered."""
-        if oid not in self._moment.answers.facts:
+        if oid not in self.moment.answers.facts:
             raise Unanswered(oid)
-        return self._moment.answers.facts[oid]
+        return self.moment.answers.facts[oid]
 
     def wal_end(self) -> int:
         """A snapshot that is begun now will have whatever committed before it. Raises Unanswered."""
-        if self._moment.answers.wal_end is None:
+        if self.moment.answers.wal_end is None:
             raise Unanswered(None)
-        return self._moment.answers.wal_end
+        return self.moment.answers.wal_end
+
+    def policy(self, state: TableState) -> TablePolicy:
+        """What is configured for the table under the name by which the state knows it."""
+        return self.configured.policies.of(state.schema_name, state.table_name)
 
     def states(self) -> dict[str, TableState]:
         """By table id, with all that is decided; a value that does not change."""
@@ -84,42 +83,6 @@ class TableRegister:
         """A line of the log."""
         self._decisions.append(Said(level, event, fields))
 
-    def join(self, entry: Table) -> None:
-        """The first entry of a table or of a generation."""
-        self._append(entry)
-
-    def begin(
-        self,
-        facts: TableFacts,
-        schema: TableSchema,
-        *,
-        generation: int,
-        lsn: int,
-        path: str,
-        cause: Cause | None = None,
-        what: str = "",
-    ) -> None:
-        """Begins the next generation of a table: its rows are to be read, because of `what`. Without
-        a `cause` the generation before was not read either, and this one does not count.
-        """
-        known = self._state.tables[str(facts.oid)].schemas.get(schema.version)
-        self.join(
-            Table(
-                str(facts.oid),
-                facts.schema,
-                facts.name,
-                state=State.SNAPSHOT,
-                generation=generation,
-                lsn=lsn,
-                schema=None if known == schema else schema,
-                relfilenode=facts.relfilenode,
-                fingerprint=fingerprint(facts),
-                why=Reason.of(cause, what) if cause else None,
-                cause=cause or "",
-                path=path,
-            )
-        )
-
     def become(
         self,
         table: TableState,
@@ -129,88 +92,37 @@ class TableRegister:
         lsn: int | None = None,
         cause: Cause | str = "",
         resync_at: str = "",
-        facts: TableFacts | None = None,
     ) -> None:
         """The table is in `state`, because of `why`, from `lsn` on (None: since it was in the one before)."""
-        self._append(
-            Table(
-                table.table_id,
-                table.schema_name,
-                table.table_name,
-                state=state,
-                generation=table.generation,
-                why=why,
-                lsn=table.lsn if lsn is None else lsn,
-                relfilenode=facts.relfilenode if facts is not None else 0,
-                fingerprint=fingerprint(facts) if facts is not None else "",
-                cause=cause,
-                resync_at=resync_at,
-            )
-        )
+        at = table.lsn if lsn is None else lsn
+        self.append(replace(as_it_is(table), state=state, why=why, lsn=at, cause=cause, resync_at=resync_at))
 
     def follow(self, table: TableState, schema: TableSchema, *, lsn: int) -> None:
         """The table has the shape `schema` from `lsn` on."""
         self.say("info", "schema changed", table=schema.qualified_name, version=schema.version, lsn=show(lsn))
-        latest = latest_schema(table)
-        before = {column.attnum for column in latest.left_out} if latest is not None else set()
+        before = {column.attnum for column in table.latest.left_out} if table.latest is not None else set()
         if added := [column.name for column in schema.left_out if column.attnum not in before]:
             self.say("warning", "columns were added and are left out", table=schema.qualified_name, columns=added)
-        self._append(replace(_as_it_is(table), schema=schema, lsn=lsn))
-
-    def seen(self, table: TableState, facts: TableFacts) -> None:
-        """The catalog has the table as `facts` say, which changes nothing else."""
-        self._append(replace(_as_it_is(table), relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
-
-    def rename(self, table: TableState, schema_name: str, table_name: str) -> None:
-        """The table has another name."""
-        self.say(
-            "info",
-            "table renamed",
-            table=f"{table.schema_name}.{table.table_name}",
-            name=f"{schema_name}.{table_name}",
-            path=table.path,
-        )
-        self._append(replace(_as_it_is(table), schema_name=schema_name, table_name=table_name))
-
-    def pause(self, table: TableState, *, paused: bool) -> None:
-        """Begins or ends a pause."""
-        self._append(replace(_as_it_is(table), paused=paused))
-
-    def describe(self, table: TableState, described: Description) -> None:
-        """The catalog says this of the table for people, which changes no row."""
-        self._append(replace(_as_it_is(table), described=described))
-
-    def await_shape(self, table: TableState, *, lsn: int) -> None:
-        """The catalog shows another shape, which the stream reaches at `lsn`."""
-        name = f"{table.schema_name}.{table.table_name}"
-        self.say("info", "columns changed, and no row has announced it yet", table=name, lsn=show(lsn))
-        self.become(table, State.PENDING, Reason(ReasonCode.SHAPE_AWAITED))
-
-    def publish_snapshot(self, entry: Snapshot, *, first: bool) -> None:
-        """Publishes rows of a snapshot; the final entry makes its table live. The first one says what is
-        read, and under which facts.
-        """
-        if not first:
-            entry = replace(entry, relations=(), fingerprint=entry.fingerprint if entry.final else "")
-        self._append(entry)
+        self.append(replace(as_it_is(table), schema=schema, lsn=lsn))
 
     def note_schema_change(self, kind: str, outcome: str) -> None:
         """Counts a change of shape that was `followed`, or turned its table `stale`."""
         self._decisions.append(Counted(kind, outcome))
 
-    def _append(self, entry: Table | Snapshot) -> None:
-        self._state = decided(self._state, entry, written_at=self.now.isoformat())
+    def append(self, entry: Table | Snapshot) -> None:
+        """The manifest is to say so."""
+        self._state = decided(self._state, entry, written_at=self.moment.now.isoformat())
         self._decisions.append(TableChange(entry))
 
 
-def _as_it_is(table: TableState) -> Table:
-    """In its state, whatever that is."""
+def as_it_is(table: TableState) -> Table:
+    """An entry that leaves the table in its state, whatever that is, for what else it is to say."""
     return Table(table.table_id, table.schema_name, table.table_name, None, table.generation)
 
 
-def latest_schema(state: TableState) -> TableSchema | None:
-    """The newest shape that the manifest has of the table."""
-    return state.schemas[max(state.schemas)] if state.schemas else None
+def as_seen(entry: Table, facts: TableFacts) -> Table:
+    """An entry that says, too, that the catalog has the table as `facts` say."""
+    return replace(entry, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts))
 
 
 def differs(state: TableState, facts: TableFacts) -> bool:

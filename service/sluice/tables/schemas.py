@@ -165,18 +165,18 @@ def same_shape(schema: TableSchema, relation: RelationVersion) -> bool:
     return (ours.replica_identity, ours.columns) == (relation.replica_identity, relation.columns)
 
 
-def same_columns(schema: TableSchema, relation: RelationVersion, facts: TableFacts) -> bool:
-    """Whether `schema` is the shape of the table that `facts` describe, whose relation is `relation`:
-    two columns of one name differ by their attnum.
+def same_columns(schema: TableSchema, facts: TableFacts) -> bool:
+    """Whether `schema` is the shape of the table that `facts` describe: two columns of one name differ by their
+    attnum.
     """
     attnums = [column.attnum for column in facts.sent_columns]
-    return same_shape(schema, relation) and [column.attnum for column in schema.sent] == attnums
+    return same_shape(schema, relation_of(facts)) and [column.attnum for column in schema.sent] == attnums
 
 
 def has_shape(facts: TableFacts, schema: TableSchema) -> bool:
     """Whether rows that are read under `facts` are rows of `schema`. What else the catalog has of the table, such
     as the name of a type or a column that came and went, begins no version, and would make a difference for ever.
     """
-    relation = relation_of(facts)
-    keys = {column.attnum for column in build_schema(relation, facts, schema, schema.version).key_columns}
-    return same_columns(schema, relation, facts) and keys == {column.attnum for column in schema.key_columns}
+    now = build_schema(relation_of(facts), facts, schema, schema.version)
+    keys = {column.attnum for column in now.key_columns}
+    return same_columns(schema, facts) and keys == {column.attnum for column in schema.key_columns}

@@ -3,6 +3,9 @@
 from fnmatch import fnmatchcase
 from glob import escape
 
+from sluice.contract.catalog_facts import TableFacts
+from sluice.manifest.values import TableState
+
 EXCLUDED = "!"
 """How a pattern begins whose tables are left out, whatever the others say."""
 
@@ -18,16 +21,14 @@ def matches(patterns: tuple[str, ...], schema_name: str, table_name: str) -> boo
     )
 
 
-def selects(
-    patterns: tuple[str, ...], schema_name: str, table_name: str, *, first_name: tuple[str, str] | None
-) -> bool:
-    """Likewise for a table that may be carried already, under `first_name` when it was taken in: one
-    that was renamed is still what was asked for, unless its present name is left out.
+def selects(patterns: tuple[str, ...], facts: TableFacts, known: TableState | None) -> bool:
+    """Likewise for a table that may be `known` already: one that was renamed since it was taken in is still what was
+    asked for, unless its present name is left out.
     """
-    if matches(patterns, schema_name, table_name):
+    if matches(patterns, facts.schema, facts.name):
         return True
-    left_out = excluding(patterns, schema_name, table_name)
-    return first_name is not None and not left_out and matches(patterns, *first_name)
+    left_out = excluding(patterns, facts.schema, facts.name)
+    return known is not None and not left_out and matches(patterns, *known.first_name)
 
 
 def naming(patterns: tuple[str, ...]) -> tuple[str, ...]:

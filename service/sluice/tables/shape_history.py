@@ -7,6 +7,8 @@ newest version is taken for it only where a look at the catalog that began later
 catalog is asked: columns that were dropped and added again look the same on the wire.
 """
 
+from typing import Final, Literal
+
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
 from sluice.manifest.values import TableState
@@ -14,13 +16,22 @@ from sluice.protocol.messages import RelationVersion
 from sluice.tables.catalog_diff import other_primary_key
 from sluice.tables.schemas import same_shape
 
+NOT_YET: Final = "not yet"
+NotYet = Literal["not yet"]
+
 
 class ShapeHistory:
     def __init__(self) -> None:
+        self.resolved: dict[RelationVersion, TableSchema | None] = {}
+        """By announcement: the version of all rows that come under it, None when the table is not carried."""
         self._announced: dict[int, tuple[RelationVersion, int]] = {}
         """By oid: the last announcement, and where the commit record of the first rows under it begins."""
         self._reached: dict[int, tuple[int, int]] = {}
         """By oid: (position, schema version) of the rows that were resolved last."""
+        self.awaited: dict[int, tuple[str, int]] = {}
+        """By oid: the facts of a shape that a look has found and the stream has not come to, and where the server was
+        then.
+        """
         self._ends: dict[int, int] = {}
         """By oid: how far the rows reach that were resolved last. See `reaches_lsn` of a run."""
         self._confirmed_lsn = 0
@@ -46,6 +57,25 @@ class ShapeHistory:
             return False
         self._announced[relation.oid] = (relation, position_lsn)
         return True
+
+    def version_again(
+        self, relation: RelationVersion, *, position_lsn: int, reaches_lsn: int
+    ) -> TableSchema | NotYet | None:
+        """The schema version of more rows of `relation`, with the positions of RowsCame, if that was decided and holds
+        still; None when the table is not carried. NOT_YET when it must be decided. `relation` is the same object until
+        the server announces the relation again.
+        """
+        if self.announced(relation, position_lsn):
+            self.resolved.pop(relation, None)
+        elif relation in self.resolved:
+            self.passed(relation.oid, reaches_lsn)
+            return self.resolved[relation]
+        return NOT_YET
+
+    def forget(self, oid: int) -> None:
+        """A generation of the table ended or began, or another shape of it: what was found out no longer holds."""
+        self.resolved = {relation: schema for relation, schema in self.resolved.items() if relation.oid != oid}
+        self.awaited.pop(oid, None)
 
     def passed(self, oid: int, reaches_lsn: int) -> None:
         """Notes rows that were resolved, whose last transaction reaches to `reaches_lsn`. Rows for which that

@@ -13,8 +13,7 @@ from sluice.contract.table_state import State
 from sluice.lsn import show
 from sluice.manifest.values import TableState
 from sluice.tables.catalog_diff import Unseen
-from sluice.tables.policies import Policies
-from sluice.tables.register import TableRegister, differs, latest_schema
+from sluice.tables.register import TableRegister, differs
 
 RETRY_SECONDS = (5.0, 30.0, 120.0, 600.0)
 """Pauses before a table that the server refused to let be read is tried again; the last one
@@ -23,19 +22,19 @@ repeats. Each try costs the source a snapshot.
 
 
 class StaleTables:
-    def __init__(self, register: TableRegister, policies: Policies) -> None:
+    def __init__(self, register: TableRegister) -> None:
         self._register = register
-        self.policies = policies
         self._refused: dict[int, RetryTime] = {}
         """By oid, when the snapshot of a table may be tried again that the server refused."""
 
-    def lose(self, state: TableState, what: str, *, cause: Cause, lsn: int) -> None:
+    def lose(self, state: TableState, unseen: Unseen, *, lsn: int) -> None:
         """Records that the lake table of `state` no longer equals its source."""
+        cause, what = unseen.cause, unseen.reason
         at = self._resync_at(state, cause)
         self._register.say(
             "error",
             "table went stale",
-            table=f"{state.schema_name}.{state.table_name}",
+            table=state.source_name,
             reason=what,
             lsn=show(lsn),
             resync_at=at or None,
@@ -48,7 +47,7 @@ class StaleTables:
 
     def rested(self, state: TableState) -> bool:
         """Whether the table may be read again now without anybody asking."""
-        now = self._register.now
+        now = self._register.moment.now
         return state.resyncs.next_at(now) <= now
 
     def is_due(self, state: TableState) -> bool:
@@ -57,15 +56,11 @@ class StaleTables:
         at = self._resync_at(state, cause)
         if bool(at) != bool(state.resync_at):
             self._register.become(state, state.state, state.why, cause=state.cause, resync_at=at)
-        return bool(at) and not self.must_wait(state, cause)
-
-    def why(self, state: TableState) -> Unseen:
-        """Why a stale table is read again."""
-        return Unseen(Cause(state.cause), state.why.what if state.why else "")
+        return bool(at) and self.rested(state)
 
     def refused(self, oid: int) -> None:
         """The server refused to let the table be read: it is tried again after a pause."""
-        self._refused.setdefault(oid, RetryTime(RETRY_SECONDS)).failed(self._register.seconds)
+        self._refused.setdefault(oid, RetryTime(RETRY_SECONDS)).failed(self._register.moment.seconds)
 
     def taken(self, oid: int) -> None:
         """The snapshot of the table was taken."""
@@ -77,12 +72,12 @@ class StaleTables:
         """
         if differs(known, facts):
             return True
-        refused, policy = self._refused.get(facts.oid), self.policies.of(facts.schema, facts.name)
-        refusal = policy.refusal(facts, latest_schema(known))
-        return refusal is None and (refused is None or refused.due(self._register.seconds))
+        refused, policy = self._refused.get(facts.oid), self._register.configured.policies.of(facts.schema, facts.name)
+        refusal = policy.refusal(facts, known.latest)
+        return refusal is None and (refused is None or refused.due(self._register.moment.seconds))
 
     def _is_automatic(self, state: TableState, cause: Cause) -> bool:
-        return cause.heals and self.policies.of(state.schema_name, state.table_name).on_change == "resync"
+        return cause.heals and self._register.policy(state).on_change == "resync"
 
     def _resync_at(self, state: TableState, cause: Cause) -> str:
-        return text(state.resyncs.next_at(self._register.now)) if self._is_automatic(state, cause) else ""
+        return text(state.resyncs.next_at(self._register.moment.now)) if self._is_automatic(state, cause) else ""

@@ -2,17 +2,19 @@
 apart from what harms the source alone.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sluice.contract.catalog_facts import ChildFacts, TableFacts
-from sluice.contract.conditions import conditions, refusal
+from sluice.contract.conditions import conditions, refused
 from sluice.contract.lake_names import LakeNames
 from sluice.contract.lake_targets import LakeTarget
 from sluice.findings import Finding
 from sluice.manifest.targets import Layout
 from sluice.operate.check.tables import collisions, examine_tables
+from sluice.tables.policies import Policies, TablePolicy
 from tests.support.source_facts import BODY, ID, column, table
 
 LEAF: dict[str, Any] = {
@@ -79,7 +81,7 @@ def test_a_generated_column_of_the_key_that_is_not_sent_keeps_its_table_out() ->
 @pytest.mark.parametrize("what", CARRIED)
 def test_a_table_that_can_be_carried_is_refused_for_nothing(what: str) -> None:
     assert list(conditions(CARRIED[what])) == []
-    assert refusal(CARRIED[what], accept_missing="") is None
+    assert refused(conditions(CARRIED[what])) is None
 
 
 @pytest.mark.parametrize("code", STOPPED)
@@ -89,11 +91,16 @@ def test_what_keeps_a_table_from_being_carried_is_critical_and_says_what_to_do(c
     assert all(
         isinstance(one, Finding) and one.severity == "critical" and (one.fix_sql or one.fix_setting) for one in found
     )
-    refused = refusal(STOPPED[code], accept_missing="")
-    assert refused is not None
-    assert (refused.code, refused.parameters["finding"]) == ("condition", found[0].code)
-    assert found[0].seen in refused.what
-    assert (found[0].fix_sql or found[0].fix_setting) in refused.what
+    why = refused(conditions(STOPPED[code]))
+    assert why is not None
+    assert (why.code, why.parameters["finding"]) == ("condition", found[0].code)
+    assert found[0].seen in why.what
+    assert (found[0].fix_sql or found[0].fix_setting) in why.what
+
+
+def _examined(facts: TableFacts, *, accept_missing: str = "") -> Iterator[Finding]:
+    policies = Policies(TablePolicy(accept_missing=accept_missing))
+    return examine_tables([facts], publication="p", server_version=180000, policies=policies, known={})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +113,7 @@ def test_a_kind_of_change_that_is_left_out_on_purpose_keeps_no_table_from_being_
     facts = table(ID, BODY, publishes=publishes)
     findings = list(conditions(facts, accept_missing=accepted))
     assert [one.seen.partition("(")[2].partition(" left out")[0] for one in findings] == [refused] * bool(refused)
-    examined = examine_tables([facts], publication="p", server_version=180000, accept_missing=accepted)
+    examined = _examined(facts, accept_missing=accepted)
     severities = {one.severity for one in examined if one.code == "publication.operations"}
     assert severities == ({"critical"} if refused else {"info"})
 
@@ -114,11 +121,7 @@ def test_a_kind_of_change_that_is_left_out_on_purpose_keeps_no_table_from_being_
 @pytest.mark.parametrize("code", [*STOPPED, "two at once"])
 def test_check_finds_nothing_critical_in_a_table_that_run_would_carry(code: str) -> None:
     facts: TableFacts = STOPPED.get(code) or table(column("_sluice_op", 1), publishes="i", replica_identity="n")
-    critical = {
-        one.code
-        for one in examine_tables([facts], publication="p", server_version=180000)
-        if one.severity == "critical"
-    }
+    critical = {one.code for one in _examined(facts) if one.severity == "critical"}
     assert critical - HARMS_THE_SOURCE - KNOWN_TO_THE_STORE == codes(conditions(facts))
 
 

@@ -418,6 +418,19 @@ def test_a_snapshot_from_past_a_promotion_makes_its_table_stale(fork: int, state
     assert after.tables["7"].state == state
 
 
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [(opened(), opened(timeline=2, forks=(Fork(1, 9),))), (opened(origin="none"), opened())],
+    ids=["promoted", "every origin asked for"],
+)
+def test_a_table_that_an_opening_turns_stale_is_stale_since_then(before: Opened, then: Opened) -> None:
+    state, _ = follow(PipelineState(), before, through_lsn=10)
+    live = _after(state, table(), snapshot())
+    later = "2031-01-01T00:00:00+00:00"
+    found = follow(live, then, written_at=later)[0].tables["7"]
+    assert (found.state, found.since) == (State.STALE, later)
+
+
 def test_a_chunk_of_a_snapshot_ends_what_was_said_of_why_it_could_not_be_taken() -> None:
     waits = _after(started(), table(version=None, reason="its snapshot cannot be taken"))
     assert waits.tables["7"].reason

@@ -103,10 +103,10 @@ def test_an_added_column_is_followed_or_stops_the_table_as_its_contract_says() -
 
 def test_a_pause_changes_nothing_but_that_it_is_one_and_a_second_one_nothing() -> None:
     lives, state = _lives(), _state(SEVEN)
-    found = lives.decide(events.PauseAsked("7", paused=True), _moment(state))
+    found = lives.decide(events.PauseAsked(7, paused=True), _moment(state))
     assert [(one.state, one.paused, one.schema) for one in _changes(found)] == [(None, True, None)]
-    assert lives.decide(events.PauseAsked("7", paused=False), _moment(state)) == Decided(answer=True, decisions=())
-    assert lives.decide(events.PauseAsked("8", paused=True), _moment(state)) == Decided(answer=False, decisions=())
+    assert lives.decide(events.PauseAsked(7, paused=False), _moment(state)) == Decided(answer=True, decisions=())
+    assert lives.decide(events.PauseAsked(8, paused=True), _moment(state)) == Decided(answer=False, decisions=())
 
 
 def test_a_snapshot_ends_pending_when_a_look_has_found_a_column_that_it_does_not_have() -> None:

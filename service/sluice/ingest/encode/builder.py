@@ -43,6 +43,7 @@ from sluice.ingest.encode.unit import Unit
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.protocol.messages import RelationVersion
 from sluice.protocol.tuples import walk_rows
+from sluice.tables import events
 from sluice.tables import messages as messagetable
 
 Upload = Callable[[str, TableSchema, SegmentFile], "Future[Segment]"]
@@ -314,7 +315,8 @@ class Builder:
                 keys=self._hash_keys,
             )
         except UnsupportedChange as error:
-            self._tables.lose_value(run.relation.oid, str(error), lsn=None if run.undecided else run.position_lsn)
+            position_lsn = None if run.undecided else run.position_lsn
+            self._tables.decide(events.ValueLost(run.relation.oid, str(error), position_lsn))
 
     def _keep(self, run: RowRun | TruncateRun, rows: EncodedRows | SentRows) -> None:
         assert run.body is not None
@@ -421,15 +423,15 @@ class Builder:
                 for sent in read_sent_file(self._fetch(part.file.result().key)):
                     self._publish_sent(part.announced[0], sent, commit, position_lsn=position_lsn)
             elif body.decided or all(
-                self._tables.still_written_in(relation, part.shape, position_lsn=position_lsn, xid=commit.xid)
+                self._tables.decide(events.OpenRowsCommitted(relation, part.shape, position_lsn, commit.xid))
                 for relation in part.announced
             ):
                 self._published.append((part.file, part.shape.version, commit))
         for relation, rows in body.take():
             if isinstance(rows, SentRows):
                 self._publish_sent(relation, rows, commit, position_lsn=position_lsn)
-            elif body.decided or self._tables.still_written_in(
-                relation, rows.schema, position_lsn=position_lsn, xid=commit.xid
+            elif body.decided or self._tables.decide(
+                events.OpenRowsCommitted(relation, rows.schema, position_lsn, commit.xid)
             ):
                 self._write(rows.with_commit(lsn=commit.end_lsn, commit_time_us=commit.commit_time_us))
 
@@ -446,7 +448,7 @@ class Builder:
         if schema is None:
             return
         if sent.is_withheld:
-            self._tables.lose_value(relation.oid, _WITHHELD, lsn=position_lsn)
+            self._tables.decide(events.ValueLost(relation.oid, _WITHHELD, position_lsn))
             return
         try:
             for encoded in sent.encoded(
@@ -454,7 +456,7 @@ class Builder:
             ):
                 self._write(encoded)
         except UnsupportedChange as error:
-            self._tables.lose_value(relation.oid, str(error), lsn=position_lsn)
+            self._tables.decide(events.ValueLost(relation.oid, str(error), position_lsn))
 
     def _add_commits(self, commits: Commits) -> None:
         ours = self._commits

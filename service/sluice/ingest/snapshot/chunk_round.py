@@ -21,6 +21,7 @@ from sluice import faults
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.chunks import BLOCK_BYTES, BlockRange, remaining
 from sluice.contract.entries import Segment, Snapshot
+from sluice.contract.reasons import DROPPED
 from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceUnavailable, UnsupportedChange
@@ -33,7 +34,8 @@ from sluice.lsn import show
 from sluice.manifest.snapshot_state import SnapshotState
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, open_query
-from sluice.tables.catalog_diff import compare, fingerprint
+from sluice.tables import events
+from sluice.tables.catalog_diff import Unseen, compare, fingerprint
 
 GROUP = 50
 """Tables that are locked and compared together: what a small table costs is asking about it."""
@@ -358,10 +360,10 @@ class ChunkRound:
         for job in jobs if found is not None else ():
             now = found.get(job.facts.oid) if found is not None else None
             if now is None:
-                self._tables.drop(job.facts.oid)
+                self._tables.decide(events.TableGone(job.facts.oid, DROPPED))
                 changed.add(job.facts.oid)
             elif (unseen := compare(job.facts.relfilenode, fingerprint(job.facts), now)) is not None:
-                self._tables.begin_again(now, unseen, generation=job.generation)
+                self._tables.decide(events.SnapshotSpoiled(now, unseen, job.generation))
                 changed.add(job.facts.oid)
         return changed
 
@@ -380,15 +382,14 @@ class ChunkRound:
             )
         elif isinstance(error, TableLocked):
             self._result.locked.add(job.schema.table_id)
-            self._tables.note_wait(facts.oid, str(error))
+            self._tables.decide(events.SnapshotDelayed(facts.oid, str(error)))
             self._logger.warning("the table is read later", table=job.name, reason=str(error))
         elif isinstance(error, TableRefused):
             reason = f"{error}{'; ' if error.hint else ''}{error.hint}"
-            self._tables.quarantine(facts, reason, generation=job.generation)
+            self._tables.decide(events.SnapshotRefused(facts, reason, job.generation))
         else:
-            self._tables.mark_stale(
-                facts.oid, str(error), lsn=self._lsn, cause=Cause.UNREADABLE, generation=job.generation
-            )
+            unseen = Unseen(Cause.UNREADABLE, str(error))
+            self._tables.decide(events.EqualityLost(facts.oid, unseen, lsn=self._lsn, generation=job.generation))
 
     def _moved_on(self, job: Job) -> None:
         self._leave(job, done=False)

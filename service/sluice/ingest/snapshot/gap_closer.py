@@ -33,7 +33,7 @@ class GapCloser(Repairer):
 
     def _close(self, repair: Repair) -> None:
         state = self._log.stored.tables.get(repair.table_id)
-        name = f"{state.schema_name}.{state.table_name}" if state is not None else f"table {repair.table_id}"
+        name = state.source_name if state is not None else f"table {repair.table_id}"
         if any(gap.closed and gap.seq == repair.gap_seq for gap in (state.gaps if state is not None else ())):
             return
         if state is None or state.gap is None or state.gap.seq != repair.gap_seq:

@@ -23,6 +23,7 @@ from sluice import faults
 from sluice.backoff import RetryTime
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Snapshot
+from sluice.contract.reasons import DROPPED
 from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.errors import NoFreeConnection, SourceUnavailable
@@ -36,6 +37,7 @@ from sluice.manifest.values import TableState
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, NoFreeSlot, open_query
 from sluice.source.snapshot_export import SnapshotHolder, Waiting, waited_for
+from sluice.tables import events
 from sluice.tables.catalog_diff import Unseen, compare
 
 FAR = (1 << 64) - 1
@@ -101,7 +103,7 @@ class Snapshotter:
             return self._run_once()
         except NoFreeConnection as error:
             for table_id in self.pending:
-                self._tables.note_wait(int(table_id), f"{error}; {error.hint}")
+                self._tables.decide(events.SnapshotDelayed(int(table_id), f"{error}; {error.hint}"))
             raise
 
     def _run_once(self) -> int:
@@ -156,7 +158,7 @@ class Snapshotter:
         if not tables:
             self._counts.waits.end(_LOCKS)
             return
-        names = sorted(f"{table.schema_name}.{table.table_name}" for table in tables)
+        names = sorted(table.source_name for table in tables)
         more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
         left = min(retry.left(now) for retry in self._locked.values())
         reason = f"locks of other sessions on {', '.join(names[:_NAMED])}{more}"
@@ -175,13 +177,13 @@ class Snapshotter:
         for table_id in sorted(table_ids, key=lambda table_id: table_id in self._locked):
             facts, state = found.get(table_id), self._tables.states()[table_id]
             if facts is None:
-                self._tables.drop(int(table_id))
+                self._tables.decide(events.TableGone(int(table_id), DROPPED))
                 continue
             before = state.snapshot
             if before is not None and (why := cannot_go_on(facts, state, before)):
-                self._tables.begin_again(facts, why, generation=state.generation)
+                self._tables.decide(events.SnapshotSpoiled(facts, why, state.generation))
                 before = None
-            if (schema := self._tables.prepare_snapshot(facts)) is not None:
+            if (schema := self._tables.decide(events.SnapshotDue(facts))) is not None:
                 state = self._tables.states()[table_id]
                 jobs.append(Job(facts, schema, state.generation, state.snapshot))
         return jobs
@@ -210,10 +212,10 @@ class Snapshotter:
             facts, snapshot = found.get(table_id), state.snapshot
             assert snapshot is not None
             if facts is None:
-                self._tables.drop(int(table_id))
+                self._tables.decide(events.TableGone(int(table_id), DROPPED))
                 continue
             if (why := cannot_end(facts, state, snapshot)) is not None:
-                self._tables.begin_again(facts, why, generation=state.generation)
+                self._tables.decide(events.SnapshotSpoiled(facts, why, state.generation))
                 continue
             faults.point("snapshot.final.before")
             if self._tables.publish_snapshot(end_of(state, snapshot)):
@@ -239,7 +241,7 @@ class Snapshotter:
             self._slot.failed(now)
             self._counts.waits.say(_SNAPSHOT, str(error), retry_seconds=self._slot.left(now))
             for job in jobs:
-                self._tables.note_wait(job.facts.oid, f"{error}; {error.hint}")
+                self._tables.decide(events.SnapshotDelayed(job.facts.oid, f"{error}; {error.hint}"))
             raise SourceUnavailable(f"snapshots wait for a replication slot: {error}", hint=error.hint) from error
         self._slot = RetryTime(WAIT_SECONDS)
         return holder

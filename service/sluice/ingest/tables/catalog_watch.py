@@ -16,6 +16,7 @@ from functools import cache, partial
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Progress
+from sluice.contract.reasons import unpublished
 from sluice.contract.table_state import State
 from sluice.ingest.tables.ddl_signals import DdlSignals, Due, doubts
 from sluice.ingest.tables.described import DescribedTables
@@ -30,7 +31,9 @@ from sluice.source.lazy_session import LazySession
 from sluice.source.published_tables import PublishedTables
 from sluice.source.sessions import Connection, KnownSource
 from sluice.store.base import ObjectStore
+from sluice.tables import events
 from sluice.tables import messages as messagetable
+from sluice.tables.lake_paths import moves
 from sluice.tables.register import differs
 
 SETTLED = (State.LIVE, State.SNAPSHOT)
@@ -98,7 +101,7 @@ class CatalogWatch:
         """
         if self._mark.lsn <= self._log.examined_lsn:
             self._mark = _Mark(self._log.stored.through_lsn, time.monotonic())
-        waits = self.requests.waiting or self.signals.waiting or self._tables.configured != self._configured
+        waits = self.requests.waiting or self.signals.waiting or self._tables.configured is not self._configured
         return bool(waits) or (self._mark.lsn > self._log.examined_lsn and self._mark.settled)
 
     def state_examined(self) -> None:
@@ -120,7 +123,7 @@ class CatalogWatch:
         self._session.close()
 
     def _look(self, connection: Connection) -> None:
-        if self._tables.configured != self._configured:
+        if self._tables.configured is not self._configured:
             self._configured, self._settled = self._tables.configured, {}
         waiting, mark, examined_lsn = dict(self.requests.waiting), self._mark, 0
         if mark.settled:  # a younger one stays, or looks at a faster rhythm would never examine anything
@@ -135,7 +138,7 @@ class CatalogWatch:
         wal_end = Catalog(connection).wal_end()
         for table in states.values():
             if int(table.table_id) not in published and table.table_id != messagetable.TABLE_ID:
-                self._tables.leave(int(table.table_id), self._publication)
+                self._tables.decide(events.TableGone(int(table.table_id), unpublished(self._publication)))
         seen: dict[str, int] = {}
         for oid, facts in published.items():  # after those that are gone, whose names and paths they may have
             known = states.get(str(oid))
@@ -155,7 +158,7 @@ class CatalogWatch:
             and state.state in SETTLED
             and (state.state == State.SNAPSHOT or not differs(state, facts))
             and self._tables.states().get(str(oid)) is state
-            and not self._tables.wants_to_move(state)
+            and not moves(state, self._tables.states(), self._configured.policies)
         }
         self._described.turn(connection, published)
         self.requests.take(waiting, published)
@@ -169,6 +172,5 @@ class CatalogWatch:
         self.signals.looked(facts for facts in found if facts is not None)
         entries = cache(partial(ddl_signal.entries_of, connection, self._publication))
         at = self._log.stored.through_lsn
-        for one, unseen in doubts(due.signals, published, carried, self._tables.policy, entries=entries):
-            oid, generation = int(one.table_id), one.generation
-            self._tables.mark_stale(oid, unseen.reason, lsn=at, cause=unseen.cause, generation=generation)
+        for one, unseen in doubts(due.signals, published, carried, self._configured.policies, entries=entries):
+            self._tables.decide(events.EqualityLost(int(one.table_id), unseen, lsn=at, generation=one.generation))

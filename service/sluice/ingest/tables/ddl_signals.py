@@ -30,7 +30,7 @@ from sluice.ingest.assemble.assembly import (
 from sluice.manifest.values import TableState
 from sluice.source.ddl_signal import Seen
 from sluice.tables.catalog_diff import Unseen
-from sluice.tables.policies import TablePolicy
+from sluice.tables.policies import Policies, TablePolicy
 
 Left = frozenset[tuple[str | int, ...]]
 """What commands left, by kind: see the function of the event triggers."""
@@ -307,7 +307,7 @@ def doubts(
     signals: Iterable[Signal],
     published: Mapping[int, TableFacts],
     carried: Iterable[TableState],
-    policy: Callable[[TableState], TablePolicy],
+    policies: Policies,
     *,
     entries: Callable[[], tuple[int, set[int]]],
 ) -> Iterator[tuple[TableState, Unseen]]:
@@ -317,6 +317,7 @@ def doubts(
         left = frozenset[tuple[str | int, ...]]().union(*(one.left for one in signals if one.end_lsn > state.lsn))
         if facts is None or not left:
             continue
-        found = _FLOODED if left >= _ANYTHING else doubt(left, facts, policy(state), entries=entries)
+        policy = policies.of(state.schema_name, state.table_name)
+        found = _FLOODED if left >= _ANYTHING else doubt(left, facts, policy, entries=entries)
         if found is not None:
             yield state, found

@@ -15,6 +15,7 @@ from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.values import TableState
 from sluice.source.descriptions import descriptions, numbers
 from sluice.source.sessions import Connection
+from sluice.tables import events
 
 PAUSE_SECONDS = 5.0
 """Between two questions, unless a table has not been asked about."""
@@ -63,7 +64,7 @@ class DescribedTables:
         found = {oid: _of(number, states[str(oid)]) for oid, number in numbers(connection, known).items()}
         changed = [oid for oid, seen in found.items() if self._seen.get(oid) != seen]
         for oid, description in descriptions(connection, changed):
-            if self._tables.describe(oid, description):
+            if self._tables.decide(events.Described(oid, description)):
                 self._seen[oid] = found[oid]
 
 

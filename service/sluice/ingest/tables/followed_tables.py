@@ -8,17 +8,15 @@ nobody waits for the object store or the catalog under its lock. What is decided
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
+from typing import Any
 
 import structlog
 
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.description import Description
 from sluice.contract.entries import Snapshot, Table
-from sluice.contract.reasons import DROPPED, Reason, unpublished
-from sluice.contract.resyncs import Cause, due
+from sluice.contract.resyncs import due
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.ingest.status import TableCounts
@@ -27,10 +25,12 @@ from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
 from sluice.tables import events
 from sluice.tables import messages as messagetable
-from sluice.tables.catalog_diff import Unseen
+from sluice.tables.column_policy import may_have_rules
 from sluice.tables.events import Answer, Answers, Decision, Event, Moment, NeedFacts
-from sluice.tables.life import NOT_YET, NotYet, TableLives
-from sluice.tables.policies import Policies, TablePolicy
+from sluice.tables.lake_paths import gives_way
+from sluice.tables.life import TableLives
+from sluice.tables.policies import Policies
+from sluice.tables.shape_history import NOT_YET, NotYet
 
 Lookup = Callable[[int], TableFacts | None]
 """The table with this oid, as the catalog has it now; None when it is gone."""
@@ -42,7 +42,7 @@ def utc_now() -> datetime:
 
 class FollowedTables:
     """`lookup` asks the catalog, which knows today's shape only and may be ahead of the stream; `wal_end` asks for the
-    server's position now. Each method that stands for an event of `sluice.tables.events` says which.
+    server's position now.
     """
 
     def __init__(
@@ -63,13 +63,25 @@ class FollowedTables:
         self._clock = clock
         self._lock = threading.RLock()
         self._lives = TableLives(patterns, policies or Policies())
-        self.configured = 0  # how often `configure` was called
         self._logger = structlog.get_logger("tables")
 
-    def configure(self, patterns: tuple[str, ...], policies: Policies) -> None:
-        """Configured."""
-        self._decide(events.Configured(patterns, policies), self._locked)
-        self.configured += 1
+    def decide(self, event: Event[Answer], answers: Answers | None = None) -> Answer | None:
+        """Gives `event` to the tables' life, again once the catalog was asked for what is lacking in `answers`: nobody
+        waits for that but the caller. None, too, for an event that is left for later: see AboutTable.
+        """
+        if isinstance(event, events.AboutTable) and not event.waits and self._ahead(event):
+            return None
+        answers = answers or Answers()
+        while True:
+            with self._behind(event):
+                found = self._lives.decide(event, self._moment(answers))
+                if not isinstance(found, NeedFacts):
+                    for decision in found.decisions:
+                        self._carry_out(decision, event)
+                    return found.answer
+            if found.oid is not None:
+                answers.facts[found.oid] = self._lookup(found.oid)
+            answers.wal_end = self._wal_end()
 
     # the stream
 
@@ -85,7 +97,7 @@ class FollowedTables:
         """The connection is over, and nothing of it is under way."""
         with self._lock:
             if self._log.drop_held():
-                self._decide(events.ConnectionEnded(), self._locked)
+                self.decide(events.ConnectionEnded())
 
     def resolve(
         self, relation: RelationVersion, *, position_lsn: int, reaches_lsn: int, xid: int
@@ -94,10 +106,10 @@ class FollowedTables:
         if relation == messagetable.RELATION:
             return messagetable.SCHEMA
         with self._lock:
-            known = self._lives.version_again(relation, position_lsn=position_lsn, reaches_lsn=reaches_lsn)
+            known = self._lives.history.version_again(relation, position_lsn=position_lsn, reaches_lsn=reaches_lsn)
         if known != NOT_YET:
             return known
-        return self._by_rows(events.RowsCame(relation, position_lsn, reaches_lsn, xid), position_lsn)
+        return self.decide(events.RowsCame(relation, position_lsn, reaches_lsn, xid))
 
     def written_in(self, relation: RelationVersion) -> TableSchema | NotYet | None:
         """See TableLives. Records nothing and asks nobody."""
@@ -105,34 +117,23 @@ class FollowedTables:
             return self._lives.written_in(relation, self._moment())
 
     def keeps_values_out(self, relation: RelationVersion) -> bool:
-        """See TableLives."""
-        with self._lock:
-            return self._lives.keeps_values_out(relation, self._moment())
-
-    def still_written_in(self, relation: RelationVersion, schema: TableSchema, *, position_lsn: int, xid: int) -> bool:
-        """OpenRowsCommitted."""
-        return self._by_rows(events.OpenRowsCommitted(relation, schema, position_lsn, xid), position_lsn)
-
-    def lose_value(self, oid: int, reason: str, *, lsn: int | None) -> None:
-        """ValueLost."""
-        self._by_rows(events.ValueLost(oid, reason, lsn), self.through_lsn if lsn is None else lsn)
+        """Whether column rules may concern the table of `relation`, in whatever shape it may be."""
+        return may_have_rules(relation, self.states().get(str(relation.oid)), self.configured.policies)
 
     # looks at the catalog
 
     def look(self, facts: TableFacts, before: Mapping[str, TableState], *, wal_end: int) -> bool:
-        """CatalogSeen."""
+        """CatalogSeen. Also of a table whose event is left for later nothing more is confirmed."""
         with self._lock:
-            self._lives.doubt(facts.oid)
-        answers = Answers(wal_end, {facts.oid: facts})
-        event = events.CatalogSeen(facts, before, wal_end)
-        return not self._is_ahead(facts.oid, facts) and self._apart_from_rows(event, facts.oid, facts, answers)
+            self._lives.history.doubt(facts.oid)
+        return bool(self.decide(events.CatalogSeen(facts, before, wal_end), Answers(wal_end, {facts.oid: facts})))
 
     def looked(self, *, before_lsn: int, examined_lsn: int, seen: Mapping[str, int]) -> None:
         """LookEnded. The manifest was at `examined_lsn` a while before the look began. It says so from now on, if the
         look has `seen` each table that is live now: by table id, the generation in which it saw it.
         """
         with self._lock:
-            self._decide(events.LookEnded(before_lsn), self._locked)
+            self.decide(events.LookEnded(before_lsn))
             # What rows said meanwhile is in no entry yet.
             held, decided, stored = self._log.held, self._log.state.tables, self._log.stored.tables
             tables = [stored.get(key, now) if key in held else now for key, now in decided.items()]
@@ -140,72 +141,21 @@ class FollowedTables:
             if all(seen.get(one.table_id) == one.generation or one.table_id == messagetable.TABLE_ID for one in live):
                 self._log.examined(examined_lsn)
 
-    def detach(self, oid: int, why: Reason | None) -> None:
-        """TableGone."""
-        self._unless_ahead(events.TableGone(oid, why), oid)
-
-    def leave(self, oid: int, publication: str) -> None:
-        """TableGone: the publication does not have it."""
-        self.detach(oid, unpublished(publication))
-
-    def drop(self, oid: int) -> None:
-        """TableGone: the source no longer has it."""
-        self.detach(oid, DROPPED)
-
-    def mark_stale(self, oid: int, reason: str, *, lsn: int, cause: Cause, generation: int | None = None) -> None:
-        """EqualityLost."""
-        self._apart_from_rows(events.EqualityLost(oid, reason, lsn, cause, generation), oid)
-
-    def mark_all_stale(self, reason: str, *, lsn: int, cause: Cause) -> None:
-        """EqualityLost, of every table whose rows are spooled, that of logical messages too."""
-        for state in tuple(self.states().values()):
-            self.mark_stale(int(state.table_id), reason, lsn=lsn, cause=cause)
-
-    def describe(self, oid: int, description: Description) -> bool:
-        """Described. False, too, while something that rows said of the table waits to be stored."""
-        return not self._is_ahead(oid) and self._apart_from_rows(events.Described(oid, description), oid)
-
     # snapshots
-
-    def prepare_snapshot(self, facts: TableFacts) -> TableSchema | None:
-        """SnapshotDue."""
-        if self._is_ahead(facts.oid, facts):
-            return None
-        return self._apart_from_rows(events.SnapshotDue(facts), facts.oid, facts)
 
     def publish_snapshot(self, entry: Snapshot) -> bool:
         """SnapshotRead. Returns when the rows are durable."""
-        published = self._apart_from_rows(events.SnapshotRead(entry), int(entry.table_id))
+        published = bool(self.decide(events.SnapshotRead(entry)))
         if published:
             self._log.wait_stored()
         return published
 
-    def begin_again(self, facts: TableFacts, unseen: Unseen, *, generation: int) -> None:
-        """SnapshotSpoiled."""
-        self._unless_ahead(events.SnapshotSpoiled(facts, unseen, generation), facts.oid)
-
-    def note_wait(self, oid: int, what: str) -> None:
-        """SnapshotDelayed."""
-        self._unless_ahead(events.SnapshotDelayed(oid, what), oid)
-
-    def quarantine(self, facts: TableFacts, what: str, *, generation: int) -> None:
-        """SnapshotRefused."""
-        self._unless_ahead(events.SnapshotRefused(facts, what, generation), facts.oid)
-
-    # requests of operators
-
-    def request_snapshot(self, facts: TableFacts) -> bool:
-        """SnapshotAsked."""
-        return self._apart_from_rows(events.SnapshotAsked(facts), facts.oid, facts)
-
-    def set_paused(self, table_id: str, *, paused: bool) -> bool:
-        """PauseAsked. False, too, when it cannot be decided now, because something that rows said of the table waits
-        to be stored, or was the only word of it and is not stored any more.
-        """
-        oid = int(table_id)
-        return not self._is_ahead(oid) and self._apart_from_rows(events.PauseAsked(table_id, paused), oid)
-
     # what is known
+
+    @property
+    def configured(self) -> events.Configured:
+        """What holds now."""
+        return self._lives.configured
 
     def states(self) -> dict[str, TableState]:
         """By table id; a value that does not change."""
@@ -225,24 +175,6 @@ class FollowedTables:
             for table in self.states().values()
         )
 
-    def selected(self, schema_name: str, table_name: str) -> bool:
-        """See TableLives."""
-        return self._lives.selected(schema_name, table_name)
-
-    def selects(self, facts: TableFacts) -> bool:
-        """See TableLives."""
-        with self._lock:
-            return self._lives.selects(facts, self.states().get(str(facts.oid)))
-
-    def wants_to_move(self, state: TableState) -> bool:
-        """See TableLives."""
-        with self._lock:
-            return self._lives.wants_to_move(state, self._moment())
-
-    def policy(self, state: TableState) -> TablePolicy:
-        """What is configured for the table."""
-        return self._lives.policy(state)
-
     def wait_stored(self) -> None:
         """Returns when what was decided before is durable, but for what rows said. Raises what
         `ManifestLog.append` raises.
@@ -251,78 +183,34 @@ class FollowedTables:
 
     # who waits for whom
 
-    def _by_rows(self, event: Event[Answer], position_lsn: int) -> Answer:
-        """What rows at that position said is stored with them."""
-        return self._decide(event, self._locked, position_lsn=position_lsn)
-
-    def _apart_from_rows(
-        self, event: Event[Answer], oid: int, facts: TableFacts | None = None, answers: Answers | None = None
-    ) -> Answer:
-        """Decided once nothing that rows said of the table waits to be stored; nor of one that has the name in
-        `facts`, or the lake path of that name, and leaves it in front of the table.
-        """
-        return self._decide(event, partial(self._apart, oid, facts), answers=answers)
-
-    def _unless_ahead(self, event: Event[None], oid: int) -> None:
-        """What will be asked for again is left for then: it may take until the rest of a large transaction has come."""
-        if not self._is_ahead(oid):
-            self._apart_from_rows(event, oid)
-
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self._lock:
-            yield
-
-    @contextmanager
-    def _apart(self, oid: int, facts: TableFacts | None) -> Iterator[None]:
+    def _behind(self, event: Event[Any]) -> Iterator[None]:
+        """Holds the lock, once nothing waits to be stored that `event` waits for."""
         while True:
-            for table_id in self._ahead(oid, facts):
+            for table_id in self._ahead(event):
                 self._log.wait_for(table_id)
             with self._lock:
-                if not self._is_ahead(oid, facts):
+                if not self._ahead(event):
                     yield
                     return
 
-    def _is_ahead(self, oid: int, facts: TableFacts | None = None) -> bool:
-        """Whether something that rows said of the table, or of those that leave it their name, waits to be stored."""
-        return bool(self._ahead(oid, facts))
-
-    def _ahead(self, oid: int, facts: TableFacts | None) -> list[str]:
-        states = self._log.state.tables
+    def _ahead(self, event: Event[Any]) -> list[str]:
+        """Tables of which rows said something that waits to be stored, and in front of which `event` is not decided."""
+        if not isinstance(event, events.AboutTable):
+            return []
+        facts = event.facts if isinstance(event, events.CatalogShows) else None
+        states, names = self._log.state.tables, self.configured.policies.default.names
         return [
             key
             for key in self._log.held
-            if key == str(oid) or (facts is not None and key in states and self._lives.gives_way(states[key], facts))
+            if key == str(event.oid) or (facts is not None and key in states and gives_way(states[key], facts, names))
         ]
-
-    def _decide(
-        self,
-        event: Event[Answer],
-        locked: Callable[[], AbstractContextManager[None]],
-        *,
-        position_lsn: int | None = None,
-        answers: Answers | None = None,
-    ) -> Answer:
-        """Gives `event` to the tables' life, again once the catalog was asked for what is lacking: nobody waits for
-        that but the caller. With `position_lsn` rows at that position said what is decided.
-        """
-        answers = answers or Answers()
-        while True:
-            with locked():
-                found = self._lives.decide(event, self._moment(answers))
-                if not isinstance(found, NeedFacts):
-                    for decision in found.decisions:
-                        self._carry_out(decision, position_lsn)
-                    return found.answer
-            if found.oid is not None:
-                answers.facts[found.oid] = self._lookup(found.oid)
-            answers.wal_end = self._wal_end()
 
     def _moment(self, answers: Answers | None = None) -> Moment:
         log = self._log
         return Moment(log.state, log.stored.through_lsn, self._clock(), time.monotonic(), answers or Answers())
 
-    def _carry_out(self, decision: Decision, position_lsn: int | None) -> None:
+    def _carry_out(self, decision: Decision, event: Event[Any]) -> None:
         match decision:
             case events.Said():
                 getattr(self._logger, decision.level)(decision.event, **decision.fields)
@@ -334,8 +222,11 @@ class FollowedTables:
                     self._counts.transitions[State.LIVE] += 1
             case events.TableChange(Table() as entry):
                 before = self._log.state.tables.get(entry.table_id)
-                if position_lsn is not None or entry.table_id in self._log.held:
-                    self._log.hold(entry, position_lsn=position_lsn or 0)
+                if isinstance(event, events.RowsSaid):
+                    at = event.position_lsn
+                    self._log.hold(entry, position_lsn=self.through_lsn if at is None else at)
+                elif entry.table_id in self._log.held:
+                    self._log.hold(entry, position_lsn=0)
                 else:
                     self._log.append(entry)
                 self._count(before, entry)

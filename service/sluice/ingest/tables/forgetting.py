@@ -21,6 +21,7 @@ from sluice.manifest import horizon
 from sluice.manifest.values import PipelineState, TableState
 from sluice.source.catalog import Catalog
 from sluice.store.base import ObjectStore
+from sluice.tables import events
 from sluice.tables import messages as messagetable
 
 LOOK_SECONDS = 60.0
@@ -69,8 +70,8 @@ class Forgetting:
         through_seq = self._pruned_through() if passed else 0
         for table in [table for table in passed if table.stated_seq <= through_seq][:AT_ONCE]:
             faults.point("forget.before")
-            self._logger.info("a dropped table is forgotten", table=f"{table.schema_name}.{table.table_name}")
-            self._tables.detach(int(table.table_id), None)
+            self._logger.info("a dropped table is forgotten", table=table.source_name)
+            self._tables.decide(events.TableGone(int(table.table_id), None))
 
     def _pruned_through(self) -> int:
         """Nothing depends on it but space: what is doubtful is left to those who prune."""

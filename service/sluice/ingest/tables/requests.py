@@ -35,6 +35,7 @@ from sluice.errors import (
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
+from sluice.tables import events
 from sluice.telemetry.logs import describe
 
 WAITING = "requests of operators"
@@ -241,7 +242,8 @@ class Requests:
             raise UsageError(
                 f"no table {name} is followed", hint="`sluice tables` lists the tables and the states they are in"
             )
-        return self._tables.set_paused(table.table_id, paused=request.action == PAUSE)
+        paused = request.action == PAUSE
+        return bool(self._tables.decide(events.PauseAsked(int(table.table_id), paused=paused)))
 
     def _carried(self, request: Request) -> TableState | None:
         """The table of this name that the pipeline has not parted with; one of them at most."""
@@ -253,9 +255,12 @@ class Requests:
         ]
         return max(found, key=lambda table: table.generation_seq, default=None)
 
+    def _selects(self, facts: TableFacts) -> bool:
+        return self._tables.configured.selects(facts, self._tables.states().get(str(facts.oid)))
+
     def _remove_table(self, facts: TableFacts | None, name: str) -> None:
         """The look before has detached the table, if it is to go."""
-        if facts is not None and self._tables.selects(facts):
+        if facts is not None and self._selects(facts):
             raise UsageError(
                 f"table {name} is still published and selected, and is still followed",
                 hint=f"`sluice tables remove {name}` says how to remove it",
@@ -268,9 +273,9 @@ class Requests:
                 f"publication {self._publication} does not carry table {name}",
                 hint=f"`sluice tables add {name}` says how to add it",
             )
-        if not self._tables.selects(facts):
+        if not self._selects(facts):
             raise UsageError(f"source.tables leaves table {name} out", hint="add it to source.tables")
-        if again and self._tables.request_snapshot(facts):
+        if again and self._tables.decide(events.SnapshotAsked(facts)):
             self._logger.info("table is read again from a new snapshot", table=name)
         elif (state := self._tables.states().get(str(facts.oid))) is not None and state.state == State.QUARANTINED:
             raise UsageError(
@@ -301,11 +306,10 @@ class Requests:
         what it asked for has come about.
         """
         followed = any(
-            table.state.is_followed and f"{table.schema_name}.{table.table_name}" == refusal.table
-            for table in self._tables.states().values()
+            table.state.is_followed and table.source_name == refusal.table for table in self._tables.states().values()
         )
         listed = any(
-            facts.qualified_name == refusal.table and self._tables.selected(facts.schema, facts.name)
+            facts.qualified_name == refusal.table and self._tables.configured.selected(facts.schema, facts.name)
             for facts in published.values()
         )
         if refusal.action == REMOVE:

@@ -7,7 +7,7 @@ and Security; Replication Slots; Runtime Config.)
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ import psycopg
 
 from sluice.contract import column_rules
 from sluice.contract.catalog_facts import PublicationFacts, TableFacts
-from sluice.contract.column_rules import ColumnRules, RulesInForce
+from sluice.contract.column_rules import RulesInForce
 from sluice.errors import SourceError, UsageError
 from sluice.findings import Finding, Severity
 from sluice.manifest.targets import Layout
@@ -40,6 +40,7 @@ that one which takes longer has shown what was asked.
 _NO_RIGHT, _LOCKED, _TOOK_LONG = "42501", "55P03", "57014"
 
 
+_UNCONFIGURED = Policies()
 _DEFAULT = Layout()
 
 
@@ -61,17 +62,16 @@ def run_preflight(
     load_limits: Sequence[str] = (),
     sessions: int = 0,
     known: Iterable[TableState] = (),
-    rules: Mapping[str, ColumnRules] | None = None,
     layout: Layout = _DEFAULT,
-    policies: Policies | None = None,
+    policies: Policies = _UNCONFIGURED,
     metadata: bool = True,
     now: Callable[[], float] = time.time,
 ) -> Examined:
     """Looks at the source. `patterns` are those of source.tables, None or none for whatever the
     publication has; `load_limits` the settings that limit what only some roles may see; `sessions`
-    how many the pipeline may have open at once; `known` the tables that it has or had; `rules` those of columns, by
-    schema.table; `layout` where lake tables are to stand; `policies` what is configured for tables (None: their
-    targets are not looked at), `metadata` is `lake.metadata_columns`. A source out of reach is a finding too.
+    how many the pipeline may have open at once; `known` the tables that it has or had; `layout` where lake
+    tables are to stand; `policies` what is configured for tables, `metadata` is `lake.metadata_columns`. A source out
+    of reach is a finding too.
     """
     try:
         transport = transport_of(options)
@@ -79,11 +79,10 @@ def run_preflight(
             return Examined([_tls(transport)], None)
         with closing(open_query(options)) as conn:
             examination = _Examination(
-                Look.at(options, conn, now=now), tuple(patterns or ()), transport, known, rules or {}, layout
+                Look.at(options, conn, now=now), tuple(patterns or ()), transport, known, policies, layout
             )
             examined = examination.examined(two_phase=two_phase, load_limits=load_limits, sessions=sessions)
-            if policies is not None:
-                examined.findings.extend(examination.targets(policies, metadata=metadata))
+            examined.findings.extend(examination.targets(metadata=metadata))
             return examined
     except (SourceError, UsageError) as error:
         code = "server.version" if isinstance(error, ServerTooOld) else "source.connect"
@@ -110,7 +109,7 @@ class _Examination:
         patterns: tuple[str, ...],
         transport: Transport,
         known: Iterable[TableState],
-        rules: Mapping[str, ColumnRules],
+        policies: Policies,
         layout: Layout,
     ) -> None:
         self._look = look
@@ -118,7 +117,7 @@ class _Examination:
         self._patterns = patterns
         self._known = {int(state.table_id): state for state in known}
         self._transport = transport
-        self._rules = rules
+        self._policies = policies
         self._catalog = Catalog(look.conn)
         self._publication_name = look.options.publication
         self._carried: list[TableFacts] = []
@@ -135,31 +134,31 @@ class _Examination:
                 tables,
                 publication=self._publication_name,
                 server_version=self._look.version,
-                accept_missing=self._look.options.accept_missing,
-                rules_of=self._rules_of,
-                binary=self._look.options.binary,
+                policies=self._policies,
+                known=self._known,
                 layout=self._layout,
             )
         )
-        found += column_rules.without_table(self._rules, [facts.qualified_name for facts in tables])
+        rules = {name: policy.rules for name, policy in self._policies.tables.items()}
+        found += column_rules.without_table(rules, [facts.qualified_name for facts in tables])
         if self._look.options.binary:
             # The server sends the whole publication so, also what source.tables leaves out.
             found += examine_binary(self._catalog.published_tables(self._publication_name) or tables)
         found += self._readable(tables)
         return Examined(found, [(facts.schema, facts.name) for facts in tables])
 
-    def targets(self, policies: Policies, *, metadata: bool) -> Iterator[Finding]:
+    def targets(self, *, metadata: bool) -> Iterator[Finding]:
         """What is wrong with the targets of these tables, and with settings of others."""
-        yield from without_table(policies, [facts.qualified_name for facts in self._carried])
+        yield from without_table(self._policies, [facts.qualified_name for facts in self._carried])
         for facts in self._carried:
-            policy = policies.of(facts.schema, facts.name)
+            policy = self._policies.of(facts.schema, facts.name)
             yield from examine_targets(facts, policy, self._known.get(facts.oid), metadata=metadata)
 
     def _rules_of(self, facts: TableFacts) -> RulesInForce:
         """As ingest decides them, which knows what columns were called before."""
         state = self._known.get(facts.oid)
-        before = state.schemas[max(state.schemas)] if state is not None and state.schemas else None
-        return column_rules.of_table(self._rules, facts, before)
+        policy = self._policies.of(facts.schema, facts.name)
+        return policy.rules_of(facts, state.latest if state is not None else None)
 
     def _select(self, found: list[Finding]) -> Iterator[TableFacts]:
         """The tables to be carried; what is wrong with the publication goes to `found`."""
@@ -289,9 +288,7 @@ class _Examination:
 
     def _wanted(self, facts: TableFacts) -> bool:
         """As ingest decides it, which goes on with a table that was renamed."""
-        state = self._known.get(facts.oid)
-        first_name = state.first_name if state is not None else None
-        return selects(self._patterns, facts.schema, facts.name, first_name=first_name)
+        return selects(self._patterns, facts, self._known.get(facts.oid))
 
     def _readable(self, tables: Sequence[TableFacts]) -> Iterator[Finding]:
         """One row of each table is read, as its snapshot would, and not fetched."""

@@ -8,15 +8,16 @@ source refuses UPDATE and DELETE by itself; and whether two paths are one, only 
 Lists.)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
-from sluice.contract.column_rules import NO_RULES, RulesInForce
-from sluice.contract.conditions import conditions, left_out
+from sluice.contract.conditions import left_out
 from sluice.findings import Finding
 from sluice.manifest.targets import Layout
+from sluice.manifest.values import TableState
 from sluice.quoting import quote_identifier, quote_qualified
+from sluice.tables.policies import Policies
 
 _DEFAULT = Layout()
 OURS = "_sluice"
@@ -30,15 +31,17 @@ def examine_tables(
     *,
     publication: str,
     server_version: int,
-    accept_missing: str = "",
-    rules_of: Callable[[TableFacts], RulesInForce] = lambda _: NO_RULES,
-    binary: bool = False,
+    policies: Policies,
+    known: Mapping[int, TableState],
     layout: Layout = _DEFAULT,
 ) -> Iterator[Finding]:
-    """Findings about each table, then about tables that get into each other's way."""
+    """Findings about each table, then about tables that get into each other's way. `known` is what the manifest has of
+    them, by oid: what columns were called before.
+    """
     for facts in tables:
-        yield from conditions(facts, accept_missing=accept_missing, rules=rules_of(facts), binary=binary)
-        yield from _operations(facts, accept_missing)
+        policy, state = policies.of(facts.schema, facts.name), known.get(facts.oid)
+        yield from policy.conditions(facts, state.latest if state is not None else None)
+        yield from _operations(facts, policy.accept_missing)
         yield from _identity(facts)
         yield from _filter(facts)
         yield from _columns(facts)

@@ -17,7 +17,6 @@ from sluice.findings import Finding
 from sluice.manifest.values import TableState
 from sluice.tables.column_policy import under_policy
 from sluice.tables.policies import Policies, TablePolicy
-from sluice.tables.register import latest_schema
 from sluice.tables.schemas import build_schema, relation_of
 
 CLUSTERING = "target.cluster_by"
@@ -87,7 +86,7 @@ def without_table(policies: Policies, carried: Sequence[str]) -> Iterator[Findin
 
 
 def _columns(facts: TableFacts, policy: TablePolicy, known: TableState | None) -> _Columns:
-    latest = latest_schema(known) if known is not None else None
+    latest = known.latest if known is not None else None
     schema = under_policy(build_schema(relation_of(facts), facts, latest, version=1), latest, policy)
     absent = {column.name: "is not sent by the publication" for column in facts.columns}
     absent |= {one.column.name: "a column rule keeps out of the lake" for one in schema.excluded}

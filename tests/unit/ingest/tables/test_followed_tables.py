@@ -8,6 +8,7 @@ from typing import Any
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Snapshot
+from sluice.contract.reasons import DROPPED
 from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.ingest.tables.followed_tables import FollowedTables
@@ -17,10 +18,10 @@ from sluice.manifest.values import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationColumn
 from sluice.store.memory import MemoryStore
-from sluice.tables.catalog_diff import fingerprint
-from sluice.tables.life import NOT_YET
+from sluice.tables import events
+from sluice.tables.catalog_diff import Unseen, fingerprint
 from sluice.tables.schemas import build_schema, relation_of, relation_sent_as
-from sluice.tables.shape_history import ShapeHistory
+from sluice.tables.shape_history import NOT_YET, ShapeHistory
 from tests.support import source_facts
 from tests.support.manifests import changes, opened, put, schema, snapshot, table
 from tests.support.spooled import table as table_of
@@ -99,7 +100,7 @@ def test_a_paused_table_under_load_keeps_no_look_from_examining_the_catalog() ->
     put(log, changes(30), through_lsn=40)
     assert tables.states()["7"].paused != before["7"].paused
     assert tables.look(facts, before, wal_end=40)
-    tables.set_paused("7", paused=False)
+    tables.decide(events.PauseAsked(7, paused=False))
     assert not tables.look(facts, before, wal_end=40)
 
 
@@ -108,9 +109,9 @@ def test_a_change_that_cannot_be_written_is_no_loss_where_the_snapshot_has_it() 
     log = ManifestLog.open(store, opened(), load_state(store))
     log.append(replace(table("7", version=1), lsn=500))
     tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: None, (), wal_end=lambda: 0)
-    tables.lose_value(7, "not sent", lsn=499)
+    tables.decide(events.ValueLost(7, "not sent", position_lsn=499))
     assert tables.states()["7"].state.is_followed
-    tables.lose_value(7, "not sent", lsn=500)
+    tables.decide(events.ValueLost(7, "not sent", position_lsn=500))
     assert (tables.states()["7"].state, tables.states()["7"].cause) == (State.STALE, "value")
 
 
@@ -119,7 +120,7 @@ def test_a_change_that_cannot_be_written_is_a_loss_while_it_is_open_where_it_com
     log = ManifestLog.open(store, opened(), load_state(store))
     log.append(replace(table("7", version=1), lsn=500))
     tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: None, (), wal_end=lambda: 0)
-    tables.lose_value(7, "not sent", lsn=None)
+    tables.decide(events.ValueLost(7, "not sent", position_lsn=None))
     assert tables.states()["7"].state is State.STALE
 
 
@@ -132,19 +133,19 @@ def test_nobody_who_asks_again_waits_for_what_rows_of_a_large_transaction_said()
     log.append(table("7", state="live", version=1, **seen))
     ordered = OrderedLog(log, threaded=False)
     tables = FollowedTables(ordered, lambda _: facts, (), wal_end=lambda: 0)
-    tables.lose_value(7, "not sent", lsn=900)
+    tables.decide(events.ValueLost(7, "not sent", position_lsn=900))
     assert (tables.states()["7"].state, ordered.stored.tables["7"].state) == (State.STALE, State.LIVE)
     assert tables.take(900) == ()
     assert not tables.look(facts, tables.states(), wal_end=40)
-    assert not tables.set_paused("7", paused=True)
-    assert tables.prepare_snapshot(facts) is None
-    tables.drop(7)
+    assert not tables.decide(events.PauseAsked(7, paused=True))
+    assert tables.decide(events.SnapshotDue(facts)) is None
+    tables.decide(events.TableGone(7, DROPPED))
     assert tables.states()["7"].state is State.STALE
     tables.looked(before_lsn=900, examined_lsn=log.state.through_lsn, seen={"7": 1})
     tables.forget_stream()
     assert tables.states()["7"].state is State.LIVE
-    assert tables.set_paused("7", paused=True)
-    assert not tables.set_paused("8", paused=True), "rows said that there is one, and are not stored"
+    assert tables.decide(events.PauseAsked(7, paused=True))
+    assert not tables.decide(events.PauseAsked(8, paused=True)), "rows said that there is one, and are not stored"
 
 
 def _of_three() -> tuple[FollowedTables, list[int], TableFacts]:
@@ -177,9 +178,9 @@ def test_a_connection_that_ends_takes_nothing_from_what_a_look_has_examined() ->
     """Otherwise a table would become live without it, and complete as far as that look had examined."""
     tables, _, facts = _of_three()
     now = replace(facts, relfilenode=facts.relfilenode + 1, toast=5, memberships=("entry 2",))
-    assert tables.prepare_snapshot(facts)
+    assert tables.decide(events.SnapshotDue(facts))
     tables.look(now, tables.states(), wal_end=50)
-    tables.lose_value(8, "not sent", lsn=20)
+    tables.decide(events.ValueLost(8, "not sent", position_lsn=20))
     tables.forget_stream()
     assert not tables.publish_snapshot(_read(facts))
     assert tables.states()["7"].state is State.SNAPSHOT
@@ -189,7 +190,7 @@ def test_a_connection_that_ends_during_a_look_leaves_tables_in_doubt_that_it_fou
     tables, asked, facts = _of_three()
     again = replace(facts.columns[0], attnum=2)
     tables.look(replace(facts, oid=9, name="t9", columns=(again,), attributes=2), tables.states(), wal_end=50)
-    tables.lose_value(8, "not sent", lsn=20)
+    tables.decide(events.ValueLost(8, "not sent", position_lsn=20))
     tables.forget_stream()
     tables.looked(before_lsn=50, examined_lsn=0, seen={})
     relation = relation_of(replace(facts, oid=9, name="t9"))
@@ -200,12 +201,12 @@ def test_a_connection_that_ends_during_a_look_leaves_tables_in_doubt_that_it_fou
 def test_rows_that_were_read_before_their_generation_was_prepared_are_not_published() -> None:
     """Where the stream began it, rows behind them are in the entry that begins it, and count for no generation."""
     tables, _, facts = _of_three()
-    assert tables.prepare_snapshot(facts)
-    tables.mark_stale(7, "lost", lsn=30, cause=Cause.SCHEMA)
-    assert tables.request_snapshot(facts)
+    assert tables.decide(events.SnapshotDue(facts))
+    tables.decide(events.EqualityLost(7, Unseen(Cause.SCHEMA, "lost"), lsn=30))
+    assert tables.decide(events.SnapshotAsked(facts))
     assert tables.states()["7"].generation == 2
     assert not tables.publish_snapshot(_read(facts, generation=2))
-    assert tables.prepare_snapshot(facts)
+    assert tables.decide(events.SnapshotDue(facts))
     assert tables.publish_snapshot(_read(facts, generation=2))
 
 
@@ -215,7 +216,7 @@ def test_a_table_does_not_join_before_what_rows_said_of_the_one_that_had_its_nam
     log.append(table("7", state=State.LIVE))
     gone: dict[int, Any] = {}
     tables = FollowedTables(log, gone.get, (), wal_end=lambda: 40)
-    tables.lose_value(7, "not sent", lsn=30)
+    tables.decide(events.ValueLost(7, "not sent", position_lsn=30))
     facts = source_facts.table(source_facts.ID, oid=9, name="t7")
     assert not tables.look(facts, tables.states(), wal_end=40)
     assert log.stored.tables.keys() == {"7"}

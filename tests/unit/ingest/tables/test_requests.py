@@ -16,6 +16,7 @@ from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
 from sluice.manifest.writer import ManifestLog
 from sluice.store.memory import MemoryStore
+from sluice.tables import events
 from sluice.tables.catalog_diff import fingerprint
 from tests.support import source_facts
 from tests.support.manifests import opened, snapshot, table
@@ -50,7 +51,7 @@ def test_a_request_that_is_carried_out_while_another_look_reads_it_is_not_carrie
     store.meanwhile = lambda: requests.take(found, {7: facts})
     requests.take_at_once()
     assert list(store.list(keys.CONTROL)) == []
-    shape = tables.prepare_snapshot(facts)
+    shape = tables.decide(events.SnapshotDue(facts))
     assert shape is not None
     assert tables.publish_snapshot(snapshot("7", generation=2, version=shape.version))
     requests.take(dict(requests.waiting), {7: facts})
