@@ -7,13 +7,14 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deploy.monitoring.alerts import ALERTS
 from deploy.monitoring.alerts.inhibitions import INHIBITIONS
 from deploy.monitoring.files import ALERTMANAGER
+from deploy.monitoring.model import Alert
+from tests.support import commands
 from tools.local.child import Child
 from tools.local.postgres import free_port
 from tools.local.tools import CACHE
@@ -70,15 +71,10 @@ def test_every_inhibition_names_alerts_that_exist_and_its_cause_pages() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
-def test_only_what_is_worth_a_page_reaches_the_pager(alert: Any, alertmanager: Path) -> None:
-    done = subprocess.run(
-        [
-            alertmanager.with_name("amtool"), "config", "routes", "test", f"--config.file={ROOT / ALERTMANAGER}",
-            f"alertname={alert.name}", f"severity={alert.severity}", "pipeline=shop",
-        ],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    assert done.stdout.strip() == ("pager" if alert.severity == "critical" else "tickets")
+def test_only_what_is_worth_a_page_reaches_the_pager(alert: Alert, alertmanager: Path) -> None:
+    routes = (alertmanager.with_name("amtool"), "config", "routes", "test", f"--config.file={ROOT / ALERTMANAGER}")
+    done = commands.ended(*routes, f"alertname={alert.name}", f"severity={alert.severity}", "pipeline=shop")
+    assert done.stdout.strip() == ("pager" if alert.severity == "critical" else "tickets"), done.stderr
 
 
 def _with_its_templates(alertmanager: Path) -> list[str]:
