@@ -286,9 +286,9 @@ class Story:
         tags = "BCSEcRT" if how is pgproxy.corrupted else TAGS.replace("k", "")
         tag = self._choice.choice(tags)
         if how is pgproxy.corrupted:
-            how = _head_corrupted
+            how = pgproxy.head_corrupted
         if proxy.change(how, matches=lambda one: one.tag == tag).wait(1.5):
-            self._struck[f"message {'corrupted' if how is _head_corrupted else how.__name__}"] += 1
+            self._struck[f"message {'corrupted' if how is pgproxy.head_corrupted else how.__name__}"] += 1
 
     def _drop(self, database: Database, proxy: PgProxy) -> None:
         self._struck["all connections dropped"] += 1
@@ -457,11 +457,6 @@ class Story:
         assert done.returncode == 0, done.stderr[-3000:]
         assert_equal(database, live, lake_uri=pipeline.lake_uri)
         outcome.verdict = verdict
-
-
-def _head_corrupted(body: bytes) -> bytes:
-    """The pgoutput message's letter is none that exists."""
-    return body[:25] + b"\xff" + body[26:]
 
 
 def _published(database: Database) -> list[str]:

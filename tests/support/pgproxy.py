@@ -375,6 +375,11 @@ def corrupted(body: bytes) -> bytes:
     return body[:at] + bytes([body[at] ^ 0x55]) + body[at + 1 :]
 
 
+def head_corrupted(body: bytes) -> bytes:
+    """The pgoutput message's letter is none that exists."""
+    return body[:_HEADER_BYTES] + b"\xff" + body[_HEADER_BYTES + 1 :]
+
+
 def lengthened(body: bytes) -> bytes:
     """One byte too many at the end."""
     return body + b"\x00"
