@@ -147,7 +147,7 @@ class Story:
             for _ in range(self._choice.randint(2, 4)):
                 self._act(database, proxy, pipeline)
                 proxy.check()
-        self._end_prepared(database)
+        database.end_prepared()
         self._catch_up(proxy, pipeline)
         if self._lost_slot:
             self.outcome.verdict = "stopped"
@@ -358,13 +358,6 @@ class Story:
         if self._server.pid is None:
             self._server.start()
 
-    def _end_prepared(self, database: Database) -> None:
-        with database.connect() as connection:
-            for (gid,) in connection.execute(
-                "SELECT gid FROM pg_prepared_xacts WHERE database = %s", (database.name,)
-            ).fetchall():
-                connection.execute(f"COMMIT PREPARED '{gid}'".encode())
-
     def _catch_up(self, proxy: PgProxy, pipeline: Pipeline) -> None:
         """A healthy run. Once more when the first ends with what a retry fixes: the server may
         still hold the slot for the one before.
@@ -445,7 +438,7 @@ class Story:
         """
         outcome = self.outcome
         verdict, outcome.verdict = outcome.verdict, "failed"
-        live = [name for name in _published(database) if f"public.{name}" not in outcome.marked]
+        live = [name for name in database.published() if f"public.{name}" not in outcome.marked]
         point = self._choice.choice(
             ["apply.commit.before", "apply.commit.after", "apply.log.before", "apply.log.after"]
         )
@@ -457,11 +450,3 @@ class Story:
         assert done.returncode == 0, done.stderr[-3000:]
         assert_equal(database, live, lake_uri=pipeline.lake_uri)
         outcome.verdict = verdict
-
-
-def _published(database: Database) -> list[str]:
-    with database.connect() as connection:
-        found = connection.execute(
-            "SELECT tablename::text FROM pg_publication_tables WHERE pubname = %s ORDER BY 1", (database.publication,)
-        ).fetchall()
-    return [name for (name,) in found]

@@ -46,8 +46,8 @@ class Place:
     def __init__(self, folder: Path, *, mounted: bool = False) -> None:
         self.folder = folder
         self.name = "local disk of its own" if mounted else "local folder"
-        self._mounted = mounted
-        self._filler = folder / "filler"
+        self.mounted = mounted
+        self.filler = folder / "filler"
         self._away = folder / "away"
         self._changed_rights: list[tuple[Path, int]] = []
 
@@ -71,10 +71,10 @@ class Place:
     def hurt(self, choice: random.Random) -> str:
         """Does one kind of damage and says which."""
         ways: list[tuple[str, Callable[[], None]]] = [
-            ("store: full disk", self._fill),
+            ("store: full disk", self.fill),
             ("store: read-only", self._forbid),
         ]
-        if not self._mounted:
+        if not self.mounted:
             ways = (
                 [("store: permission lost", self._revoke)]
                 if os.geteuid() != 0
@@ -86,15 +86,15 @@ class Place:
 
     def heal(self) -> None:
         """Undoes every damage."""
-        if self._mounted:
+        if self.mounted:
             subprocess.run(["mount", "-o", "remount,rw", str(self.folder)], check=False, capture_output=True)
-        self._filler.unlink(missing_ok=True)
+        self.filler.unlink(missing_ok=True)
         while self._changed_rights:
             path, mode = self._changed_rights.pop()
             path.chmod(mode)
 
-    def _fill(self) -> None:
-        with contextlib.suppress(OSError), self._filler.open("wb", buffering=0) as file:
+    def fill(self) -> None:
+        with contextlib.suppress(OSError), self.filler.open("wb", buffering=0) as file:
             while file.write(bytes(1 << 16)):
                 pass
 

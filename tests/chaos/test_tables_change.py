@@ -6,8 +6,8 @@ equals its source, and each snapshot that this took has a stated cause.
 
 import os
 import random
-import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from sluice.contract import resyncs
 from sluice.contract.table_state import State
 from sluice.tables.policies import Policies, TablePolicy
+from tests.chaos.background import Background
 from tests.support.extent import FULL
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
@@ -141,25 +142,19 @@ def test_tables_that_change_without_end_are_equal_in_the_end(
             )
         ),
     }
-    ended = threading.Event()
     changer, writers = Changer(pipeline, seed), [Changer(pipeline, seed + number) for number in (1, 2)]
 
     def write(writer: Changer) -> None:
-        while not ended.is_set():
+        while not writing.stopped.wait(0.02):
             writer.rows()
-            ended.wait(0.02)
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in writers]
+    writing = Background(*(partial(write, writer) for writer in writers))
     with pipeline.running(watch_interval_s=0.5, **options) as running:
-        for thread in threads:
-            thread.start()
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until and running.thread.is_alive():
-            changer.ddl()
-            ended.wait(EVERY)
-        ended.set()
-        for thread in threads:
-            thread.join()
+        with writing:
+            until = time.monotonic() + SECONDS
+            while time.monotonic() < until and running.thread.is_alive():
+                changer.ddl()
+                writing.stopped.wait(EVERY)
         running.wait_until(lambda: settled(pipeline), seconds=120)
     for session in (changer, *writers):
         session.close()

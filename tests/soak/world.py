@@ -74,36 +74,18 @@ class World:
 
     def restart_server(self, mode: StopMode) -> None:
         self.server.restart(mode)
-        self.end_prepared(older_than_seconds=2.0)
-
-    def end_prepared(self, *, older_than_seconds: float = 0.0) -> None:
-        """Ends what clients left prepared when they lost their connection."""
-        query = (
-            "SELECT gid FROM pg_prepared_xacts WHERE database = %s AND prepared <= now() - make_interval(secs => %s)"
-        )
-        with self.database.connect() as connection:
-            for (gid,) in connection.execute(query, (self.database.name, older_than_seconds)).fetchall():
-                connection.execute(f"COMMIT PREPARED '{gid}'".encode())
+        self.database.end_prepared(older_than_seconds=2.0)
 
     def load(self, seed: int) -> Load:
         choice = random.Random(seed)
         return Load(self.workload, self.database, choice, two_phase=True, pauses=_PAUSES, columns=0.0)
-
-    def tables(self) -> list[str]:
-        """All that are published."""
-        with self.database.connect() as connection:
-            found = connection.execute(
-                "SELECT tablename::text FROM pg_publication_tables WHERE pubname = %s ORDER BY 1",
-                (self.database.publication,),
-            ).fetchall()
-        return [name for (name,) in found]
 
     def assert_equal(self) -> list[str]:
         """Everything committed by now reaches the lake, and every table equals its source, for another engine than
         Spark. The names of the tables.
         """
         self.workload.reconnect()
-        processes, names = tuple(self.running.values()), self.tables()
+        processes, names = tuple(self.running.values()), self.database.published()
         wait_until(self._all_live, what="all tables are live", processes=processes, timeout=_END_SECONDS)
         position = self.workload.position()
         wait_until(
