@@ -171,16 +171,7 @@ def prepare(
 def rollback_prepared(
     prepare_end: int, rollback_end: int, prepared: int, rolled_back: int, xid: int, gid: str, *, flags: int = 0
 ) -> bytes:
-    return (
-        b"r"
-        + u8(flags)
-        + u64(prepare_end)
-        + u64(rollback_end)
-        + i64(prepared)
-        + i64(rolled_back)
-        + u32(xid)
-        + text(gid)
-    )
+    return b"r" + struct.pack(">BQQqqI", flags, prepare_end, rollback_end, prepared, rolled_back, xid) + text(gid)
 
 
 def copy_row(fields: Sequence[bytes | None]) -> bytes:
