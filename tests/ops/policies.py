@@ -161,29 +161,15 @@ def selectors_choose_their_pods(manifests: list[Manifest]) -> Problems:
     no selector.
     """
     found = list(pods(manifests))
-    selectors = [
-        (f"StatefulSet {item['metadata']['name']}", item["spec"]["selector"]["matchLabels"], item)
-        for item in of_kind(manifests, "StatefulSet")
-    ]
-    selectors += [
-        (f"Service {item['metadata']['name']}", item["spec"]["selector"], item)
-        for item in of_kind(manifests, "Service")
-    ]
-    selectors += [
-        (f"PDB {item['metadata']['name']}", item["spec"]["selector"]["matchLabels"], item)
-        for item in of_kind(manifests, "PodDisruptionBudget")
-    ]
-    selectors += [
-        (f"NetworkPolicy {item['metadata']['name']}", item["spec"]["podSelector"]["matchLabels"], item)
-        for item in of_kind(manifests, "NetworkPolicy")
-    ]
-    for owner, labels, item in selectors:
-        chosen = {pod.component for pod in found if labels.items() <= pod.labels.items()}
-        if chosen != {item["metadata"]["labels"]["app.kubernetes.io/component"]}:
-            yield f"{owner} chooses {sorted(chosen)}"
-        if {pod.pipeline for pod in found if labels.items() <= pod.labels.items()} != {
-            item["metadata"]["labels"].get(PIPELINE, "")
-        }:
+    kinds = ("StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy")
+    for item in (one for kind in kinds for one in of_kind(manifests, kind)):
+        owner, own = f"{item['kind']} {item['metadata']['name']}", item["metadata"]["labels"]
+        selector = item["spec"].get("selector") or item["spec"]["podSelector"]
+        labels = selector.get("matchLabels", selector)
+        chosen = [pod for pod in found if labels.items() <= pod.labels.items()]
+        if {pod.component for pod in chosen} != {own["app.kubernetes.io/component"]}:
+            yield f"{owner} chooses {sorted({pod.component for pod in chosen})}"
+        if {pod.pipeline for pod in chosen} != {own.get(PIPELINE, "")}:
             yield f"{owner} chooses pods of another pipeline"
         if {"app.kubernetes.io/version", "helm.sh/chart"} & labels.keys():
             yield f"{owner} chooses by a version"

@@ -15,6 +15,7 @@ from deploy.monitoring.alerts.inhibitions import INHIBITIONS
 from deploy.monitoring.files import ALERTMANAGER
 from deploy.monitoring.model import Alert
 from tests.support import commands
+from tests.support.answers import is_well
 from tools.local.child import Child
 from tools.local.postgres import free_port
 from tools.local.tools import CACHE
@@ -37,7 +38,7 @@ def url(alertmanager: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         f"--web.listen-address={address}",
         "--cluster.listen-address=",
     ]
-    child.start(command, is_ready=lambda _pid: _ready(f"http://{address}/-/ready"), directory=directory)
+    child.start(command, is_ready=lambda _pid: is_well(f"http://{address}/-/ready"), directory=directory)
     try:
         yield f"http://{address}"
     finally:
@@ -89,14 +90,6 @@ def _with_its_templates(alertmanager: Path) -> list[str]:
     if subprocess.run([*wrapper, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no namespace for the templates of an unpacked Alertmanager: sudo apt-get install it")
     return wrapper
-
-
-def _ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except OSError:
-        return False
 
 
 def _post(url: str, labels: list[dict[str, str]]) -> None:

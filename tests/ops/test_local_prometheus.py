@@ -30,5 +30,3 @@ def test_a_server_that_cannot_start_says_why(prometheus: Path, tmp_path: Path) -
     broken.write_text("groups: [{name: broken, rules: [{alert: X, expr: 'sum('}]}]")
     with pytest.raises(LocalServerError, match="did not start"):
         PrometheusServer(tmp_path / "data", targets={}, rules=[broken]).start()
-
-

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.ops.local_stack import NAMES, LocalStack, alive, local_stack
+from tests.support.answers import is_well
 from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 
@@ -121,9 +121,8 @@ def test_an_applier_that_is_gone_holds_neither_ingest_nor_slot(stack: LocalStack
         )
         wait_until(lambda: _lsn(connection, confirmed) > position, what="the slot is confirmed", timeout=120)
         wait_until(lambda: _lsn(connection, kept) < _LITTLE_WAL, what="its WAL is let go", timeout=120)
-    for path in ("/livez", "/readyz"):
-        with urllib.request.urlopen(stack.url("METRICS_PORT", path), timeout=10):
-            pass
+    assert is_well(stack.url("METRICS_PORT", "/livez"))
+    assert is_well(stack.url("METRICS_PORT", "/readyz"))
 
 
 def test_logs_shows_the_last_lines_of_every_member(stack: LocalStack) -> None:

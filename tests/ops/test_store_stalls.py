@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.ops.local_stack import alive, local_stack
+from tests.support.answers import is_well
 
 STALL_SECONDS = 180.0
 ALERT = "SluiceLagHigh"
@@ -37,7 +38,7 @@ def test_the_whole_local_stack_outlives_the_stall_and_the_lake_follows(tmp_path:
                     end = time.monotonic() + STALL_SECONDS
                     while time.monotonic() < end:
                         for variable in ("METRICS_PORT", "APPLY_METRICS_PORT"):
-                            assert _answers(f"127.0.0.1:{stack.ports[variable]}", "/livez"), variable
+                            assert is_well(stack.url(variable, "/livez")), variable
                         assert connection.execute("SELECT active_pid FROM pg_replication_slots").fetchone() == walsender
                         fired |= _firing(stack.url("PROMETHEUS_PORT", "/api/v1/alerts"))
                         time.sleep(1)
@@ -55,11 +56,3 @@ def _firing(url: str) -> set[str]:
     with urllib.request.urlopen(url, timeout=10) as answer:
         alerts = json.load(answer)["data"]["alerts"]
     return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
-
-
-def _answers(address: str, path: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=5):
-            return True
-    except OSError:
-        return False

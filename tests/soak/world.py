@@ -7,7 +7,6 @@ import os
 import random
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ import yaml
 from tests.chaos import writer
 from tests.chaos.load import Load
 from tests.soak import busy_client
+from tests.support.answers import is_well
 from tests.support.compare import assert_equal
 from tests.support.pipeline import complete_through, wait_until
 from tests.support.sources import Database, fresh_database
@@ -46,20 +46,13 @@ class World:
     def start(self, name: str) -> float:
         """Starts ingest or the applier; seconds until it says that it is ready."""
         began = self.started[name] = time.monotonic()
-        command = [
-            sys.executable,
-            "-m",
-            "tests.soak.short_log_retention",
-            COMMANDS[name],
-            "-c",
-            str(self.pipeline.config),
-        ]
+        program = [sys.executable, "-m", "tests.soak.short_log_retention"]
+        command = [*program, COMMANDS[name], "-c", str(self.pipeline.config)]
         log = self.pipeline.directory / f"{COMMANDS[name]}.log"
         process = self.running[name] = SluiceProcess(command, log=log, environment=_environment())
-        address = yaml.safe_load(self.pipeline.config.read_text())["telemetry"][
-            "listen" if name == "ingest" else "apply_listen"
-        ]
-        wait_until(lambda: _ready(address), what=f"{name} is ready", processes=(process,), timeout=_READY_SECONDS)
+        telemetry = yaml.safe_load(self.pipeline.config.read_text())["telemetry"]
+        url = f"http://{telemetry['listen' if name == 'ingest' else 'apply_listen']}/readyz"
+        wait_until(lambda: is_well(url), what=f"{name} is ready", processes=(process,), timeout=_READY_SECONDS)
         return time.monotonic() - began
 
     def end(self, name: str, *, kill: bool) -> None:
@@ -134,11 +127,3 @@ def world(folder: Path, *, seed: int) -> Iterator[World]:
 def _environment() -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     return {**ours, "PYTHONPATH": str(ROOT)}
-
-
-def _ready(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{address}/readyz", timeout=5):
-            return True
-    except OSError:
-        return False
