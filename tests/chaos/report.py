@@ -27,7 +27,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def rendered(lines: Iterable[dict[str, Any]]) -> str:
-    """Two tables: the totals by commit, and the faults by kind."""
     by_commit: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for line in lines:
         by_commit.setdefault((line["commit"], line["major"]), []).append(line)

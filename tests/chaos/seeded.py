@@ -230,7 +230,6 @@ class Story:
             process.wait(seconds)
 
     def _part(self, process: SluiceProcess) -> None:
-        """The process is killed, asked to stop, or has ended by itself."""
         if process.status is not None:
             self._note_exit(process, "by itself")
         elif self._choice.random() < 0.5:
@@ -302,7 +301,6 @@ class Story:
         proxy.release(direction)
 
     def _terminate(self, database: Database, proxy: PgProxy) -> None:
-        """The server ends one of our sessions."""
         with database.connect() as connection:
             ours = connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = %s AND application_name ILIKE "

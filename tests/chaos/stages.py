@@ -297,7 +297,6 @@ class Stages:
         return lsn.parse(row[0])
 
     def wait(self, holds: Callable[[], bool], running: Running, what: str) -> None:
-        """Until `holds()`, or until the process has ended."""
         deadline = time.monotonic() + BOUND_SECONDS
         tick = threading.Event()
         while not holds() and running.thread.is_alive():
@@ -313,7 +312,6 @@ class Stages:
 
 
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses between connections as short as a test may have them."""
     monkeypatch.setattr(ingest_module, "RECONNECT_SECONDS", (0.05,))
 
 

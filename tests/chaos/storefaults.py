@@ -57,7 +57,6 @@ class Place:
 
     @property
     def options(self) -> dict[str, str]:
-        """Of the object store client."""
         return {}
 
     def reader(self, pipeline: str) -> Path | Callable[[str], bytes | None]:
@@ -69,7 +68,6 @@ class Place:
         return self.folder / "spool" / pipeline
 
     def hurt(self, choice: random.Random) -> str:
-        """Does one kind of damage and says which."""
         ways: list[tuple[str, Callable[[], None]]] = [
             ("store: full disk", self.fill),
             ("store: read-only", self._forbid),
@@ -85,7 +83,6 @@ class Place:
         return name
 
     def heal(self) -> None:
-        """Undoes every damage."""
         if self.mounted:
             subprocess.run(["mount", "-o", "remount,rw", str(self.folder)], check=False, capture_output=True)
         self.filler.unlink(missing_ok=True)
@@ -184,7 +181,6 @@ class Bucket(Place):
 
 
 def local(folder: Path) -> Place:
-    """A plain folder."""
     folder.mkdir(parents=True, exist_ok=True)
     return Place(folder)
 
@@ -208,7 +204,6 @@ def small_disk(folder: Path) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def bucket(folder: Path, server: S3Server) -> Iterator[Place]:
-    """A bucket of its own behind a proxy of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     place = Bucket(folder, server)
     try:

@@ -64,7 +64,6 @@ class Changer:
         self.done = self.failed = 0
 
     def ddl(self) -> None:
-        """One statement of any kind on any table."""
         tables = self._tables()
         (schema, name, key, columns), (other_schema, other, _, _) = self._choice.choices(tables, k=2)
         kinds = KINDS if len(tables) > 3 else KINDS[:-1]
@@ -84,7 +83,6 @@ class Changer:
         self._run(statement)
 
     def rows(self) -> None:
-        """Changes of rows of any table, in one transaction."""
         schema, name, _, columns = self._choice.choice(self._tables())
         ids = self._choice.sample(range(10**6), 3)
         column = self._choice.choice(columns) if columns else "id"

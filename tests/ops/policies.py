@@ -157,9 +157,6 @@ def images_are_exact(manifests: list[Manifest]) -> Problems:
 
 
 def selectors_choose_their_pods(manifests: list[Manifest]) -> Problems:
-    """What selects pods selects those of its component and no others; labels that may change are in
-    no selector.
-    """
     found = list(pods(manifests))
     kinds = ("StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy")
     for item in (one for kind in kinds for one in of_kind(manifests, kind)):

@@ -132,7 +132,6 @@ def test_thresholds_are_named_once_and_all_used() -> None:
 
 
 def test_every_selector_can_be_limited_to_one_pipeline() -> None:
-    """Each metric, and each recording that is read back, is followed by the mark of the scope."""
     for text in [alert.expression for alert in ALERTS] + [recording.expression for recording in RECORDINGS]:
         found = re.findall(r"\b(?:pipeline:)?sluice_\w+(?::\w+)?", text)
         assert found, text

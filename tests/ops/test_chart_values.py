@@ -161,9 +161,6 @@ def test_the_configuration_arrives_as_it_was_given() -> None:
 
 
 def test_the_configuration_s_schema_is_the_service_s_own() -> None:
-    """A key that the service gains or loses changes the chart's schema: every section has the same
-    keys in both.
-    """
     from sluice.settings.display import json_schema
 
     own = json.loads((CHART / "values.schema.json").read_text())

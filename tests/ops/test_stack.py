@@ -185,7 +185,6 @@ def _listening(port: int) -> bool:
 
 
 def _named_in_a_command_line(directory: Path) -> list[str]:
-    """Processes whose arguments name this folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -99,7 +99,6 @@ def _sample(pipeline: World, *, counted: bool) -> dict[str, Any]:
 
 
 def _entries(pipeline: World) -> int:
-    """The number of the newest entry of the manifest."""
     return max(int(path.stem) for path in (pipeline.pipeline.own_spool / "manifest").glob("*.json"))
 
 

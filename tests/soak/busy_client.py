@@ -34,7 +34,6 @@ class BusyClient(Background):
         super().__init__(self._count_on, patience_seconds=120)
 
     def committed(self) -> int:
-        """Transactions that the source has of it."""
         return int(self._database.one("SELECT sum(n)::bigint FROM w_count")[0])
 
     def _count_on(self) -> None:

@@ -114,7 +114,6 @@ class Story:
         self.running = {command: self.pipeline.start(command) for command in ("run", "apply")}
 
     def replace(self, command: str) -> None:
-        """kill -9, and a new one."""
         process = self.running[command]
         assert process.status is None, f"{command} ended by itself with {process.status}:\n{process.log_tail(40)}"
         process.kill()

@@ -47,7 +47,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def rendered(lines: Sequence[dict[str, Any]]) -> str:
-    """What happened, the halves of each series, and the plots."""
     everything = {one.name: one for one in growth.series(lines, warm=True)}
     plots = [
         _plot(title, unit, [everything[name] for name in names if name in everything]) for title, unit, names in PLOTS

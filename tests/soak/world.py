@@ -56,7 +56,6 @@ class World:
         return time.monotonic() - began
 
     def end(self, name: str, *, kill: bool) -> None:
-        """Ends a process, which must have run until now."""
         process = self.running.pop(name)
         assert process.status is None, f"{name} ended by itself with {process.status}:\n{process.log_tail(40)}"
         if kill:

@@ -16,7 +16,6 @@ def ask(
 
 
 def is_well(url: str) -> bool:
-    """Whether something answers there, and with a success."""
     try:
         with urllib.request.urlopen(url, timeout=5):
             return True

@@ -18,7 +18,6 @@ def assert_equal(
     storage_options: Mapping[str, str] | None = None,
     paths: Mapping[str, str] | None = None,
 ) -> None:
-    """Fails with every difference of every table."""
     where: dict[str, Any] = {"schema": schema, "lake_uri": lake_uri, "storage_options": storage_options}
     with database.connect() as connection:
         outcomes = [compare_table(connection, table=name, path=(paths or {}).get(name, ""), **where) for name in tables]

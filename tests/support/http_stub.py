@@ -16,7 +16,6 @@ class StubHandler(BaseHTTPRequestHandler):
         """Tests have nothing to read there."""
 
     def content(self) -> bytes:
-        """What the client has sent."""
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def answer(
@@ -32,7 +31,6 @@ class StubHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(server: ServerT) -> Iterator[ServerT]:
-    """The server answers until the end of the block."""
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()

@@ -45,7 +45,6 @@ class Objects:
         self._watchers: list[tuple[str, str, Queue[Object | None]]] = []
 
     def put(self, kind: str, wanted: Object) -> Object:
-        """Creates or replaces an object."""
         with self.lock:
             self._version += 1
             meta = wanted["metadata"]

@@ -26,11 +26,9 @@ class Registry(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Host and port."""
         return f"127.0.0.1:{self.server_port}"
 
     def keep(self, media_type: str, content: bytes) -> str:
-        """Keeps it; its digest."""
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         self.contents[digest] = (media_type, content)
         return digest
@@ -86,6 +84,5 @@ class _Handler(StubHandler):
 
 @contextmanager
 def running() -> Iterator[Registry]:
-    """A registry until the end of the block."""
     with serving(Registry()) as registry:
         yield registry

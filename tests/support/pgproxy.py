@@ -130,7 +130,6 @@ class PgProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections were forwarded so far."""
         return self._connections
 
     @property
@@ -179,7 +178,6 @@ class PgProxy:
         self._target_port = target_port
 
     def forget(self) -> None:
-        """Drops the rules that have not acted yet."""
         with self._lock:
             self._rules.clear()
 

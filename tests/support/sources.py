@@ -48,7 +48,6 @@ class Database:
                 connection.execute(statement.encode())
 
     def published(self) -> list[str]:
-        """The names of the tables in the publication."""
         query = "SELECT tablename::text FROM pg_publication_tables WHERE pubname = %s ORDER BY 1"
         return [name for (name,) in self.all(query, self.publication)]
 

@@ -122,7 +122,6 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
         self.store.create(keys.apply_log(number), AppliedLog(number, "host/1/a", at, tables, at).encode())
 
     def looks(self) -> dict[str, Any]:
-        """Every surface at once."""
         cli = self("status", "--json")
         document: dict[str, Any] = (
             json.loads(cli.stdout) if cli.stdout else {"state": cli.stderr[-300:], "problems": []}

@@ -80,7 +80,6 @@ def _missing(name: str) -> tuple[int, dict[str, Any]]:
 
 @contextmanager
 def unity_catalog(*, token: str = "") -> Iterator[UnityStub]:
-    """Serves a stub on loopback."""
     stub = UnityStub(token=token)
 
     class Handler(StubHandler):
