@@ -37,6 +37,10 @@ def test_a_key_without_a_description_is_refused(tmp_path: Path) -> None:
         values.read(file)
 
 
+def test_no_value_is_a_number_of_replicas() -> None:
+    assert not [value.name for value in values.read(CHART / "values.yaml") if "replica" in value.name.lower()]
+
+
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [

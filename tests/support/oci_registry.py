@@ -44,10 +44,6 @@ class _Handler(StubHandler):
     def do_GET(self) -> None:
         if self.path == "/v2/":
             self.answer(200)
-        elif self.path.endswith("/tags/list"):
-            name = self.path.removeprefix("/v2/").removesuffix("/tags/list")
-            tags = ",".join(f'"{tag}"' for of, tag in self.server.tags if of == name)
-            self.answer(200, f'{{"name":"{name}","tags":[{tags}]}}'.encode(), {"Content-Type": "application/json"})
         else:
             self._get(body=True)
 
