@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import psycopg
 
 from tests.chaos import writer
-from tests.chaos.background import Background
+from tests.support.background import Background
 from tests.support.sources import Database
 from tests.support.workload import Workload
 

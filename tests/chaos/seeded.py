@@ -34,10 +34,11 @@ import psycopg
 from tests.chaos import storefaults, writer
 from tests.chaos.choices import CATALOG, ERRORS, POINTS, TAGS
 from tests.chaos.load import Load
-from tests.chaos.outcome import Hung, Outcome
+from tests.chaos.outcome import Outcome
 from tests.chaos.storefaults import Place
 from tests.chaos.witness import Witness
 from tests.support import pgproxy
+from tests.support.background import Hung
 from tests.support.compare import assert_equal
 from tests.support.oracle import Change, Spool
 from tests.support.pgproxy import Cut, Direction, Message, PgProxy

@@ -17,7 +17,7 @@ import pytest
 from sluice.contract import resyncs
 from sluice.contract.table_state import State
 from sluice.tables.policies import Policies, TablePolicy
-from tests.chaos.background import Background
+from tests.support.background import Background
 from tests.support.extent import FULL
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from tests.chaos.background import Background
+from tests.support.background import Background
 from tests.support.workload import Workload
 
 LARGE = "c_large"

@@ -4,7 +4,7 @@ import time
 
 import psycopg
 
-from tests.chaos.background import Background
+from tests.support.background import Background
 from tests.support.sources import Database
 
 ROWS, BATCH = 1000, 5000

@@ -24,7 +24,7 @@ import pyarrow as pa
 import yaml
 from deltalake import DeltaTable, QueryBuilder
 
-from tests.chaos.background import Background
+from tests.support.background import Background
 from tests.support.pipeline import complete_through, wait_until
 from tests.support.sources import Database, fresh_database
 from tools.local.postgres import PostgresServer, free_port, temporary_server

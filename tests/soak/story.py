@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 
-from tests.chaos.background import Background
 from tests.soak.world import World
+from tests.support.background import Background
 
 SHAPES_EVERY_SECONDS, RESTARTS_EVERY_SECONDS = 4.5, 5.0
 Note = Callable[..., None]
