@@ -10,11 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from tests.chaos import storefaults
+from tests.chaos import report, storefaults
 from tests.chaos.outcome import Outcome
 from tests.chaos.seeded import Story
 from tools.local.postgres import temporary_server
@@ -39,8 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="keep the folders of stories that failed")
     chosen = parser.parse_args(arguments)
     outcomes = _run(chosen, _seeds(chosen))
-    print(totals(outcomes), flush=True)
-    return 1 if any(outcome.failed for outcome in outcomes) else 0
+    failed = [one for one in outcomes if one.failed]
+    said = [f"SEED={one.seed} failed: {one.error.splitlines()[0] if one.error else ''}" for one in failed]
+    print(report.rendered(asdict(one) for one in outcomes), *said, sep="\n", flush=True)
+    return 1 if failed else 0
 
 
 def _seeds(chosen: argparse.Namespace) -> list[int]:
@@ -62,16 +64,11 @@ def _run(chosen: argparse.Namespace, seeds: list[int]) -> list[Outcome]:
                 break
             folder = Path(tempfile.mkdtemp(prefix=f"sluice-chaos-{seed}-"))
             print(f"SEED={seed}", flush=True)
+            applied = bool(chosen.applier_every) and seed % chosen.applier_every == 0
             with (
                 storefaults.small_disk(folder / "disk") if seed % 3 else storefaults.bucket(folder / "s3", s3) as place
             ):
-                outcome = Story(
-                    seed,
-                    server,
-                    folder,
-                    applier=bool(chosen.applier_every) and seed % chosen.applier_every == 0,
-                    place=place,
-                ).run()
+                outcome = Story(seed, server, folder, applier=applied, place=place).run()
                 outcome.commit = commit
                 if outcome.failed and chosen.keep:
                     shutil.copytree(folder, f"{folder}-kept", dirs_exist_ok=True)
@@ -83,34 +80,6 @@ def _run(chosen: argparse.Namespace, seeds: list[int]) -> list[Outcome]:
             if server.pid is None:
                 server.start()
     return outcomes
-
-
-def totals(outcomes: Sequence[Outcome]) -> str:
-    """What a person reads at the end."""
-    faults: Counter[str] = Counter()
-    for outcome in outcomes:
-        faults.update(outcome.faults)
-    verdicts = Counter(outcome.verdict for outcome in outcomes)
-    wrong = {
-        "lost": sum(one.lost for one in outcomes),
-        "doubled": sum(one.doubled for one in outcomes),
-        "torn": sum(one.torn for one in outcomes),
-        "live and unequal": sum(len(one.unequal_live) for one in outcomes),
-        "hung": sum(one.hung for one in outcomes),
-    }
-    lines = [
-        f"seeds {len(outcomes)}: {', '.join(f'{count} {verdict}' for verdict, count in sorted(verdicts.items()))}",
-        f"faults injected {faults.total()}: {', '.join(f'{count} {what}' for what, count in sorted(faults.items()))}",
-        (
-            f"transactions checked {sum(one.transactions for one in outcomes)}, acknowledgements "
-            f"{sum(one.acknowledgements for one in outcomes)}"
-        ),
-        ", ".join(f"{what} {count}" for what, count in wrong.items()),
-    ]
-    lines += [
-        f"SEED={one.seed} failed: {one.error.splitlines()[0] if one.error else ''}" for one in outcomes if one.failed
-    ]
-    return "\n".join(lines)
 
 
 def _commit() -> str:

@@ -28,8 +28,6 @@ def seed() -> int:
 
 @pytest.fixture(scope="module")
 def worlds(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Reused[World]]:
-    """What `started` is taken from."""
-
     @contextmanager
     def set_up() -> Iterator[World]:
         with world(postgres, tmp_path_factory.mktemp("started"), seed=seed) as created:

@@ -2,19 +2,17 @@
 
 import contextlib
 import random
-import threading
 from collections.abc import Callable, Sequence
-from typing import Self
 
 import psycopg
 
 from tests.chaos import writer
-from tests.chaos.outcome import Hung
+from tests.support.background import Background
 from tests.support.sources import Database
 from tests.support.workload import Workload
 
 
-class Load:
+class Load(Background):
     """Writes until it is stopped, through every loss of its connection. Two connections: short
     transactions never wait for a large one. `pauses` lie between two of the short ones, one drawn each time;
     `columns` is the share of them that adds a column.
@@ -36,33 +34,17 @@ class Load:
         self._two_phase = two_phase
         self._pauses = pauses
         self._share_of_columns = columns
-        self._stop = threading.Event()
-        self._pause = threading.Event()
         self._columns = 0
-        self._threads = [
-            threading.Thread(target=self._run, args=(step,), daemon=True) for step in (self._small, self._large)
-        ]
+        super().__init__(lambda: self._repeat(self._small), lambda: self._repeat(self._large))
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-            if thread.is_alive():
-                raise Hung("the load did not end")
-
-    def _run(self, step: Callable[[], None]) -> None:
-        while not self._stop.is_set():
+    def _repeat(self, step: Callable[[], None]) -> None:
+        while not self.stopped.is_set():
             with contextlib.suppress(psycopg.OperationalError, psycopg.errors.DatabaseError):
                 step()
 
     def _small(self) -> None:
         choice = self._choices[0]
-        if self._stop.wait(choice.choice(self._pauses)):
+        if self.stopped.wait(choice.choice(self._pauses)):
             return
         try:
             if choice.random() < self._share_of_columns:
@@ -71,13 +53,13 @@ class Load:
             else:
                 self._workload.transact()
         except psycopg.OperationalError:
-            self._stop.wait(0.2)
+            self.stopped.wait(0.2)
             self._workload.reconnect()
 
     def _large(self) -> None:
         choice = self._choices[1]
         with psycopg.connect(self._database.dsn, autocommit=True) as connection:
-            while not self._stop.wait(choice.uniform(0.1, 0.6)):
+            while not self.stopped.wait(choice.uniform(0.1, 0.6)):
                 first, count = choice.randrange(0, 3000), choice.choice([3, 60, 300])
                 kind = choice.choice(
                     ["commit", "commit", "rollback", *(["prepare", "prepare and roll back"] if self._two_phase else [])]
@@ -102,7 +84,7 @@ class Load:
                 if kind.startswith("prepare"):
                     gid = f"{self._database.name}-{choice.getrandbits(48):x}"
                     connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
-                    self._stop.wait(choice.uniform(0, 0.3))
+                    self.stopped.wait(choice.uniform(0, 0.3))
                     connection.execute(f"{'ROLLBACK' if 'roll' in kind else 'COMMIT'} PREPARED '{gid}'".encode())
                 else:
                     connection.execute(kind.upper().encode())

@@ -28,7 +28,6 @@ def points(package: str) -> list[str]:
 
 
 def crash(process: SluiceProcess, *, at: str) -> None:
-    """Returns when `process` has crashed at the point it was armed for."""
     try:
         status = process.wait(_REACHED_SECONDS)
     except subprocess.TimeoutExpired:

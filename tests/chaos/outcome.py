@@ -37,7 +37,3 @@ class Outcome:
 
     def line(self) -> str:
         return json.dumps(asdict(self))
-
-
-class Hung(AssertionError):
-    """Something that must end did not, within a bound that a busy machine meets."""

@@ -27,36 +27,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def rendered(lines: Iterable[dict[str, Any]]) -> str:
-    """Two tables: the totals by commit, and the faults by kind."""
     by_commit: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for line in lines:
         by_commit.setdefault((line["commit"], line["major"]), []).append(line)
-    heads = (
-        "commit",
-        "PostgreSQL",
-        "seeds",
-        "faults",
-        "transactions",
-        "rows",
-        "lost",
-        "doubled",
-        "torn",
-        "live and unequal",
-        "hung",
-        "failed seeds",
-    )
+    counts = ("seeds", "faults", "transactions", "rows", "lost", "doubled", "torn", "live and unequal", "hung")
+    heads = ("commit", "PostgreSQL", *counts, "failed seeds")
     rows = [_totals(commit, major, found) for (commit, major), found in by_commit.items()]
     faults: Counter[str] = Counter()
     for found in by_commit.values():
         for line in found:
             faults.update(line["faults"])
-    return (
-        "\n"
-        + _table(heads, rows)
-        + "\n"
-        + _table(("fault", "times"), [(what, f"{count:,}") for what, count in sorted(faults.items())])
-        + "\n"
-    )
+    times = [(what, f"{count:,}") for what, count in sorted(faults.items())]
+    return f"\n{_table(heads, rows)}\n{_table(('fault', 'times'), times)}\n"
 
 
 def _totals(commit: str, major: int, found: list[dict[str, Any]]) -> tuple[str, ...]:

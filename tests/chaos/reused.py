@@ -22,7 +22,6 @@ class Reused(Generic[T]):
 
     @contextmanager
     def lent(self, request: pytest.FixtureRequest) -> Iterator[T]:
-        """For one test, that of `request`."""
         failed = request.session.testsfailed
         if self._kept is None:
             with ExitStack() as stack:
@@ -33,7 +32,6 @@ class Reused(Generic[T]):
             self.close()
 
     def close(self) -> None:
-        """Ends what is kept, if anything is."""
         kept, self._kept = self._kept, None
         if kept is not None:
             kept[1].close()

@@ -34,10 +34,11 @@ import psycopg
 from tests.chaos import storefaults, writer
 from tests.chaos.choices import CATALOG, ERRORS, POINTS, TAGS
 from tests.chaos.load import Load
-from tests.chaos.outcome import Hung, Outcome
+from tests.chaos.outcome import Outcome
 from tests.chaos.storefaults import Place
 from tests.chaos.witness import Witness
 from tests.support import pgproxy
+from tests.support.background import Hung
 from tests.support.compare import assert_equal
 from tests.support.oracle import Change, Spool
 from tests.support.pgproxy import Cut, Direction, Message, PgProxy
@@ -147,7 +148,7 @@ class Story:
             for _ in range(self._choice.randint(2, 4)):
                 self._act(database, proxy, pipeline)
                 proxy.check()
-        self._end_prepared(database)
+        database.end_prepared()
         self._catch_up(proxy, pipeline)
         if self._lost_slot:
             self.outcome.verdict = "stopped"
@@ -230,7 +231,6 @@ class Story:
             process.wait(seconds)
 
     def _part(self, process: SluiceProcess) -> None:
-        """The process is killed, asked to stop, or has ended by itself."""
         if process.status is not None:
             self._note_exit(process, "by itself")
         elif self._choice.random() < 0.5:
@@ -286,9 +286,9 @@ class Story:
         tags = "BCSEcRT" if how is pgproxy.corrupted else TAGS.replace("k", "")
         tag = self._choice.choice(tags)
         if how is pgproxy.corrupted:
-            how = _head_corrupted
+            how = pgproxy.head_corrupted
         if proxy.change(how, matches=lambda one: one.tag == tag).wait(1.5):
-            self._struck[f"message {'corrupted' if how is _head_corrupted else how.__name__}"] += 1
+            self._struck[f"message {'corrupted' if how is pgproxy.head_corrupted else how.__name__}"] += 1
 
     def _drop(self, database: Database, proxy: PgProxy) -> None:
         self._struck["all connections dropped"] += 1
@@ -302,7 +302,6 @@ class Story:
         proxy.release(direction)
 
     def _terminate(self, database: Database, proxy: PgProxy) -> None:
-        """The server ends one of our sessions."""
         with database.connect() as connection:
             ours = connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = %s AND application_name ILIKE "
@@ -357,13 +356,6 @@ class Story:
     def _revive(self) -> None:
         if self._server.pid is None:
             self._server.start()
-
-    def _end_prepared(self, database: Database) -> None:
-        with database.connect() as connection:
-            for (gid,) in connection.execute(
-                "SELECT gid FROM pg_prepared_xacts WHERE database = %s", (database.name,)
-            ).fetchall():
-                connection.execute(f"COMMIT PREPARED '{gid}'".encode())
 
     def _catch_up(self, proxy: PgProxy, pipeline: Pipeline) -> None:
         """A healthy run. Once more when the first ends with what a retry fixes: the server may
@@ -445,7 +437,7 @@ class Story:
         """
         outcome = self.outcome
         verdict, outcome.verdict = outcome.verdict, "failed"
-        live = [name for name in _published(database) if f"public.{name}" not in outcome.marked]
+        live = [name for name in database.published() if f"public.{name}" not in outcome.marked]
         point = self._choice.choice(
             ["apply.commit.before", "apply.commit.after", "apply.log.before", "apply.log.after"]
         )
@@ -457,16 +449,3 @@ class Story:
         assert done.returncode == 0, done.stderr[-3000:]
         assert_equal(database, live, lake_uri=pipeline.lake_uri)
         outcome.verdict = verdict
-
-
-def _head_corrupted(body: bytes) -> bytes:
-    """The pgoutput message's letter is none that exists."""
-    return body[:25] + b"\xff" + body[26:]
-
-
-def _published(database: Database) -> list[str]:
-    with database.connect() as connection:
-        found = connection.execute(
-            "SELECT tablename::text FROM pg_publication_tables WHERE pubname = %s ORDER BY 1", (database.publication,)
-        ).fetchall()
-    return [name for (name,) in found]

@@ -44,13 +44,11 @@ Rows = dict[int, int]
 
 
 def by_arrow(now: AsOf, name: str) -> Rows:
-    """By delta-rs."""
     found = now.arrow(name, columns=["id", "value"])
     return dict(zip(found["id"].to_pylist(), found["value"].to_pylist(), strict=True))
 
 
 def by_duckdb(now: AsOf, name: str) -> Rows:
-    """By a view of DuckDB."""
     with closing(now.duckdb(tables=[name])) as connection:
         return dict(connection.execute(f"SELECT id, value FROM {name}").fetchall())
 
@@ -127,7 +125,6 @@ class Sessions:
             return
 
     def _written(self, connection: psycopg.Connection, session: int) -> int:
-        """The position after the next write of `session`."""
         self._values[session] += 1
         values = {"id": session, "value": self._values[session]}
         statement = DELETE if values["value"] % ONE_IN == 0 else WRITE
@@ -185,7 +182,6 @@ class Sessions:
 
 
 def _run(place: Place, reader: str, first: int, count: int, stop: Event, says: "Queue[Any]") -> None:
-    """In a process of its own."""
     sessions = Sessions(place, reader, first, count)
     try:
         for ended in sessions.run(stop):

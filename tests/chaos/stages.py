@@ -8,7 +8,6 @@ against what was durable when it was sent.
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +21,9 @@ from sluice.errors import ServiceError
 from sluice.ingest import supervisor as ingest_module
 from sluice.ingest.snapshot.chunk_round import SnapshotLimits
 from sluice.store.opening import open_store
+from tests.chaos.witness import Witness
 from tests.support.ingesting import IngestPipeline, Running
-from tests.support.oracle import Change, Spool
+from tests.support.oracle import Spool
 from tests.support.pgproxy import PgProxy
 from tests.support.pipeline import AckOracle
 from tests.support.sources import Database
@@ -120,14 +120,12 @@ class Stages:
         store = open_store((folder / "spool").as_uri(), prefix="test/", options={})
         self.pipeline = IngestPipeline(database, store, dsn=self.proxy.dsn(dbname=database.name))
         self._numbers = 0
-        self._witness = f"{database.slot}_witness"
-        self._seen: dict[int, Counter[Change]] = {}
         database.execute(
             "CREATE TABLE a (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, t text)",
             "CREATE TABLE b (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY)",
         )
         self.pipeline.run()
-        database.execute(f"SELECT pg_create_logical_replication_slot('{self._witness}', 'pgoutput')")
+        self._witness = Witness(database)
 
     def close(self) -> None:
         faults.arm("")
@@ -233,16 +231,7 @@ class Stages:
         """
         self.proxy.check()
         self.spool.read()
-        self._see()
-        published = self.spool.transactions
-        assert not (lost := [end for end in self._seen if end not in published]), (
-            f"{len(lost)} transactions are lost, the first ends at {lsn.show(lost[0])}"
-        )
-        assert not (made_up := [end for end in published if end not in self._seen]), (
-            f"{len(made_up)} were never committed"
-        )
-        wrong = [end for end in published if published[end] != self._seen[end]]
-        assert not wrong, f"{len(wrong)} transactions have other rows"
+        self._witness.assert_saw(self.spool.transactions)
         with self.database.connect() as connection:
             verdicts = self.spool.assert_equal(connection, self.database.publication)
         assert {verdict.state for verdict in verdicts} == {"live"}, verdicts
@@ -308,7 +297,6 @@ class Stages:
         return lsn.parse(row[0])
 
     def wait(self, holds: Callable[[], bool], running: Running, what: str) -> None:
-        """Until `holds()`, or until the process has ended."""
         deadline = time.monotonic() + BOUND_SECONDS
         tick = threading.Event()
         while not holds() and running.thread.is_alive():
@@ -322,29 +310,8 @@ class Stages:
         ended = running.error
         assert ended is None or isinstance(ended, ServiceError) or type(ended).__name__ == error, f"ended by {ended!r}"
 
-    def _see(self) -> None:
-        """Takes what the second slot has since the last time."""
-        with self.database.connect() as connection:
-            tables: dict[int, str] = dict(
-                connection.execute("SELECT oid::int, relname::text FROM pg_class WHERE relkind = 'r'").fetchall()
-            )
-            heads = connection.execute(
-                "SELECT substring(data FOR 256) FROM pg_logical_slot_get_binary_changes(%s, NULL, "
-                "NULL, 'proto_version', '1', 'publication_names', %s)",
-                (self._witness, self.database.publication),
-            ).fetchall()
-        rows: Counter[Change] = Counter()
-        for (head,) in heads:
-            kind = chr(head[0])
-            if kind == "C":
-                self._seen[int.from_bytes(head[10:18], "big")] = rows
-                rows = Counter()
-            elif kind in "IUD":
-                rows[tables[int.from_bytes(head[1:5], "big")], kind.lower()] += 1
-
 
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses between connections as short as a test may have them."""
     monkeypatch.setattr(ingest_module, "RECONNECT_SECONDS", (0.05,))
 
 

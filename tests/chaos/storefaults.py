@@ -46,8 +46,8 @@ class Place:
     def __init__(self, folder: Path, *, mounted: bool = False) -> None:
         self.folder = folder
         self.name = "local disk of its own" if mounted else "local folder"
-        self._mounted = mounted
-        self._filler = folder / "filler"
+        self.mounted = mounted
+        self.filler = folder / "filler"
         self._away = folder / "away"
         self._changed_rights: list[tuple[Path, int]] = []
 
@@ -57,7 +57,6 @@ class Place:
 
     @property
     def options(self) -> dict[str, str]:
-        """Of the object store client."""
         return {}
 
     def reader(self, pipeline: str) -> Path | Callable[[str], bytes | None]:
@@ -69,12 +68,11 @@ class Place:
         return self.folder / "spool" / pipeline
 
     def hurt(self, choice: random.Random) -> str:
-        """Does one kind of damage and says which."""
         ways: list[tuple[str, Callable[[], None]]] = [
-            ("store: full disk", self._fill),
+            ("store: full disk", self.fill),
             ("store: read-only", self._forbid),
         ]
-        if not self._mounted:
+        if not self.mounted:
             ways = (
                 [("store: permission lost", self._revoke)]
                 if os.geteuid() != 0
@@ -85,16 +83,15 @@ class Place:
         return name
 
     def heal(self) -> None:
-        """Undoes every damage."""
-        if self._mounted:
+        if self.mounted:
             subprocess.run(["mount", "-o", "remount,rw", str(self.folder)], check=False, capture_output=True)
-        self._filler.unlink(missing_ok=True)
+        self.filler.unlink(missing_ok=True)
         while self._changed_rights:
             path, mode = self._changed_rights.pop()
             path.chmod(mode)
 
-    def _fill(self) -> None:
-        with contextlib.suppress(OSError), self._filler.open("wb", buffering=0) as file:
+    def fill(self) -> None:
+        with contextlib.suppress(OSError), self.filler.open("wb", buffering=0) as file:
             while file.write(bytes(1 << 16)):
                 pass
 
@@ -184,7 +181,6 @@ class Bucket(Place):
 
 
 def local(folder: Path) -> Place:
-    """A plain folder."""
     folder.mkdir(parents=True, exist_ok=True)
     return Place(folder)
 
@@ -208,7 +204,6 @@ def small_disk(folder: Path) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def bucket(folder: Path, server: S3Server) -> Iterator[Place]:
-    """A bucket of its own behind a proxy of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     place = Bucket(folder, server)
     try:

@@ -25,8 +25,6 @@ MANIFEST_ERRORS = ("WriterFenced", "StoreRefused", "MemoryError")
 
 @pytest.fixture(scope="module")
 def shared(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reused[Stages]]:
-    """What `stages` is taken from."""
-
     @contextmanager
     def joined() -> Iterator[Stages]:
         with (

@@ -44,7 +44,8 @@ def lose(database: Database, how: str) -> None:
     if how == "invalidated":
         database.execute("CREATE TABLE filler (x text)")
         deadline = time.monotonic() + _END_SECONDS
-        while _wal_status(database) != "lost":
+        status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
+        while database.one(status, database.slot) != ("lost",):
             assert time.monotonic() < deadline, "the server keeps more WAL than its limit"
             database.execute(
                 "SELECT pg_switch_wal()",
@@ -73,15 +74,6 @@ def lose(database: Database, how: str) -> None:
                 assert time.monotonic() < deadline, "the slot is never free"
             else:
                 return
-
-
-def _wal_status(database: Database) -> str:
-    with database.connect() as connection:
-        row = connection.execute(
-            "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)
-        ).fetchone()
-    assert row is not None
-    return str(row[0])
 
 
 def assert_said(world: World, how: str, ended: SluiceProcess) -> None:

@@ -112,12 +112,12 @@ def test_while_a_snapshot_waits_for_a_lock(started: World) -> None:
         )
         again = "the snapshot waits for older transactions to end"
         wait_until(
-            lambda: _count(started, waiting) == 1 or again in events(ingest),
+            lambda: started.database.one(waiting) == (1,) or again in events(ingest),
             what="the snapshot waits",
             processes=(ingest,),
         )
         assert _stopped(ingest) == 0, ingest.log_tail(40)
-        wait_until(lambda: _count(started, OURS) == 0, what="no session is left", timeout=120)
+        wait_until(lambda: started.database.one(OURS) == (0,), what="no session is left", timeout=120)
     _nothing_is_lost(started)
 
 
@@ -136,7 +136,7 @@ def test_while_a_slot_waits_for_an_older_transaction(started: World) -> None:
             timeout=90,
         )
         assert _stopped(ingest) == 0, ingest.log_tail(40)
-        wait_until(lambda: _count(started, OURS) == 0, what="no session is left", timeout=120)
+        wait_until(lambda: started.database.one(OURS) == (0,), what="no session is left", timeout=120)
 
 
 @slow
@@ -146,22 +146,6 @@ def test_of_an_applier_whose_store_hangs(started: World) -> None:
         wait_until(lambda: "window applied" in events(applier), what="it applies", processes=(applier,))
         gate.close()
         assert _stopped(applier) == ApplyError.exit_code, applier.log_tail(40)
-
-
-def test_a_second_signal_leaves_at_once_in_the_middle_of_all_that(started: World) -> None:
-    with started.ingest(stop="1h") as ingest:
-        started.streaming(ingest)
-        started.proxy.hold(Direction.TO_CLIENT)
-        os.kill(ingest.pid, signal.SIGTERM)
-        wait_until(lambda: any("stopping" in event for event in events(ingest)), what="it stops", timeout=60)
-        began = time.monotonic()
-        if ingest.status is None:
-            os.kill(ingest.pid, signal.SIGTERM)
-        assert ingest.wait(60) in (0, 128 + signal.SIGTERM)
-        assert time.monotonic() - began < SLACK_SECONDS
-        started.proxy.release(Direction.TO_CLIENT)
-        started.proxy.drop()
-    _nothing_is_lost(started)
 
 
 def _stopped(ingest: SluiceProcess) -> int:
@@ -179,10 +163,3 @@ def _nothing_is_lost(world: World) -> None:
     world.workload.transact()
     world.catch_up()
     world.assert_exactly_once()
-
-
-def _count(world: World, query: str) -> int:
-    with world.database.connect() as connection:
-        row = connection.execute(query).fetchone()
-    assert row is not None
-    return int(row[0])

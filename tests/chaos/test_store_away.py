@@ -2,24 +2,19 @@
 connection lives, and all of it is there in the end.
 """
 
-import contextlib
 import itertools
-import os
-import shutil
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.storefaults import small_disk
 from tests.chaos.world import Gate, World, events, world
 from tests.support.extent import slow
 from tools.local.postgres import PostgresServer
 from tools.local.sluice import SluiceProcess
 
 WAL_SENDER_TIMEOUT_SECONDS = 2.0
-DISK = "24m"
 
 
 def test_a_store_that_hangs_for_three_timeouts_costs_no_connection_and_no_row(
@@ -43,15 +38,18 @@ def test_a_store_that_hangs_for_three_timeouts_costs_no_connection_and_no_row(
 def test_a_disk_that_is_full_for_three_timeouts_costs_no_connection_and_no_row(
     postgres: PostgresServer, tmp_path: Path, seed: int
 ) -> None:
-    with _small_disk(tmp_path / "disk") as disk, world(postgres, tmp_path, seed=seed, spool=disk / "spool") as started:
+    spool = tmp_path / "disk" / "spool"
+    with small_disk(spool.parent) as disk, world(postgres, tmp_path, seed=seed, spool=spool) as started:
+        if not disk.mounted:
+            pytest.skip("a file system of its own cannot be mounted here; the hanging store proves the same")
         started.set_up()
         _hurry(started)
         with started.ingest() as ingest:
             started.streaming(ingest)
-            _fill(disk / "filler")
+            disk.fill()
             _outlast(started, ingest)
             assert "store did not answer, trying again" in events(ingest)
-            (disk / "filler").unlink()
+            disk.heal()
             _recovers(started, ingest)
 
 
@@ -90,23 +88,3 @@ def _recovers(started: World, ingest: SluiceProcess) -> None:
     assert "lost contact, trying again" not in events(ingest), ingest.log_tail(40)
     assert ingest.stop() == 0
     started.assert_exactly_once()
-
-
-@contextlib.contextmanager
-def _small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of its own, which takes a privilege that not everybody has."""
-    folder.mkdir()
-    mount = shutil.which("mount")
-    command = [mount or "", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
-    if mount is None or os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("a file system of its own cannot be mounted here; the hanging store proves the same")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def _fill(path: Path) -> None:
-    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
-        while file.write(bytes(4096)):
-            pass

@@ -6,8 +6,8 @@ equals its source, and each snapshot that this took has a stated cause.
 
 import os
 import random
-import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from sluice.contract import resyncs
 from sluice.contract.table_state import State
 from sluice.tables.policies import Policies, TablePolicy
+from tests.support.background import Background
 from tests.support.extent import FULL
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
@@ -63,7 +64,6 @@ class Changer:
         self.done = self.failed = 0
 
     def ddl(self) -> None:
-        """One statement of any kind on any table."""
         tables = self._tables()
         (schema, name, key, columns), (other_schema, other, _, _) = self._choice.choices(tables, k=2)
         kinds = KINDS if len(tables) > 3 else KINDS[:-1]
@@ -83,7 +83,6 @@ class Changer:
         self._run(statement)
 
     def rows(self) -> None:
-        """Changes of rows of any table, in one transaction."""
         schema, name, _, columns = self._choice.choice(self._tables())
         ids = self._choice.sample(range(10**6), 3)
         column = self._choice.choice(columns) if columns else "id"
@@ -141,25 +140,19 @@ def test_tables_that_change_without_end_are_equal_in_the_end(
             )
         ),
     }
-    ended = threading.Event()
     changer, writers = Changer(pipeline, seed), [Changer(pipeline, seed + number) for number in (1, 2)]
 
     def write(writer: Changer) -> None:
-        while not ended.is_set():
+        while not writing.stopped.wait(0.02):
             writer.rows()
-            ended.wait(0.02)
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in writers]
+    writing = Background(*(partial(write, writer) for writer in writers))
     with pipeline.running(watch_interval_s=0.5, **options) as running:
-        for thread in threads:
-            thread.start()
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until and running.thread.is_alive():
-            changer.ddl()
-            ended.wait(EVERY)
-        ended.set()
-        for thread in threads:
-            thread.join()
+        with writing:
+            until = time.monotonic() + SECONDS
+            while time.monotonic() < until and running.thread.is_alive():
+                changer.ddl()
+                writing.stopped.wait(EVERY)
         running.wait_until(lambda: settled(pipeline), seconds=120)
     for session in (changer, *writers):
         session.close()

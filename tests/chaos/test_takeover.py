@@ -32,7 +32,7 @@ def test_a_paused_writer_that_was_replaced_is_fenced_and_nothing_comes_twice(sta
             gate.close()
             started.publish_up_to_the_entry(old)
         os.kill(old.pid, signal.SIGSTOP)
-        started.end_connection()
+        started.database.cut_stream()
         with started.second() as second, second.ingest() as new:
             second.publish(new)
             gate.open()

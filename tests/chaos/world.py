@@ -39,7 +39,6 @@ class Gate:
         self.open()
 
     def holding(self, point: str) -> str:
-        """Arms the fault point `point` with this gate."""
         return f"{point}=hold:{self._path}"
 
     def open(self) -> None:
@@ -88,7 +87,6 @@ class World:
         return self.pipeline.start("run", environment=environment)
 
     def applier(self, *, faults: str = "", stop: str = "20s") -> SluiceProcess:
-        """`sluice apply`, with fault points armed."""
         return self.pipeline.start("apply", environment={"SLUICE_FAULTS": faults, "SLUICE_STOP_TIMEOUT": stop})
 
     def streaming(self, process: SluiceProcess) -> None:
@@ -100,7 +98,6 @@ class World:
         )
 
     def publish(self, process: SluiceProcess) -> None:
-        """A transaction is written, published by `process` and acknowledged."""
         position = self.workload.position()
         wait_until(lambda: self.proxy.flushed > position, what="the transaction is acknowledged", processes=(process,))
 
@@ -141,45 +138,16 @@ class World:
         """
         assert self.witness is not None
         self.check()
-        seen, published = self.witness.transactions(), self.spool.transactions
-        assert seen, "the witness saw nothing"
-        assert not (lost := [end for end in seen if end not in published]), (
-            f"{len(lost)} transactions are lost, the first ends at {lsn.show(lost[0])}"
-        )
-        assert not (made_up := [end for end in published if end not in seen]), (
-            f"{len(made_up)} were never committed, one ends at {lsn.show(made_up[0])}"
-        )
-        wrong = [lsn.show(end) for end in seen if seen[end] != published[end]]
-        assert not wrong, (
-            f"{len(wrong)} transactions have other rows, the first ends at {wrong[0]}: {seen[lsn.parse(wrong[0])]}"
-        )
+        self.witness.assert_saw(self.spool.transactions)
 
     def confirmed(self) -> int:
-        """The slot's confirmed_flush_lsn."""
-        with self.database.connect() as connection:
-            row = connection.execute(
-                "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", (self.database.slot,)
-            ).fetchone()
-        assert row is not None
-        return lsn.parse(row[0])
+        query = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
+        return lsn.parse(self.database.one(query, self.database.slot)[0])
 
     def wait_for_end_of_connection(self) -> None:
-        """Returns when no walsender holds the slot any more."""
         query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
-        with self.database.connect() as connection:
-            wait_until(
-                lambda: connection.execute(query, (self.database.slot,)).fetchone() == (False,),
-                what="the slot is free",
-                timeout=120,
-            )
-
-    def end_connection(self) -> None:
-        """The server ends the walsender that holds the slot."""
-        query = (
-            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s AND active"
-        )
-        with self.database.connect() as connection:
-            connection.execute(query, (self.database.slot,))
+        free = lambda: self.database.one(query, self.database.slot) == (False,)  # noqa: E731
+        wait_until(free, what="the slot is free", timeout=120)
 
 
 @contextmanager
@@ -216,7 +184,6 @@ def _pipeline(database: Database, proxy: PgProxy, folder: Path, *, spool_uri: st
 
 
 def events(process: SluiceProcess) -> list[str]:
-    """What `process` has logged: the event of each line."""
     with process.log.open("rb") as log:
         log.seek(process.log_start)
         lines = log.read().splitlines()

@@ -7,10 +7,10 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable
-from typing import Self
 
 import psycopg
 
+from tests.support.background import Background
 from tests.support.workload import Workload
 
 LARGE = "c_large"
@@ -25,35 +25,16 @@ transaction.
 BODY = "(SELECT string_agg(md5(i || '-' || j), '') FROM generate_series(1, 150) j)"
 
 
-class Writer:
-    """Writes until the block ends; an error of a thread is raised there. `pause_s` lies between two
-    transactions of the workload.
-    """
+class Writer(Background):
+    """Writes until the block ends. `pause_s` lies between two transactions of the workload."""
 
     def __init__(self, workload: Workload, dsn: str, *, pause_s: float, large_pause_s: float) -> None:
         self._workload = workload
         self._dsn = dsn
         self._pauses = (pause_s, large_pause_s)
         self._token = uuid.uuid4().hex[:8]
-        self._stop = threading.Event()
         self._asked: queue.SimpleQueue[Callable[[Workload], None]] = queue.SimpleQueue()
-        self._errors: list[Exception] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(body,), daemon=True)
-            for body in (self._write_small, self._write_large, self._write_prepared)
-        ]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-        if self._errors:
-            raise self._errors[0]
+        super().__init__(self._write_small, self._write_large, self._write_prepared)
 
     def ask(self, action: Callable[[Workload], None]) -> None:
         """Has the workload do `action` between two transactions; returns when it has."""
@@ -66,14 +47,8 @@ class Writer:
         self._asked.put(act)
         assert done.wait(60), "the writer does not answer"
 
-    def _run(self, body: Callable[[], None]) -> None:
-        try:
-            body()
-        except Exception as error:  # noqa: BLE001 - raised where the block ends
-            self._errors.append(error)
-
     def _write_small(self) -> None:
-        while not self._stop.wait(self._pauses[0]):
+        while not self.stopped.wait(self._pauses[0]):
             while not self._asked.empty():
                 self._asked.get()(self._workload)
             self._workload.transact()
@@ -84,7 +59,7 @@ class Writer:
         """
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             for number in itertools.count():
-                if self._stop.wait(self._pauses[1]):
+                if self.stopped.wait(self._pauses[1]):
                     return
                 first = number * _ROWS
                 with connection.transaction():
@@ -114,7 +89,7 @@ class Writer:
                     ).encode()
                 )
                 connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
-                stopped = self._stop.wait(self._pauses[1] / 4)
+                stopped = self.stopped.wait(self._pauses[1] / 4)
                 connection.execute(f"{'ROLLBACK' if number % 3 == 0 else 'COMMIT'} PREPARED '{gid}'".encode())
                 if stopped:
                     return

@@ -30,7 +30,12 @@ def _keys(*names: str) -> Schema:
     return {name: {} for name in names}
 
 
+def _strings(*names: str) -> Schema:
+    return dict.fromkeys(names, _STRING)
+
+
 _STRING: Schema = {"type": "string"}
+_KEY = _closed(_keys("name", "key"))
 _STRINGS: Schema = {"type": "object", "additionalProperties": _STRING}
 _LIST: Schema = {"type": "array"}
 _RELABELINGS: Schema = {
@@ -39,34 +44,18 @@ _RELABELINGS: Schema = {
 }
 _SELECTOR = _closed({"matchLabels": _STRINGS, "matchExpressions": _LIST})
 _ENDPOINT = {
-    "port": _STRING,
-    "path": _STRING,
-    "interval": _STRING,
-    "scrapeTimeout": _STRING,
+    **_strings("port", "path", "interval", "scrapeTimeout"),
     "relabelings": _RELABELINGS,
-    "authorization": _closed({"type": _STRING, "credentials": _closed(_keys("name", "key"))}),
+    "authorization": _closed({"type": _STRING, "credentials": _KEY}),
     "scheme": {"enum": ["http", "https"]},
     "tlsConfig": _closed(
-        {
-            "serverName": _STRING,
-            "ca": _closed({"secret": _closed(_keys("name", "key"))}),
-            "cert": _closed({"secret": _closed(_keys("name", "key"))}),
-            "keySecret": _closed(_keys("name", "key")),
-        }
+        {"serverName": _STRING, "ca": _closed({"secret": _KEY}), "cert": _closed({"secret": _KEY}), "keySecret": _KEY}
     ),
     "metricRelabelings": _RELABELINGS,
 }
 _ENDPOINTS: Schema = {"type": "array", "minItems": 1, "items": _closed(_ENDPOINT, required=("port",))}
 _RULE = _closed(
-    {
-        "alert": _STRING,
-        "record": _STRING,
-        "expr": _STRING,
-        "for": _STRING,
-        "keep_firing_for": _STRING,
-        "labels": _STRINGS,
-        "annotations": _STRINGS,
-    },
+    {**_strings("alert", "record", "expr", "for", "keep_firing_for"), "labels": _STRINGS, "annotations": _STRINGS},
     required=("expr",),
 )
 _MATCH: Schema = {"type": "array", "items": _closed(_keys("name", "value", "matchType"), required=("name", "value"))}
@@ -76,9 +65,7 @@ _GROUP = _closed(
 )
 _ROLE = {
     "cores": {"type": "integer", "minimum": 1},
-    "memory": _STRING,
-    "memoryOverhead": _STRING,
-    "serviceAccount": _STRING,
+    **_strings("memory", "memoryOverhead", "serviceAccount"),
     "template": {"type": "object"},
 }
 _APPLICATION = _closed(
@@ -86,11 +73,8 @@ _APPLICATION = _closed(
         "type": {"enum": ["Java", "Python", "Scala", "R"]},
         "pythonVersion": {"enum": ["2", "3"]},
         "mode": {"enum": ["cluster", "client"]},
-        "sparkVersion": _STRING,
-        "image": _STRING,
-        "imagePullPolicy": _STRING,
+        **_strings("sparkVersion", "image", "imagePullPolicy", "mainApplicationFile"),
         "imagePullSecrets": {"type": "array", "items": _STRING},
-        "mainApplicationFile": _STRING,
         "arguments": {"type": "array", "items": _STRING},
         "suspend": {"type": "boolean"},
         "restartPolicy": _closed({"type": {"enum": ["Never", "Always", "OnFailure"]}}),

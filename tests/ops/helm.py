@@ -28,7 +28,6 @@ class Refused(Exception):
 
 
 def ci_files() -> list[Path]:
-    """The values of every feature."""
     return sorted((CHART / "ci").glob("*-values.yaml"))
 
 
@@ -86,7 +85,6 @@ def render(values: Values) -> list[Manifest]:
 
 
 def notes(values: Values) -> str:
-    """What Helm prints after an installation."""
     return texts(values)["templates/NOTES.txt"]
 
 

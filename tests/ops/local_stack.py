@@ -47,7 +47,6 @@ class LocalStack:
         return commands.ended(*command, env={**ours, **chosen}, timeout=timeout)
 
     def pids(self) -> dict[str, int]:
-        """What the pid files name."""
         return {
             path.stem: json.loads(path.read_text())["pid"] for path in sorted((self.directory / "run").glob("*.pid"))
         }

@@ -48,7 +48,6 @@ def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
 
 
 def named(manifests: list[Manifest], kind: str, name: str) -> Manifest:
-    """The one object of this kind and name."""
     found = [manifest for manifest in of_kind(manifests, kind) if manifest["metadata"]["name"] == name]
     assert len(found) == 1, (
         f"{len(found)} objects {kind} {name}, of "

@@ -7,6 +7,7 @@ its operator.
 
 import re
 from collections.abc import Callable, Iterator
+from inspect import isfunction
 
 from sluice.ingest.options import STOP_SECONDS
 from tests.ops.helm import Manifest
@@ -157,33 +158,16 @@ def images_are_exact(manifests: list[Manifest]) -> Problems:
 
 
 def selectors_choose_their_pods(manifests: list[Manifest]) -> Problems:
-    """What selects pods selects those of its component and no others; labels that may change are in
-    no selector.
-    """
     found = list(pods(manifests))
-    selectors = [
-        (f"StatefulSet {item['metadata']['name']}", item["spec"]["selector"]["matchLabels"], item)
-        for item in of_kind(manifests, "StatefulSet")
-    ]
-    selectors += [
-        (f"Service {item['metadata']['name']}", item["spec"]["selector"], item)
-        for item in of_kind(manifests, "Service")
-    ]
-    selectors += [
-        (f"PDB {item['metadata']['name']}", item["spec"]["selector"]["matchLabels"], item)
-        for item in of_kind(manifests, "PodDisruptionBudget")
-    ]
-    selectors += [
-        (f"NetworkPolicy {item['metadata']['name']}", item["spec"]["podSelector"]["matchLabels"], item)
-        for item in of_kind(manifests, "NetworkPolicy")
-    ]
-    for owner, labels, item in selectors:
-        chosen = {pod.component for pod in found if labels.items() <= pod.labels.items()}
-        if chosen != {item["metadata"]["labels"]["app.kubernetes.io/component"]}:
-            yield f"{owner} chooses {sorted(chosen)}"
-        if {pod.pipeline for pod in found if labels.items() <= pod.labels.items()} != {
-            item["metadata"]["labels"].get(PIPELINE, "")
-        }:
+    kinds = ("StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy")
+    for item in (one for kind in kinds for one in of_kind(manifests, kind)):
+        owner, own = f"{item['kind']} {item['metadata']['name']}", item["metadata"]["labels"]
+        selector = item["spec"].get("selector") or item["spec"]["podSelector"]
+        labels = selector.get("matchLabels", selector)
+        chosen = [pod for pod in found if labels.items() <= pod.labels.items()]
+        if {pod.component for pod in chosen} != {own["app.kubernetes.io/component"]}:
+            yield f"{owner} chooses {sorted({pod.component for pod in chosen})}"
+        if {pod.pipeline for pod in chosen} != {own.get(PIPELINE, "")}:
             yield f"{owner} chooses pods of another pipeline"
         if {"app.kubernetes.io/version", "helm.sh/chart"} & labels.keys():
             yield f"{owner} chooses by a version"
@@ -262,19 +246,7 @@ def accounts_exist(manifests: list[Manifest]) -> Problems:
             yield f"{pod.owner}: {name}"
 
 
-POLICIES: tuple[Callable[[list[Manifest]], Problems], ...] = (
-    no_secret_is_written_out,
-    containers_are_confined,
-    tokens_only_where_needed,
-    rights_are_the_driver_s,
-    probes_cannot_kill_a_long_flush,
-    at_most_one,
-    resources_are_stated,
-    images_are_exact,
-    selectors_choose_their_pods,
-    no_port_is_open_to_all,
-    nothing_blocks_a_node_s_draining,
-    the_applier_knows_nothing_of_the_source,
-    volumes_and_mounts_agree,
-    accounts_exist,
+POLICIES: tuple[Callable[[list[Manifest]], Problems], ...] = tuple(
+    one for name, one in globals().items() if isfunction(one) and one.__module__ == __name__
 )
+"""All of this file."""

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.monitoring import rules
 from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS, THRESHOLDS
 from deploy.monitoring.files import PLAIN_RULES
 from deploy.monitoring.model import SCOPE, thresholds_of
@@ -34,26 +33,26 @@ def _rules_of(alert: str, directory: Path) -> Path:
     return written
 
 
-def _unit_test(cases: list[Case], directory: Path) -> str:
+def _unit_test(alert: str, cases: tuple[Case, ...], directory: Path) -> str:
     """promtool's own format. What fires is asked as a series, which leaves annotations to a test of
     their own.
     """
     return json.dumps(
         {
-            "rule_files": [str(_rules_of(cases[0].alert, directory))],
+            "rule_files": [str(_rules_of(alert, directory))],
             "evaluation_interval": f"{max(case.step_minutes for case in cases)}m",
             "tests": [
                 {
-                    "name": f"{case.alert}: {case.what}",
+                    "name": f"{alert}: {case.what}",
                     "interval": f"{case.step_minutes}m",
                     "input_series": [{"series": series, "values": values} for series, values in case.series.items()],
                     "promql_expr_test": [
                         {
-                            "expr": f'sum without (severity) (ALERTS{{alertname="{case.alert}",alertstate="firing"}})',
+                            "expr": f'sum without (severity) (ALERTS{{alertname="{alert}",alertstate="firing"}})',
                             "eval_time": f"{case.minutes}m",
                             "exp_samples": []
                             if case.labels is None
-                            else [{"labels": _firing(case.alert, case.labels), "value": 1}],
+                            else [{"labels": _firing(alert, case.labels), "value": 1}],
                         }
                     ],
                 }
@@ -81,24 +80,20 @@ def test_prometheus_accepts_the_rules(promtool: Path) -> None:
 
 @pytest.mark.parametrize("alert", NAMES)
 def test_an_alert_fires_when_it_should_and_only_then(alert: str, promtool: Path, tmp_path: Path) -> None:
-    cases = [case for case in CASES if case.alert == alert]
+    cases = CASES[alert]
     assert any(case.labels is not None for case in cases), "no case that fires"
     assert any(case.labels is None for case in cases), "no case that stays quiet"
     written = tmp_path / "cases.yml"
-    written.write_text(_unit_test(cases, tmp_path))
+    written.write_text(_unit_test(alert, cases, tmp_path))
     status, said = _run(promtool, "test", "rules", str(written))
     assert status == 0, said
-
-
-def test_every_case_belongs_to_an_alert() -> None:
-    assert {case.alert for case in CASES} == set(NAMES)
 
 
 @pytest.mark.parametrize("alert", NAMES)
 def test_what_an_alert_says_is_filled_in(alert: str, promtool: Path, tmp_path: Path) -> None:
     """promtool shows the annotations of an alert that nobody expected."""
-    case = next(case for case in CASES if case.alert == alert and case.labels is not None)
-    unexpected = json.loads(_unit_test([case], tmp_path))
+    case = next(case for case in CASES[alert] if case.labels is not None)
+    unexpected = json.loads(_unit_test(alert, (case,), tmp_path))
     unexpected["tests"][0]["promql_expr_test"] = []
     unexpected["tests"][0]["alert_rule_test"] = [
         {"eval_time": f"{case.minutes}m", "alertname": alert, "exp_alerts": []}
@@ -114,19 +109,18 @@ def test_what_an_alert_says_is_filled_in(alert: str, promtool: Path, tmp_path: P
 
 
 def test_verdict_and_alerts_on_the_same_quantity_agree_unless_configured_otherwise() -> None:
-    assert (DEFAULTS["walHeadroomWarningPercent"], DEFAULTS["walHeadroomCriticalPercent"]) == (
-        100 * verdict.LOW_HEADROOM,
-        100 * verdict.SCARCE_HEADROOM,
-    )
-    assert (DEFAULTS["lagWarningSeconds"], DEFAULTS["lagCriticalSeconds"]) == (
-        verdict.FLUSH_LAG_SECONDS,
-        verdict.FLUSH_LAG_CRITICAL_SECONDS,
-    )
-    assert DEFAULTS["slotForecastSeconds"] == verdict.HEADROOM_SECONDS
-    assert DEFAULTS["applySilenceSeconds"] == verdict.FAILING_CRITICAL_SECONDS
-    assert DEFAULTS["freshnessTargetSeconds"] == verdict.LAKE_LAG_SECONDS
-    assert DEFAULTS["preparedTransactionSeconds"] == verdict.PREPARED_SECONDS
-    assert DEFAULTS["reportAgeSeconds"] == verdict.UNREAD_SECONDS
+    of_the_verdict = {
+        "walHeadroomWarningPercent": 100 * verdict.LOW_HEADROOM,
+        "walHeadroomCriticalPercent": 100 * verdict.SCARCE_HEADROOM,
+        "lagWarningSeconds": verdict.FLUSH_LAG_SECONDS,
+        "lagCriticalSeconds": verdict.FLUSH_LAG_CRITICAL_SECONDS,
+        "slotForecastSeconds": verdict.HEADROOM_SECONDS,
+        "applySilenceSeconds": verdict.FAILING_CRITICAL_SECONDS,
+        "freshnessTargetSeconds": verdict.LAKE_LAG_SECONDS,
+        "preparedTransactionSeconds": verdict.PREPARED_SECONDS,
+        "reportAgeSeconds": verdict.UNREAD_SECONDS,
+    }
+    assert {name: DEFAULTS[name] for name in of_the_verdict} == of_the_verdict
 
 
 def test_thresholds_are_named_once_and_all_used() -> None:
@@ -138,7 +132,6 @@ def test_thresholds_are_named_once_and_all_used() -> None:
 
 
 def test_every_selector_can_be_limited_to_one_pipeline() -> None:
-    """Each metric, and each recording that is read back, is followed by the mark of the scope."""
     for text in [alert.expression for alert in ALERTS] + [recording.expression for recording in RECORDINGS]:
         found = re.findall(r"\b(?:pipeline:)?sluice_\w+(?::\w+)?", text)
         assert found, text
@@ -160,13 +153,7 @@ def test_a_selector_refuses_what_the_catalogue_does_not_know() -> None:
         choose(catalogue.EVENT_LOOP_LAG)
 
 
-def test_the_plain_rules_hold_numbers_and_no_marks() -> None:
-    """One group for Prometheus: recordings before the alerts that read them."""
-    text = (ROOT / PLAIN_RULES).read_text()
-    assert "⟦" not in text
-    [group] = yaml.safe_load(text)["groups"]
-    recordings, alerts = group["rules"][: len(RECORDINGS)], group["rules"][len(RECORDINGS) :]
-    assert [rule["record"] for rule in recordings] == [recording.name for recording in RECORDINGS]
-    assert [rule["alert"] for rule in alerts] == NAMES
-    assert all(rule["labels"]["severity"] in ("critical", "warning") for rule in alerts)
-    assert not [alert.name for alert in ALERTS if "⟦" in rules.templated(alert.expression)]
+def test_no_plain_alert_is_evaluated_before_what_it_reads() -> None:
+    """Only the rules of one group are evaluated in their order. (Prometheus: Recording rules.)"""
+    [group] = yaml.safe_load((ROOT / PLAIN_RULES).read_text())["groups"]
+    assert [rule.get("record") or rule["alert"] for rule in group["rules"]] == [one.name for one in RECORDINGS] + NAMES

@@ -162,18 +162,6 @@ def test_the_service_accepts_what_each_pod_of_several_pipelines_reads(feature: s
     assert seen["applier"] == (expected - paused if feature != EACH else expected)
 
 
-def test_config_validate_accepts_the_configurations_of_the_shared_applier(tmp_path: Path) -> None:
-    rendered = helm.render(helm.feature(SHARED))
-    applier = next(pod for pod in manifests.pods(rendered) if pod.component == "applier")
-    for path, text in manifests.configurations(rendered, applier).items():
-        file = tmp_path / Path(path).name
-        file.write_text(text)
-        done = commands.sluice(
-            "config", "validate", "-c", str(file), env={"PATH": "/usr/bin", "SLUICE_SOURCE__DSN": "postgresql://"}
-        )
-        assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("feature", [EACH, SHARED])
 def test_the_rules_watch_every_pipeline_and_know_which_is_paused(feature: str, promtool: Path, tmp_path: Path) -> None:
     (rule,) = manifests.of_kind(helm.render(helm.feature(feature)), "PrometheusRule")
@@ -225,6 +213,7 @@ def test_notes_name_every_pipeline_and_what_to_run_for_it() -> None:
         (EACH, "pipelines/Shop", {}, "Shop"),
         (EACH, "pipelines/shop-eu", {}, "shop-eu"),
         (EACH, "pipelines/crm/replicas", 2, "replicas"),
+        (EACH, "pipelines/crm/config/source", {"dsn": "postgresql://sluice:canary@db.example.com/crm"}, "dsn"),
         (EACH, "pipelines/crm/config/spool", {"max_dely": "2s"}, "max_dely"),
         (EACH, "pipelines/crm/metrics", {}, "metrics"),
         (EACH, "pipelines/crm/objectStore", {"existingSecret": {"value": "x"}}, "value"),
@@ -247,13 +236,6 @@ def test_what_several_pipelines_cannot_have_is_refused_by_name(feature: str, pat
     with pytest.raises(Refused) as refused:
         helm.texts(helm.changed(feature, path, value))
     assert said in str(refused.value)
-
-
-def test_a_secret_in_the_configuration_of_a_pipeline_is_refused() -> None:
-    with pytest.raises(Refused):
-        helm.texts(
-            helm.changed(EACH, "pipelines/crm/config/source", {"dsn": "postgresql://sluice:canary@db.example.com/crm"})
-        )
 
 
 def test_every_key_that_a_pipeline_may_override_is_a_key_of_the_release() -> None:

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import yaml
 from compose_spec import PyCompose
-from yamllint import linter
-from yamllint.config import YamlLintConfig
 
 from sluice.settings import load
 from tests.ops import helm
@@ -21,16 +19,6 @@ COMPOSE = DEPLOY / "compose.yaml"
 STACK = Path("tools") / "stack" / "sluice.yaml"
 OURS = ("ingest", "applier")
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Z0-9_]+):-([^}]*)\}")
-_LINT = YamlLintConfig(
-    """
-extends: default
-rules:
-  line-length: {max: 160}
-  document-start: disable
-  comments: {min-spaces-from-content: 1}
-  braces: {max-spaces-inside: 1}
-"""
-)
 
 
 def _interpolated(text: str) -> str:
@@ -51,13 +39,6 @@ def test_it_is_a_compose_file_by_the_specification() -> None:
     assert "ingest" in PyCompose.from_yaml(text).service_names()
     with pytest.raises(ValueError, match="depend_on"):
         PyCompose.from_yaml(text.replace("depends_on", "depend_on", 1))
-
-
-@pytest.mark.parametrize(
-    "path", [COMPOSE, STACK, helm.CHART / "Chart.yaml", helm.CHART / "values.yaml", *helm.ci_files()], ids=str
-)
-def test_yaml_is_tidy(path: Path) -> None:
-    assert [f"{path}:{problem.line}: {problem.desc}" for problem in linter.run(path.read_text(), _LINT)] == []
 
 
 def test_every_variable_has_a_default() -> None:

@@ -4,13 +4,11 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deploy.monitoring.dashboards import DASHBOARDS
-from deploy.monitoring.dashboards.panels import COLUMNS, RATE, UNITS, Dashboard, Json
-from deploy.monitoring.files import CHART
+from deploy.monitoring.dashboards.panels import COLUMNS, RATE, UNITS, Json
 from sluice.telemetry import catalogue
 from sluice.telemetry.catalogue import Counter
 
@@ -48,18 +46,8 @@ def test_a_dashboard_belongs_to_no_installation(board: Json) -> None:
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_every_panel_says_what_it_shows(board: Json) -> None:
-    for panel in _panels(board):
-        assert panel["title"]
-        assert panel["description"].endswith("."), panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, panel["title"]
-        assert panel["targets"], panel["title"]
-        assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
-        assert [target["refId"] for target in panel["targets"]] == [
-            chr(ord("A") + number) for number in range(len(panel["targets"]))
-        ]
-    titles = [panel["title"] for panel in _panels(board)]
-    assert len(titles) == len(set(titles))
+def test_every_panel_has_a_unit_that_grafana_knows(board: Json) -> None:
+    assert {panel["fieldConfig"]["defaults"]["unit"] for panel in _panels(board)} <= UNITS
 
 
 @pytest.mark.parametrize("board", BOARDS)
@@ -101,21 +89,6 @@ def test_panels_lie_side_by_side(board: Json) -> None:
     assert len(numbers) == len(set(numbers))
 
 
-def test_dashboards_find_each_other() -> None:
-    assert len({board.uid for board in DASHBOARDS}) == len(DASHBOARDS)
-    for board in DASHBOARDS:
-        (link,) = board.to_json()["links"]
-        assert link["tags"] == board.to_json()["tags"]
-        assert len(board.uid) <= 40, "Grafana refuses longer ones"
-
-
-def test_the_chart_has_the_dashboards_as_they_are() -> None:
-    written: dict[str, Any] = {
-        path.stem: json.loads(path.read_text()) for path in (ROOT / CHART / "dashboards").glob("*.json")
-    }
-    assert written == {board.uid: board.to_json() for board in DASHBOARDS}
-
-
 def test_every_family_that_people_watch_is_on_a_dashboard() -> None:
     """What is on none is here with its reason."""
     reasons = {
@@ -155,9 +128,3 @@ def test_every_family_that_people_watch_is_on_a_dashboard() -> None:
     shown = " ".join(expression for board in DASHBOARDS for _, expression in _targets(board.to_json()))
     absent = {metric.name for metric in catalogue.CATALOGUE if not re.search(rf"\b{metric.name}(_bucket)?\b", shown)}
     assert absent == set(reasons)
-
-
-def test_a_panel_wraps_to_the_next_line_under_the_highest_one() -> None:
-    board: Dashboard = DASHBOARDS[0]
-    first_row = [panel for panel in board.to_json()["panels"] if panel["type"] != "row"][: len(board.rows[0].panels)]
-    assert {panel["gridPos"]["y"] for panel in first_row} == {1}

@@ -6,17 +6,15 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
+import yaml
 
 from sluice.cli import exits
 from sluice.contract import keys
@@ -26,6 +24,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.support import canary, commands, manifests
 from tests.support.manifests import put
+from tests.support.pgproxy import PgProxy, head_corrupted
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
 
@@ -40,12 +39,15 @@ class Sluice:
 
     def __init__(self, directory: Path, *, dsn: str = AWAY, slot: str = "sluice_shop") -> None:
         self.directory = directory
-        text = f'source: {{dsn: "{dsn}", slot: {slot}, publication: {slot}, tables: ["public.*"]}}\n'
-        text += (
-            f'spool: {{uri: "file://{directory}/spool"}}\nlake: {{uri: '
-            f'"file://{directory}/lake"}}\ntelemetry: {{listen: "127.0.0.1:0"}}\n'
-        )
-        (directory / "sluice.yaml").write_text(f"version: 1\npipeline: shop\n{text}", encoding="utf-8")
+        settings = {
+            "version": 1,
+            "pipeline": "shop",
+            "source": {"dsn": dsn, "slot": slot, "publication": slot, "tables": ["public.*"]},
+            "spool": {"uri": f"file://{directory}/spool"},
+            "lake": {"uri": f"file://{directory}/lake"},
+            "telemetry": {"listen": "127.0.0.1:0"},
+        }
+        (directory / "sluice.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
         self.environment = {**plain, "PYTHONPATH": str(ROOT)}
 
@@ -79,18 +81,13 @@ def test_code_0_all_went_well(sluice: Sluice) -> None:
 def test_code_1_the_server_sends_what_is_no_pgoutput(connected: Sluice, database: Database) -> None:
     assert connected("setup").returncode == 0
     database.execute("INSERT INTO orders VALUES (1)")
-    with corrupting(database.server.port) as port:
-        ended = connected(
-            "run", "--until-caught-up", SLUICE_SOURCE__DSN=database.dsn.replace(str(database.server.port), str(port))
-        )
+    with PgProxy(database.server.port) as proxy:
+        proxy.change(head_corrupted, matches=lambda message: message.tag == "B")
+        ended = connected("run", "--until-caught-up", SLUICE_SOURCE__DSN=proxy.dsn(dbname=database.name))
     assert ended.returncode == 1, ended.stderr
     assert "error: " in ended.stderr
-    with database.connect() as connection:
-        row = connection.execute(
-            "SELECT confirmed_flush_lsn < pg_current_wal_lsn() FROM pg_replication_slots WHERE slot_name = %s",
-            (database.slot,),
-        ).fetchone()
-    assert row == (True,), "nothing was acknowledged on its account"
+    behind = "SELECT confirmed_flush_lsn < pg_current_wal_lsn() FROM pg_replication_slots WHERE slot_name = %s"
+    assert database.one(behind, database.slot) == (True,), "nothing was acknowledged on its account"
 
 
 def test_code_2_a_key_that_nobody_knows(sluice: Sluice) -> None:
@@ -193,28 +190,17 @@ def test_code_14_a_table_would_stop(connected: Sluice, database: Database) -> No
 
 
 def test_code_75_the_object_store_does_not_answer(sluice: Sluice) -> None:
-    options = {
-        "AWS_ENDPOINT": "http://127.0.0.1:1",
-        "AWS_REGION": "x",
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "canary",
-        "ALLOW_HTTP": "true",
-    }
-    ended = sluice(
-        "spool",
-        "ls",
-        SLUICE_SPOOL__URI="s3://bucket",
-        **{f"SLUICE_SPOOL__OPTIONS__{name}": value for name, value in options.items()},
-    )
+    options = {"ENDPOINT": "http://127.0.0.1:1", "REGION": "x", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "canary"}
+    given = {f"SLUICE_SPOOL__OPTIONS__AWS_{name}": value for name, value in options.items()}
+    ended = sluice("spool", "ls", SLUICE_SPOOL__URI="s3://bucket", SLUICE_SPOOL__OPTIONS__ALLOW_HTTP="true", **given)
     assert ended.returncode == 75, ended.stderr
 
 
 def test_code_130_somebody_pressed_ctrl_c(sluice: Sluice) -> None:
-    arguments = sluice.command("status", "--watch", "--json")
     # A shell that runs the tests in the background lets them, and all below them, ignore it.
     heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
     with subprocess.Popen(
-        arguments,
+        sluice.command("status", "--watch", "--json"),
         cwd=sluice.directory,
         env=sluice.environment,
         stdout=subprocess.PIPE,
@@ -241,57 +227,3 @@ def test_code_141_nobody_reads_what_is_printed(sluice: Sluice) -> None:
 def test_every_documented_code_is_provoked_here() -> None:
     tested = {int(match[1]) for name in globals() if (match := re.match(r"test_code_(\d+)_", name))}
     assert tested == set(exits.MEANINGS)
-
-
-class corrupting:
-    """A relay to a server that turns the tag of the first pgoutput message, behind the 24 bytes of
-    XLogData, into one that does not exist.
-    """
-
-    _TAG = re.compile(rb"(d....w.{24})B", re.DOTALL)
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._threads: list[threading.Thread] = []
-
-    def __enter__(self) -> int:
-        self._start(self._accept)
-        return int(self._listener.getsockname()[1])
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(120)
-
-    def _start(self, target: object, *arguments: object) -> None:
-        self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))  # type: ignore[arg-type]
-        self._threads[-1].start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._port))
-            self._start(self._relay, client, server, False)
-            self._start(self._relay, server, client, True)
-
-    def _relay(self, source: socket.socket, target: socket.socket, corrupt: bool) -> None:
-        for data in self._received(source):
-            try:
-                target.sendall(self._TAG.sub(rb"\1!", data, count=1) if corrupt else data)
-            except OSError:
-                break
-        for end in (source, target):
-            end.close()
-
-    @staticmethod
-    def _received(source: socket.socket) -> Iterator[bytes]:
-        try:
-            while data := source.recv(1 << 16):
-                yield data
-        except OSError:
-            return

@@ -53,9 +53,10 @@ def test_zizmor_has_nothing_to_say_however_pedantic(tmp_path: Path) -> None:
     done = commands.ended(*command, *map(str, WORKFLOWS))
     assert done.returncode == 0, done.stdout
     bad = tmp_path / "bad.yml"
-    bad.write_text(WORKFLOWS[0].read_text(encoding="utf-8").replace("permissions: {}", "permissions: write-all"))
-    found = commands.ended(*command, str(bad))
-    assert "excessive-permissions" in found.stdout
+    good = WORKFLOWS[0].read_text(encoding="utf-8").replace("permissions: {}", "permissions: write-all")
+    bad.write_text(re.sub(r"checkout@[0-9a-f]{40}", "checkout@v5", good))
+    found = commands.ended(*command, str(bad)).stdout
+    assert all(audit in found for audit in ("excessive-permissions", "unpinned-uses")), found
 
 
 def test_every_command_of_ci_is_a_make_target() -> None:
@@ -106,16 +107,6 @@ def test_images_get_a_bill_of_materials_a_provenance_and_a_signature_of_their_di
 
 def test_every_supported_major_has_a_job() -> None:
     assert jobs()["postgres"]["strategy"]["matrix"]["major"] == [str(major) for major in supported_majors()]
-
-
-def test_every_action_is_pinned_to_a_commit_and_its_version_is_beside_it() -> None:
-    for file in WORKFLOWS:
-        used = re.findall(r"uses: (\S+)(.*)", file.read_text(encoding="utf-8"))
-        assert used
-        for action, comment in used:
-            if not action.startswith("./"):
-                assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action), action
-                assert re.fullmatch(r"  # v\d+\.\d+\.\d+", comment), action
 
 
 def test_renovate_finds_the_versions_that_the_makefile_names() -> None:

@@ -164,12 +164,16 @@ def test_the_executor_s_program_is_in_the_spark_that_is_installed() -> None:
 
 @pytest.fixture
 def image_environment(tmp_path: Path) -> dict[str, str]:
-    """What the applier's image sets, with a Java that writes down what it was asked for and ends."""
+    """What the applier's image and its pod set, with a Java that writes down what it was asked for and ends."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> {tmp_path}/asked\nexit 1\n')
     java.chmod(0o755)
+    config = tmp_path / "sluice.yaml"
+    config.write_text("{pipeline: shop, spool: {uri: 's3://spool'}, lake: {uri: 's3://lake'}}")
     return {
+        "SLUICE_CONFIG": str(config),
+        "SLUICE_SOURCE__DSN": "postgresql://",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(Path.cwd()),
         "JAVA_HOME": str(java.parents[1]),
@@ -186,20 +190,6 @@ def _entrypoint(*arguments: str, environment: dict[str, str]) -> subprocess.Comp
     return commands.ended(*command, env=environment)
 
 
-def _pipeline(tmp_path: Path) -> dict[str, str]:
-    return {
-        "SLUICE_CONFIG": str(
-            _file(tmp_path / "sluice.yaml", "{pipeline: shop, spool: {uri: 's3://spool'}, lake: {uri: 's3://lake'}}")
-        ),
-        "SLUICE_SOURCE__DSN": "postgresql://",
-    }
-
-
-def _file(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
-
-
 def test_the_applier_starts_with_the_jars_of_the_image_and_fetches_none(
     image_environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -207,60 +197,41 @@ def test_the_applier_starts_with_the_jars_of_the_image_and_fetches_none(
         delta, others = (jars.present(one, jars.default_directory()) for one in (jars.DELTA, jars.S3))
     except UsageError as error:
         pytest.skip(f"the jars have not been fetched: {error.hint}")
-    done = _entrypoint("apply", environment={**image_environment, **_pipeline(tmp_path)})
+    done = _entrypoint("apply", environment=image_environment)
     asked = (tmp_path / "asked").read_text().splitlines()
     assert done.returncode != 0, "the Java of this test starts nothing"
     assert f"spark.jars={','.join(str(path) for path in others)}" in asked
     assert f"spark.driver.extraClassPath={':'.join(str(path) for path in delta)}" in asked
-    assert not [
-        line
-        for line in asked
-        if line.startswith(
-            ("--packages", "--repositories", "spark.jars.packages", "spark.jars.repositories", "spark.jars.ivy")
-        )
-    ]
+    fetching = ("--packages", "--repositories", "spark.jars.packages", "spark.jars.repositories", "spark.jars.ivy")
+    assert not [line for line in asked if line.startswith(fetching)]
 
 
 def test_an_applier_without_its_jars_says_so_and_starts_nothing(
     image_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    done = _entrypoint(
-        "apply", environment={**image_environment, **_pipeline(tmp_path), "SLUICE_JARS": str(tmp_path / "empty")}
-    )
+    done = _entrypoint("apply", environment={**image_environment, "SLUICE_JARS": str(tmp_path / "empty")})
     assert done.returncode == UsageError.exit_code
     assert "io.delta_delta-spark" in done.stderr
     assert not (tmp_path / "asked").exists()
 
 
 def test_an_executor_is_started_as_spark_asks(image_environment: dict[str, str], tmp_path: Path) -> None:
-    asked_for = {
-        "SPARK_JAVA_OPT_0": "-Dspark.driver.port=7078",
-        "SPARK_JAVA_OPT_1": "-XX:+UseG1GC -not-split",
-        "SPARK_EXECUTOR_MEMORY": "2g",
-        "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@shop-sluice-applier.data.svc:7078",
-        "SPARK_EXECUTOR_ID": "3",
-        "SPARK_EXECUTOR_CORES": "2",
-        "SPARK_APPLICATION_ID": "spark-1",
-        "SPARK_EXECUTOR_POD_IP": "10.0.0.7",
-        "SPARK_RESOURCE_PROFILE_ID": "0",
-        "SPARK_EXECUTOR_POD_NAME": "shop-sluice-executor-3",
+    named = {
+        "--driver-url": ("SPARK_DRIVER_URL", "spark://CoarseGrainedScheduler@shop-sluice-applier.data.svc:7078"),
+        "--executor-id": ("SPARK_EXECUTOR_ID", "3"),
+        "--cores": ("SPARK_EXECUTOR_CORES", "2"),
+        "--app-id": ("SPARK_APPLICATION_ID", "spark-1"),
+        "--hostname": ("SPARK_EXECUTOR_POD_IP", "10.0.0.7"),
+        "--resourceProfileId": ("SPARK_RESOURCE_PROFILE_ID", "0"),
+        "--podName": ("SPARK_EXECUTOR_POD_NAME", "shop-sluice-executor-3"),
     }
-    _entrypoint("executor", environment={**image_environment, **asked_for})
+    java = {"SPARK_JAVA_OPT_0": "-Dspark.driver.port=7078", "SPARK_JAVA_OPT_1": "-XX:+UseG1GC -not-split"}
+    given = {**java, "SPARK_EXECUTOR_MEMORY": "2g", **dict(named.values())}
+    _entrypoint("executor", environment={**image_environment, **given})
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked[:4] == ["-Dspark.driver.port=7078", "-XX:+UseG1GC -not-split", "-Xms2g", "-Xmx2g"]
     assert asked[5].split(":") == [f"{image_environment['SPARK_HOME']}/jars/*", f"{image_environment['SLUICE_JARS']}/*"]
-    named = dict(zip(asked[7::2], asked[8::2], strict=True))
-    assert named["--driver-url"] == asked_for["SPARK_DRIVER_URL"]
-    assert named["--podName"] == "shop-sluice-executor-3"
-    assert set(named) == {
-        "--driver-url",
-        "--executor-id",
-        "--cores",
-        "--app-id",
-        "--hostname",
-        "--resourceProfileId",
-        "--podName",
-    }
+    assert dict(zip(asked[7::2], asked[8::2], strict=True)) == {option: value for option, (_, value) in named.items()}
 
 
 def test_a_missing_variable_of_spark_s_is_named_and_starts_nothing(

@@ -8,7 +8,7 @@ scrapes both each second and evaluates the plain rules.
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from deploy.monitoring.dashboards.panels import Dashboard, Panel, Query
 from deploy.monitoring.files import PLAIN_RULES
 from deploy.monitoring.model import Alert
 from deploy.monitoring.rules import plain
-from tests.support.pipeline import QUICK_JAVA
+from tests.support.pipeline import QUICK_JAVA, wait_until
 from tools.local.postgres import free_port, temporary_server
 from tools.local.prometheus import PrometheusServer, QueryRefused, Series, running_prometheus
-from tools.local.sluice import Pipeline, SluiceProcess
+from tools.local.sluice import Pipeline
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 150.0
@@ -90,17 +90,14 @@ def observed(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             }
             pipeline = Pipeline(directory, name="shop", dsn=server.dsn(), settings=settings)
             with pipeline.start("up") as process:
-                _until(
-                    lambda: {table["state"] for table in pipeline.tables()} == {"live"}, process, "the tables are live"
-                )
+                of: dict[str, Any] = {"processes": (process,), "timeout": DEADLINE_SECONDS}
+                live = lambda: {table["state"] for table in pipeline.tables()} == {"live"}  # noqa: E731
+                wait_until(live, what="the tables are live", **of)
                 _work(admin)
-                _until(lambda: _followed(started), process, "the workload is in the lake")
+                wait_until(lambda: _followed(started), what="the workload is in the lake", **of)
                 _work(admin)
-                _until(
-                    lambda: _followed(started) and _watched_for(started, began, 25),
-                    process,
-                    "there is something to see",
-                )
+                wait_until(lambda: _watched_for(started, began, 25), what="there is something to see", **of)
+                wait_until(lambda: _followed(started), what="the rest is in the lake", **of)
                 yield Observed(started, began)
                 assert process.status is None, process.log_tail()
 
@@ -141,14 +138,6 @@ def _followed(prometheus: PrometheusServer) -> bool:
 
 def _watched_for(prometheus: PrometheusServer, began: float, seconds: float) -> bool:
     return time.time() - began > seconds and bool(prometheus.query("pipeline:sluice_freshness_good:avg3d"))
-
-
-def _until(condition: Callable[[], bool], process: SluiceProcess, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert process.status is None, process.log_tail()
-        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_SECONDS:.0f} s\n{process.log_tail()}"
-        time.sleep(0.2)
 
 
 def test_every_rule_is_evaluated_without_an_error(observed: Observed) -> None:

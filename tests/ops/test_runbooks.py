@@ -13,7 +13,7 @@ import pytest
 
 from deploy.monitoring.files import RUNBOOKS
 from tests.ops import helm, manifests
-from tests.support import commands
+from tests.support import commands, markdown
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline
 
@@ -50,11 +50,7 @@ class Scene:
 
 def _commands(program: str) -> list[str]:
     """The lines of the pages that run `program`, without comments; what follows a pipe is left out."""
-    blocks = [
-        block
-        for page in PAGES
-        for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    ]
+    blocks = [block.text for page in PAGES for block in markdown.blocks(page.read_text()) if block.language == "sh"]
     lines = {re.sub(r"\s+# .*$", "", line).strip() for block in blocks for line in block.splitlines()}
     return sorted(line for line in lines if line.split(" ", 1)[0] == program)
 

@@ -85,20 +85,6 @@ def test_programs_find_every_page_as_markdown(site: Path) -> None:
     assert [name for name in listed if not (site / name).is_file()] == []
 
 
-def test_the_site_can_be_searched_in_the_dark_and_code_be_copied(site: Path) -> None:
-    start = (site / "index.html").read_text(encoding="utf-8")
-    assert list(site.glob("search*")) or list(site.rglob("search*.json"))
-    assert "slate" in start
-    assert "content.code.copy" in start
-
-
-def test_the_start_page_says_that_there_is_one_version_until_the_first_release() -> None:
-    """The first release needs a switcher, because its users do not read about the main branch."""
-    released = re.findall(r"^## \[\d[^\]]*\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    said = "Nothing is released yet, so the site has one version" in (DOCS / "index.md").read_text(encoding="utf-8")
-    assert said == (not released)
-
-
 def test_a_link_to_nowhere_fails_the_build(tmp_path: Path) -> None:
     docs = tmp_path / "source"
     docs.mkdir()

@@ -156,21 +156,13 @@ def _has(line: str, words: list[str]) -> bool:
 
 def test_the_commands_of_the_readme_are_those_of_the_tutorial() -> None:
     """In the same order, so that running the one runs the other."""
-    page = markdown.section((ROOT / "README.md").read_text(encoding="utf-8"), "## Use it")
-    shown = [
-        line.split("  #")[0].strip()
-        for block in markdown.blocks(page)
-        if block.language == "sh"
-        for line in block.text.splitlines()
-    ]
-    run = iter(
-        [
-            line.strip()
-            for block in markdown.blocks(TUTORIAL)
-            if block.language == "sh"
-            for line in block.text.splitlines()
-        ]
-    )
+
+    def commands(page: str) -> list[str]:
+        blocks = [block.text for block in markdown.blocks(page) if block.language == "sh"]
+        return [line.split("  #")[0].strip() for text in blocks for line in text.splitlines()]
+
+    shown = commands(markdown.section((ROOT / "README.md").read_text(encoding="utf-8"), "## Use it"))
+    run = iter(commands(TUTORIAL))
     assert shown
     for command in shown:
         assert any(line == command or line.startswith((f"{command} ", f"{command} |")) for line in run), (

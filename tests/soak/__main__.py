@@ -66,10 +66,8 @@ def _live(pipeline: World, busy: BusyClient, record: Record, *, seconds: float, 
     for name in ("ingest", "applier"):
         record("start", process=name, seconds=round(pipeline.start(name), 2))
     end = time.monotonic() + seconds
-    with pipeline.load(seed), busy:
-        story = Story(
-            pipeline, warm_seconds=seconds * WARM_SHARE, judged_seconds=seconds * (1 - WARM_SHARE), note=record
-        )
+    shares = {"warm_seconds": seconds * WARM_SHARE, "judged_seconds": seconds * (1 - WARM_SHARE)}
+    with pipeline.load(seed), busy, Story(pipeline, **shares, note=record) as story:
         number = 0
         while (left := end - time.monotonic()) > 0:
             record.phase = story.phase
@@ -78,8 +76,7 @@ def _live(pipeline: World, busy: BusyClient, record: Record, *, seconds: float, 
             number += 1
             time.sleep(min(every, left))
         record.phase = "end"
-        story.end()
-    pipeline.end_prepared()
+    pipeline.database.end_prepared()
     for name in ("ingest", "applier"):
         if name not in pipeline.running:
             pipeline.start(name)
@@ -102,7 +99,6 @@ def _sample(pipeline: World, *, counted: bool) -> dict[str, Any]:
 
 
 def _entries(pipeline: World) -> int:
-    """The number of the newest entry of the manifest."""
     return max(int(path.stem) for path in (pipeline.pipeline.own_spool / "manifest").glob("*.json"))
 
 

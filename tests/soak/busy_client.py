@@ -1,11 +1,10 @@
 """A client that commits thousands of transactions a second, each of one changed row."""
 
-import threading
 import time
-from typing import Self
 
 import psycopg
 
+from tests.support.background import Background
 from tests.support.sources import Database
 
 ROWS, BATCH = 1000, 5000
@@ -22,7 +21,7 @@ CREATE = (
 )
 
 
-class BusyClient:
+class BusyClient(Background):
     """Commits `rate` transactions a second until it is stopped, and what a restart of the server kept it from
     afterwards. The tables of CREATE must be there.
 
@@ -32,32 +31,14 @@ class BusyClient:
     def __init__(self, database: Database, *, rate: float) -> None:
         self._database = database
         self._rate = rate
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(120)
-        assert not self._thread.is_alive(), "the busy client did not end"
+        super().__init__(self._count_on, patience_seconds=120)
 
     def committed(self) -> int:
-        """Transactions that the source has of it."""
-        with self._database.connect() as connection:
-            return self._count(connection)
+        return int(self._database.one("SELECT sum(n)::bigint FROM w_count")[0])
 
-    @staticmethod
-    def _count(connection: psycopg.Connection) -> int:
-        row = connection.execute("SELECT sum(n)::bigint FROM w_count").fetchone()
-        assert row is not None
-        return int(row[0])
-
-    def _run(self) -> None:
+    def _count_on(self) -> None:
         began = time.monotonic()
-        while not self._stop.wait(0.5):
+        while not self.stopped.wait(0.5):
             try:
                 with self._database.connect() as connection:
                     connection.execute("SET synchronous_commit = off")
@@ -66,9 +47,9 @@ class BusyClient:
                 continue
 
     def _count_up(self, connection: psycopg.Connection, began: float) -> None:
-        done = self._count(connection)
-        while not self._stop.wait(0.1):
+        done = self.committed()
+        while not self.stopped.wait(0.1):
             due = int((time.monotonic() - began) * self._rate) - done
-            while due > 0 and not self._stop.is_set():
+            while due > 0 and not self.stopped.is_set():
                 connection.execute("CALL count_up(%s)", (min(due, BATCH),))
                 done, due = done + min(due, BATCH), due - BATCH

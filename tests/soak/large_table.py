@@ -13,7 +13,6 @@ import re
 import shutil
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -25,6 +24,7 @@ import pyarrow as pa
 import yaml
 from deltalake import DeltaTable, QueryBuilder
 
+from tests.support.background import Background
 from tests.support.pipeline import complete_through, wait_until
 from tests.support.sources import Database, fresh_database
 from tools.local.postgres import PostgresServer, free_port, temporary_server
@@ -114,7 +114,6 @@ class Story:
         self.running = {command: self.pipeline.start(command) for command in ("run", "apply")}
 
     def replace(self, command: str) -> None:
-        """kill -9, and a new one."""
         process = self.running[command]
         assert process.status is None, f"{command} ended by itself with {process.status}:\n{process.log_tail(40)}"
         process.kill()
@@ -158,45 +157,33 @@ class Story:
 
     def assert_equal(self) -> None:
         """Everything committed by now reaches the lake: counts and sums by another engine, all values by `verify`."""
-        with self.database.connect() as connection:
-            row = connection.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()
-            assert row is not None
-            position = int(row[0])
-            connection.execute("SELECT pg_logical_emit_message(false, 'soak', '')")
+        position = int(self.database.one("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")[0])
+        self.database.execute("SELECT pg_logical_emit_message(false, 'soak', '')")
         wait_until(
             lambda: complete_through(self.pipeline) >= position,
             what="the lake is complete",
             processes=self.processes(),
             timeout=3600,
         )
-        with self.database.connect() as connection:
-            wanted = connection.execute("SELECT count(*), sum(id), sum(n) FROM large").fetchone()
-        assert wanted is not None
+        wanted = self.database.one("SELECT count(*), sum(id), sum(n) FROM large")
         assert sums(self.table) == tuple(int(value) for value in wanted)
         done = self.pipeline.run("verify", timeout=3600)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-class Writers:
+class Writers(Background):
     """Change rows all the time, and never their number, through every loss of the connection."""
 
     def __init__(self, database: Database) -> None:
+        super().__init__(self._write)
         self._database = database
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
         self.transactions = 0
 
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
+    def _write(self) -> None:
         choice = random.Random(1)
-        while not self._stop.wait(0.2):
+        while not self.stopped.wait(0.2):
             with contextlib.suppress(psycopg.OperationalError), self._database.connect() as connection:
-                while not self._stop.wait(0.02):
+                while not self.stopped.wait(0.02):
                     with connection.transaction():
                         connection.execute("UPDATE large SET n = n + 1 WHERE id = %s", (choice.randint(1001, ROWS),))
                         again = (choice.randint(1, 1000),)
@@ -205,22 +192,16 @@ class Writers:
                     self.transactions += 1
 
 
-class Readers:
+class Readers(Background):
     """Counts the rows of the table's newest version again and again, with another engine than the writer's."""
 
     def __init__(self, table: Path) -> None:
+        super().__init__(self._read, patience_seconds=600)
         self._table = table
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.seen: dict[int, int] = {}
-        self._thread.start()
 
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(600)
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def _read(self) -> None:
+        while not self.stopped.is_set():
             table = DeltaTable(self._table)
             self.seen[table.version()] = sums(self._table, table.version())[0]
 
@@ -246,20 +227,19 @@ def fill(server: PostgresServer, database: Database) -> None:
     )
     server.settings.update({"wal_level": "logical", "max_wal_senders": "20"})
     server.restart()
-    with database.connect() as connection:
-        row = connection.execute("SELECT pg_size_pretty(pg_table_size('large'))").fetchone()
+    (size,) = database.one("SELECT pg_size_pretty(pg_table_size('large'))")
     database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE large")
-    say(f"{ROWS:,} rows, {row[0] if row else '?'}, written in {time.monotonic() - began:.0f} s")
+    say(f"{ROWS:,} rows, {size}, written in {time.monotonic() - began:.0f} s")
 
 
 def resync(story: Story) -> Readers:
     """Reads the table anew; what readers saw from before until it is live again."""
     before = int(story.pipeline.tables()[0]["generation"])
-    readers = Readers(story.table)
-    done = story.pipeline.run("resync", "public.large")
-    assert done.returncode == 0, done.stdout + done.stderr
-    wait_until(lambda: _is_new(story, before), what="the new rows are live", processes=story.processes(), timeout=7200)
-    readers.stop()
+    with Readers(story.table) as readers:
+        done = story.pipeline.run("resync", "public.large")
+        assert done.returncode == 0, done.stdout + done.stderr
+        new = lambda: _is_new(story, before)  # noqa: E731
+        wait_until(new, what="the new rows are live", processes=story.processes(), timeout=7200)
     return readers
 
 
@@ -273,17 +253,16 @@ def main() -> int:
     with temporary_server(settings=SETTINGS) as server, fresh_database(server) as database:
         fill(server, database)
         story = Story(server, database, folder)
-        writers = Writers(database)
         try:
-            story.snapshot()
-            written = story.work.bytes_written
-            kept = sum(Path(file).stat().st_size for file in DeltaTable(story.table).file_uris())
-            work = {"rows read": story.work.rows_read / ROWS, "bytes written": written / kept}
-            say(", ".join(f"{name}: {share:.2f} times the table" for name, share in work.items()))
-            readers = resync(story)
-            say(f"resync: {len(readers.seen)} versions read, rows {sorted(set(readers.seen.values()))}")
-            assert set(readers.seen.values()) == {ROWS}, "a reader saw a part of the table"
-            writers.stop()
+            with Writers(database) as writers:
+                story.snapshot()
+                written = story.work.bytes_written
+                kept = sum(Path(file).stat().st_size for file in DeltaTable(story.table).file_uris())
+                work = {"rows read": story.work.rows_read / ROWS, "bytes written": written / kept}
+                say(", ".join(f"{name}: {share:.2f} times the table" for name, share in work.items()))
+                readers = resync(story)
+                say(f"resync: {len(readers.seen)} versions read, rows {sorted(set(readers.seen.values()))}")
+                assert set(readers.seen.values()) == {ROWS}, "a reader saw a part of the table"
             story.assert_equal()
             say(f"equal after {writers.transactions:,} transactions")
         finally:

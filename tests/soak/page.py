@@ -13,33 +13,22 @@ from tests.support.pages import write_between
 
 PAGE = Path(__file__).parents[2] / "docs" / "soak.md"
 BEGIN, END = "<!-- results: written by python -m tests.soak.page -->", "<!-- end of results -->"
+PROCESSES = ("the applier (JVM)", "the applier (Python)", "ingest")
 PLOTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Resident memory: the JVM, the applier's Python, ingest",
         "MiB",
-        (
-            "resident memory of the applier (JVM), MiB",
-            "resident memory of the applier (Python), MiB",
-            "resident memory of ingest, MiB",
-        ),
+        tuple(f"resident memory of {process}, MiB" for process in PROCESSES),
     ),
     (
         "Open files: the JVM, the applier's Python, ingest",
         "files",
-        (
-            "open files of the applier (JVM)",
-            "open files of the applier (Python)",
-            "open files of ingest",
-        ),
+        tuple(f"open files of {process}" for process in PROCESSES),
     ),
     (
         "Objects of the spool: manifest, data, archives",
         "objects",
-        (
-            "objects of the spool below manifest/",
-            "objects of the spool below data/",
-            "objects of the spool below archive/",
-        ),
+        tuple(f"objects of the spool below {folder}/" for folder in ("manifest", "data", "archive")),
     ),
     ("Log of the lake table with the longest one", "objects", ("objects in lake logs, most of a table",)),
     ("Data files of all lake tables in use", "files", ("data files of all lake tables in use",)),
@@ -58,7 +47,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def rendered(lines: Sequence[dict[str, Any]]) -> str:
-    """What happened, the halves of each series, and the plots."""
     everything = {one.name: one for one in growth.series(lines, warm=True)}
     plots = [
         _plot(title, unit, [everything[name] for name in names if name in everything]) for title, unit, names in PLOTS

@@ -102,5 +102,4 @@ def lake(folder: Path, *, counted: bool) -> dict[str, dict[str, int]]:
 
 
 def line(**fields: Any) -> str:
-    """One line of the record of a run."""
     return json.dumps(fields, separators=(",", ":")) + "\n"

@@ -4,13 +4,13 @@ with a backlog needs more memory than one that never had any. So each is killed 
 """
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 import psycopg
 
 from tests.soak.world import World
+from tests.support.background import Background
 
 SHAPES_EVERY_SECONDS, RESTARTS_EVERY_SECONDS = 4.5, 5.0
 Note = Callable[..., None]
@@ -41,21 +41,15 @@ _DONE_BEFORE = (
 """What a statement says whose answer was lost with the connection, when it is tried again."""
 
 
-class Story:
-    """Runs until `stop`: one thread for shapes, one for restarts. An error of either is raised by `check`."""
+class Story(Background):
+    """One thread for shapes, one for restarts. What is under way ends before the block does."""
 
     def __init__(self, world: World, *, warm_seconds: float, judged_seconds: float, note: Note) -> None:
         self._world = world
         self._note = note
         self._warm, self._judged = warm_seconds, judged_seconds
         self._began = time.monotonic()
-        self._stop = threading.Event()
-        self._errors: list[BaseException] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(part,), daemon=True) for part in (self._shapes, self._restarts)
-        ]
-        for thread in self._threads:
-            thread.start()
+        super().__init__(self._shapes, self._restarts, patience_seconds=300)
 
     @property
     def phase(self) -> str:
@@ -65,26 +59,9 @@ class Story:
             return "warm"
         return "restarts" if int(at / self._judged * 4) % 2 else "calm"
 
-    def check(self) -> None:
-        if self._errors:
-            raise self._errors[0]
-
-    def end(self) -> None:
-        """Returns when what is under way has ended."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(300)
-        self.check()
-
-    def _run(self, part: Callable[[], None]) -> None:
-        try:
-            part()
-        except BaseException as error:  # noqa: BLE001 - raised by who looks
-            self._errors.append(error)
-
     def _shapes(self) -> None:
         for number in itertools.count():
-            if self._stop.wait(SHAPES_EVERY_SECONDS):
+            if self.stopped.wait(SHAPES_EVERY_SECONDS):
                 return
             kind = number % len(_PASSING)
             made = number - kind + _MADE
@@ -95,7 +72,7 @@ class Story:
     def _execute(self, statement: str) -> None:
         """Through restarts of the server: what was not done is tried again, as a client would."""
         unsure = False
-        while not self._stop.is_set():
+        while not self.stopped.is_set():
             try:
                 with self._world.database.connect() as connection:
                     connection.execute("SET lock_timeout = '5s'")
@@ -103,23 +80,23 @@ class Story:
                 return
             except psycopg.OperationalError:
                 unsure = True
-                self._stop.wait(0.5)
+                self.stopped.wait(0.5)
             except _DONE_BEFORE:
                 if not unsure:
                     raise
                 return
 
     def _restarts(self) -> None:
-        if self._stop.wait(self._warm / 2):
+        if self.stopped.wait(self._warm / 2):
             return
         for name in ("ingest", "applier"):
             self._restart(name, kill=True)
         for restart in itertools.cycle(self._kinds()):
             while self.phase != "restarts":
-                if self._stop.wait(0.5):
+                if self.stopped.wait(0.5):
                     return
             restart()
-            if self._stop.wait(RESTARTS_EVERY_SECONDS):
+            if self.stopped.wait(RESTARTS_EVERY_SECONDS):
                 return
 
     def _kinds(self) -> Iterator[Callable[[], None]]:

@@ -7,7 +7,6 @@ import os
 import random
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ import yaml
 from tests.chaos import writer
 from tests.chaos.load import Load
 from tests.soak import busy_client
+from tests.support.answers import is_well
 from tests.support.compare import assert_equal
 from tests.support.pipeline import complete_through, wait_until
 from tests.support.sources import Database, fresh_database
@@ -46,24 +46,16 @@ class World:
     def start(self, name: str) -> float:
         """Starts ingest or the applier; seconds until it says that it is ready."""
         began = self.started[name] = time.monotonic()
-        command = [
-            sys.executable,
-            "-m",
-            "tests.soak.short_log_retention",
-            COMMANDS[name],
-            "-c",
-            str(self.pipeline.config),
-        ]
+        program = [sys.executable, "-m", "tests.soak.short_log_retention"]
+        command = [*program, COMMANDS[name], "-c", str(self.pipeline.config)]
         log = self.pipeline.directory / f"{COMMANDS[name]}.log"
         process = self.running[name] = SluiceProcess(command, log=log, environment=_environment())
-        address = yaml.safe_load(self.pipeline.config.read_text())["telemetry"][
-            "listen" if name == "ingest" else "apply_listen"
-        ]
-        wait_until(lambda: _ready(address), what=f"{name} is ready", processes=(process,), timeout=_READY_SECONDS)
+        telemetry = yaml.safe_load(self.pipeline.config.read_text())["telemetry"]
+        url = f"http://{telemetry['listen' if name == 'ingest' else 'apply_listen']}/readyz"
+        wait_until(lambda: is_well(url), what=f"{name} is ready", processes=(process,), timeout=_READY_SECONDS)
         return time.monotonic() - began
 
     def end(self, name: str, *, kill: bool) -> None:
-        """Ends a process, which must have run until now."""
         process = self.running.pop(name)
         assert process.status is None, f"{name} ended by itself with {process.status}:\n{process.log_tail(40)}"
         if kill:
@@ -74,36 +66,18 @@ class World:
 
     def restart_server(self, mode: StopMode) -> None:
         self.server.restart(mode)
-        self.end_prepared(older_than_seconds=2.0)
-
-    def end_prepared(self, *, older_than_seconds: float = 0.0) -> None:
-        """Ends what clients left prepared when they lost their connection."""
-        query = (
-            "SELECT gid FROM pg_prepared_xacts WHERE database = %s AND prepared <= now() - make_interval(secs => %s)"
-        )
-        with self.database.connect() as connection:
-            for (gid,) in connection.execute(query, (self.database.name, older_than_seconds)).fetchall():
-                connection.execute(f"COMMIT PREPARED '{gid}'".encode())
+        self.database.end_prepared(older_than_seconds=2.0)
 
     def load(self, seed: int) -> Load:
         choice = random.Random(seed)
         return Load(self.workload, self.database, choice, two_phase=True, pauses=_PAUSES, columns=0.0)
-
-    def tables(self) -> list[str]:
-        """All that are published."""
-        with self.database.connect() as connection:
-            found = connection.execute(
-                "SELECT tablename::text FROM pg_publication_tables WHERE pubname = %s ORDER BY 1",
-                (self.database.publication,),
-            ).fetchall()
-        return [name for (name,) in found]
 
     def assert_equal(self) -> list[str]:
         """Everything committed by now reaches the lake, and every table equals its source, for another engine than
         Spark. The names of the tables.
         """
         self.workload.reconnect()
-        processes, names = tuple(self.running.values()), self.tables()
+        processes, names = tuple(self.running.values()), self.database.published()
         wait_until(self._all_live, what="all tables are live", processes=processes, timeout=_END_SECONDS)
         position = self.workload.position()
         wait_until(
@@ -152,11 +126,3 @@ def world(folder: Path, *, seed: int) -> Iterator[World]:
 def _environment() -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     return {**ours, "PYTHONPATH": str(ROOT)}
-
-
-def _ready(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{address}/readyz", timeout=5):
-            return True
-    except OSError:
-        return False

@@ -1,6 +1,7 @@
 """What an endpoint on this machine answers."""
 
 import http.client
+import urllib.request
 from contextlib import closing
 
 
@@ -12,3 +13,11 @@ def ask(
         connection.request(method, path, headers={"Authorization": authorization} if authorization else {})
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
+
+
+def is_well(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False

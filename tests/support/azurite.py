@@ -47,7 +47,6 @@ class AzureServer:
         return f"http://127.0.0.1:{self.port}/{_ACCOUNT}"
 
     def start(self) -> None:
-        """Returns when requests are answered."""
         listen = ["--blobHost", "127.0.0.1", "--blobPort", str(self.port)]
         # It sends telemetry otherwise.
         quiet = ["--inMemoryPersistence", "--silent", "--disableTelemetry"]
@@ -57,7 +56,6 @@ class AzureServer:
         self._child.stop(signal.SIGKILL)
 
     def create_container(self) -> str:
-        """The URI of a new container."""
         name = f"container-{uuid.uuid4().hex[:10]}"
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-12-02"}
         canonical = "".join(f"{header}:{value}\n" for header, value in sorted(headers.items()))
@@ -70,7 +68,6 @@ class AzureServer:
         return f"az://{name}"
 
     def options(self) -> dict[str, str]:
-        """Object store options under which Sluice reaches this server."""
         return {
             "azure_storage_account_name": _ACCOUNT,
             "azure_storage_account_key": _KEY,
@@ -88,7 +85,6 @@ class AzureServer:
 
 @contextlib.contextmanager
 def running_azure() -> Iterator[AzureServer]:
-    """A server; stopped at the end."""
     server = AzureServer()
     try:
         server.start()

@@ -21,7 +21,6 @@ _CRASHED = ("core", "hs_err")
 
 
 def in_text(text: str) -> list[str]:
-    """The markers in `text`."""
     return [marker for marker in MARKERS if marker in text]
 
 
@@ -57,7 +56,6 @@ def in_stored(directory: Path, value: str) -> list[str]:
 
 
 def _contents(path: Path) -> Iterator[bytes]:
-    """What a file holds, in each form."""
     yield path.read_bytes()
     if path.suffix == ".gz":
         yield gzip.decompress(path.read_bytes())

@@ -5,8 +5,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
+from tests.support.http_stub import StubHandler, serving
 from tools.local.postgres import free_port
 
 
@@ -37,32 +38,19 @@ class Collector:
         collector = self
         self.answers.set()
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(StubHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.content()
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
                 collector.asked += 1
                 collector.answers.wait(60)
                 if collector.code == 200:
                     collector.requests.append(Request(self.path, dict(self.headers.items()), body))
-                self.send_response(collector.code)
-                said = b"" if collector.code == 200 else b"canary-of-the-collector"
-                self.send_header("Content-Length", str(len(said)))
-                self.end_headers()
-                self.wfile.write(said)
+                self.answer(collector.code, b"" if collector.code == 200 else b"canary-of-the-collector")
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.answers.set()
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        with serving(ThreadingHTTPServer(("127.0.0.1", self.port), Handler)):
+            try:
+                yield self
+            finally:
+                self.answers.set()

@@ -30,7 +30,6 @@ def hashed(key: bytes) -> ColumnRule:
 
 
 def with_keys(columns: Mapping[str, ColumnRule | None], **more: Any) -> ColumnRules:
-    """Rules that have all keys at hand."""
     return ColumnRules(columns, keys=HashKeys(KEYS), **more)
 
 

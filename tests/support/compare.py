@@ -3,32 +3,10 @@ every column, row by row.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tests.support.sources import Database
-from tools.local.compare import Comparison, compare_table
-
-
-def compare_tables(
-    database: Database,
-    tables: Iterable[str],
-    *,
-    lake_uri: str,
-    schema: str = "public",
-    storage_options: Mapping[str, str] | None = None,
-    paths: Mapping[str, str] | None = None,
-) -> list[Comparison]:
-    with database.connect() as connection:
-        return [
-            compare_table(
-                connection,
-                schema=schema,
-                table=name,
-                lake_uri=lake_uri,
-                path=(paths or {}).get(name, ""),
-                storage_options=storage_options,
-            )
-            for name in tables
-        ]
+from tools.local.compare import compare_table
 
 
 def assert_equal(
@@ -40,12 +18,9 @@ def assert_equal(
     storage_options: Mapping[str, str] | None = None,
     paths: Mapping[str, str] | None = None,
 ) -> None:
-    """Fails with every difference of every table."""
-    outcomes = compare_tables(
-        database, tables, lake_uri=lake_uri, schema=schema, storage_options=storage_options, paths=paths
-    )
+    where: dict[str, Any] = {"schema": schema, "lake_uri": lake_uri, "storage_options": storage_options}
+    with database.connect() as connection:
+        outcomes = [compare_table(connection, table=name, path=(paths or {}).get(name, ""), **where) for name in tables]
     assert outcomes, "no table was named: nothing was compared"
-    differences = [
-        f"{outcome.schema}.{outcome.table}: {difference}" for outcome in outcomes for difference in outcome.differences
-    ]
+    differences = [f"{one.schema}.{one.table}: {difference}" for one in outcomes for difference in one.differences]
     assert not differences, "\n".join(differences)

@@ -142,7 +142,6 @@ class IngestPipeline:
         return [entry.body for entry in self.entries() if isinstance(entry.body, Changes)]
 
     def commits(self) -> list[int]:
-        """End LSN of every transaction, in manifest order."""
         return [end for change in self.changes() for end in change.commits.end_lsn]
 
     def segments(self, name: str, *, snapshot: bool = False) -> list[Segment]:
@@ -187,7 +186,6 @@ class IngestPipeline:
         return {tuple(str(row[column]) for column in columns) for row in rows}
 
     def source_rows(self, table: str) -> set[tuple[str, ...]]:
-        """What the source has now, as text."""
         return {tuple(str(value) for value in row) for row in self.database.all(f"SELECT * FROM {table}")}
 
     def parquet(self, name: str) -> pa.Table:

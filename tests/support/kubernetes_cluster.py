@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
 from typing import Any, Self
@@ -24,6 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from sluice_spark import jars
 from tests.ops import helm
+from tests.support.http_stub import StubHandler
 from tests.support.spark_cluster import HOSTS, ROOT, SPARK, SparkCluster, python_environments
 from tools.local.postgres import free_port
 
@@ -44,7 +45,6 @@ class Objects:
         self._watchers: list[tuple[str, str, Queue[Object | None]]] = []
 
     def put(self, kind: str, wanted: Object) -> Object:
-        """Creates or replaces an object."""
         with self.lock:
             self._version += 1
             meta = wanted["metadata"]
@@ -217,32 +217,14 @@ class ApiServer(ThreadingHTTPServer):
         self.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(StubHandler):
     server: ApiServer
     protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self._answer_request()
-
-    def do_POST(self) -> None:
-        self._answer_request()
-
-    def do_PUT(self) -> None:
-        self._answer_request()
-
-    def do_PATCH(self) -> None:
-        self._answer_request()
-
-    def do_DELETE(self) -> None:
-        self._answer_request()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
-        """Says nothing."""
 
     def _answer_request(self) -> None:
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.content()
         prefix = f"/api/v1/namespaces/{helm.NAMESPACE}/"
         if not url.path.startswith(prefix):
             self._say(404, _failure(404, "NotFound"))
@@ -262,6 +244,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._watch(kind, query)
         else:
             self._do(kind, verb, name, query, json.loads(body) if body else {})
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer_request
 
     def _do(self, kind: str, verb: str, name: str, query: dict[str, str], body: Object) -> None:
         objects = self.server.objects
@@ -307,12 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
     def _say(self, status: int, answer: Object) -> None:
-        text = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        self.answer(status, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
 
 def _verb(method: str, name: str, query: dict[str, str]) -> str:

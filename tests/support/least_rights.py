@@ -42,7 +42,6 @@ def pipeline_role(database: Database) -> Iterator[str]:
 
 
 def options_as(database: Database, role: str, binary: bool = False) -> SourceOptions:
-    """How the pipeline connects as this role."""
     return SourceOptions(
         dsn=canary.with_password(database.server.dsn(user=role, dbname=database.name)),
         slot=database.slot,

@@ -251,7 +251,6 @@ def _joining(draw: st.DrawFn, state: PipelineState) -> Table:
 
 
 def written(body: Body) -> Entry:
-    """`body` as the first entry of a manifest."""
     return Entry(1, 1, "", 0, 10, WRITTEN_AT, body)
 
 

@@ -51,7 +51,6 @@ def anchors(page: str) -> set[str]:
 
 
 def pages(root: Path) -> list[Path]:
-    """Every page of the documentation."""
     first = [root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
     return [*first, *sorted((root / "docs").rglob("*.md"))]
 

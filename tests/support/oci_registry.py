@@ -6,12 +6,12 @@ that the client says is refused. (OCI Distribution Specification: pull, push.)
 
 import hashlib
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.http_stub import StubHandler, serving
 
 _PATH = re.compile(r"^/v2/(?P<name>.+)/(?P<what>blobs|manifests)/(?P<reference>.*)$")
 
@@ -26,53 +26,44 @@ class Registry(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Host and port."""
         return f"127.0.0.1:{self.server_port}"
 
     def keep(self, media_type: str, content: bytes) -> str:
-        """Keeps it; its digest."""
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         self.contents[digest] = (media_type, content)
         return digest
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(StubHandler):
     protocol_version = "HTTP/1.1"
     server: Registry
-
-    def log_message(self, *_: Any) -> None:
-        """Tests have nothing to read there."""
 
     def do_HEAD(self) -> None:
         self._get(body=False)
 
     def do_GET(self) -> None:
         if self.path == "/v2/":
-            self._answer(200)
-        elif self.path.endswith("/tags/list"):
-            name = self.path.removeprefix("/v2/").removesuffix("/tags/list")
-            tags = ",".join(f'"{tag}"' for of, tag in self.server.tags if of == name)
-            self._answer(200, f'{{"name":"{name}","tags":[{tags}]}}'.encode(), {"Content-Type": "application/json"})
+            self.answer(200)
         else:
             self._get(body=True)
 
     def do_POST(self) -> None:
         """An upload begins; its one address takes the whole blob."""
-        self._answer(202, headers={"Location": f"{urlsplit(self.path).path.rstrip('/')}/one"})
+        self.answer(202, headers={"Location": f"{urlsplit(self.path).path.rstrip('/')}/one"})
 
     def do_PUT(self) -> None:
-        content = self.rfile.read(int(self.headers["Content-Length"]))
+        content = self.content()
         given = urlsplit(self.path)
         media_type = self.headers.get("Content-Type", "application/octet-stream")
         digest = self.server.keep(media_type, content)
         if asked := parse_qs(given.query).get("digest"):
-            self._answer(201 if asked == [digest] else 400, headers={"Docker-Content-Digest": digest})
+            self.answer(201 if asked == [digest] else 400, headers={"Docker-Content-Digest": digest})
             return
         match = _PATH.match(given.path)
         assert match
         if match["reference"] != digest:
             self.server.tags[match["name"], match["reference"]] = digest
-        self._answer(201, headers={"Docker-Content-Digest": digest, "Location": given.path})
+        self.answer(201, headers={"Docker-Content-Digest": digest, "Location": given.path})
 
     def _get(self, *, body: bool) -> None:
         match = _PATH.match(self.path)
@@ -80,32 +71,14 @@ class _Handler(BaseHTTPRequestHandler):
         if match and match["what"] == "manifests":
             digest = self.server.tags.get((match["name"], digest), digest)
         if digest not in self.server.contents:
-            self._answer(404)
+            self.answer(404)
             return
         media_type, content = self.server.contents[digest]
         headers = {"Content-Type": media_type, "Docker-Content-Digest": digest}
-        self._answer(200, content, headers, body=body)
-
-    def _answer(
-        self, status: int, content: bytes = b"", headers: dict[str, str] | None = None, *, body: bool = True
-    ) -> None:
-        self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
+        self.answer(200, content, headers, body=body)
 
 
 @contextmanager
 def running() -> Iterator[Registry]:
-    """A registry until the end of the block."""
-    registry = Registry()
-    thread = threading.Thread(target=registry.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(Registry()) as registry:
         yield registry
-    finally:
-        registry.shutdown()
-        registry.server_close()
-        thread.join()

@@ -31,28 +31,8 @@ Field = bytes | Binary | Unsent | None
 Tuple = Sequence[Field]
 
 
-def u8(value: int) -> bytes:
-    return struct.pack(">B", value)
-
-
-def u16(value: int) -> bytes:
-    return struct.pack(">H", value)
-
-
-def u32(value: int) -> bytes:
-    return struct.pack(">I", value)
-
-
-def i32(value: int) -> bytes:
-    return struct.pack(">i", value)
-
-
-def u64(value: int) -> bytes:
-    return struct.pack(">Q", value)
-
-
-def i64(value: int) -> bytes:
-    return struct.pack(">q", value)
+u8, u16, u32, u64 = (struct.Struct(form).pack for form in (">B", ">H", ">I", ">Q"))
+i32, i64 = struct.Struct(">i").pack, struct.Struct(">q").pack
 
 
 def text(value: str) -> bytes:
@@ -171,16 +151,7 @@ def prepare(
 def rollback_prepared(
     prepare_end: int, rollback_end: int, prepared: int, rolled_back: int, xid: int, gid: str, *, flags: int = 0
 ) -> bytes:
-    return (
-        b"r"
-        + u8(flags)
-        + u64(prepare_end)
-        + u64(rollback_end)
-        + i64(prepared)
-        + i64(rolled_back)
-        + u32(xid)
-        + text(gid)
-    )
+    return b"r" + struct.pack(">BQQqqI", flags, prepare_end, rollback_end, prepared, rolled_back, xid) + text(gid)
 
 
 def copy_row(fields: Sequence[bytes | None]) -> bytes:

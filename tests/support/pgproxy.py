@@ -78,6 +78,10 @@ class Status:
     reply_requested: bool
 
 
+def _is_copy_data(message: Message) -> bool:
+    return message.kind == "d"
+
+
 @dataclass
 class _Rule:
     """Breaks a connection at the `count`-th message that matches, or changes that message's body."""
@@ -130,7 +134,6 @@ class PgProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections were forwarded so far."""
         return self._connections
 
     @property
@@ -145,15 +148,12 @@ class PgProxy:
         *,
         count: int = 1,
         direction: Direction = Direction.TO_CLIENT,
-        matches: Callable[[Message], bool] | None = None,
+        matches: Callable[[Message], bool] = _is_copy_data,
     ) -> threading.Event:
         """Breaks the connection once, at the `count`-th coming message that matches (any CopyData
         by default). The event tells when it has.
         """
-        rule = _Rule(direction, matches or (lambda message: message.kind == "d"), count, where)
-        with self._lock:
-            self._rules.append(rule)
-        return rule.fired
+        return self._planned(_Rule(direction, matches, count, where))
 
     def change(
         self,
@@ -161,7 +161,7 @@ class PgProxy:
         *,
         count: int = 1,
         direction: Direction = Direction.TO_CLIENT,
-        matches: Callable[[Message], bool] | None = None,
+        matches: Callable[[Message], bool] = _is_copy_data,
     ) -> threading.Event:
         """Replaces the body of the `count`-th coming message that matches (any CopyData by default)
         by what `how` makes of it, once; its length follows.
@@ -169,7 +169,9 @@ class PgProxy:
         `corrupted`, `lengthened` and `shortened` are such changes. The event tells when it has
         happened.
         """
-        rule = _Rule(direction, matches or (lambda message: message.kind == "d"), count, change=how)
+        return self._planned(_Rule(direction, matches, count, change=how))
+
+    def _planned(self, rule: _Rule) -> threading.Event:
         with self._lock:
             self._rules.append(rule)
         return rule.fired
@@ -179,7 +181,6 @@ class PgProxy:
         self._target_port = target_port
 
     def forget(self) -> None:
-        """Drops the rules that have not acted yet."""
         with self._lock:
             self._rules.clear()
 
@@ -373,6 +374,11 @@ def corrupted(body: bytes) -> bytes:
     """One byte in the middle of what follows the stream's own header is another one."""
     at = (min(_HEADER_BYTES, len(body) - 1) + len(body)) // 2
     return body[:at] + bytes([body[at] ^ 0x55]) + body[at + 1 :]
+
+
+def head_corrupted(body: bytes) -> bytes:
+    """The pgoutput message's letter is none that exists."""
+    return body[:_HEADER_BYTES] + b"\xff" + body[_HEADER_BYTES + 1 :]
 
 
 def lengthened(body: bytes) -> bytes:

@@ -31,7 +31,6 @@ _EVERYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Actio
 
 
 def policy(name: str) -> dict[str, Any]:
-    """The example policy, its places filled in."""
     text = (POLICIES / f"s3-{name}-policy.json").read_text(encoding="utf-8")
     for place, value in _NAMES.items():
         text = text.replace(place, value)

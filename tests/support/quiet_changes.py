@@ -1,8 +1,6 @@
 """A pipeline of real processes whose tables are changed in ways that only the catalog shows."""
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +12,7 @@ from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState, TableState
 from sluice.source import ddl_signal
 from sluice.store.opening import open_store
+from tests.support.background import Background
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline, SluiceProcess
 
@@ -38,6 +37,8 @@ SCHEMA = (
     "INSERT INTO y VALUES (2)",
     "CREATE PUBLICATION {p} FOR ALL TABLES WITH (publish_via_partition_root = true)",
 )
+
+MORE_NOISE = "INSERT INTO noise SELECT COALESCE(max(id), 0) + 1 FROM noise"
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class QuietChanges:
     def relies_on_signal(self, process: SluiceProcess) -> bool:
         """Whether completeness follows without looks, where it ever does."""
         if self.signal == "alone":
-            self.database.execute("INSERT INTO noise SELECT COALESCE(max(id), 0) + 1 FROM noise")
+            self.database.execute(MORE_NOISE)
         return self.signal != "alone" or "the DDL signal is relied upon" in process.log_tail(1000)
 
     def change_all(self) -> None:
@@ -161,22 +162,13 @@ class QuietChanges:
                 assert row is not None
                 self.changed[kind.table] = lsn.parse(row[0])
 
-    @contextmanager
-    def noise(self) -> Iterator[None]:
+    def noise(self) -> Background:
         """Another table changes all the time, so that the position of the manifest moves."""
-        done = threading.Event()
 
         def insert() -> None:
             with self.database.connect() as connection:
-                number = 0
-                while not done.wait(0.02):
-                    number += 1
-                    connection.execute("INSERT INTO noise VALUES (%s) ON CONFLICT DO NOTHING", (number,))
+                while not noise.stopped.wait(0.02):
+                    connection.execute(f"{MORE_NOISE} ON CONFLICT DO NOTHING".encode())
 
-        thread = threading.Thread(target=insert)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
+        noise = Background(insert)
+        return noise

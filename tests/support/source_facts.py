@@ -1,68 +1,41 @@
-"""What a source says of itself: a server, its slot, a table and its columns."""
+"""What a source says of itself: a server, its slot, a table and its columns. What is not said of one is empty."""
 
-from dataclasses import replace
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 from sluice.contract.catalog_facts import ColumnFacts, TableFacts
 from sluice.source.facts import ServerFacts, SlotFacts
 
+FactsT = TypeVar("FactsT")
+
+
+def made(kind: type[FactsT], given: dict[str, Any]) -> FactsT:
+    """A record. A field that is neither given nor has a default is zero, an empty text, False, an empty tuple, or None
+    where it may be.
+    """
+    hints, record = get_type_hints(kind), dict(given)
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.name not in record and field.default is MISSING:
+            of = get_origin(hints[field.name]) or hints[field.name]
+            record[field.name] = of() if of in (str, int, bool, tuple) else None
+    return kind(**record)
+
 
 def server(wal_end: int) -> ServerFacts:
-    return ServerFacts(
-        system_identifier="7",
-        timeline=1,
-        database="d",
-        database_oid=5,
-        server_version=180000,
-        wal_end_lsn=wal_end,
-        wal_level="logical",
-        in_recovery=False,
-        encoding="UTF8",
-    )
+    facts = {"system_identifier": "7", "timeline": 1, "database": "d", "database_oid": 5, "server_version": 180000}
+    return made(ServerFacts, {**facts, "wal_end_lsn": wal_end, "wal_level": "logical", "encoding": "UTF8"})
 
 
 def slot(*, restart: int | None, safe: int | None) -> SlotFacts:
-    return SlotFacts(
-        name="s",
-        plugin="pgoutput",
-        slot_type="logical",
-        database="d",
-        temporary=False,
-        active_pid=1,
-        restart_lsn=restart,
-        confirmed_flush_lsn=restart,
-        two_phase=False,
-        failover=False,
-        synced=False,
-        wal_status="reserved",
-        invalidation_reason="",
-        conflicting=False,
-        safe_wal_size=safe,
-        catalog_xmin_age=None,
-    )
+    facts = {"name": "s", "plugin": "pgoutput", "slot_type": "logical", "database": "d", "wal_status": "reserved"}
+    place = {"restart_lsn": restart, "confirmed_flush_lsn": restart, "safe_wal_size": safe}
+    return made(SlotFacts, {**facts, **place, "active_pid": 1})
 
 
 def column(name: str, attnum: int, **changes: object) -> ColumnFacts:
-    facts = ColumnFacts(
-        name=name,
-        attnum=attnum,
-        type_oid=25,
-        typmod=-1,
-        base_type_oid=25,
-        base_typmod=-1,
-        type_name="text",
-        holds_names=False,
-        output_function="pg_catalog.textout",
-        in_primary_key=False,
-        in_identity=False,
-        not_null=False,
-        generated="",
-        has_default=False,
-        missing=None,
-        xmin=100,
-        storable_out_of_line=True,
-        selectable=True,
-    )
-    return replace(facts, **changes)  # type: ignore[arg-type]
+    of_text = {"type_oid": 25, "typmod": -1, "base_type_oid": 25, "base_typmod": -1, "type_name": "text"}
+    can = {"output_function": "pg_catalog.textout", "storable_out_of_line": True, "selectable": True, "xmin": 100}
+    return made(ColumnFacts, {"name": name, "attnum": attnum, **of_text, **can, **changes})
 
 
 ID = column(
@@ -73,33 +46,8 @@ BODY = column("body", 2)
 
 
 def table(*columns: ColumnFacts, **changes: object) -> TableFacts:
-    facts = TableFacts(
-        oid=16400,
-        schema="public",
-        name="t",
-        relkind="r",
-        relpersistence="p",
-        replica_identity="d",
-        relfilenode=16400,
-        role="sluice",
-        schema_usable=True,
-        policies_apply=False,
-        is_partition=False,
-        columns=columns,
-        publication="sluice_shop",
-        row_filter=None,
-        removals=-1,
-        published_columns=None,
-        has_column_list=False,
-        publishes="iudt",
-        memberships=("entry 1",),
-        publication_altered="1",
-        estimated_rows=0,
-        children=(),
-        former_leaves=(),
-        type_details=(),
-        attributes=0,
-        primary_key=0,
-        toast=0,
-    )
-    return replace(facts, **changes)  # type: ignore[arg-type]
+    relation = {"oid": 16400, "schema": "public", "name": "t", "relkind": "r", "relpersistence": "p"}
+    shape = {"relfilenode": 16400, "replica_identity": "d", "columns": columns}
+    can = {"role": "sluice", "schema_usable": True}
+    member = {"publication": "sluice_shop", "publishes": "iudt", "memberships": ("entry 1",), "removals": -1}
+    return made(TableFacts, {**relation, **shape, **can, **member, "publication_altered": "1", **changes})

@@ -47,6 +47,17 @@ class Database:
             for statement in statements:
                 connection.execute(statement.encode())
 
+    def published(self) -> list[str]:
+        query = "SELECT tablename::text FROM pg_publication_tables WHERE pubname = %s ORDER BY 1"
+        return [name for (name,) in self.all(query, self.publication)]
+
+    def end_prepared(self, *, older_than_seconds: float = 0.0) -> None:
+        """Commits what clients left prepared when they lost their connection."""
+        query = (
+            "SELECT gid FROM pg_prepared_xacts WHERE database = %s AND prepared <= now() - make_interval(secs => %s)"
+        )
+        self.execute(*(f"COMMIT PREPARED '{gid}'" for (gid,) in self.all(query, self.name, older_than_seconds)))
+
     def cut_stream(self) -> None:
         """The server ends the connection that serves the slot, and that is over when this returns."""
         self.all(

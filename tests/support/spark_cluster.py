@@ -85,7 +85,6 @@ def executor_of(python: int) -> int:
 
 
 def python_environments(folder: Path) -> tuple[Path, Path]:
-    """The Python with Sluice and the bare one, below `folder`."""
     return _environment(folder / "environment", sluice=True), _environment(folder / "bare", sluice=False)
 
 

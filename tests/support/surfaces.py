@@ -121,24 +121,6 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
         tables = rows(load_state(self.store), state, why=because(reason))
         self.store.create(keys.apply_log(number), AppliedLog(number, "host/1/a", at, tables, at).encode())
 
-    def looks(self) -> dict[str, Any]:
-        """Every surface at once."""
-        cli = self("status", "--json")
-        document: dict[str, Any] = (
-            json.loads(cli.stdout) if cli.stdout else {"state": cli.stderr[-300:], "problems": []}
-        )
-        seen: dict[str, Any] = {
-            "status": (cli.returncode, document.get("state"), [p["code"] for p in document.get("problems", [])])
-        }
-        if self.process is not None and self.process.poll() is None:
-            code, text = self.get("/status")
-            page: dict[str, Any] = json.loads(text) if text.startswith("{") else {"state": text}
-            seen["/status"] = (code, page.get("state"), [(p["code"], p["severity"]) for p in page.get("problems", [])])
-            seen["/readyz"] = self.get("/readyz")[0], self.get("/readyz")[1][:300]
-            seen["/livez"] = self.get("/livez")
-            seen["metrics"] = self.health()
-        return seen
-
     def health(self) -> list[str]:
         text = self.get("/metrics")[1]
         return [

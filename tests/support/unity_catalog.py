@@ -5,12 +5,13 @@ refuses what the description does not allow, and knows entries in memory only.
 
 import json
 import re
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
+
+from tests.support.http_stub import StubHandler, serving
 
 ROOT = "/api/2.1/unity-catalog"
 _NEEDED = {"name", "catalog_name", "schema_name", "table_type", "columns", "data_source_format", "storage_location"}
@@ -79,16 +80,11 @@ def _missing(name: str) -> tuple[int, dict[str, Any]]:
 
 @contextmanager
 def unity_catalog(*, token: str = "") -> Iterator[UnityStub]:
-    """Serves a stub on loopback."""
     stub = UnityStub(token=token)
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
+    class Handler(StubHandler):
         def _do(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length) or b"{}")
+            body = json.loads(self.content() or b"{}")
             path = self.path.removeprefix(ROOT).rstrip("/")
             stub.requests.append(f"{self.command} {path}")
             status, answer = stub.failing, {"error_code": "INTERNAL", "message": "asked to fail"}
@@ -96,22 +92,10 @@ def unity_catalog(*, token: str = "") -> Iterator[UnityStub]:
                 status, answer = stub.answer(self.command, path, body)
             if stub.token and self.headers.get("Authorization") != f"Bearer {stub.token}":
                 status, answer = 401, {"error_code": "UNAUTHENTICATED", "message": "no token"}
-            data = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.answer(status, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
         do_GET = do_POST = do_DELETE = do_PATCH = _do
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    stub.uri = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        stub.uri = f"http://127.0.0.1:{server.server_address[1]}"
         yield stub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -370,7 +370,6 @@ class Workload:
             self._insert(table, key=dict(zip(table.key, row, strict=True)))
 
     def _undone(self, table: Table) -> None:
-        """Work in a savepoint that is rolled back."""
         with self._connection.transaction(force_rollback=True):
             self._insert(table)
             self._delete(table)

@@ -14,12 +14,12 @@ from pathlib import Path
 import psycopg
 
 from tests.ops.incidents.recording import FOLDER, STEP_SECONDS, Phase, read_by_rules, write
+from tests.support.pipeline import wait_until
 from tools.local.postgres import PostgresServer, free_port, temporary_server
 from tools.local.s3 import S3Server, running_s3
 from tools.local.sluice import Pipeline, SluiceProcess
 
 WAL_LIMIT_MB = 256
-_MEBI = 1024**2
 
 
 @dataclass
@@ -43,12 +43,8 @@ class Scene:
                 time.sleep(max(0.0, STEP_SECONDS - (time.monotonic() - began)))
         return phase
 
-    def until(self, condition: Callable[[], bool], *, what: str, seconds: float = 400) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                raise TimeoutError(what)
-            time.sleep(1)
+    def until(self, condition: Callable[[], bool], *, what: str) -> None:
+        wait_until(condition, what=what, timeout=400)
 
     def live(self) -> bool:
         tables = self.pipeline.tables()
@@ -84,32 +80,29 @@ def fresh_install(scene: Scene) -> dict[str, Phase]:
     first = scene.record(150)
     scene.until(scene.live, what="the tables are live")
     scene.record(60)
-    return {"incident": first, "after": scene.record(60)}
+    return {"incident": first}
 
 
 def dead_applier(scene: Scene) -> dict[str, Phase]:
-    before = scene.record(60)
     scene.kill(scene.applier)
     scene.applier = None
     incident = scene.record(240)
     scene.start()
     scene.until(scene.live, what="the applier is back")
     scene.record(60)
-    return {"before": before, "incident": incident, "after": scene.record(60)}
+    return {"incident": incident}
 
 
 def dead_ingest(scene: Scene) -> dict[str, Phase]:
-    before = scene.record(60)
     scene.kill(scene.ingest)
     scene.ingest = None
     incident = scene.record(60)
     scene.start()
     scene.record(90)
-    return {"before": before, "incident": incident, "after": scene.record(60)}
+    return {"incident": incident}
 
 
 def store_away(scene: Scene) -> dict[str, Phase]:
-    before = scene.record(60)
     assert scene.store.pid is not None
     os.kill(scene.store.pid, signal.SIGSTOP)
     try:
@@ -117,42 +110,41 @@ def store_away(scene: Scene) -> dict[str, Phase]:
     finally:
         os.kill(scene.store.pid, signal.SIGCONT)
     scene.record(120)
-    return {"before": before, "incident": incident, "after": scene.record(60)}
+    return {"incident": incident}
 
 
 def slot_filling(scene: Scene) -> dict[str, Phase]:
     """An open transaction holds restart_lsn while others write."""
-    before = scene.record(60)
+
+    def write_much(admin: psycopg.Connection) -> None:
+        touch(admin)
+        admin.execute("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 12000)")
+
     with scene.server.superuser() as forgotten, forgotten.transaction():
         forgotten.execute("INSERT INTO orders (note) VALUES ('open')")
-
-        def write_much(admin: psycopg.Connection) -> None:
-            touch(admin)
-            admin.execute("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 12000)")
-
         incident = scene.record(240, work=write_much)
     with scene.server.superuser() as admin:
         admin.execute("CHECKPOINT")
     scene.record(60)
-    return {"before": before, "incident": incident, "after": scene.record(60)}
+    return {"incident": incident}
 
 
 def stale_tables(scene: Scene) -> dict[str, Phase]:
-    before = scene.record(60)
-    with scene.server.superuser() as admin:
-        admin.execute("ALTER TABLE orders ADD COLUMN added int")
-        admin.execute("INSERT INTO orders (note) VALUES ('with a column more')")
-    first = scene.record(90)
-    with scene.server.superuser() as admin:
-        admin.execute("ALTER TABLE customers ADD COLUMN added int")
-        admin.execute("UPDATE customers SET added = 1 WHERE id = 1")
-    second = scene.record(90)
+    found = {}
+    for phase, statements in {
+        "incident": ("ALTER TABLE orders ADD COLUMN added int", "INSERT INTO orders (note) VALUES ('one column more')"),
+        "second": ("ALTER TABLE customers ADD COLUMN added int", "UPDATE customers SET added = 1 WHERE id = 1"),
+    }.items():
+        with scene.server.superuser() as admin:
+            for statement in statements:
+                admin.execute(statement.encode())
+        found[phase] = scene.record(90)
     for table in ("public.orders", "public.customers"):
         asked = scene.pipeline.run("resync", table)
         assert asked.returncode == 0, asked.stderr
     scene.until(scene.live, what="the tables are live again")
     scene.record(30)
-    return {"before": before, "incident": first, "second": second, "after": scene.record(60)}
+    return found
 
 
 INCIDENTS = (fresh_install, dead_applier, dead_ingest, store_away, slot_filling, stale_tables)
@@ -203,7 +195,9 @@ def main(names: list[str]) -> int:
         for incident in INCIDENTS:
             if names and incident.__name__ not in names:
                 continue
-            write(FOLDER / f"{incident.__name__}.txt", incident(made))
+            before = {} if incident is fresh_install else {"before": made.record(60)}
+            phases = {**before, **incident(made), "after": made.record(60)}
+            write(FOLDER / f"{incident.__name__}.txt", phases)
             print(f"recorded {incident.__name__}", flush=True)
     return 0
 

@@ -4,20 +4,33 @@ Invariants: a recording has only metrics that a rule reads; times of day are kep
 they can be played at any time; a process that was not scraped has no value at that step.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from deploy.monitoring.alerts import ALERTS, DEFAULTS, RECORDINGS
 from deploy.monitoring.rules import plain
-from tests.ops.replay import samples
 
 FOLDER = Path(__file__).parents[2] / "golden" / "incidents"
 STEP_SECONDS = 15.0
 CLOCK = "_timestamp_seconds"
 _ABSENT = "_"
+
+
+def samples(exposition: str) -> dict[str, float]:
+    """The series of one scrape, labels and all."""
+    found = {}
+    for family in text_string_to_metric_families(exposition):
+        for sample in family.samples:
+            if math.isfinite(sample.value):
+                labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+                found[f"{sample.name}{{{labels}}}"] = sample.value
+    return found
 
 
 def read_by_rules() -> frozenset[str]:

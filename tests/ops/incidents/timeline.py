@@ -33,7 +33,6 @@ class Timeline:
         return self.steps // _STEPS_A_MINUTE
 
     def played(self, phase: Phase) -> "Timeline":
-        """As it was recorded."""
         for series, values in phase.series.items():
             for step, value in enumerate(values):
                 if value is not None:
@@ -55,7 +54,6 @@ class Timeline:
         return self
 
     def silence(self, *, minutes: int) -> "Timeline":
-        """Nothing is scraped."""
         self.steps += minutes * _STEPS_A_MINUTE
         return self
 

@@ -4,7 +4,6 @@ become of it.
 `test_documents_have_the_form_of_a_real_report` keeps them true.
 """
 
-import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -84,24 +83,13 @@ def stage(name: str, behind: int | None, seconds: float | None) -> Document:
 def throughput(now: datetime) -> list[Document]:
     """An hour with a quiet night, a burst and a lull."""
     begin = now.replace(second=0, microsecond=0) - timedelta(minutes=MINUTES - 1)
+    shares = {"transactions": 9, "rows": 60, "bytes": 60 * 210, "snapshot_rows": 0, "applied_rows": 58}
     found = []
     for at in range(MINUTES):
         load = 0 if 22 <= at < 26 else 1800 + (at * 7919) % 900 + (6000 if 38 <= at < 45 else 0)
         seconds = 60.0 if at < MINUTES - 1 else 41.0
-        amounts = {
-            "transactions": load * 9,
-            "rows": load * 60,
-            "bytes": load * 60 * 210,
-            "snapshot_rows": 0,
-            "applied_rows": load * 58,
-        }
-        found.append(
-            {
-                "at": (begin + timedelta(minutes=at)).isoformat(),
-                "seconds": seconds,
-                **{name: value * seconds / 60 for name, value in amounts.items()},
-            }
-        )
+        amounts = {name: load * share * seconds / 60 for name, share in shares.items()}
+        found.append({"at": (begin + timedelta(minutes=at)).isoformat(), "seconds": seconds, **amounts})
     return found
 
 
@@ -263,29 +251,19 @@ def troubled() -> Document:
     """What went wrong since the process started, with the runbooks served somewhere, and other pipelines."""
     found = healthy()
     now = datetime.fromisoformat(found["taken_at"])
+
+    def error(kind: str, where: str, message: str, what_to_do: str, count: int, *ages: timedelta) -> Document:
+        first, last = ((now - age).isoformat() for age in ages)
+        said = {"error": kind, "where": where, "message": message, "what_to_do": what_to_do}
+        return {**said, "count": count, "first_at": first, "last_at": last, "runbook": "SluiceErrors"}
+
+    hours, half_a_minute = timedelta(hours=1), timedelta(seconds=30)
+    message, to_do = "the object store did not answer within 30 s", "see whether others reach it"
     found["process"].update(
         runbook_url="https://wiki.example.com/sluice",
         errors=[
-            {
-                "error": "StoreUnavailable",
-                "where": "spool",
-                "message": "the object store did not answer within 30 s",
-                "what_to_do": "see whether others reach it",
-                "count": 12,
-                "first_at": (now - timedelta(hours=2)).isoformat(),
-                "last_at": (now - timedelta(seconds=30)).isoformat(),
-                "runbook": "SluiceErrors",
-            },
-            {
-                "error": "ValueError",
-                "where": "catalog",
-                "message": "",
-                "what_to_do": "",
-                "count": 1,
-                "first_at": (now - timedelta(hours=3)).isoformat(),
-                "last_at": (now - timedelta(hours=3)).isoformat(),
-                "runbook": "SluiceErrors",
-            },
+            error("StoreUnavailable", "spool", message, to_do, 12, 2 * hours, half_a_minute),
+            error("ValueError", "catalog", "", "", 1, 3 * hours, 3 * hours),
         ],
         neighbours=[
             {"name": "billing", "url": "http://127.0.0.1:9189", "state": "healthy"},
@@ -304,50 +282,21 @@ def judged(document: Document, state: State, *problems: Problem) -> Document:
 
 def snapshots() -> Document:
     found = healthy()
-    found["tables"][1].update(
-        state="snapshot", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="", way=""
+    for at, state in (1, "snapshot"), (2, "pending"):
+        found["tables"][at].update(
+            state=state, lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="", way=""
+        )
+    reading = {"table": "public.order_lines", "rows": 41_200_000, "estimated_rows": 98_000_000, "bytes": 3_200_000_000}
+    reading |= {"rows_per_second": 310_400.2, "eta_seconds": 183.0}
+    waiting = dict.fromkeys(reading) | {"table": "public.customers", "estimated_rows": 1_200_000}
+    found["snapshot"].update(
+        tables_done=6, rows=42_160_000, rows_per_second=301_000.0, eta_seconds=192.7, tables=[reading, waiting]
     )
-    found["tables"][2].update(
-        state="pending", lag_seconds=None, complete_through_lsn=None, rows_applied=0, mode="", way=""
-    )
-    reading = {
-        "table": "public.order_lines",
-        "rows": 41_200_000,
-        "estimated_rows": 98_000_000,
-        "rows_per_second": 310_400.2,
-        "eta_seconds": 183.0,
-        "bytes": 3_200_000_000,
-    }
-    waiting = {
-        "table": "public.customers",
-        "rows": None,
-        "estimated_rows": 1_200_000,
-        "rows_per_second": None,
-        "eta_seconds": None,
-        "bytes": None,
-    }
-    found["snapshot"] = {
-        "tables_done": 6,
-        "tables_total": 8,
-        "rows": 42_160_000,
-        "rows_per_second": 301_000.0,
-        "eta_seconds": 192.7,
-        "tables": [reading, waiting],
-        "waits": None,
-    }
     for at, minute in enumerate(found["process"]["throughput"][-9:]):
         minute["snapshot_rows"] = (250_000 + at * 5_000) * minute["seconds"]
+    where = "public.order_lines, public.customers"
     return judged(
-        found,
-        "healthy",
-        Problem(
-            "table.snapshot",
-            "info",
-            "public.order_lines, public.customers",
-            "its rows are being read",
-            "Wait.",
-            count=2,
-        ),
+        found, "healthy", Problem("table.snapshot", "info", where, "its rows are being read", "Wait.", count=2)
     )
 
 
@@ -357,38 +306,20 @@ def stale() -> Document:
     found["tables"][4].update(state="stale", reason=reason, lag_seconds=None)
     found["apply"]["left_out"] = {"public.stock": "stale"}
     began = datetime.fromisoformat(found["taken_at"]).timestamp() - 1260.0
+    remedy = "`sluice resync` with the table's name takes a new snapshot of it."
+    lost = "SourceUnavailable: the server closed the connection"
     return judged(
         found,
         "degraded",
-        Problem(
-            "table.stale",
-            "critical",
-            "public.stock",
-            reason,
-            "`sluice resync` with the table's name takes a new snapshot of it.",
-        ),
-        Problem(
-            "ingest.error",
-            "info",
-            "replication",
-            "SourceUnavailable: the server closed the connection",
-            "Wait.",
-            began,
-            count=2,
-        ),
+        Problem("table.stale", "critical", "public.stock", reason, remedy),
+        Problem("ingest.error", "info", "replication", lost, "Wait.", began, count=2),
     )
 
 
 def lost() -> Document:
     found = healthy()
-    found["source"]["slot"].update(
-        active=False,
-        active_pid=None,
-        wal_status="lost",
-        safe_wal_bytes=None,
-        invalidated="wal_removed",
-        restart_lsn=None,
-    )
+    found["source"]["slot"].update(active=False, wal_status="lost", invalidated="wal_removed")
+    found["source"]["slot"].update(dict.fromkeys(("active_pid", "safe_wal_bytes", "restart_lsn")))
     found["wal"]["headroom"] = None
     found["process"].update(state="failed", connected=False)
     hint = "raise max_slot_wal_keep_size or idle_replication_slot_timeout, then resync the tables under a new slot"
@@ -403,60 +334,29 @@ def scarce() -> Document:
         retained_bytes=9_000_000_000, safe_bytes=1_381_000_000, share_left=0.133, seconds_left=3351.9
     )
     message = "13% of max_slot_wal_keep_size is left, enough for 56 min at the present rate"
-    return judged(
-        found, "degraded", Problem("slot.headroom", "critical", "slot sluice_shop", message, "Get ingest going.")
-    )
+    problem = Problem("slot.headroom", "critical", "slot sluice_shop", message, "Get ingest going.")
+    return judged(found, "degraded", problem)
 
 
 def applier_dead() -> Document:
     """The applier was killed ten minutes ago; everything else goes on."""
     found = healthy()
-    now = datetime.fromisoformat(found["taken_at"])
-    found["apply"].update(pending_entries=40, last_record_at=(now - timedelta(seconds=600)).isoformat())
+    died = datetime.fromisoformat(found["taken_at"]) - timedelta(seconds=600)
+    found["apply"].update(pending_entries=40, last_record_at=died.isoformat())
     found["process"]["applier"] = None
     message = "the applier has stopped reporting, with 40 manifest entries to apply"
-    return judged(
-        found,
-        "degraded",
-        Problem("applier.dead", "critical", "the applier", message, "Start it.", now.timestamp() - 600),
-    )
+    problem = Problem("applier.dead", "critical", "the applier", message, "Start it.", died.timestamp())
+    return judged(found, "degraded", problem)
 
 
 def new() -> Document:
     found = healthy()
-    nothing = [
-        {"stage": name, "lsn": None, "behind_bytes": None, "behind_seconds": None}
-        for name in ("received", "flushed", "confirmed", "applied")
-    ]
+    nothing = [stage(name, None, None) for name in ("received", "flushed", "confirmed", "applied")]
     found.update(opened_at=None, tables=[], source={**found["source"], "slot": None})
     found["wal"] = {"stages": [stage("server", 0, 0.0), *nothing], "headroom": None}
-    found["manifest"] = {
-        "seq": 0,
-        "epoch": 0,
-        "through_lsn": None,
-        "examined_lsn": None,
-        "behind_bytes": None,
-        "slot": None,
-        "publication": None,
-        "database": None,
-    }
-    found["apply"] = {
-        "complete_through_lsn": None,
-        "boundary_lsn": None,
-        "behind_bytes": None,
-        "pending_entries": 0,
-        "last_record_at": None,
-        "left_out": {},
-    }
-    found["snapshot"] = {
-        "tables_done": 0,
-        "tables_total": 0,
-        "rows": 0,
-        "rows_per_second": None,
-        "eta_seconds": None,
-        "tables": [],
-        "waits": None,
-    }
+    found["manifest"] = dict.fromkeys(found["manifest"]) | {"seq": 0, "epoch": 0}
+    found["apply"] = dict.fromkeys(found["apply"]) | {"pending_entries": 0, "left_out": {}, "left": {}}
+    found["snapshot"].update(tables_done=0, tables_total=0, rows=0)
     found["process"].update(
         state="starting", connected=False, received_lsn=None, reconnects=0, throughput=[], applier=None
     )
@@ -468,33 +368,18 @@ def crowd(count: int) -> Document:
     found["tables"] = [
         table(f"tenant_{at:05d}", lag_seconds=at % 97 / 10, rows_applied=at * 31 % 100_003) for at in range(count)
     ]
-    reason = "TRUNCATE of a partition under a published root"
-    found["tables"][count // 2].update(state="stale", reason=reason, lag_seconds=None)
+    reason, stale = "TRUNCATE of a partition under a published root", found["tables"][count // 2]
+    stale.update(state="stale", reason=reason, lag_seconds=None)
     found["snapshot"].update(tables_done=count, tables_total=count)
-    return judged(
-        found,
-        "degraded",
-        Problem("table.stale", "critical", f"public.tenant_{count // 2:05d}", reason, "Copy it again."),
-    )
+    problem = Problem("table.stale", "critical", f"public.{stale['table']}", reason, "Copy it again.")
+    return judged(found, "degraded", problem)
 
 
 def hostile() -> Document:
     found = snapshots()
     found["tables"] = [table(name, schema=HOSTILE[0], reason=HOSTILE[1], state="stale") for name in HOSTILE]
     found["snapshot"]["tables"][0]["table"] = HOSTILE[1]
-    found["prepared"] = [
-        {
-            "gid": HOSTILE[0],
-            "xid": 77,
-            "prepare_end_lsn": lsn(WAL_END),
-            "prepared_at": found["taken_at"],
-            "age_seconds": 31.0,
-            "rows": 5,
-        },
-    ]
+    prepared = {"gid": HOSTILE[0], "xid": 77, "prepare_end_lsn": lsn(WAL_END), "prepared_at": found["taken_at"]}
+    found["prepared"] = [{**prepared, "age_seconds": 31.0, "rows": 5}]
     found["manifest"].update(slot=HOSTILE[0], publication=HOSTILE[1])
     return judged(found, "degraded", Problem("table.stale", "critical", HOSTILE[0], HOSTILE[1], HOSTILE[0], count=4))
-
-
-def changed(document: Document, **changes: Any) -> Document:
-    return {**copy.deepcopy(document), **changes}

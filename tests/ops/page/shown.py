@@ -11,7 +11,6 @@ def text(page: Page, selector: str) -> str:
 
 
 def shows_all(page: Page, document: Document) -> None:
-    """Every fact of `document` that the page has a place for is on it."""
     seen = page.evaluate(READ)
     facts = seen["facts"]
     assert seen["title"] == document["pipeline"]

@@ -46,7 +46,6 @@ BOXES = ("PostgreSQL", "Ingest", "Spool", "Applier", "Lake")
 
 
 def boxes(page: Page) -> dict[str, str]:
-    """The level of each part of the picture."""
     levels = page.eval_on_selector_all(
         "#picture .edge", "nodes => nodes.map(node => node.getAttribute('class').split(' ')[1])"
     )

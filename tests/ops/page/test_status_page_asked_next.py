@@ -3,7 +3,6 @@ done to a table, how the other pipelines are.
 """
 
 import re
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -12,16 +11,6 @@ from playwright.sync_api import Page, expect
 from tests.ops.page import documents
 from tests.ops.page.conftest import PHONE, Opener, Served, clocked, next_update
 from tests.ops.page.shown import shows_all, text
-
-STATES = (documents.waiting, documents.troubled, documents.maintained)
-
-
-@pytest.mark.parametrize("make", STATES, ids=lambda make: make.__name__)
-def test_the_page_shows_what_is_asked_next(
-    make: Callable[[], documents.Document], served: Served, look: Opener
-) -> None:
-    served.document = make()
-    shows_all(look(served.address), served.document)
 
 
 def points(page: Page, selector: str) -> list[list[tuple[float, float]]]:

@@ -66,7 +66,7 @@ def test_the_keyboard_reaches_filter_sort_and_pause_and_an_update_leaves_it_ther
     assert page.get_attribute('th[data-sort="lag"]', "aria-sort") == "descending"
     page.evaluate("scrollTo(0, 900)")
     before = page.evaluate("[document.activeElement.parentElement.dataset.sort, scrollY]")
-    served.document = documents.changed(served.document, pipeline="shop two")
+    served.document = {**served.document, "pipeline": "shop two"}
     next_update(page)
     expect(page.locator("h1")).to_have_text("shop two")
     assert page.evaluate("[document.activeElement.parentElement.dataset.sort, scrollY]") == before
@@ -101,7 +101,7 @@ def test_a_screen_reader_finds_landmarks_headings_names_and_only_hears_changes(s
         "heard = []; new MutationObserver(() => heard.push(announce.textContent)).observe(announce, "
         "{childList: true, characterData: true, subtree: true})"
     )
-    served.document = documents.changed(served.document, pipeline="shop", uptime_seconds=999_999.0)
+    served.document = {**served.document, "uptime_seconds": 999_999.0}
     next_update(page)
     expect(page.locator("[data-fact=uptime]")).to_contain_text("11 d")
     assert page.evaluate("heard") == [], "what is no change of state is not spoken"

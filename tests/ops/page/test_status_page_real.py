@@ -6,6 +6,7 @@ import json
 import threading
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +60,14 @@ class Held(Forwarding):
         return super().list(prefix, after=after)
 
 
+@dataclass(frozen=True)
 class Watched:
-    """A pipeline under way, its observer, and a second look at it from outside as the command line
-    takes it.
-    """
+    """The observer of a pipeline under way, and a second look at it from outside as the command line takes it."""
 
-    def __init__(
-        self, pipeline: IngestPipeline, observer: Observer, outside: Reporter, address: str, *, held: Held
-    ) -> None:
-        self.pipeline = pipeline
-        self.held = held
-        self.observer = observer
-        self.outside = outside
-        self.address = address
+    observer: Observer
+    outside: Reporter
+    address: str
+    held: Held
 
     def status(self) -> dict[str, Any]:
         with urllib.request.urlopen(f"http://{self.address}/status", timeout=20) as answer:
@@ -115,7 +111,7 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
             history=observer.history,
         )
         try:
-            yield Watched(pipeline, observer, reporter(store), server.address, held=held)
+            yield Watched(observer, reporter(store), server.address, held)
         finally:
             server.close()
             observer.close()
