@@ -33,7 +33,7 @@ class Clock:
 
 def test_an_idle_pipeline_names_the_versions_that_maintenance_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """OPTIMIZE removes the files of the version that was named; a VACUUM later than the retention deletes them."""
-    lake = Lake(uuid.uuid4().hex)
+    lake = Lake()
     clock = Clock(monkeypatch, lake)
     clock.turn()
     assert clock.newest().versions["public.t0"] == 0
@@ -50,7 +50,7 @@ def test_a_boundary_that_a_slow_table_reached_late_is_as_old_as_the_versions_tha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While one table works off its backlog for three hours, the others went on."""
-    lake = Lake(uuid.uuid4().hex)
+    lake = Lake()
     clock = Clock(monkeypatch, lake)
     clock.turn()
 

@@ -16,19 +16,16 @@ from sluice.contract.applied import Complete
 from sluice.contract.entries import Progress
 from sluice.contract.lake_targets import LakeTarget
 from sluice.errors import ManifestCorrupt, StoreUnavailable
-from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
-from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.intake import GAPS_SECONDS, HEARD_SECONDS, Intake
-from sluice_spark.progress.ledger import Ledger
-from sluice_spark.progress.restart import restore
 from sluice_spark.progress.table_progress import Work
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
+from tests.unit.applier.ledgers import begin, commit, ledger_of
 
 
 class World:
@@ -40,17 +37,8 @@ class World:
         self.schemas = [
             replace(SCHEMA, table_id=str(20_000 + number), table_name=f"t{number}") for number in range(count)
         ]
-        for schema in self.schemas:
-            self.manifest.table(schema)
-            self.manifest.snapshot([], schema)
-        state = load_state(self.store)
-        self.ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", **options), state)
-        self.ledger.begin(
-            {
-                table_id: restore(table, None, place=ExaminedVersion(0, state.seq))
-                for table_id, table in state.tables.items()
-            }
-        )
+        seq = begin(self.manifest, *self.schemas)
+        self.ledger = ledger_of(self.store, ExaminedVersion(0, seq), **options)
         self.intake = Intake(self.store, self.ledger, poll_seconds=0.0)
         self.boundaries = Boundaries(self.ledger, apart_seconds=apart_seconds)
         self.published: list[Complete] = []
@@ -81,10 +69,8 @@ class World:
         return work
 
     def end(self, work: Work, *, seconds: float = 0.0) -> None:
-        self.ledger.busy.discard(work.state.path)
-        place, through = ExaminedVersion(1, work.window.last_seq, seen=True), work.window.last_seq
         phases = {"merge": seconds, "commit": 0.8 * seconds}  # one is a part of the other
-        self.ledger.applied(work, Applied(place, through, 1, seconds=phases), seconds=seconds)
+        commit(self.ledger, work, took_seconds=seconds, seconds=phases)
 
     def serve(self, *, now: float, seconds: float = 0.0) -> list[Work]:
         """All windows that are due, one after the other and in no time, which say that they took `seconds`."""
@@ -295,13 +281,6 @@ class Busy:
             world.publish(now=now)
 
 
-def test_a_boundary_costs_a_busy_table_one_window_per_period() -> None:
-    busy = Busy(World(3, apart_seconds=5.0, freshness_seconds=1.0), workers=2, window_seconds=0.3)
-    busy.run(seconds=60)
-    assert len(busy.world.published) >= 9, "boundaries follow under load"
-    assert all(count <= 60 / 1.0 + 60 / 5.0 + 1 for count in busy.windows.values()), busy.windows
-
-
 def test_boundaries_of_overloaded_workers_cost_no_windows_and_delay_few_tables() -> None:
     """Ten tables, and a worker for one window of half a second at a time: a round takes five seconds."""
     ages = {}
@@ -312,18 +291,6 @@ def test_boundaries_of_overloaded_workers_cost_no_windows_and_delay_few_tables()
         ages[apart] = statistics.fmean(busy.oldest[20:])
     assert len(busy.world.published) >= 4
     assert ages[0.0] < 1.25 * ages[1e9], ages
-
-
-def test_a_boundary_has_the_tables_that_are_idle() -> None:
-    world = World(3, apart_seconds=1.0, freshness_seconds=0.0)
-    for second in range(1, 5):
-        world.change(0)
-        world.look(now=2.0 * second)
-        world.serve(now=2.0 * second)
-    names = {"public.t0", "public.t1", "public.t2"}
-    assert [set(complete.versions) for complete in world.published] == [names] * len(world.published)
-    assert len(world.published) >= 3
-    assert world.published[-1].seq == world.ledger.read_seq
 
 
 class Counted(dict[str, Any]):
@@ -388,11 +355,17 @@ def test_pauses_between_looks_grow_while_they_find_nothing_and_begin_again_short
     assert world.intake.next_look - now == 0.25
 
 
-def test_an_entry_that_ingest_rings_for_is_one_request_and_no_look_comes_before_a_minute() -> None:
+def _listening() -> World:
+    """With one table, whose manifest is looked at now and then and when somebody rings."""
     world = World(1)
     world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
     world.look(now=10.0)
     world.store.gets = world.store.listings = 0
+    return world
+
+
+def test_an_entry_that_ingest_rings_for_is_one_request_and_no_look_comes_before_a_minute() -> None:
+    world = _listening()
     for step in range(1, 6):
         seq = world.change(0)
         world.intake.read(now=10.0 + step / 100, rung=seq)
@@ -403,9 +376,7 @@ def test_an_entry_that_ingest_rings_for_is_one_request_and_no_look_comes_before_
 
 
 def test_an_entry_whose_ring_was_lost_is_found_and_looks_are_frequent_again() -> None:
-    world = World(1)
-    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
-    world.look(now=10.0)
+    world = _listening()
     world.intake.read(now=10.1, rung=world.change(0))
     silent = world.change(0)
     world.intake.read(now=50.0)
@@ -417,10 +388,7 @@ def test_an_entry_whose_ring_was_lost_is_found_and_looks_are_frequent_again() ->
 
 
 def test_who_rings_for_what_is_not_there_costs_one_request_in_each_pause() -> None:
-    world = World(1)
-    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
-    world.look(now=10.0)
-    world.store.gets = 0
+    world = _listening()
     for step in range(1000):
         world.intake.read(now=10.0 + step / 1000, rung=10**9)
     assert world.store.gets <= 10
@@ -445,9 +413,7 @@ def test_a_look_at_the_end_of_the_manifest_is_one_request_and_a_gap_is_found_soo
 
 
 def test_an_entry_is_read_at_once_when_the_store_answers_again_after_it_failed_at_the_ring() -> None:
-    world = World(1)
-    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
-    world.look(now=10.0)
+    world = _listening()
     world.intake.read(now=10.1, rung=world.change(0))
     seq = world.change(0)
     world.store.away = True

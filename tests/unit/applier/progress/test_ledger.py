@@ -20,7 +20,6 @@ from sluice.store.memory import MemoryStore
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.commit_way import CommitWay
 from sluice_spark.lake.examined_version import ExaminedVersion
-from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.ledger import LOOK_PAUSE_SECONDS, LOOK_SECONDS, Ledger
 from sluice_spark.progress.restart import restore
@@ -31,23 +30,16 @@ from tests.spark.heap import FACTS, RANGES, Heap
 from tests.spark.model import SCHEMA
 from tests.support.manifests import changes, open_log, put, snapshot, table
 from tests.support.reasons import because
+from tests.unit.applier.ledgers import NOWHERE, begin, ledger_of, read
+
+OTHER = replace(SCHEMA, table_id="16386", table_name="others")
 
 
-def _of(store: ObjectStore, place: ExaminedVersion) -> Ledger:
-    """Of all that is in the manifest now, whose one table stands at `place`."""
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), load_state(store))
-    ledger.begin({"16385": restore(ledger.state.tables["16385"], None, place=place)})
-    return ledger
-
-
-def _with_a_change(name: str) -> tuple[Ledger, int]:
+def _with_a_change(manifest: Manifest) -> tuple[Ledger, int]:
     """The table is in the lake with all of the manifest: its snapshot and one change, the last entry."""
-    store = MemoryStore(name, prefix="shop/")
-    manifest = Manifest(store)
-    manifest.table(SCHEMA)
-    manifest.snapshot([], SCHEMA)
+    begin(manifest, SCHEMA)
     seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
-    return _of(store, ExaminedVersion(1, seq)), seq
+    return ledger_of(manifest.store, ExaminedVersion(1, seq)), seq
 
 
 def _applied(ledger: Ledger, table_id: str, window: Window) -> None:
@@ -55,8 +47,25 @@ def _applied(ledger: Ledger, table_id: str, window: Window) -> None:
     ledger.applied(work, Applied(ExaminedVersion(2, window.last_seq), window.last_seq, 1, 1))
 
 
-def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
-    ledger, seq = _with_a_change("ledger")
+def _beside(ledger: Ledger, work: Work, **said: Any) -> None:
+    """The window of `work` is not in the lake table: it was a part of a snapshot."""
+    ledger.applied(work, Applied(work.progress.place, work.window.last_seq, 1, committed=False, **said))
+
+
+def _ready(ledger: Ledger, store: ObjectStore) -> list[Work]:
+    """When everything was read."""
+    read(ledger, store)
+    return list(ledger.ready(now=1e9, boundary_seq=0))
+
+
+def _log(ledger: Ledger) -> AppliedLog:
+    """As the next process reads it."""
+    written = AppliedLog(1, "i", "2026-01-01T00:00:00+00:00", ledger.report())
+    return AppliedLog.decode(written.encode())
+
+
+def test_a_window_that_is_tried_again_shows_why_until_it_is_applied(manifest: Manifest) -> None:
+    ledger, seq = _with_a_change(manifest)
     known = ledger.tables["16385"]
     known.failed("Spark could not commit (SparkException)", now=0.0, at=0.0, passing=False)
     row = ledger.report()["16385"]
@@ -66,19 +75,13 @@ def test_a_window_that_is_tried_again_shows_why_until_it_is_applied() -> None:
     assert (again.reason, again.failing) == ("", False)
 
 
-def test_the_settings_of_a_target_that_may_change_are_reported_as_they_hold() -> None:
-    store = MemoryStore("settings", prefix="shop/")
-    manifest = Manifest(store)
-    manifest.table(SCHEMA)
-    manifest.snapshot([], SCHEMA)
+def test_the_settings_of_a_target_that_may_change_are_reported_as_they_hold(manifest: Manifest) -> None:
+    begin(manifest, SCHEMA)
     layout = LakeLayout((("team", "shop"),), cluster_by=("id",))
     history = LakeTarget("history", track=("id",), layout=layout)
     soft = LakeTarget(name="soft", deletes="soft", soft_delete_retention=9.5)
     tables = {SCHEMA.qualified_name: {"targets": [target.encode() for target in (history, soft)]}}
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", tables=tables), load_state(store))
-    ledger.begin({key: restore(state, None, place=ExaminedVersion()) for key, state in ledger.state.tables.items()})
-    written = AppliedLog(1, "i", "2026-01-01T00:00:00+00:00", ledger.report())
-    rows = {row.target: row for row in AppliedLog.decode(written.encode()).tables.values()}
+    rows = {row.target: row for row in _log(ledger_of(manifest.store, NOWHERE, tables=tables)).tables.values()}
     assert (rows[""].track, rows[""].layout) == (("id",), layout)
     assert (rows["soft"].soft_delete_retention, rows["soft"].layout) == (9.5, LakeLayout())
 
@@ -95,11 +98,9 @@ def test_a_window_that_is_tried_again_says_when_and_waits_longer_each_time() -> 
     assert due[-2:] == [300.0, 300.0]
 
 
-def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_pass() -> None:
-    store = MemoryStore("ledger of a new table", prefix="shop/")
-    manifest = Manifest(store)
+def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_pass(manifest: Manifest) -> None:
     manifest.table(SCHEMA)
-    ledger = _of(store, ExaminedVersion())
+    ledger = ledger_of(manifest.store, NOWHERE)
     known = ledger.tables["16385"]
     for second in range(50):
         known.failed("StoreUnavailable: no answer", now=float(second), at=0.0, passing=True)
@@ -107,8 +108,8 @@ def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_p
     assert (row.state, row.why, row.failing) == ("snapshot", known.problem, True)
 
 
-def test_the_way_of_the_newest_changes_stays_through_empty_windows_snapshots_and_restarts() -> None:
-    ledger, seq = _with_a_change("ways")
+def test_the_way_of_the_newest_changes_stays_through_empty_windows_snapshots_and_restarts(manifest: Manifest) -> None:
+    ledger, seq = _with_a_change(manifest)
     table = ledger.state.tables["16385"]
     work = Work("16385", ledger.tables["16385"], table, Window((), seq))
 
@@ -123,117 +124,87 @@ def test_the_way_of_the_newest_changes_stays_through_empty_windows_snapshots_and
     assert reported(way=CommitWay("direct"), files=3) == ("direct", "", 3)
     assert reported(committed=False) == ("direct", "", 3)
     assert reported(way=refused) == ("merge", "the table is partitioned", -1)
-    log = AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", ledger.report())
-    assert restore(table, AppliedLog.decode(log.encode()), place=ExaminedVersion(2, seq)).way == refused
+    assert restore(table, _log(ledger), place=ExaminedVersion(2, seq)).way == refused
 
 
-OTHER = replace(SCHEMA, table_id="16386", table_name="others")
-
-
-def _two_tables(store: MemoryStore, *, entries: int) -> Manifest:
-    """Both have their snapshot; every third entry has changes of the first table, every one of the
-    second.
-    """
-    manifest = Manifest(store)
-    for schema in (SCHEMA, OTHER):
-        manifest.table(schema)
-        manifest.snapshot([], schema)
+def _two_tables(manifest: Manifest, *, entries: int) -> None:
+    """Every third entry has changes of the first table, every one of the second."""
+    begin(manifest, SCHEMA, OTHER)
     for number in range(entries):
-        parts = [
-            ([Change("i", {"id": number})], schema) for schema in (SCHEMA, OTHER) if schema is OTHER or number % 3 == 0
-        ]
-        manifest.entry(parts)
-    return manifest
+        schemas = (SCHEMA, OTHER) if number % 3 == 0 else (OTHER,)
+        manifest.entry([([Change("i", {"id": number})], schema) for schema in schemas])
 
 
-def _opened(store: MemoryStore, *, markers: dict[str, int], log: AppliedLog | None = None) -> Ledger:
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", max_window_bytes=1), load_state(store))
-    ledger.begin(
-        {
-            table_id: restore(state, log, place=ExaminedVersion(1, markers[table_id]))
-            for table_id, state in ledger.state.tables.items()
-        }
-    )
-    return ledger
+def _opened(store: MemoryStore, *, first: int = 5, other: int = 5, log: AppliedLog | None = None) -> Ledger:
+    """With the markers of both tables, by default those of their snapshots."""
+    places = {"16385": ExaminedVersion(1, first), "16386": ExaminedVersion(1, other)}
+    return ledger_of(store, places, log=log, max_window_bytes=1)
 
 
-def _read(ledger: Ledger, store: ObjectStore) -> None:
-    for entry, sha256 in read_entries(store, after_seq=ledger.read_seq):
-        ledger.take_in(entry, sha256)
-    ledger.trim()
-
-
-def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays() -> None:
-    store = MemoryStore("ledger of a stopped table", prefix="shop/")
-    manifest = _two_tables(store, entries=90)
-    ledger = _opened(store, markers={"16385": 5, "16386": 5})
-    _read(ledger, store)
+def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays(
+    store: MemoryStore, manifest: Manifest
+) -> None:
+    _two_tables(manifest, entries=90)
+    ledger = _opened(store)
+    read(ledger, store)
     ledger.tables["16385"].stale = because("a column was dropped")
     before = ledger.report()["16385"]
     ledger.trim()
     for _ in range(30):
         manifest.transaction([Change("u", {"id": 1})], SCHEMA)
-    _read(ledger, store)
+    assert [work.table_id for work in _ready(ledger, store)] == ["16386"]
     known = ledger.tables["16385"]
     assert (len(known.pending.changes), len(known.pending.origins)) == (0, 0)
     now = ledger.report()["16385"]
     assert (now.complete_through_lsn, now.through_seq) == (before.complete_through_lsn, before.through_seq)
     assert ledger.behind() == {}
-    assert [table_id for table_id, *_ in ledger.ready(now=0.0, boundary_seq=0)] == ["16386"]
 
 
-def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_had_reached() -> None:
-    store = MemoryStore("ledger of a start table", prefix="shop/")
-    manifest = _two_tables(store, entries=90)
-    ledger = _opened(store, markers={"16385": 8, "16386": manifest.seq})
-    _read(ledger, store)
+def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_had_reached(
+    store: MemoryStore, manifest: Manifest
+) -> None:
+    _two_tables(manifest, entries=90)
+    ledger = _opened(store, first=8, other=manifest.seq)
+    read(ledger, store)
     ledger.tables["16385"].stale = because("a column was dropped")
-    reported = ledger.report()
-    log = AppliedLog(1, "i", "", reported, "")
-    again = _opened(store, markers={"16385": 8, "16386": manifest.seq}, log=log)
+    before = ledger.report()["16385"]
+    again = _opened(store, first=8, other=manifest.seq, log=_log(ledger))
     assert again.read_seq >= manifest.seq - 1
-    _read(again, store)
+    read(again, store)
     row = again.report()["16385"]
-    assert (row.state, row.through_seq, row.complete_through_lsn) == (
-        "stale",
-        reported["16385"].through_seq,
-        reported["16385"].complete_through_lsn,
-    )
+    assert row.state == "stale"
+    assert (row.through_seq, row.complete_through_lsn) == (before.through_seq, before.complete_through_lsn)
 
 
-def test_a_forgotten_table_is_in_no_report_and_a_window_of_it_that_ends_late_harms_nothing() -> None:
-    store = MemoryStore("ledger of a forgotten table", prefix="shop/")
-    manifest = _two_tables(store, entries=30)
-    ledger = _opened(store, markers={"16385": 5, "16386": 5})
-    _read(ledger, store)
-    work = next(work for work in ledger.ready(now=0.0, boundary_seq=0) if work.table_id == "16385")
+def test_a_forgotten_table_is_in_no_report_and_a_window_of_it_that_ends_late_harms_nothing(
+    store: MemoryStore, manifest: Manifest
+) -> None:
+    _two_tables(manifest, entries=30)
+    ledger = _opened(store)
+    work = next(work for work in _ready(ledger, store) if work.table_id == "16385")
     ledger.begun(work, now=0.0)
     manifest.table(SCHEMA, state="detached", reason="dropped", new=False)
-    _read(ledger, store)
+    read(ledger, store)
     assert ledger.report().keys() == {"16385", "16386"}
     manifest.table(SCHEMA, state="detached", new=False, publishes=None)
-    _read(ledger, store)
+    read(ledger, store)
     _applied(ledger, "16385", work.window)  # a window that ends late
-    again = _opened(store, markers={"16385": 5, "16386": 5})
-    _read(again, store)
-    for one in (ledger, again):
-        assert one.report().keys() == {"16386"}
-        assert one.report(one.moved() | {"16385"}).keys() == {"16386"}
-        assert {item.table_id for item in one.ready(now=1e9, boundary_seq=0)} == {"16386"}
+    for one in (ledger, _opened(store)):
+        assert {item.table_id for item in _ready(one, store)} == {"16386"}
+        assert one.report().keys() == one.report(one.moved() | {"16385"}).keys() == {"16386"}
         assert not one.works("16385")
         assert "16385" not in one.maintainable()
 
 
 def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
+    store: MemoryStore, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice_spark.progress.ledger.KEPT_WHILE_WAITING", 4)
-    store = MemoryStore("ledger of a failing table", prefix="shop/")
-    _two_tables(store, entries=60)
-    ledger = _opened(store, markers={"16385": 5, "16386": 5})
+    _two_tables(manifest, entries=60)
+    ledger = _opened(store)
     wanted = _changed(store)
     ledger.tables["16385"].failures = 1
-    _read(ledger, store)
+    read(ledger, store)
     pending = ledger.tables["16385"].pending
     assert len(pending.changes) == 4
     in_flight = pending.next_window(max_bytes=1 << 30, until_seq=ledger.read_seq)
@@ -252,12 +223,10 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
     assert ledger.report()["16385"].complete_through_lsn == ledger.read_lsn
 
 
-def test_idle_tables_are_looked_at_now_and_then_one_after_the_other() -> None:
-    store = MemoryStore("ledger of idle tables", prefix="shop/")
-    _two_tables(store, entries=0)
-    seq = load_state(store).seq
-    ledger = _opened(store, markers={"16385": seq, "16386": seq})
-    _read(ledger, store)
+def test_idle_tables_are_looked_at_now_and_then_one_after_the_other(store: MemoryStore, manifest: Manifest) -> None:
+    seq = begin(manifest, SCHEMA, OTHER)
+    ledger = _opened(store, first=seq, other=seq)
+    read(ledger, store)
 
     def given(now: float) -> list[tuple[str, int]]:
         return [(table_id, len(window.segments)) for table_id, _, _, window in ledger.ready(now=now, boundary_seq=0)]
@@ -279,9 +248,8 @@ def _changed(store: ObjectStore) -> list[int]:
     return [seq for seq, item in segments if item.table_id == "16385"]
 
 
-def _pause(manifest: Manifest, schema: TableSchema, *, paused: bool) -> None:
-    names = (schema.table_id, schema.schema_name, schema.table_name)
-    manifest.append(Table(*names, State.LIVE, 1, paused=paused))
+def _pause(manifest: Manifest, schema: TableSchema = SCHEMA, *, paused: bool, state: State = State.LIVE) -> None:
+    manifest.append(Table(schema.table_id, schema.schema_name, schema.table_name, state, 1, paused=paused))
 
 
 def _take_again(ledger: Ledger, store: ObjectStore) -> None:
@@ -306,54 +274,49 @@ def _drained(ledger: Ledger, store: ObjectStore) -> list[int]:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_paused_table_gets_no_window_and_every_entry_in_order_when_it_is_resumed(*, restarted: bool) -> None:
-    store = MemoryStore(f"ledger of a paused table {restarted}", prefix="shop/")
-    manifest = _two_tables(store, entries=9)
-    markers = {"16385": 5, "16386": 5}
-    ledger = _opened(store, markers=markers)
-    _read(ledger, store)
-    _pause(manifest, SCHEMA, paused=True)
+def test_a_paused_table_gets_no_window_and_every_entry_in_order_when_it_is_resumed(
+    store: MemoryStore, manifest: Manifest, *, restarted: bool
+) -> None:
+    _two_tables(manifest, entries=9)
+    ledger = _opened(store)
+    read(ledger, store)
+    _pause(manifest, paused=True)
     for number in range(30):
         manifest.entry([([Change("u", {"id": number})], schema) for schema in (SCHEMA, OTHER)])
-    _read(ledger, store)
+    read(ledger, store)
     if restarted:
-        log = AppliedLog(1, "i", "", ledger.report(), "")
-        ledger = _opened(store, markers=markers, log=log)
-        _read(ledger, store)
-    assert {work.table_id for work in ledger.ready(now=1e9, boundary_seq=0)} == {"16386"}
+        ledger = _opened(store, log=_log(ledger))
+    assert {work.table_id for work in _ready(ledger, store)} == {"16386"}
     row = ledger.report()["16385"]
     assert (row.state, row.failing, row.through_seq) == ("paused", False, 5), "nothing that waits may be deleted"
     assert len(ledger.tables["16385"].pending.changes) == 0, "what waits fills no memory"
     assert ledger.pending_entries() == len(ledger.tables["16386"].pending.changes)
-    _pause(manifest, SCHEMA, paused=False)
-    _read(ledger, store)
+    _pause(manifest, paused=False)
+    read(ledger, store)
     assert _drained(ledger, store) == _changed(store)
     row = ledger.report()["16385"]
     assert (row.state, row.complete_through_lsn) == ("live", ledger.read_lsn)
 
 
-def test_a_snapshot_of_several_entries_around_a_pause_comes_in_parts_and_then_whole() -> None:
-    store = MemoryStore("ledger of a paused snapshot", prefix="shop/")
-    manifest = Manifest(store)
+def test_a_snapshot_of_several_entries_around_a_pause_comes_in_parts_and_then_whole(
+    store: MemoryStore, manifest: Manifest
+) -> None:
     manifest.table(SCHEMA)
-    names = (SCHEMA.table_id, SCHEMA.schema_name, SCHEMA.table_name)
-    manifest.append(Table(*names, State.SNAPSHOT, 1, paused=True))
-    manifest.snapshot([{"id": 1}], SCHEMA, final=False)
-    manifest.snapshot([{"id": 3}], SCHEMA, final=False)
-    ledger = _of(store, ExaminedVersion())
-    _read(ledger, store)
+    _pause(manifest, paused=True, state=State.SNAPSHOT)
+    for key in (1, 3):
+        manifest.snapshot([{"id": key}], SCHEMA, final=False)
+    ledger = ledger_of(store, NOWHERE)
+    read(ledger, store)
     manifest.snapshot([{"id": 2}], SCHEMA)
-    _read(ledger, store)
-    assert list(ledger.ready(now=1e9, boundary_seq=0)) == []
-    _pause(manifest, SCHEMA, paused=False)
-    _read(ledger, store)
-    (work,) = ledger.ready(now=1e9, boundary_seq=0)
+    assert _ready(ledger, store) == []
+    _pause(manifest, paused=False)
+    (work,) = _ready(ledger, store)
     assert work.window.is_part
     assert [len(work.window.segments), work.window.last_seq] == [3, manifest.seq - 1]
     ledger.begun(work, now=1e9)
-    ledger.applied(work, Applied(work.progress.place, work.window.last_seq, 3, committed=False))
+    _beside(ledger, work)
     ledger.busy.clear()
-    (work,) = ledger.ready(now=1e9, boundary_seq=0)
+    (work,) = _ready(ledger, store)
     assert work.window.is_snapshot
     assert sum(segment.rows for segment in work.window.segments) == 3
 
@@ -365,17 +328,16 @@ def test_chunks_that_come_while_a_table_is_paused_are_in_the_snapshot_once(*, in
     manifest, store = heap.manifest, heap.manifest.store
     heap.read(0)
     manifest.transaction([Change("u", {"id": 1})], SCHEMA)
-    ledger = _of(store, ExaminedVersion())
-    _read(ledger, store)
+    ledger = ledger_of(store, NOWHERE)
+    read(ledger, store)
     for place, paused in ((1, True), (2, False)):
-        manifest.append(Table(SCHEMA.table_id, "public", "items", State.SNAPSHOT, 1, paused=paused))
+        _pause(manifest, paused=paused, state=State.SNAPSHOT)
         heap.read(place)
-        _read(ledger, store)
-        ledger.trim()
+        read(ledger, store)
     _take_again(ledger, store)
     heap.read(3)
     heap.finish()
-    _read(ledger, store)
+    read(ledger, store)
     pending = ledger.tables["16385"].pending
     pending.in_parts = in_parts
     window = pending.next_window(max_bytes=2**30, until_seq=ledger.read_seq, read_lsn=ledger.read_lsn)
@@ -387,21 +349,18 @@ def test_chunks_that_come_while_a_table_is_paused_are_in_the_snapshot_once(*, in
     assert len(found) == len(set(found)) == RANGES
 
 
-def test_what_cannot_come_in_parts_comes_whole_and_no_other_part_is_given_out() -> None:
-    store = MemoryStore("ledger of a snapshot without parts", prefix="shop/")
-    manifest = Manifest(store)
+def test_what_cannot_come_in_parts_comes_whole_and_no_other_part_is_given_out(
+    store: MemoryStore, manifest: Manifest
+) -> None:
     manifest.table(SCHEMA)
     manifest.snapshot([{"id": 1}], SCHEMA, final=False)
-    ledger = _of(store, ExaminedVersion())
-    _read(ledger, store)
-    (work,) = ledger.ready(now=1e9, boundary_seq=0)
-    ledger.applied(work, Applied(work.progress.place, work.window.last_seq, committed=False, not_in_parts="it is so"))
+    ledger = ledger_of(store, NOWHERE)
+    (work,) = _ready(ledger, store)
+    _beside(ledger, work, not_in_parts="it is so")
     manifest.snapshot([{"id": 2}], SCHEMA, final=False)
-    _read(ledger, store)
-    assert list(ledger.ready(now=1e9, boundary_seq=0)) == []
+    assert _ready(ledger, store) == []
     manifest.snapshot([{"id": 3}], SCHEMA)
-    _read(ledger, store)
-    (work,) = ledger.ready(now=1e9, boundary_seq=0)
+    (work,) = _ready(ledger, store)
     assert (work.window.is_snapshot, len(work.window.segments), work.window.chunks) == (True, 3, ())
 
 
@@ -413,45 +372,41 @@ def test_a_part_of_a_moment_that_the_manifest_has_not_reached_is_not_given_out()
     segment = manifest.segment([Change("i", {"id": 2}, lsn=ahead)], SCHEMA)
     blocks = (BlockRange("1", 2, 4),)
     manifest.append(Snapshot(SCHEMA.table_id, 1, 1, ahead, (segment,), False, 1, FACTS, (), blocks))
-    ledger = _of(store, ExaminedVersion())
+    ledger = ledger_of(store, NOWHERE)
     given = []
     for _ in range(2):
-        _read(ledger, store)
         for _ in range(2):
-            for work in ledger.ready(now=1e9, boundary_seq=0):
+            for work in _ready(ledger, store):
                 given.append((work.window.last_seq, work.window.changed))
-                ledger.applied(work, Applied(work.progress.place, work.window.last_seq, 1, committed=False))
+                _beside(ledger, work)
         given.append((0, False))
         # From between the moments: it ends where the second chunk was read.
         manifest.transaction([Change("u", {"id": 2})], SCHEMA)
     assert given == [(3, False), (0, False), (4, True), (0, False)]
 
 
-def test_a_lake_table_is_not_maintained_while_its_next_snapshot_is_applied_in_parts() -> None:
+def test_a_lake_table_is_not_maintained_while_its_next_snapshot_is_applied_in_parts(
+    store: MemoryStore, manifest: Manifest
+) -> None:
     """Maintenance removes the logs of builds, for it takes none to be under way."""
-    store = MemoryStore("ledger of a resync in parts", prefix="shop/")
-    manifest = Manifest(store)
     manifest.table(SCHEMA, generation=2)
     manifest.snapshot([{"id": 1}], SCHEMA, generation=2, final=False)
-    ledger = _of(store, ExaminedVersion(7))
-    _read(ledger, store)
-    (work,) = ledger.ready(now=1e9, boundary_seq=0)
-    ledger.applied(work, Applied(work.progress.place, work.window.last_seq, 1, committed=False))
+    ledger = ledger_of(store, ExaminedVersion(7))
+    (work,) = _ready(ledger, store)
+    _beside(ledger, work)
     assert ledger.maintainable() == []
     manifest.snapshot([{"id": 2}], SCHEMA, generation=2)
-    _read(ledger, store)
     for _ in range(2):
-        (work,) = ledger.ready(now=1e9, boundary_seq=0)
+        (work,) = _ready(ledger, store)
         ledger.applied(work, Applied(ExaminedVersion(7), work.window.last_seq, 1))
     assert ledger.maintainable() == ["16385"]
 
 
-def test_a_paused_table_holds_up_no_boundary_and_is_named_in_it() -> None:
-    store = MemoryStore("boundary beside a paused table", prefix="shop/")
-    manifest = _two_tables(store, entries=3)
-    _pause(manifest, SCHEMA, paused=True)
-    ledger = _opened(store, markers={"16385": 5, "16386": manifest.seq})
-    _read(ledger, store)
+def test_a_paused_table_holds_up_no_boundary_and_is_named_in_it(store: MemoryStore, manifest: Manifest) -> None:
+    _two_tables(manifest, entries=3)
+    _pause(manifest, paused=True)
+    ledger = _opened(store, other=manifest.seq)
+    read(ledger, store)
     boundaries = Boundaries(ledger, apart_seconds=0.0)
     boundaries.turn(now=1.0)
     stated: list[Complete] = []
@@ -459,9 +414,8 @@ def test_a_paused_table_holds_up_no_boundary_and_is_named_in_it() -> None:
     assert [(one.lsn, one.left_out) for one in stated] == [(ledger.read_lsn, {"public.items": "paused"})]
 
 
-def test_a_table_is_complete_no_further_than_it_had_the_shape_before_the_one_that_waits() -> None:
+def test_a_table_is_complete_no_further_than_it_had_the_shape_before_the_one_that_waits(store: MemoryStore) -> None:
     """A look had found that its columns changed, long before a row that has them came."""
-    store = MemoryStore("ledger of a shape that a look had found", prefix="shop/")
     log = open_log(store)
     log.append(table("7"))
     log.append(snapshot("7", snapshot_lsn=0))
@@ -475,42 +429,31 @@ def test_a_table_is_complete_no_further_than_it_had_the_shape_before_the_one_tha
     log.append(table("7", version=None, state=State.LIVE))
     log.examined(30)
     put(log, Progress(), through_lsn=40)
-    state = load_state(store)
-    ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l"), state)
-    ledger.begin({"7": restore(state.tables["7"], None, place=ExaminedVersion(0, state.tables["7"].generation_seq))})
-    _read(ledger, store)
+    ledger = ledger_of(store)
+    read(ledger, store)
     row = ledger.report()["7"]
     assert (row.state, row.complete_through_lsn) == ("live", 10)
-    window = ledger.tables["7"].pending.next_window(max_bytes=1000, until_seq=state.seq)
+    window = ledger.tables["7"].pending.next_window(max_bytes=1000, until_seq=load_state(store).seq)
     assert window is not None
     _applied(ledger, "7", window)
     assert ledger.report()["7"].complete_through_lsn == 30
-
-
-def _feeding(store: MemoryStore, *names: str) -> Ledger:
-    """The table feeds a mirror without a name and those with these names, and the other one a mirror."""
-    fed = {"targets": [{"kind": "mirror"}, *({"kind": "mirror", "name": name} for name in names)]}
-    options = ApplyOptions("shop", "memory://s", "memory://l", tables={SCHEMA.qualified_name: fed})
-    ledger = Ledger(options, load_state(store))
-    ledger.begin({key: restore(one, None, place=ExaminedVersion()) for key, one in ledger.state.tables.items()})
-    ledger.separate(())
-    return ledger
 
 
 def _taken(ledger: Ledger) -> set[str]:
     return {key for key, row in ledger.report().items() if row.why and row.why.code == ReasonCode.PATH_TAKEN}
 
 
-def test_a_lake_table_whose_path_is_taken_is_not_written_when_its_table_begins_again() -> None:
-    store = MemoryStore("taken", prefix="shop/")
-    manifest, ledger = _two_tables(store, entries=1), _feeding(store, OTHER.table_name)
-    assert _taken(ledger) == {f"16385/{OTHER.table_name}"}
+@pytest.mark.parametrize("name", [SCHEMA.table_name, OTHER.table_name])
+def test_a_target_that_would_stand_where_a_table_stands_is_not_written_when_its_table_begins_again_either(
+    store: MemoryStore, manifest: Manifest, name: str
+) -> None:
+    """Its own table, or another one."""
+    _two_tables(manifest, entries=1)
+    fed = {"targets": [{"kind": "mirror"}, {"kind": "mirror", "name": name}]}
+    ledger = ledger_of(store, NOWHERE, tables={SCHEMA.qualified_name: fed})
+    ledger.separate(())
+    assert _taken(ledger) == {f"16385/{name}"}
     manifest.table(SCHEMA, generation=2, new=False)
-    _read(ledger, store)
+    read(ledger, store)
     assert {row.generation for key, row in ledger.report().items() if key.startswith("16385")} == {2}
-    assert _taken(ledger) == {f"16385/{OTHER.table_name}"}
-
-
-def test_a_target_that_has_the_name_of_its_own_table_does_not_stand_where_that_one_stands() -> None:
-    _two_tables(store := MemoryStore("own name", prefix="shop/"), entries=1)
-    assert _taken(_feeding(store, SCHEMA.table_name)) == {f"16385/{SCHEMA.table_name}"}
+    assert _taken(ledger) == {f"16385/{name}"}

@@ -90,8 +90,7 @@ def started(store: MemoryStore, log: ManifestLog, owner: Callable[[], None], fai
     return work
 
 
-def test_what_is_written_meanwhile_is_archived_meanwhile() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_what_is_written_meanwhile_is_archived_meanwhile(store: MemoryStore) -> None:
     log = filled(store, 14)
     asked: queue.SimpleQueue[None] = queue.SimpleQueue()
     work = started(store, log, lambda: asked.put(None), unexpected)
@@ -106,8 +105,7 @@ def test_what_is_written_meanwhile_is_archived_meanwhile() -> None:
     assert load_state(store) == log.state
 
 
-def test_one_that_was_replaced_changes_nothing_more() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_one_that_was_replaced_changes_nothing_more(store: MemoryStore) -> None:
     log = filled(store, 14)
     asked = threading.Event()
 
@@ -122,8 +120,7 @@ def test_one_that_was_replaced_changes_nothing_more() -> None:
     assert set(store.list("")) == before
 
 
-def test_an_error_is_said_and_the_work_is_done_later() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_an_error_is_said_and_the_work_is_done_later(store: MemoryStore) -> None:
     log = filled(store, 14)
     heard: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
     asked: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -180,10 +177,9 @@ def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well
     work.stop()
 
 
-def test_a_process_that_ends_soon_leaves_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_soon_leaves_nothing_to_do(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is run on a schedule would never come to the end otherwise."""
     monkeypatch.setattr(spool_upkeep, "SHARE", 1e-9)
-    store = MemoryStore(uuid.uuid4().hex)
     log = filled(store, 40)
     work = started(store, log, lambda: None, unexpected)
     work.finish(threading.Event())
@@ -195,7 +191,7 @@ def test_a_process_that_ends_soon_leaves_nothing_to_do(monkeypatch: pytest.Monke
 
 
 class Turns:
-    """An upkeep whose steps are taken by hand, and its clock."""
+    """An upkeep whose steps are taken by hand."""
 
     def __init__(self, store: MemoryStore, log: ManifestLog, retention: float | None) -> None:
         self.retention = retention
@@ -207,8 +203,7 @@ class Turns:
             pass
 
 
-def test_what_is_applied_goes_by_itself_with_its_entries() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_what_is_applied_goes_by_itself_with_its_entries(store: MemoryStore) -> None:
     log = live(store, 30)
     turns = Turns(store, log, 0.0)
     turns.take()
@@ -224,16 +219,14 @@ def test_what_is_applied_goes_by_itself_with_its_entries() -> None:
     assert [entry.seq for entry, _ in read_entries(store, after_seq=28)] == list(range(29, 43))
 
 
-def test_for_ever_deletes_no_object_and_archives_all_the_same() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_for_ever_deletes_no_object_and_archives_all_the_same(store: MemoryStore) -> None:
     log = live(store, 30)
     applied(store, log, 1)
     Turns(store, log, None).take()
     assert (len(list(store.list(keys.DATA))), len(list(store.list(keys.ARCHIVES)))) == (30, 7)
 
 
-def test_a_retention_made_shorter_is_said_before_anything_goes() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_a_retention_made_shorter_is_said_before_anything_goes(store: MemoryStore) -> None:
     log = live(store, 30)
     applied(store, log, 1)
     turns = Turns(store, log, None)
@@ -247,8 +240,7 @@ def test_a_retention_made_shorter_is_said_before_anything_goes() -> None:
     assert list(store.list(keys.DATA)) == []
 
 
-def test_a_table_whose_next_entries_were_pruned_is_stale_and_the_others_go_on() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_a_table_whose_next_entries_were_pruned_is_stale_and_the_others_go_on(store: MemoryStore) -> None:
     log = live(store, 30)
     applied(store, log, 1)
     Turns(store, log, 0.0).take()
