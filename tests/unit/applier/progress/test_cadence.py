@@ -48,6 +48,12 @@ class World:
         """One entry with changes of each of these tables."""
         return self.manifest.unstored(*(self.schemas[number] for number in numbers), rows=rows)
 
+    def changed(self, *numbers: int, now: float, rows: int = 1) -> int:
+        """The same, and it is read."""
+        seq = self.change(*numbers, rows=rows)
+        self.look(now=now)
+        return seq
+
     def look(self, *, now: float) -> None:
         while self.intake.read(now=now):
             pass
@@ -105,13 +111,10 @@ class Store(MemoryStore):
 
 def test_a_table_that_has_rested_is_served_at_once_and_then_once_per_target() -> None:
     world = World(1, freshness_seconds=2.0)
-    first = world.change(0)
-    world.look(now=10.0)
+    first = world.changed(0, now=10.0)
     assert [work.window.last_seq for work in world.serve(now=10.0)] == [first]
-    world.change(0)
-    world.look(now=10.5)
-    last = world.change(0)
-    world.look(now=11.5)
+    world.changed(0, now=10.5)
+    last = world.changed(0, now=11.5)
     assert world.serve(now=11.9) == []
     assert world.ledger.next_due(after=11.9) == 12.0
     assert [work.window.last_seq for work in world.serve(now=12.0)] == [last], "with all that came meanwhile"
@@ -121,11 +124,9 @@ def test_a_table_that_has_rested_is_served_at_once_and_then_once_per_target() ->
 def test_a_lake_table_waits_as_long_as_its_own_target_says() -> None:
     own = {"targets": [{"kind": "mirror", "freshness": 9.0}], "freshness": 4.0}
     world = World(2, freshness_seconds=2.0, tables={"public.t0": own})
-    world.change(0, 1)
-    world.look(now=10.0)
+    world.changed(0, 1, now=10.0)
     assert len(world.serve(now=10.0)) == 2
-    world.change(0, 1)
-    world.look(now=10.5)
+    world.changed(0, 1, now=10.5)
     assert [work.state.table_name for work in world.serve(now=12.0)] == ["t1"]
     assert world.ledger.next_due(after=12.0) == 19.0
     assert [work.state.table_name for work in world.serve(now=19.0)] == ["t0"]
@@ -169,8 +170,7 @@ def test_no_change_waits_past_its_target_and_windows_are_bounded_by_targets_and_
 
 def test_the_table_that_is_due_for_most_of_its_targets_comes_first() -> None:
     world = World(3, freshness_seconds=10.0, tables={"public.t1": {"freshness": 1.0}, "public.t2": {"freshness": 60}})
-    world.change(0, 1, 2)
-    world.look(now=100.0)
+    world.changed(0, 1, 2, now=100.0)
     assert sorted(world.ready(now=100.0)) == ["t0", "t1", "t2"]
     assert world.ready(now=101.0) == ["t1", "t0", "t2"]
 
@@ -181,8 +181,7 @@ def test_a_table_with_a_long_backlog_takes_turns_with_the_others_on_one_worker()
         world.change(0)
     now, turns = 50.0, []
     for _ in range(12):
-        world.change(1, 2)
-        world.look(now=now)
+        world.changed(1, 2, now=now)
         work = world.begin(now=now)
         assert work is not None
         turns.append(work.state.table_name)
@@ -193,11 +192,9 @@ def test_a_table_with_a_long_backlog_takes_turns_with_the_others_on_one_worker()
 
 def test_a_backlog_that_is_worth_a_window_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(1, freshness_seconds=100.0)
-    world.change(0)
-    world.look(now=1.0)
+    world.changed(0, now=1.0)
     assert len(world.serve(now=1.0)) == 1
-    world.change(0)
-    world.look(now=2.0)
+    world.changed(0, now=2.0)
     assert world.ready(now=2.0) == []
     monkeypatch.setattr(cadence, "SMALL_BYTES", 1)
     assert world.ready(now=2.0) == ["t0"]
@@ -205,26 +202,22 @@ def test_a_backlog_that_is_worth_a_window_does_not_wait(monkeypatch: pytest.Monk
 
 def test_changes_that_are_worth_what_a_window_takes_do_not_wait_for_the_target() -> None:
     world = World(1, freshness_seconds=100.0)
-    world.change(0)
-    world.look(now=1.0)
+    world.changed(0, now=1.0)
     assert len(world.serve(now=1.0, seconds=0.05)) == 1
     for number in range(1, 6):
         assert world.ready(now=1.5) == []
-        world.change(0, rows=int(0.01 / cadence.WORTH_SECONDS))
-        world.look(now=1.0 + number / 10)
+        world.changed(0, rows=int(0.01 / cadence.WORTH_SECONDS), now=1.0 + number / 10)
     assert [work.window.last_seq for work in world.serve(now=1.5)] == [world.ledger.read_seq]
     assert world.ready(now=1.6) == []
 
 
 def test_a_table_in_a_worker_does_not_hold_up_another() -> None:
     world = World(2, freshness_seconds=1.0)
-    world.change(0)
-    world.look(now=1.0)
+    world.changed(0, now=1.0)
     slow = world.begin(now=1.0)
     assert slow is not None
     for second in range(2, 9):
-        world.change(0, 1)
-        world.look(now=float(second))
+        world.changed(0, 1, now=float(second))
         assert [work.state.table_name for work in world.serve(now=float(second))] == ["t1"]
     world.end(slow)
     assert world.ready(now=9.0) == ["t0"]
@@ -234,8 +227,7 @@ def test_a_table_in_a_worker_does_not_hold_up_another() -> None:
 def test_with_an_end_to_reach_nothing_waits(options: dict[str, Any]) -> None:
     world = World(1, freshness_seconds=100.0, **options)
     for second in range(3):
-        world.change(0)
-        world.look(now=second / 10)
+        world.changed(0, now=second / 10)
         assert len(world.serve(now=second / 10)) == 1
 
 
@@ -244,8 +236,7 @@ def test_what_lay_there_when_the_applier_started_is_due_before_what_came_later()
     world.change(0)
     world.intake = Intake(world.store, world.ledger, poll_seconds=1.0)
     world.look(now=1000.0)
-    world.change(1)
-    world.look(now=1000.5)
+    world.changed(1, now=1000.5)
     assert world.ledger.tables["20001"].pending.since is None, "the next look is not due"
     world.look(now=1001.0)
     assert [world.ledger.tables[key].pending.since for key in ("20000", "20001")] == [float("-inf"), 1001.0]
@@ -319,8 +310,7 @@ def test_a_round_of_the_loop_asks_nothing_of_tables_at_rest() -> None:
     world = World(300, apart_seconds=5.0)
     world.serve(now=1.0)
     world.look(now=2.0)
-    world.change(7)
-    world.look(now=10.0)
+    world.changed(7, now=10.0)
     counted = world.ledger.tables = Counted(world.ledger.tables)
     for step in range(20):
         now = 10.01 + step / 1000
