@@ -8,13 +8,15 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, cast
 
+import pytest
+
 from sluice.contract.schema import TableSchema
 from sluice.store.memory import MemoryStore
 from sluice_spark.applier import RESTING_SECONDS, Applier
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
+from sluice_spark.progress import intake, ledger
 from sluice_spark.progress.boundary import Boundary
-from sluice_spark.progress.intake import MAX_BACKLOG, Intake
 from sluice_spark.progress.ledger import Ledger
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
@@ -23,16 +25,36 @@ from tests.unit.applier.ledgers import NOWHERE, begin, commit, ledger_of, read
 OTHER = replace(SCHEMA, table_id="16386", table_name="others")
 
 
-def _apply_all(ledger: Ledger) -> None:
-    for work in list(ledger.ready(now=1.0, boundary_seq=0)):
-        commit(ledger, work)
+BACKLOG = 2_000
+
+
+@pytest.fixture
+def small_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the entries that are held in memory."""
+    monkeypatch.setattr(intake, "MAX_BACKLOG", BACKLOG)
+    monkeypatch.setattr(ledger, "KEPT_WHILE_WAITING", BACKLOG // 4)
+
+
+def _reads_all(found: Ledger, manifest: Manifest, *, rounds: int) -> None:
+    """Applying what can be applied in each round."""
+    reading = intake.Intake(manifest.store, found, poll_seconds=0.0)
+    for _ in range(rounds):
+        reading.read(now=1.0)
+        _apply_all(found)
+    assert found.read_seq == manifest.seq
+
+
+def _apply_all(found: Ledger) -> None:
+    for work in list(found.ready(now=1.0, boundary_seq=0)):
+        commit(found, work)
 
 
 def _tables(count: int) -> list[TableSchema]:
     return [replace(SCHEMA, table_id=str(30_000 + number), table_name=f"t{number}") for number in range(count)]
 
 
-def test_a_long_snapshot_does_not_stop_the_reading_for_ever(store: MemoryStore, manifest: Manifest) -> None:
+@pytest.mark.usefixtures("small_backlog")
+def test_a_long_snapshot_does_not_stop_the_reading_for_ever(manifest: Manifest) -> None:
     """Ten snapshots are taken while thousands of entries with changes of those tables arrive;
     another table is live. Then the snapshots are whole.
     """
@@ -40,40 +62,31 @@ def test_a_long_snapshot_does_not_stop_the_reading_for_ever(store: MemoryStore, 
     live, waiting = ExaminedVersion(0, manifest.seq), _tables(10)
     for schema in waiting:
         manifest.table(schema)
-    for _ in range(3 * MAX_BACKLOG // 20):
+    for _ in range(3 * BACKLOG // 20):
         manifest.unstored(*waiting)
     manifest.unstored(OTHER)
     for schema in waiting:
         manifest.snapshot([], schema)
     manifest.unstored(waiting[0])
-    ledger = ledger_of(store, {OTHER.table_id: live} | {schema.table_id: NOWHERE for schema in waiting})
-    intake = Intake(store, ledger, poll_seconds=0.0)
-    rounds = 0
-    while ledger.read_seq < manifest.seq and rounds < 200:
-        rounds += 1
-        intake.read(now=0.0)
-        _apply_all(ledger)
-    assert ledger.read_seq == manifest.seq
+    places = {OTHER.table_id: live} | {schema.table_id: NOWHERE for schema in waiting}
+    _reads_all(ledger_of(manifest.store, places), manifest, rounds=200)
 
 
-def test_forty_quarantined_tables_do_not_stop_the_others(store: MemoryStore, manifest: Manifest) -> None:
+@pytest.mark.usefixtures("small_backlog")
+def test_forty_quarantined_tables_do_not_stop_the_others(manifest: Manifest) -> None:
     bad = _tables(40)
     begin(manifest, OTHER, *bad)
-    for _ in range(1200):
+    for _ in range(120):
         manifest.unstored(*bad)
     manifest.unstored(OTHER)
-    ledger = ledger_of(store)
+    found = ledger_of(manifest.store)
     for schema in bad:
-        known = ledger.tables[schema.table_id]
+        known = found.tables[schema.table_id]
         for _ in range(5):
             known.failed("the bucket says no", now=0.0, at=0.0, passing=False)
         known.not_before = 1e9
         assert known.quarantined
-    intake = Intake(store, ledger, poll_seconds=0.0)
-    for _ in range(50):
-        intake.read(now=1.0)
-        _apply_all(ledger)
-    assert ledger.read_seq == manifest.seq
+    _reads_all(found, manifest, rounds=50)
 
 
 def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had(store: MemoryStore, manifest: Manifest) -> None:
@@ -85,12 +98,12 @@ def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had(store: MemorySt
     again = replace(SCHEMA, table_id="20000")
     begun = manifest.table(again)
     manifest.snapshot([], again)
-    ledger = ledger_of(store, {"16385": ExaminedVersion(5, 2), "20000": ExaminedVersion(6, begun)})
-    read(ledger, store)
-    boundary = Boundary(ledger.read_seq, ledger.read_lsn)
-    since = {table_id: known.pending.snapshot_lsn for table_id, known in ledger.tables.items()}
-    boundary.pass_by(ledger.report(), since_lsn=since)
-    complete = boundary.complete(ledger.report(), since_lsn=since)
+    found = ledger_of(store, {"16385": ExaminedVersion(5, 2), "20000": ExaminedVersion(6, begun)})
+    read(found, store)
+    boundary = Boundary(found.read_seq, found.read_lsn)
+    since = {table_id: known.pending.snapshot_lsn for table_id, known in found.tables.items()}
+    boundary.pass_by(found.report(), since_lsn=since)
+    complete = boundary.complete(found.report(), since_lsn=since)
     assert complete is not None
     assert not complete.versions.keys() & complete.left_out.keys()
 
