@@ -32,6 +32,7 @@ BACKLOG = 2_000
 def small_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the entries that are held in memory."""
     monkeypatch.setattr(intake, "MAX_BACKLOG", BACKLOG)
+    monkeypatch.setattr(intake, "READ_AT_ONCE", 50)
     monkeypatch.setattr(ledger, "KEPT_WHILE_WAITING", BACKLOG // 4)
 
 
