@@ -284,6 +284,17 @@ def test_boundaries_of_overloaded_workers_cost_no_windows_and_delay_few_tables()
     assert ages[0.0] < 1.25 * ages[1e9], ages
 
 
+def test_a_boundary_has_the_tables_that_are_idle() -> None:
+    world = World(3, apart_seconds=1.0, freshness_seconds=0.0)
+    for second in range(1, 5):
+        world.changed(0, now=2.0 * second)
+        world.serve(now=2.0 * second)
+    names = {"public.t0", "public.t1", "public.t2"}
+    assert [set(complete.versions) for complete in world.published] == [names] * len(world.published)
+    assert len(world.published) >= 3
+    assert world.published[-1].seq == world.ledger.read_seq
+
+
 class Counted(dict[str, Any]):
     """Counts what is asked of it."""
 
