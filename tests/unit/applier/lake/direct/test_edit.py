@@ -10,7 +10,6 @@ from sluice_spark.lake.direct.edit import Edit, with_vector
 from sluice_spark.lake.direct.live_files import LiveFile
 from sluice_spark.lake.direct.transaction import DeltaTransaction
 
-
 BASE = cast("DeltaTransaction", object())
 
 
