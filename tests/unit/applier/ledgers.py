@@ -30,7 +30,7 @@ def begin(manifest: Manifest, *schemas: TableSchema) -> int:
 
 
 def ledger_of(
-    manifest: ObjectStore | PipelineState,
+    manifest: Manifest | ObjectStore | PipelineState,
     places: Mapping[str, ExaminedVersion] | ExaminedVersion | None = None,
     *,
     log: AppliedLog | None = None,
@@ -39,7 +39,7 @@ def ledger_of(
     """Of all that is in the manifest now. Lake tables stand where `places` says, of all or by their keys; those of
     which it says nothing stand at their snapshots.
     """
-    state = manifest if isinstance(manifest, PipelineState) else load_state(manifest)
+    state = manifest if isinstance(manifest, PipelineState) else load_state(_store(manifest))
     ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", **options), state)
     tables = ledger.state.tables
     stand = dict.fromkeys(tables, places) if isinstance(places, ExaminedVersion) else places or {}
@@ -48,9 +48,13 @@ def ledger_of(
     return ledger
 
 
-def read(ledger: Ledger, store: ObjectStore, *, since: float = BEFORE) -> None:
-    """Takes in what is new in the manifest."""
-    for entry, sha256 in read_entries(store, after_seq=ledger.read_seq):
+def _store(manifest: Manifest | ObjectStore) -> ObjectStore:
+    return manifest.store if isinstance(manifest, Manifest) else manifest
+
+
+def read(ledger: Ledger, manifest: Manifest | ObjectStore, *, since: float = BEFORE) -> None:
+    """Takes in what is new."""
+    for entry, sha256 in read_entries(_store(manifest), after_seq=ledger.read_seq):
         ledger.take_in(entry, sha256, since=since)
     ledger.trim()
 

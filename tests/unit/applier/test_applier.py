@@ -70,7 +70,7 @@ def test_a_long_snapshot_does_not_stop_the_reading_for_ever(manifest: Manifest) 
         manifest.snapshot([], schema)
     manifest.unstored(waiting[0])
     places = {OTHER.table_id: live} | {schema.table_id: NOWHERE for schema in waiting}
-    _reads_all(ledger_of(manifest.store, places), manifest, rounds=200)
+    _reads_all(ledger_of(manifest, places), manifest, rounds=200)
 
 
 @pytest.mark.usefixtures("small_backlog")
@@ -80,7 +80,7 @@ def test_forty_quarantined_tables_do_not_stop_the_others(manifest: Manifest) -> 
     for _ in range(120):
         manifest.unstored(*bad)
     manifest.unstored(OTHER)
-    found = ledger_of(manifest.store)
+    found = ledger_of(manifest)
     for schema in bad:
         known = found.tables[schema.table_id]
         for _ in range(5):
@@ -90,7 +90,7 @@ def test_forty_quarantined_tables_do_not_stop_the_others(manifest: Manifest) -> 
     _reads_all(found, manifest, rounds=50)
 
 
-def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had(store: MemoryStore, manifest: Manifest) -> None:
+def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had(manifest: Manifest) -> None:
     """Dropped and created again: the old table id is detached for ever, the new one is live in the
     same lake folder.
     """
@@ -99,8 +99,8 @@ def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had(store: MemorySt
     again = replace(SCHEMA, table_id="20000")
     begun = manifest.table(again)
     manifest.snapshot([], again)
-    found = ledger_of(store, {"16385": ExaminedVersion(5, 2), "20000": ExaminedVersion(6, begun)})
-    read(found, store)
+    found = ledger_of(manifest, {"16385": ExaminedVersion(5, 2), "20000": ExaminedVersion(6, begun)})
+    read(found, manifest)
     boundary = Boundary(found.read_seq, found.read_lsn)
     since = {table_id: known.pending.snapshot_lsn for table_id, known in found.tables.items()}
     boundary.pass_by(found.report(), since_lsn=since)

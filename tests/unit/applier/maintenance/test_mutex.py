@@ -23,7 +23,7 @@ RECORD = Maintenance(3, 2, "2026-01-01T00:00:00.000+00:00", runs={"join": RUN}, 
 def _ledger(manifest: Manifest, **options: Any) -> tuple[Ledger, Intake]:
     """A table with its snapshot, and one change that is not read yet."""
     seq = begin(manifest, SCHEMA)
-    ledger = ledger_of(manifest.store, ExaminedVersion(1, seq), **options)
+    ledger = ledger_of(manifest, ExaminedVersion(1, seq), **options)
     intake = Intake(manifest.store, ledger, poll_seconds=0.0)
     intake.read(now=0.0)
     manifest.transaction([Change("i", {"id": 1})], SCHEMA)
@@ -49,7 +49,7 @@ def test_a_table_in_maintenance_gets_no_window_and_the_applier_may_still_be_idle
 
 def test_what_was_there_at_the_start_waits_for_ever_and_a_table_that_fails_does_not_count(manifest: Manifest) -> None:
     before, _ = _ledger(manifest)
-    ledger = ledger_of(manifest.store, ExaminedVersion(1, before.tables[ID].committed_seq))
+    ledger = ledger_of(manifest, ExaminedVersion(1, before.tables[ID].committed_seq))
     Intake(manifest.store, ledger, poll_seconds=0.0).read(now=10.0)
     assert ledger.waiting(now=20.0) == {ID: float("inf")}
     ledger.tables[ID].failed("no", now=10.0, at=0.0, passing=False)

@@ -73,7 +73,7 @@ class Lake:
         self.manifest = Manifest(self.store)
         self.schemas = [replace(SCHEMA, table_id=str(16385 + number), table_name=f"t{number}") for number in range(3)]
         begin(self.manifest, *self.schemas)
-        self.ledger = ledger_of(self.store, max_window_bytes=1 << 30, freshness_seconds=0.0)
+        self.ledger = ledger_of(self.manifest, max_window_bytes=1 << 30, freshness_seconds=0.0)
         self.contents = {key: [0] for key in self.ledger.tables}
         self.running: list[Work] = []
         self.now = 0.0
@@ -81,7 +81,7 @@ class Lake:
         self.published: Complete | None = None
 
     def read(self) -> None:
-        read(self.ledger, self.store, since=self.now)
+        read(self.ledger, self.manifest, since=self.now)
 
     def turn(self) -> None:
         """What the applier's loop does about the boundary and its workers."""

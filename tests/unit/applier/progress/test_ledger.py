@@ -15,7 +15,6 @@ from sluice.contract.reasons import ReasonCode
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state, read_entries
-from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.commit_way import CommitWay
@@ -39,7 +38,7 @@ def _with_a_change(manifest: Manifest) -> tuple[Ledger, int]:
     """The table is in the lake with all of the manifest: its snapshot and one change, the last entry."""
     begin(manifest, SCHEMA)
     seq = manifest.transaction([Change("i", {"id": 1})], SCHEMA)
-    return ledger_of(manifest.store, ExaminedVersion(1, seq)), seq
+    return ledger_of(manifest, ExaminedVersion(1, seq)), seq
 
 
 def _applied(ledger: Ledger, table_id: str, window: Window) -> None:
@@ -52,9 +51,9 @@ def _beside(ledger: Ledger, work: Work, **said: Any) -> None:
     ledger.applied(work, Applied(work.progress.place, work.window.last_seq, 1, committed=False, **said))
 
 
-def _ready(ledger: Ledger, store: ObjectStore) -> list[Work]:
+def _ready(ledger: Ledger, manifest: Manifest) -> list[Work]:
     """When everything was read."""
-    read(ledger, store)
+    read(ledger, manifest)
     return list(ledger.ready(now=1e9, boundary_seq=0))
 
 
@@ -81,7 +80,7 @@ def test_the_settings_of_a_target_that_may_change_are_reported_as_they_hold(mani
     history = LakeTarget("history", track=("id",), layout=layout)
     soft = LakeTarget(name="soft", deletes="soft", soft_delete_retention=9.5)
     tables = {SCHEMA.qualified_name: {"targets": [target.encode() for target in (history, soft)]}}
-    rows = {row.target: row for row in _log(ledger_of(manifest.store, NOWHERE, tables=tables)).tables.values()}
+    rows = {row.target: row for row in _log(ledger_of(manifest, NOWHERE, tables=tables)).tables.values()}
     assert (rows[""].track, rows[""].layout) == (("id",), layout)
     assert (rows["soft"].soft_delete_retention, rows["soft"].layout) == (9.5, LakeLayout())
 
@@ -100,7 +99,7 @@ def test_a_window_that_is_tried_again_says_when_and_waits_longer_each_time() -> 
 
 def test_a_table_that_is_not_in_the_lake_yet_fails_visibly_while_the_error_may_pass(manifest: Manifest) -> None:
     manifest.table(SCHEMA)
-    ledger = ledger_of(manifest.store, NOWHERE)
+    ledger = ledger_of(manifest, NOWHERE)
     known = ledger.tables["16385"]
     for second in range(50):
         known.failed("StoreUnavailable: no answer", now=float(second), at=0.0, passing=True)
@@ -135,24 +134,28 @@ def _two_tables(manifest: Manifest, *, entries: int) -> None:
         manifest.entry([([Change("i", {"id": number})], schema) for schema in schemas])
 
 
-def _opened(store: MemoryStore, *, first: int = 5, other: int = 5, log: AppliedLog | None = None) -> Ledger:
+def _opened(manifest: Manifest, *, first: int = 5, other: int = 5, log: AppliedLog | None = None) -> Ledger:
     """With the markers of both tables, by default those of their snapshots."""
     places = {"16385": ExaminedVersion(1, first), "16386": ExaminedVersion(1, other)}
-    return ledger_of(store, places, log=log, max_window_bytes=1)
+    return ledger_of(manifest, places, log=log, max_window_bytes=1)
 
 
-def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays(
-    store: MemoryStore, manifest: Manifest
-) -> None:
-    _two_tables(manifest, entries=90)
-    ledger = _opened(store)
-    read(ledger, store)
+def _following(manifest: Manifest, *, entries: int) -> Ledger:
+    """Of two tables, which are at their snapshots, when everything was read."""
+    _two_tables(manifest, entries=entries)
+    ledger = _opened(manifest)
+    read(ledger, manifest)
+    return ledger
+
+
+def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays(manifest: Manifest) -> None:
+    ledger = _following(manifest, entries=90)
     ledger.tables["16385"].stale = because("a column was dropped")
     before = ledger.report()["16385"]
     ledger.trim()
     for _ in range(30):
         manifest.transaction([Change("u", {"id": 1})], SCHEMA)
-    assert [work.table_id for work in _ready(ledger, store)] == ["16386"]
+    assert [work.table_id for work in _ready(ledger, manifest)] == ["16386"]
     known = ledger.tables["16385"]
     assert (len(known.pending.changes), len(known.pending.origins)) == (0, 0)
     now = ledger.report()["16385"]
@@ -160,51 +163,46 @@ def test_what_waits_for_a_stopped_table_is_forgotten_and_its_position_stays(
     assert ledger.behind() == {}
 
 
-def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_had_reached(
-    store: MemoryStore, manifest: Manifest
-) -> None:
+def test_a_start_reads_from_the_table_that_works_and_keeps_what_a_stopped_one_had_reached(manifest: Manifest) -> None:
     _two_tables(manifest, entries=90)
-    ledger = _opened(store, first=8, other=manifest.seq)
-    read(ledger, store)
+    ledger = _opened(manifest, first=8, other=manifest.seq)
+    read(ledger, manifest)
     ledger.tables["16385"].stale = because("a column was dropped")
     before = ledger.report()["16385"]
-    again = _opened(store, first=8, other=manifest.seq, log=_log(ledger))
+    again = _opened(manifest, first=8, other=manifest.seq, log=_log(ledger))
     assert again.read_seq >= manifest.seq - 1
-    read(again, store)
+    read(again, manifest)
     row = again.report()["16385"]
     assert row.state == "stale"
     assert (row.through_seq, row.complete_through_lsn) == (before.through_seq, before.complete_through_lsn)
 
 
-def test_a_forgotten_table_is_in_no_report_and_a_window_of_it_that_ends_late_harms_nothing(
-    store: MemoryStore, manifest: Manifest
-) -> None:
-    _two_tables(manifest, entries=30)
-    ledger = _opened(store)
-    work = next(work for work in _ready(ledger, store) if work.table_id == "16385")
+def test_a_forgotten_table_is_in_no_report_and_a_window_of_it_that_ends_late_harms_nothing(manifest: Manifest) -> None:
+    ledger = _following(manifest, entries=30)
+    work = next(work for work in _ready(ledger, manifest) if work.table_id == "16385")
     ledger.begun(work, now=0.0)
     manifest.table(SCHEMA, state="detached", reason="dropped", new=False)
-    read(ledger, store)
+    read(ledger, manifest)
     assert ledger.report().keys() == {"16385", "16386"}
     manifest.table(SCHEMA, state="detached", new=False, publishes=None)
-    read(ledger, store)
+    read(ledger, manifest)
     _applied(ledger, "16385", work.window)  # a window that ends late
-    for one in (ledger, _opened(store)):
-        assert {item.table_id for item in _ready(one, store)} == {"16386"}
+    for one in (ledger, _opened(manifest)):
+        assert {item.table_id for item in _ready(one, manifest)} == {"16386"}
         assert one.report().keys() == one.report(one.moved() | {"16385"}).keys() == {"16386"}
         assert not one.works("16385")
         assert "16385" not in one.maintainable()
 
 
 def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_goes_on(
-    store: MemoryStore, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice_spark.progress.ledger.KEPT_WHILE_WAITING", 4)
     _two_tables(manifest, entries=60)
-    ledger = _opened(store)
-    wanted = _changed(store)
+    ledger = _opened(manifest)
+    wanted = _changed(manifest)
     ledger.tables["16385"].failures = 1
-    read(ledger, store)
+    read(ledger, manifest)
     pending = ledger.tables["16385"].pending
     assert len(pending.changes) == 4
     in_flight = pending.next_window(max_bytes=1 << 30, until_seq=ledger.read_seq)
@@ -213,7 +211,7 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
     done = [in_flight.last_seq]
     _applied(ledger, "16385", in_flight)
     while done[-1] != wanted[-1] or ledger.behind():
-        _take_again(ledger, store)
+        _take_again(ledger, manifest)
         window = pending.next_window(max_bytes=1, until_seq=ledger.read_seq)
         if window is not None:
             _applied(ledger, "16385", window)
@@ -223,10 +221,10 @@ def test_a_table_that_fails_keeps_little_and_gets_every_entry_in_order_when_it_g
     assert ledger.report()["16385"].complete_through_lsn == ledger.read_lsn
 
 
-def test_idle_tables_are_looked_at_now_and_then_one_after_the_other(store: MemoryStore, manifest: Manifest) -> None:
+def test_idle_tables_are_looked_at_now_and_then_one_after_the_other(manifest: Manifest) -> None:
     seq = begin(manifest, SCHEMA, OTHER)
-    ledger = _opened(store, first=seq, other=seq)
-    read(ledger, store)
+    ledger = _opened(manifest, first=seq, other=seq)
+    read(ledger, manifest)
 
     def given(now: float) -> list[tuple[str, int]]:
         return [(table_id, len(window.segments)) for table_id, _, _, window in ledger.ready(now=now, boundary_seq=0)]
@@ -241,9 +239,9 @@ def test_idle_tables_are_looked_at_now_and_then_one_after_the_other(store: Memor
     assert [table_id for table_id, _ in given(2 * LOOK_SECONDS + 1)] == ["16386"]
 
 
-def _changed(store: ObjectStore) -> list[int]:
+def _changed(manifest: Manifest) -> list[int]:
     """The entries behind the snapshots with changes of table 16385."""
-    bodies = [(entry.seq, entry.body) for entry, _ in read_entries(store, after_seq=5)]
+    bodies = [(entry.seq, entry.body) for entry, _ in read_entries(manifest.store, after_seq=5)]
     segments = [(seq, item) for seq, body in bodies if isinstance(body, Changes) for item in body.segments]
     return [seq for seq, item in segments if item.table_id == "16385"]
 
@@ -252,18 +250,18 @@ def _pause(manifest: Manifest, schema: TableSchema = SCHEMA, *, paused: bool, st
     manifest.append(Table(schema.table_id, schema.schema_name, schema.table_name, state, 1, paused=paused))
 
 
-def _take_again(ledger: Ledger, store: ObjectStore) -> None:
+def _take_again(ledger: Ledger, manifest: Manifest) -> None:
     for table_id, seq in ledger.behind().items():
-        for entry, _ in read_entries(store, after_seq=seq - 1, limit=7):
+        for entry, _ in read_entries(manifest.store, after_seq=seq - 1, limit=7):
             if entry.seq <= ledger.read_seq:
                 ledger.take_again(table_id, entry)
 
 
-def _drained(ledger: Ledger, store: ObjectStore) -> list[int]:
+def _drained(ledger: Ledger, manifest: Manifest) -> list[int]:
     """The last entries of the windows of table 16385 that there are, each applied."""
     done: list[int] = []
     while True:
-        _take_again(ledger, store)
+        _take_again(ledger, manifest)
         found = [work for work in ledger.ready(now=1e9, boundary_seq=0) if work.window.segments]
         mine = [work.window for work in found if work.table_id == "16385"]
         if not mine and not ledger.behind():
@@ -275,48 +273,44 @@ def _drained(ledger: Ledger, store: ObjectStore) -> list[int]:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_paused_table_gets_no_window_and_every_entry_in_order_when_it_is_resumed(
-    store: MemoryStore, manifest: Manifest, *, restarted: bool
+    manifest: Manifest, *, restarted: bool
 ) -> None:
-    _two_tables(manifest, entries=9)
-    ledger = _opened(store)
-    read(ledger, store)
+    ledger = _following(manifest, entries=9)
     _pause(manifest, paused=True)
     for number in range(30):
         manifest.entry([([Change("u", {"id": number})], schema) for schema in (SCHEMA, OTHER)])
-    read(ledger, store)
+    read(ledger, manifest)
     if restarted:
-        ledger = _opened(store, log=_log(ledger))
-    assert {work.table_id for work in _ready(ledger, store)} == {"16386"}
+        ledger = _opened(manifest, log=_log(ledger))
+    assert {work.table_id for work in _ready(ledger, manifest)} == {"16386"}
     row = ledger.report()["16385"]
     assert (row.state, row.failing, row.through_seq) == ("paused", False, 5), "nothing that waits may be deleted"
     assert len(ledger.tables["16385"].pending.changes) == 0, "what waits fills no memory"
     assert ledger.pending_entries() == len(ledger.tables["16386"].pending.changes)
     _pause(manifest, paused=False)
-    read(ledger, store)
-    assert _drained(ledger, store) == _changed(store)
+    read(ledger, manifest)
+    assert _drained(ledger, manifest) == _changed(manifest)
     row = ledger.report()["16385"]
     assert (row.state, row.complete_through_lsn) == ("live", ledger.read_lsn)
 
 
-def test_a_snapshot_of_several_entries_around_a_pause_comes_in_parts_and_then_whole(
-    store: MemoryStore, manifest: Manifest
-) -> None:
+def test_a_snapshot_of_several_entries_around_a_pause_comes_in_parts_and_then_whole(manifest: Manifest) -> None:
     manifest.table(SCHEMA)
     _pause(manifest, paused=True, state=State.SNAPSHOT)
     for key in (1, 3):
         manifest.snapshot([{"id": key}], SCHEMA, final=False)
-    ledger = ledger_of(store, NOWHERE)
-    read(ledger, store)
+    ledger = ledger_of(manifest, NOWHERE)
+    read(ledger, manifest)
     manifest.snapshot([{"id": 2}], SCHEMA)
-    assert _ready(ledger, store) == []
+    assert _ready(ledger, manifest) == []
     _pause(manifest, paused=False)
-    (work,) = _ready(ledger, store)
+    (work,) = _ready(ledger, manifest)
     assert work.window.is_part
     assert [len(work.window.segments), work.window.last_seq] == [3, manifest.seq - 1]
     ledger.begun(work, now=1e9)
     _beside(ledger, work)
     ledger.busy.clear()
-    (work,) = _ready(ledger, store)
+    (work,) = _ready(ledger, manifest)
     assert work.window.is_snapshot
     assert sum(segment.rows for segment in work.window.segments) == 3
 
@@ -325,19 +319,19 @@ def test_a_snapshot_of_several_entries_around_a_pause_comes_in_parts_and_then_wh
 def test_chunks_that_come_while_a_table_is_paused_are_in_the_snapshot_once(*, in_parts: bool) -> None:
     """The changes between them are taken again when it is resumed, and the chunks among those are not."""
     heap = Heap({key: {"id": key} for key in range(4)}, {key: 2 * key for key in range(4)})
-    manifest, store = heap.manifest, heap.manifest.store
+    manifest = heap.manifest
     heap.read(0)
     manifest.transaction([Change("u", {"id": 1})], SCHEMA)
-    ledger = ledger_of(store, NOWHERE)
-    read(ledger, store)
+    ledger = ledger_of(manifest, NOWHERE)
+    read(ledger, manifest)
     for place, paused in ((1, True), (2, False)):
         _pause(manifest, paused=paused, state=State.SNAPSHOT)
         heap.read(place)
-        read(ledger, store)
-    _take_again(ledger, store)
+        read(ledger, manifest)
+    _take_again(ledger, manifest)
     heap.read(3)
     heap.finish()
-    read(ledger, store)
+    read(ledger, manifest)
     pending = ledger.tables["16385"].pending
     pending.in_parts = in_parts
     window = pending.next_window(max_bytes=2**30, until_seq=ledger.read_seq, read_lsn=ledger.read_lsn)
@@ -349,34 +343,32 @@ def test_chunks_that_come_while_a_table_is_paused_are_in_the_snapshot_once(*, in
     assert len(found) == len(set(found)) == RANGES
 
 
-def test_what_cannot_come_in_parts_comes_whole_and_no_other_part_is_given_out(
-    store: MemoryStore, manifest: Manifest
-) -> None:
+def test_what_cannot_come_in_parts_comes_whole_and_no_other_part_is_given_out(manifest: Manifest) -> None:
     manifest.table(SCHEMA)
     manifest.snapshot([{"id": 1}], SCHEMA, final=False)
-    ledger = ledger_of(store, NOWHERE)
-    (work,) = _ready(ledger, store)
+    ledger = ledger_of(manifest, NOWHERE)
+    (work,) = _ready(ledger, manifest)
     _beside(ledger, work, not_in_parts="it is so")
     manifest.snapshot([{"id": 2}], SCHEMA, final=False)
-    assert _ready(ledger, store) == []
+    assert _ready(ledger, manifest) == []
     manifest.snapshot([{"id": 3}], SCHEMA)
-    (work,) = _ready(ledger, store)
+    (work,) = _ready(ledger, manifest)
     assert (work.window.is_snapshot, len(work.window.segments), work.window.chunks) == (True, 3, ())
 
 
 def test_a_part_of_a_moment_that_the_manifest_has_not_reached_is_not_given_out() -> None:
     heap = Heap({1: {"id": 1}, 2: {"id": 2}}, {1: 0, 2: 2})
-    manifest, store = heap.manifest, heap.manifest.store
+    manifest = heap.manifest
     heap.read(0)
     ahead = manifest.lsn + 10
     segment = manifest.segment([Change("i", {"id": 2}, lsn=ahead)], SCHEMA)
     blocks = (BlockRange("1", 2, 4),)
     manifest.append(Snapshot(SCHEMA.table_id, 1, 1, ahead, (segment,), False, 1, FACTS, (), blocks))
-    ledger = ledger_of(store, NOWHERE)
+    ledger = ledger_of(manifest, NOWHERE)
     given = []
     for _ in range(2):
         for _ in range(2):
-            for work in _ready(ledger, store):
+            for work in _ready(ledger, manifest):
                 given.append((work.window.last_seq, work.window.changed))
                 _beside(ledger, work)
         given.append((0, False))
@@ -385,28 +377,26 @@ def test_a_part_of_a_moment_that_the_manifest_has_not_reached_is_not_given_out()
     assert given == [(3, False), (0, False), (4, True), (0, False)]
 
 
-def test_a_lake_table_is_not_maintained_while_its_next_snapshot_is_applied_in_parts(
-    store: MemoryStore, manifest: Manifest
-) -> None:
+def test_a_lake_table_is_not_maintained_while_its_next_snapshot_is_applied_in_parts(manifest: Manifest) -> None:
     """Maintenance removes the logs of builds, for it takes none to be under way."""
     manifest.table(SCHEMA, generation=2)
     manifest.snapshot([{"id": 1}], SCHEMA, generation=2, final=False)
-    ledger = ledger_of(store, ExaminedVersion(7))
-    (work,) = _ready(ledger, store)
+    ledger = ledger_of(manifest, ExaminedVersion(7))
+    (work,) = _ready(ledger, manifest)
     _beside(ledger, work)
     assert ledger.maintainable() == []
     manifest.snapshot([{"id": 2}], SCHEMA, generation=2)
     for _ in range(2):
-        (work,) = _ready(ledger, store)
+        (work,) = _ready(ledger, manifest)
         ledger.applied(work, Applied(ExaminedVersion(7), work.window.last_seq, 1))
     assert ledger.maintainable() == ["16385"]
 
 
-def test_a_paused_table_holds_up_no_boundary_and_is_named_in_it(store: MemoryStore, manifest: Manifest) -> None:
+def test_a_paused_table_holds_up_no_boundary_and_is_named_in_it(manifest: Manifest) -> None:
     _two_tables(manifest, entries=3)
     _pause(manifest, paused=True)
-    ledger = _opened(store, other=manifest.seq)
-    read(ledger, store)
+    ledger = _opened(manifest, other=manifest.seq)
+    read(ledger, manifest)
     boundaries = Boundaries(ledger, apart_seconds=0.0)
     boundaries.turn(now=1.0)
     stated: list[Complete] = []
@@ -445,15 +435,15 @@ def _taken(ledger: Ledger) -> set[str]:
 
 @pytest.mark.parametrize("name", [SCHEMA.table_name, OTHER.table_name])
 def test_a_target_that_would_stand_where_a_table_stands_is_not_written_when_its_table_begins_again_either(
-    store: MemoryStore, manifest: Manifest, name: str
+    manifest: Manifest, name: str
 ) -> None:
     """Its own table, or another one."""
     _two_tables(manifest, entries=1)
     fed = {"targets": [{"kind": "mirror"}, {"kind": "mirror", "name": name}]}
-    ledger = ledger_of(store, NOWHERE, tables={SCHEMA.qualified_name: fed})
+    ledger = ledger_of(manifest, NOWHERE, tables={SCHEMA.qualified_name: fed})
     ledger.separate(())
     assert _taken(ledger) == {f"16385/{name}"}
     manifest.table(SCHEMA, generation=2, new=False)
-    read(ledger, store)
+    read(ledger, manifest)
     assert {row.generation for key, row in ledger.report().items() if key.startswith("16385")} == {2}
     assert _taken(ledger) == {f"16385/{name}"}
