@@ -3,25 +3,27 @@ cover every key.
 """
 
 import re
+from typing import Any
 
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 from hypothesis import given
 
+from sluice.contract.envelope import SPECIAL
+from sluice.contract.schema import TableSchema
 from sluice_spark.fold.ranges import MAX_RANGES, KeyRanges
 from sluice_spark.lake.merge import merge_text
 from sluice_spark.lake.plan import MergePlan
 from sluice_spark.lake.sql import literal, quote
 from tests.spark.changes import INT8, TEXT, TIMESTAMP, column, table_schema
 
-NO_RANGES = KeyRanges()
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("big", 2, TEXT), column("at", 3, TIMESTAMP))
 
 
-def _text(*, deletes: bool = False, upserts: bool = True, ranges: KeyRanges = NO_RANGES) -> str:
-    plan = MergePlan(SCHEMA, (), ("_sluice_lsn",), deletes=deletes, upserts=upserts, unmatched=False, ranges=ranges)
-    return merge_text(plan, target="delta.`/lake`", source="`w`")
+def _text(schema: TableSchema = SCHEMA, **changed: Any) -> str:
+    fields = {"kept": (), "metadata": ("_sluice_lsn",), "deletes": False, "upserts": True, "unmatched": False}
+    return merge_text(MergePlan(schema, **{**fields, **changed}), target="delta.`/lake`", source="`w`")
 
 
 def test_a_statement_has_only_the_clauses_that_its_window_needs() -> None:
@@ -29,6 +31,28 @@ def test_a_statement_has_only_the_clauses_that_its_window_needs() -> None:
     plain = _text().splitlines()[1:]
     assert [line.partition(" THEN ")[0] for line in plain] == ["WHEN MATCHED", "WHEN NOT MATCHED"]
     assert "CASE" not in _text()
+
+
+@pytest.mark.parametrize(
+    ("window", "said"),
+    [
+        ({"deletes": True}, ["MATCHED AND s.`_sluice_deleted` THEN DELETE", "AND NOT s.`_sluice_deleted` THEN INSERT"]),
+        ({"kept": SCHEMA.columns[1:2]}, ["`big` = CASE WHEN s.`_sluice_keep_2` THEN t.`big` ELSE s.`big` END"]),
+        ({"kept": SCHEMA.columns[1:2]}, ["CASE WHEN s.`_sluice_keep_2` THEN raise_error("]),
+        (
+            {"kept": SCHEMA.columns[2:], "metadata": (SPECIAL,)},
+            [f"map_filter(coalesce(t.`{SPECIAL}`", f"s.`_sluice_keep_3` AND name = {literal('at')}"],
+        ),
+        ({"unmatched": True}, [" ON s.`_sluice_match` AND t.`id` = "]),
+        (
+            {"schema": table_schema(column("at", 1, TIMESTAMP, key=True))},
+            ["t.`at` <=> s.`_sluice_key_0` AND ", f"t.`{SPECIAL}`, {literal('at')}) <=> s.`_sluice_key_special_0`"],
+        ),
+    ],
+    ids=["deletes", "G02 unsent", "G02 unsent and no row", "kept marks", "no match", "marked key"],
+)
+def test_rows_are_found_deleted_and_kept_as_the_window_says(window: dict[str, Any], said: list[str]) -> None:
+    assert [clause for clause in said if clause not in _text(**window)] == []
 
 
 @given(st.text())
