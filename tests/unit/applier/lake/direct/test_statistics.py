@@ -84,7 +84,7 @@ def test_floats_have_no_bounds_whatever_they_are(kind: pa.DataType) -> None:
         (64, pa.timestamp("us", tz="UTC"), _micros),
         (32, pa.date32(), _days),
     ],
-    ids=str,
+    ids=["integers", "timestamps", "timestamps in UTC", "dates"],
 )
 @settings(deadline=None)
 @given(data=st.data())
