@@ -61,7 +61,8 @@ def test_the_endpoint_serves_the_appliers_metrics_and_probes_and_nothing_else(
     }
 
 
-def test_an_address_in_use_names_the_setting() -> None:
+def test_an_address_in_use_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluice.health.endpoint._ASKING_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UsageError, match=f"cannot listen on {address}") as raised, telemetry().served(address):
