@@ -36,6 +36,52 @@ class Clock:
         return False
 
 
+class Store(MemoryStore):
+    """Counts requests for objects and what its listings return. It takes nothing while it `refuses`, as after its key
+    was withdrawn; `before_claim` happens right before a claim.
+    """
+
+    asked = listed = 0
+    refuses = False
+
+    def __init__(self, name: str, *, before_claim: Callable[[], None] = lambda: None) -> None:
+        super().__init__(name)
+        self._before_claim = before_claim
+
+    def get(self, key: str) -> bytes:
+        self.asked += 1
+        return super().get(key)
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        self.asked += 1
+        if self.refuses:
+            raise StoreRefused("the key was withdrawn")
+        super().put(key, data)
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        self._before_claim()
+        super().create(key, data)
+
+    def size(self, key: str) -> int | None:
+        self.asked += 1
+        return super().size(key)
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        for key in super().list(prefix, after=after):
+            self.listed += 1
+            yield key
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(uuid.uuid4().hex)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
 def lease(store: ObjectStore, clock: Clock, name: str) -> Lease:
     """An applier on a machine of its own, so that only the lease's age says whether it lives."""
     made = Lease(store, seconds=30, wall=clock, monotonic=clock, wait=clock.wait)
@@ -61,8 +107,7 @@ def ended_process() -> Process:
     return process
 
 
-def test_a_lease_of_a_newer_format_is_refused_by_name() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_a_lease_of_a_newer_format_is_refused_by_name(store: Store) -> None:
     held_by(store, ended_process())
     newer = {**json.loads(store.get(keys.APPLY_LEASE)), "format_version": 2}
     store.put(keys.APPLY_LEASE, json.dumps(newer).encode())
@@ -72,34 +117,20 @@ def test_a_lease_of_a_newer_format_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b'{"format_version":1}', b'{"format_version":1,"process":7}'])
-def test_a_lease_that_cannot_be_read_is_nobody_s_to_take_and_named(damage: bytes) -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_a_lease_that_cannot_be_read_is_nobody_s_to_take_and_named(store: Store, damage: bytes) -> None:
     held_by(store, ended_process())
     store.put(keys.APPLY_LEASE, damage)
     with pytest.raises(ManifestCorrupt, match="the lease of the applier"):
         Lease(store, seconds=30).acquire()
 
 
-def test_a_lease_whose_holder_ended_here_is_taken_over_at_once() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_a_lease_whose_holder_ended_here_is_taken_over_at_once(store: Store) -> None:
     held_by(store, ended_process())
     Lease(store, seconds=30).acquire()
 
 
-class Refusing(MemoryStore):
-    """Takes nothing any more once `refuses` is set, as after its key was withdrawn."""
-
-    refuses = False
-
-    def put(self, key: str, data: bytes | memoryview) -> None:
-        if self.refuses:
-            raise StoreRefused("the key was withdrawn")
-        super().put(key, data)
-
-
-def test_who_cannot_give_the_lease_back_knows_that_it_still_holds_for_its_own_process() -> None:
+def test_who_cannot_give_the_lease_back_knows_that_it_still_holds_for_its_own_process(store: Store) -> None:
     """The program that takes this one's place has its number and its start."""
-    store = Refusing(uuid.uuid4().hex)
     first = Lease(store, seconds=30)
     first.acquire()
     store.refuses = True
@@ -111,17 +142,15 @@ def test_who_cannot_give_the_lease_back_knows_that_it_still_holds_for_its_own_pr
     Lease(store, seconds=30).acquire()
 
 
-def test_a_process_number_that_came_again_does_not_keep_a_dead_holder_alive() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_a_process_number_that_came_again_does_not_keep_a_dead_holder_alive(store: Store) -> None:
     held_by(store, replace(current_process(), pid=os.getppid(), started="1"))
     Lease(store, seconds=30).acquire()
 
 
 @pytest.mark.parametrize("elsewhere", [{"machine": "m"}, {"boot": "b"}, {"namespace": "pid:[1]"}])
 def test_a_holder_of_the_same_host_name_on_another_machine_or_in_another_container_is_alive(
-    elsewhere: dict[str, str],
+    store: Store, elsewhere: dict[str, str]
 ) -> None:
-    store = MemoryStore(uuid.uuid4().hex)
     held_by(store, replace(ended_process(), **elsewhere))  # type: ignore[arg-type]
     with pytest.raises(WriterFenced, match="another applier owns"):
         Lease(store, seconds=30).acquire()
@@ -135,11 +164,11 @@ def from_the_future(store: ObjectStore, clock: Clock) -> Lease:
     return ahead
 
 
-def test_a_lease_of_a_clock_that_was_ahead_is_taken_over_after_its_duration_without_a_change() -> None:
-    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+def test_a_lease_of_a_clock_that_was_ahead_is_taken_over_after_its_duration_without_a_change(
+    store: Store, clock: Clock
+) -> None:
     ahead = from_the_future(store, clock)
     taker = lease(store, clock, "taker")
-    taker._wait = clock.wait
     taker.acquire()
     assert 1030 <= clock.now <= 1032
     with pytest.raises(WriterFenced):
@@ -147,8 +176,7 @@ def test_a_lease_of_a_clock_that_was_ahead_is_taken_over_after_its_duration_with
     taker.check()
 
 
-def test_a_lease_of_a_clock_that_is_ahead_is_not_taken_while_it_is_renewed() -> None:
-    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+def test_a_lease_of_a_clock_that_is_ahead_is_not_taken_while_it_is_renewed(store: Store, clock: Clock) -> None:
     ahead = from_the_future(store, clock)
     taker = lease(store, clock, "taker")
 
@@ -185,8 +213,7 @@ def test_a_taker_whose_clock_is_ahead_does_not_take_the_lease_of_a_living_holder
     owner.check()
 
 
-def test_a_taker_that_is_stopped_while_it_watches_a_lease_takes_nothing() -> None:
-    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+def test_a_taker_that_is_stopped_while_it_watches_a_lease_takes_nothing(store: Store, clock: Clock) -> None:
     ahead = from_the_future(store, clock)
     taker = lease(store, clock, "taker")
     taker._wait = lambda _: True
@@ -195,16 +222,16 @@ def test_a_taker_that_is_stopped_while_it_watches_a_lease_takes_nothing() -> Non
     ahead.check()
 
 
-def test_a_holder_that_runs_here_is_alive() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_a_holder_that_runs_here_is_alive(store: Store) -> None:
     held_by(store, replace(current_process(), pid=os.getppid(), started=_started(os.getppid())))
     with pytest.raises(WriterFenced, match="another applier owns"):
         Lease(store, seconds=30).acquire()
 
 
 @pytest.mark.parametrize("takeovers", [1, 2, 3])
-def test_an_applier_that_slept_through_any_number_of_takeovers_stays_fenced(takeovers: int) -> None:
-    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+def test_an_applier_that_slept_through_any_number_of_takeovers_stays_fenced(
+    store: Store, clock: Clock, takeovers: int
+) -> None:
     sleeper = lease(store, clock, "sleeper")
     sleeper.acquire()
     for number in range(takeovers):
@@ -218,19 +245,9 @@ def test_an_applier_that_slept_through_any_number_of_takeovers_stays_fenced(take
     owner.check()
 
 
-class Listing(MemoryStore):
-    """Counts what its listings returned."""
-
-    listed = 0
-
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        for key in super().list(prefix, after=after):
-            self.listed += 1
-            yield key
-
-
-def test_a_start_reads_only_the_claims_behind_the_last_renewal_however_many_there_were() -> None:
-    store, clock = Listing(uuid.uuid4().hex), Clock()
+def test_a_start_reads_only_the_claims_behind_the_last_renewal_however_many_there_were(
+    store: Store, clock: Clock
+) -> None:
     for number in range(50):
         lease(store, clock, f"owner{number}").acquire()
         clock.now += 31
@@ -240,8 +257,7 @@ def test_a_start_reads_only_the_claims_behind_the_last_renewal_however_many_ther
     assert (last._number, store.listed) == (51, 0)
 
 
-def test_a_claim_whose_owner_never_renewed_is_followed_by_the_next_number() -> None:
-    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+def test_a_claim_whose_owner_never_renewed_is_followed_by_the_next_number(store: Store, clock: Clock) -> None:
     sleeper = lease(store, clock, "sleeper")
     sleeper.acquire()
     clock.now += 31
@@ -255,9 +271,9 @@ def test_a_claim_whose_owner_never_renewed_is_followed_by_the_next_number() -> N
             replaced.check()
 
 
-def test_a_taker_that_another_one_overtook_between_its_looks_does_not_replace_it() -> None:
+def test_a_taker_that_another_one_overtook_between_its_looks_does_not_replace_it(clock: Clock) -> None:
     """The other one claims and renews while the taker lists the claims."""
-    name, clock = uuid.uuid4().hex, Clock()
+    name = uuid.uuid4().hex
     lease(MemoryStore(name), clock, "ended").acquire()
     clock.now += 31
     owner = lease(MemoryStore(name), clock, "owner")
@@ -273,8 +289,9 @@ def test_a_taker_that_another_one_overtook_between_its_looks_does_not_replace_it
     owner.check()
 
 
-def test_a_lease_that_lapsed_while_the_store_was_away_is_taken_again_before_any_commit() -> None:
-    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+def test_a_lease_that_lapsed_while_the_store_was_away_is_taken_again_before_any_commit(
+    store: Store, clock: Clock
+) -> None:
     owner = lease(store, clock, "owner")
     owner.acquire()
     clock.now += 31
@@ -284,11 +301,11 @@ def test_a_lease_that_lapsed_while_the_store_was_away_is_taken_again_before_any_
     owner.check()
 
 
-def test_a_taker_that_saw_a_lease_lapse_loses_against_its_owner_or_wins_before() -> None:
+def test_a_taker_that_saw_a_lease_lapse_loses_against_its_owner_or_wins_before(clock: Clock) -> None:
     """The taker has read that the lease lapsed, and claims after the owner has taken it again."""
-    name, clock = uuid.uuid4().hex, Clock()
+    name = uuid.uuid4().hex
     owner = lease(MemoryStore(name), clock, "owner")
-    taker = lease(Late(name, before=owner.renew), clock, "taker")
+    taker = lease(Store(name, before_claim=owner.renew), clock, "taker")
     owner.acquire()
     clock.now += 31
     with pytest.raises(WriterFenced):
@@ -296,38 +313,7 @@ def test_a_taker_that_saw_a_lease_lapse_loses_against_its_owner_or_wins_before()
     owner.check()
 
 
-class Late(MemoryStore):
-    """A taker's store: something happens right before it claims."""
-
-    def __init__(self, name: str, *, before: Callable[[], None]) -> None:
-        super().__init__(name)
-        self._before = before
-
-    def create(self, key: str, data: bytes | memoryview) -> None:
-        self._before()
-        super().create(key, data)
-
-
-class Counting(MemoryStore):
-    """Counts what is asked of it."""
-
-    asked = 0
-
-    def get(self, key: str) -> bytes:
-        self.asked += 1
-        return super().get(key)
-
-    def put(self, key: str, data: bytes | memoryview) -> None:
-        self.asked += 1
-        super().put(key, data)
-
-    def size(self, key: str) -> int | None:
-        self.asked += 1
-        return super().size(key)
-
-
-def test_a_renewal_in_good_time_is_one_request_and_a_late_one_finds_out_who_came() -> None:
-    store, clock = Counting(uuid.uuid4().hex), Clock()
+def test_a_renewal_in_good_time_is_one_request_and_a_late_one_finds_out_who_came(store: Store, clock: Clock) -> None:
     owner = lease(store, clock, "owner")
     owner.acquire()
     store.asked = 0
@@ -341,8 +327,7 @@ def test_a_renewal_in_good_time_is_one_request_and_a_late_one_finds_out_who_came
         owner.renew()
 
 
-def test_an_idle_holder_renews_seldom_and_is_taken_over_only_after_the_longer_time() -> None:
-    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+def test_an_idle_holder_renews_seldom_and_is_taken_over_only_after_the_longer_time(store: Store, clock: Clock) -> None:
     owner = Lease(store, seconds=30, idle_seconds=120, wall=clock, monotonic=clock, wait=clock.wait)
     owner._process = replace(owner._process, boot="owner")
     owner.acquire()
@@ -360,9 +345,8 @@ def test_an_idle_holder_renews_seldom_and_is_taken_over_only_after_the_longer_ti
         owner.renew(idle=True)
 
 
-def test_a_holder_whose_answer_was_lost_trusts_the_shorter_of_the_two_times() -> None:
+def test_a_holder_whose_answer_was_lost_trusts_the_shorter_of_the_two_times(store: Store, clock: Clock) -> None:
     """Its record may say 30 s already, and another applier may go by that."""
-    store, clock = Refusing(uuid.uuid4().hex), Clock()
     owner = Lease(store, seconds=30, idle_seconds=120, wall=clock, monotonic=clock, wait=clock.wait)
     owner.acquire()
     owner.renew(idle=True)
@@ -375,8 +359,7 @@ def test_a_holder_whose_answer_was_lost_trusts_the_shorter_of_the_two_times() ->
         owner.check()
 
 
-def test_a_renewal_says_how_far_the_loop_of_its_holder_has_come() -> None:
-    store, clock = MemoryStore(uuid.uuid4().hex), Clock()
+def test_a_renewal_says_how_far_the_loop_of_its_holder_has_come(store: Store, clock: Clock) -> None:
     owner = lease(store, clock, "owner")
     owner.acquire()
     owner.renew(sign=Sign(990.0, 980.0, 7, 3))

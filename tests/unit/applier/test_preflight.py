@@ -1,19 +1,31 @@
 """What `check` says about Java, versions, jars and Delta tables, without starting Spark."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sluice.contract import keys
+from sluice.findings import Finding
 from sluice.store.opening import open_store
 from sluice_spark import jars, preflight
 from sluice_spark.lake.features import read_protocol, unknown_features
 from sluice_spark.options import ApplyOptions
 from sluice_spark.preflight import Place, examine, examine_java, examine_lake_store, examine_versions
 from tests.support import manifests
+
+
+def of(lake: str = "file:///lake", *, spool: str = "file:///spool", **options: Any) -> ApplyOptions:
+    return ApplyOptions("shop", spool, lake, **options)
+
+
+def codes(findings: Iterable[Finding]) -> list[str]:
+    return [finding.code for finding in findings]
+
 
 GOOD = 'openjdk version "17.0.15" 2025-04-15'
 
@@ -30,7 +42,7 @@ GOOD = 'openjdk version "17.0.15" 2025-04-15'
     ],
 )
 def test_java_must_be_there_and_new_enough(said: str | None, bad: bool) -> None:
-    assert [finding.code for finding in examine_java(said)] == (["lake.java"] if bad else [])
+    assert codes(examine_java(said)) == ["lake.java"] * bad
 
 
 @pytest.mark.parametrize(
@@ -43,14 +55,12 @@ def test_java_must_be_there_and_new_enough(said: str | None, bad: bool) -> None:
     ],
 )
 def test_spark_delta_and_scala_must_fit_each_other(spark: str, delta: str, core: str, wrong: int) -> None:
-    assert [finding.code for finding in examine_versions(spark, delta=delta, spark_jars=[Path(core)])] == [
-        "lake.versions"
-    ] * wrong
+    assert codes(examine_versions(spark, delta=delta, spark_jars=[Path(core)])) == ["lake.versions"] * wrong
 
 
 def found(tmp_path: Path, lake: str = "", tables: tuple[Place, ...] = (), **changed: str) -> list[str]:
-    options = ApplyOptions("shop", f"file://{tmp_path}/spool", lake or f"file://{tmp_path}/lake", **changed)  # type: ignore[arg-type]
-    return [finding.code for finding in examine(options, tables)]
+    options = of(lake or f"file://{tmp_path}/lake", spool=f"file://{tmp_path}/spool", **changed)
+    return codes(examine(options, tables))
 
 
 def test_this_installation_is_in_order(tmp_path: Path) -> None:
@@ -72,15 +82,9 @@ def test_missing_and_changed_jars_are_named(tmp_path: Path) -> None:
 def test_a_lake_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert found(tmp_path, f"file://{tmp_path}/file/lake") == ["lake.writable"]
-    options = {
-        "aws_endpoint": "http://127.0.0.1:1",
-        "allow_http": "true",
-        "aws_access_key_id": "a",
-        "aws_secret_access_key": "b",
-        "aws_region": "x",
-    }
-    away = list(preflight._writable(ApplyOptions("shop", "file:///s", "s3://bucket/lake", lake_options=options)))
-    assert [finding.code for finding in away] == ["lake.writable"]
+    away = {"aws_endpoint": "http://127.0.0.1:1", "allow_http": "true", "aws_region": "x"}
+    away |= {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+    assert codes(preflight._writable(of("s3://bucket/lake", lake_options=away))) == ["lake.writable"]
 
 
 @pytest.mark.parametrize(
@@ -89,23 +93,15 @@ def test_a_lake_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     ids=["scheme", "plain http"],
 )
 def test_addresses_that_spark_cannot_use_are_named(spool: str, given: dict[str, str]) -> None:
-    assert [
-        finding.code
-        for finding in preflight._addresses(ApplyOptions("shop", spool, "file:///lake", spool_options=given))
-    ] == ["lake.address"]
+    assert codes(preflight._addresses(of(spool=spool, spool_options=given))) == ["lake.address"]
 
 
 def test_on_s3_it_is_said_who_may_commit() -> None:
-    said = list(preflight._log_store(ApplyOptions("shop", "file:///s", "s3://bucket/lake")))
+    said = list(preflight._log_store(of("s3://bucket/lake")))
     assert [(finding.code, finding.severity) for finding in said] == [("lake.log_store", "info")]
-    options = ApplyOptions(
-        "shop",
-        "file:///s",
-        "s3://bucket/lake",
-        spark_conf={"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"},
-    )
-    assert list(preflight._log_store(options)) == []
-    assert list(preflight._log_store(ApplyOptions("shop", "file:///s", "file:///lake"))) == []
+    coordinated = {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"}
+    assert codes(preflight._log_store(of("s3://bucket/lake", spark_conf=coordinated))) == []
+    assert codes(preflight._log_store(of())) == []
 
 
 def test_tables_with_features_that_delta_does_not_support_are_named_and_others_are_not(tmp_path: Path) -> None:
@@ -113,34 +109,22 @@ def test_tables_with_features_that_delta_does_not_support_are_named_and_others_a
     for name in ("known", "strange", "newer", "broken"):
         write_deltalake(lake / keys.lake_path("public", name), pa.table({"id": [1]}))
     path = {name: lake / keys.lake_path("public", name) / "_delta_log" for name in ("strange", "newer", "broken")}
-    (path["strange"] / f"{1:020d}.json").write_text(
-        json.dumps(
-            {
-                "protocol": {
-                    "minReaderVersion": 3,
-                    "minWriterVersion": 7,
-                    "readerFeatures": ["quantum"],
-                    "writerFeatures": ["quantum", "appendOnly"],
-                }
-            },
-            separators=(",", ":"),
-        )
-    )
+    features = {"readerFeatures": ["quantum"], "writerFeatures": ["quantum", "appendOnly"]}
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+    (path["strange"] / f"{1:020d}.json").write_text(json.dumps({"protocol": protocol}, separators=(",", ":")))
     (path["newer"] / f"{1:020d}.json").write_text('{"protocol":{"minReaderVersion":4,"minWriterVersion":8}}')
     (path["broken"] / f"{0:020d}.json").write_text("{}")
     tables = tuple(
         Place("public", name, "", f"public/{keys.path_part(name)}")
         for name in ("known", "strange", "newer", "broken", "not there")
     )
-    options = ApplyOptions("shop", f"file://{tmp_path}/spool", f"file://{lake}")
-    findings = [finding for finding in examine(options, tables) if finding.code == "lake.protocol"]
-    assert [
-        (finding.object, "quantum" in finding.seen, "4, minWriterVersion 8" in finding.seen) for finding in findings
-    ] == [
-        ("public.strange", True, False),
-        ("public.newer", False, True),
-        ("public.broken", False, False),
-    ]
+    found = examine(of(f"file://{lake}", spool=f"file://{tmp_path}/spool"), tables)
+    findings = [one for one in found if one.code == "lake.protocol"]
+    assert {one.object: ("quantum" in one.seen, "4, minWriterVersion 8" in one.seen) for one in findings} == {
+        "public.strange": (True, False),
+        "public.newer": (False, True),
+        "public.broken": (False, False),
+    }
 
 
 def test_the_protocol_is_found_behind_a_checkpoint_too(tmp_path: Path) -> None:
@@ -155,10 +139,8 @@ def test_the_protocol_is_found_behind_a_checkpoint_too(tmp_path: Path) -> None:
         (folder / "_delta_log" / f"{number:020d}.json").unlink()
     seen = read_protocol(open_store(f"file://{tmp_path}", options={}), "t/")
     assert seen is not None
-    assert (seen["minReaderVersion"], seen["minWriterVersion"]) == (
-        expected.min_reader_version,
-        expected.min_writer_version,
-    )
+    versions = (expected.min_reader_version, expected.min_writer_version)
+    assert (seen["minReaderVersion"], seen["minWriterVersion"]) == versions
     assert unknown_features(seen) == []
     assert read_protocol(open_store(f"file://{tmp_path}", options={}), "none/") is None
 

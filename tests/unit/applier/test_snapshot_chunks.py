@@ -1,10 +1,14 @@
 """Parts of a table that are read at different moments, with the changes from between them, are the table
-as of the last moment: whatever rows do between their blocks. The executors' work, without Spark.
+as of the last moment: whatever rows do between their blocks. And rows of a later chunk are left out if and only if a
+change since the first moment touched their key. The executors' work, without Spark.
 """
 
+import itertools
+import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import hypothesis.strategies as st
@@ -14,16 +18,40 @@ from hypothesis import given, settings
 
 from sluice.contract import envelope
 from sluice.contract.entries import Changes, Commits, Segment, Snapshot
+from sluice.contract.schema import TableSchema
 from sluice.errors import UnsupportedChange
 from sluice.manifest.reader import load_state, read_entries
+from sluice.manifest.values import TableState
 from sluice_spark.distributed import snapshot_chunks
 from sluice_spark.distributed.snapshot_chunks import JoinTask
 from sluice_spark.distributed.task import WindowTask, in_bins
+from sluice_spark.distributed.touched_keys import Touched, Untouched, touched
 from sluice_spark.kinds import changelog, mirror
 from sluice_spark.read.column_defaults import arrow_type
-from tests.spark.changes import MAP, TS, Change
+from sluice_spark.spool import StorePrefix
+from tests.spark.changes import (
+    FLOAT8,
+    MAP,
+    NUMERIC,
+    TEXT,
+    TS,
+    Change,
+    Manifest,
+    column,
+    segment_table,
+    table_schema,
+)
 from tests.spark.heap import RANGES, Heap
 from tests.spark.model import SCHEMA
+
+
+def window_of(
+    place: StorePrefix, segments: list[Segment], state: TableState, schema: TableSchema, **more: Any
+) -> WindowTask:
+    """A window of a mirror."""
+    bins, usual = in_bins(segments, slots=2), {"after_lsn": 0, "limit": 1 << 28, **more}
+    says = {"kind": mirror.KIND, "removals_sent": True, "metadata": True, "origins": {}, **usual}
+    return WindowTask(place, place, "", "scratch/", bins, schemas=state.schemas, schema=schema, **says)
 
 
 def joined(heap: Heap, columns: list[tuple[str, str]], *, limit: int = 1 << 28) -> list[dict[str, Any]]:
@@ -36,22 +64,7 @@ def joined(heap: Heap, columns: list[tuple[str, str]], *, limit: int = 1 << 28) 
     first, last = state.snapshot.first_lsn, state.snapshot.snapshot_lsn
     between = snapshot_chunks.changes_between(store, state, after_lsn=first, until_lsn=last)
     segments: list[Segment] = [*parts, *between]
-    window = WindowTask(
-        spool=heap.place,
-        lake=heap.place,
-        table_folder="",
-        scratch="",
-        bins=in_bins(segments, slots=2),
-        after_lsn=first,
-        until_lsn=last,
-        schemas=state.schemas,
-        schema=SCHEMA,
-        limit=limit,
-        kind=mirror.KIND,
-        removals_sent=True,
-        metadata=True,
-        origins={},
-    )
+    window = window_of(heap.place, segments, state, SCHEMA, limit=limit, after_lsn=first, until_lsn=last)
     kinds = {"map<string,string>": MAP, "timestamp": TS, "decimal(20,0)": pa.decimal128(20, 0)}
     kinds["array<smallint>"] = pa.list_(pa.int16())
     schema = pa.schema([(name, kinds.get(kind) or arrow_type(kind)) for name, kind in columns])
@@ -133,3 +146,67 @@ def test_a_value_that_no_part_and_no_change_has_is_named_and_never_null() -> Non
     heap.finish()
     with pytest.raises(UnsupportedChange, match="was not sent"):
         joined(heap, mirror.KIND.columns(SCHEMA, metadata=True))
+
+
+ALIKE = ("plumless", "buckeroo")
+"""Their check sums by which keys are hashed are equal."""
+assert len({zlib.crc32(text.encode()) for text in ALIKE}) == 1
+NUMBERS: list[Any] = ["NaN", "Infinity", Decimal("1.00"), Decimal("2.00")]
+TEN_AND_TWO = (10 << 16 | 2) + 4
+"""What the catalog says of numeric(10, 2)."""
+KEYED = table_schema(
+    column("t", 1, TEXT, key=True),
+    column("f", 2, FLOAT8, key=True),
+    column("n", 3, NUMERIC, typmod=TEN_AND_TWO, key=True),
+)
+_numbers = itertools.count()
+
+
+Key = tuple[str, float, Any]
+keys = st.tuples(
+    st.sampled_from([*ALIKE, "", "a"]), st.sampled_from([0.0, -0.0, 1.5, float("nan")]), st.sampled_from(NUMBERS)
+)
+
+
+def _spelled(key: Key) -> tuple[str, str, str]:
+    return key[0], str(key[1] + 0.0), str(key[2])
+
+
+def _row(key: Key) -> tuple[dict[str, Any], dict[str, str] | None]:
+    """Its values, and those that are marked."""
+    marked = isinstance(key[2], str)
+    return {"t": key[0], "f": key[1], "n": None if marked else key[2]}, {"n": key[2]} if marked else None
+
+
+def _change(kind: str, key: Key, other: Key) -> Change:
+    (now, special), (old, old_special) = _row(key), _row(other)
+    if kind == "d":
+        return Change("d", {}, old=old, old_special=old_special)
+    if kind == "k":
+        return Change("u", now, old=old, special=special, old_special=old_special)
+    return Change(kind, now, special=special)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    changes=st.lists(st.tuples(st.sampled_from("iudk"), keys, keys), min_size=1, max_size=6),
+    chunk=st.lists(keys, min_size=1, max_size=12, unique_by=_spelled),
+)
+def test_exactly_the_rows_whose_key_was_touched_are_left_out(
+    changes: list[tuple[str, Key, Key]], chunk: list[Key]
+) -> None:
+    place = StorePrefix(f"memory://touched-{next(_numbers)}", "shop/", ())
+    manifest = Manifest(place.open())
+    manifest.table(KEYED)
+    for change in changes:
+        manifest.transaction([_change(*change)], KEYED)
+    segments = [segment for entry, _ in read_entries(place.open(), after_seq=2) for segment in entry.body.segments]  # type: ignore[union-attr]
+    state = load_state(place.open()).tables["16385"]
+    task = window_of(place, segments, state, KEYED, removals_sent=False)
+    found: list[Touched] = [piece.value for piece in touched(task, iter(range(len(task.bins))))]
+    untouched = Untouched(place, tuple(one.object for one in found if one.object))
+    rows = [Change("i", values, special=special) for values, special in map(_row, chunk)]
+    left = untouched.of(segment_table(rows, KEYED).append_column("number", pa.array(range(len(rows)))), KEYED)
+    gone = {_spelled(one) for kind, key, other in changes for one in ([key] * (kind != "d") + [other] * (kind in "dk"))}
+    assert left["number"].to_pylist() == [place for place, key in enumerate(chunk) if _spelled(key) not in gone]
+    assert envelope.OP in left.column_names

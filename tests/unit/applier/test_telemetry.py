@@ -6,31 +6,26 @@ import re
 import socket
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sluice.cli import wiring
-from sluice.errors import ApplyError, StoreUnavailable, UnsupportedChange, UsageError, WriterFenced
-from sluice.health.endpoint import Health
+from sluice.errors import StoreUnavailable, UnsupportedChange, UsageError, WriterFenced
 from sluice.settings import load
 from sluice.telemetry import catalogue
-from sluice.telemetry.metrics import Metrics
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.commit_way import CommitWay
 from sluice_spark.lake.examined_version import ExaminedVersion
-from sluice_spark.lake.failures import Cause, CommitConflict, verdict
+from sluice_spark.lake.failures import CommitConflict
 from sluice_spark.options import ApplyOptions
-from sluice_spark.telemetry import LOOP_SECONDS, ApplyTelemetry
+from sluice_spark.telemetry import ApplyTelemetry
 from tests.support.answers import ask
 from tests.support.authority import Authority
 
 
 def telemetry() -> ApplyTelemetry:
     return ApplyTelemetry(ApplyOptions("shop", "memory://s", "memory://l", workers=3, config_hash=77))
-
-
-def exposition(of: ApplyTelemetry) -> str:
-    return of.metrics.render().decode()
 
 
 def _address(capsys: pytest.CaptureFixture[str]) -> str:
@@ -66,7 +61,8 @@ def test_the_endpoint_serves_the_appliers_metrics_and_probes_and_nothing_else(
     }
 
 
-def test_an_address_in_use_names_the_setting() -> None:
+def test_an_address_in_use_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluice.health.endpoint._ASKING_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UsageError, match=f"cannot listen on {address}") as raised, telemetry().served(address):
@@ -74,40 +70,17 @@ def test_an_address_in_use_names_the_setting() -> None:
     assert "telemetry.apply_listen" in raised.value.hint
 
 
-def test_a_window_of_hours_is_alive_as_long_as_the_loop_goes_round() -> None:
-    now = [0.0]
-    health = Health(Metrics("shop", component="apply"), loop_seconds=LOOP_SECONDS, monotonic=lambda: now[0])
-    for _ in range(4 * 60):
-        now[0] += 60
-        health.beat("apply")
-        assert health.live_problems() == []
-    now[0] += LOOP_SECONDS + 1
-    assert health.live_problems()
-    health.retire("apply")
-    assert health.live_problems() == []
-
-
 def test_windows_are_counted_by_what_became_of_them() -> None:
     seen = telemetry()
-    seen.applied(
-        Applied(
-            ExaminedVersion(3, 9),
-            9,
-            12,
-            1,
-            ops={"insert": 10, "delete": 2},
-            seconds={"read": 0.2, "merge": 3.0},
-            way=CommitWay("merge", "the table is partitioned"),
-            fresh_looks=2,
-        ),
-        seconds=3.5,
-    )
+    counts: dict[str, Any] = {"ops": {"insert": 10, "delete": 2}, "seconds": {"read": 0.2, "merge": 3.0}}
+    way = CommitWay("merge", "the table is partitioned")
+    seen.applied(Applied(ExaminedVersion(3, 9), 9, 12, 1, **counts, way=way, fresh_looks=2), seconds=3.5)
     seen.applied(Applied(ExaminedVersion(3, 9), 9, committed=False), seconds=0.1)
     seen.failed(StoreUnavailable("x"))
     seen.failed(CommitConflict("x"))
     seen.stale(UnsupportedChange("x"))
     seen.note("lease", WriterFenced("x"))
-    text = exposition(seen)
+    text = seen.metrics.render().decode()
     for line in (
         'sluice_apply_runs_total{outcome="committed",pipeline="shop"} 1.0',
         'sluice_apply_runs_total{outcome="empty",pipeline="shop"} 1.0',
@@ -126,15 +99,6 @@ def test_windows_are_counted_by_what_became_of_them() -> None:
     ):
         assert line in text
     assert seen.succeeded_at > 0
-
-
-def test_a_commit_that_lost_to_another_is_a_conflict_and_is_tried_again() -> None:
-    lost = verdict(
-        [Cause("Py4JJavaError"), Cause("ConcurrentAppendException", condition="DELTA_CONCURRENT_APPEND", state="2D521")]
-    )
-    assert isinstance(lost, CommitConflict)
-    assert isinstance(lost, ApplyError)
-    assert not isinstance(verdict([Cause("SparkException", condition="X", state="XX000")]), CommitConflict)
 
 
 def test_the_applier_asks_for_a_client_certificate_as_the_settings_say(

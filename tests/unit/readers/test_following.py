@@ -14,23 +14,29 @@ def _numbers(found: list[Boundary]) -> list[int]:
     return [one.number for one in found]
 
 
-def test_who_has_no_cursor_begins_with_the_newest_boundary(tmp_path: Path) -> None:
-    lake = Lake(tmp_path.as_uri(), pipeline="shop")
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path.as_uri(), pipeline="shop")
+
+
+def _publish(folder: Path, *numbers: int) -> None:
+    for number in numbers:
+        publish(folder, number, number * 10)
+
+
+def test_who_has_no_cursor_begins_with_the_newest_boundary(tmp_path: Path, lake: Lake) -> None:
     assert Following().due(lake, None) == []
-    for number in (1, 2, 3):
-        publish(tmp_path, number, number * 10)
+    _publish(tmp_path, 1, 2, 3)
     assert _numbers(Following(every=2, each=True).due(lake, "")) == [3]
 
 
-def test_the_newest_boundary_is_handed_out_once_and_with_each_those_before_it(tmp_path: Path) -> None:
-    lake, newest, each = Lake(tmp_path.as_uri(), pipeline="shop"), Following(), Following(each=True)
-    for number in (1, 2):
-        publish(tmp_path, number, number * 10)
+def test_the_newest_boundary_is_handed_out_once_and_with_each_those_before_it(tmp_path: Path, lake: Lake) -> None:
+    newest, each = Following(), Following(each=True)
+    _publish(tmp_path, 1, 2)
     (found,) = newest.due(lake, None)
     cursor = cursor_of(found)
     assert newest.due(lake, cursor) == each.due(lake, cursor) == []
-    for number in (3, 4, 5):
-        publish(tmp_path, number, number * 10)
+    _publish(tmp_path, 3, 4, 5)
     assert _numbers(newest.due(lake, cursor)) == [5]
     assert _numbers(each.due(lake, cursor)) == [3, 4, 5]
     assert _numbers(Following(every=2, each=True).due(lake, cursor)) == [4]
@@ -38,31 +44,25 @@ def test_the_newest_boundary_is_handed_out_once_and_with_each_those_before_it(tm
     assert _numbers(Following(every=4).due(lake, cursor)) == []
 
 
-def test_a_boundary_that_expired_is_passed_by(tmp_path: Path) -> None:
-    lake = Lake(tmp_path.as_uri(), pipeline="shop")
-    publish(tmp_path, 1, 10)
+def test_a_boundary_that_expired_is_passed_by(tmp_path: Path, lake: Lake) -> None:
+    _publish(tmp_path, 1)
     cursor = cursor_of(lake.newest())
-    for number in (4, 5):
-        publish(tmp_path, number, number * 10)
+    _publish(tmp_path, 4, 5)
     (tmp_path / ".sluice").rename(tmp_path / "moved")
-    for number in (4, 5):
-        publish(tmp_path, number, number * 10)
+    _publish(tmp_path, 4, 5)
     assert _numbers(Following(each=True).due(lake, cursor)) == [4, 5]
 
 
-def test_what_was_handed_out_is_not_read_again(tmp_path: Path) -> None:
+def test_what_was_handed_out_is_not_read_again(tmp_path: Path, lake: Lake) -> None:
     """An hour of boundaries is thousands of objects, and somebody asks every few seconds."""
-    lake = Lake(tmp_path.as_uri(), pipeline="shop")
-    for number in (1, 2, 3):
-        publish(tmp_path, number, number * 10)
+    _publish(tmp_path, 1, 2, 3)
     cursor = cursor_of(lake.newest())
     (tmp_path / stated.key("shop", 1)).write_bytes(b"not to be read")
-    publish(tmp_path, 4, 40)
+    _publish(tmp_path, 4)
     assert _numbers(Following(each=True).due(lake, cursor)) == [4]
 
 
-def test_the_numbers_of_another_manifest_say_nothing(tmp_path: Path) -> None:
-    lake = Lake(tmp_path.as_uri(), pipeline="shop")
+def test_the_numbers_of_another_manifest_say_nothing(tmp_path: Path, lake: Lake) -> None:
     publish(tmp_path, 7, 10)
     cursor = cursor_of(lake.newest())
     (tmp_path / ".sluice").rename(tmp_path / "moved")
@@ -71,10 +71,11 @@ def test_the_numbers_of_another_manifest_say_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("each", [False, True])
-def test_a_boundary_behind_a_restored_copy_is_due_though_its_number_was_handed_out(tmp_path: Path, each: bool) -> None:
-    lake, following = Lake(tmp_path.as_uri(), pipeline="shop"), Following(each=each)
-    for number in (1, 2, 3):
-        publish(tmp_path, number, number * 10)
+def test_a_boundary_behind_a_restored_copy_is_due_though_its_number_was_handed_out(
+    tmp_path: Path, lake: Lake, each: bool
+) -> None:
+    following = Following(each=each)
+    _publish(tmp_path, 1, 2, 3)
     cursor = cursor_of(lake.newest())
     for number in (2, 3):
         (tmp_path / stated.key("shop", number)).unlink()
@@ -93,15 +94,15 @@ def test_a_lake_of_several_pipelines_is_no_lake_without_boundaries(tmp_path: Pat
 
 
 @pytest.mark.parametrize("cursor", ["7", "{}", "null", "[1]", '{"manifest": "m", "number": "x"}'])
-def test_a_cursor_of_somebody_else_is_refused(tmp_path: Path, cursor: str) -> None:
-    publish(tmp_path, 1, 10)
+def test_a_cursor_of_somebody_else_is_refused(tmp_path: Path, lake: Lake, cursor: str) -> None:
+    _publish(tmp_path, 1)
     with pytest.raises(UnusableArgument):
-        Following().due(Lake(tmp_path.as_uri(), pipeline="shop"), cursor)
+        Following().due(lake, cursor)
 
 
-def test_what_a_run_is_given_names_position_time_and_versions(tmp_path: Path) -> None:
+def test_what_a_run_is_given_names_position_time_and_versions(tmp_path: Path, lake: Lake) -> None:
     publish(tmp_path, 1, 10, left_out={"public.u": "stale"})
-    said = described(Lake(tmp_path.as_uri(), pipeline="shop").newest())
+    said = described(lake.newest())
     assert (said["lsn"], said["number"], said["pipeline"]) == ("0/A", 1, "shop")
     assert (said["versions"], said["left_out"]) == ({"public.t": 1}, {"public.u": "stale"})
 

@@ -1,5 +1,6 @@
 """Which boundary a reader gets, however boundaries come, expire and are missing meanwhile."""
 
+import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from sluice_lake import (
     UnusableArgument,
     WaitTimedOut,
 )
+from tests.support.commands import ended
 from tests.support.offered import BEGAN, publish
 
 
@@ -159,14 +161,6 @@ def test_a_name_means_one_table_or_none(tmp_path: Path, name: str, found: str | 
         assert boundary.named(name).name == found
 
 
-def test_a_table_of_public_that_is_left_out_is_not_replaced_by_one_of_another_schema(tmp_path: Path) -> None:
-    publish(tmp_path, 1, 10, tables=("x.t",), left_out={"public.t": "snapshot"})
-    boundary = Lake(str(tmp_path)).newest()
-    with pytest.raises(TableLeftOut, match=r"public\.t is snapshot"):
-        boundary.named("t")
-    assert boundary.named("x.t").name == "x.t"
-
-
 def test_what_a_reader_asks_in_another_form_is_refused(tmp_path: Path) -> None:
     publish(tmp_path, 1, 10)
     lake = Lake(str(tmp_path))
@@ -183,15 +177,10 @@ def test_what_a_reader_asks_in_another_form_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_package_alone_imports_no_engine_and_nothing_of_the_service() -> None:
-    import subprocess
-    import sys
-
-    program = (
-        "import sys, sluice_lake; "
-        "print([name for name in ('sluice', 'sluice_spark', 'pyspark', 'duckdb', 'polars') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    engines = ("sluice", "sluice_spark", "pyspark", "duckdb", "polars")
+    program = f"import sys, sluice_lake; print([name for name in {engines} if name in sys.modules])"
+    done = ended(sys.executable, "-c", program)
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_a_lake_table_with_a_name_of_its_own_is_found_by_it_where_no_other_table_has_it(tmp_path: Path) -> None:
@@ -210,13 +199,3 @@ def test_a_lake_table_with_a_name_of_its_own_is_found_by_it_where_no_other_table
     names = {table.name: boundary.name_in_schema(table) for table in boundary.tables}
     assert names["public.orders/history"] == "history"
     assert names["public.lines/copy"] == "lines/copy"
-
-
-def test_a_name_of_a_table_that_is_left_out_means_no_target_of_another_table(tmp_path: Path) -> None:
-    left = {"public.late": "snapshot", "public.orders/slow": "stale"}
-    publish(tmp_path, 1, 10, tables=("public.orders", "public.orders/late"), left_out=left)
-    boundary = Lake(str(tmp_path), pipeline="shop").boundaries()[-1]
-    with pytest.raises(TableLeftOut, match=r"public\.late"):
-        boundary.named("late")
-    with pytest.raises(TableLeftOut, match=r"public\.orders/slow"):
-        boundary.named("slow")

@@ -10,7 +10,7 @@ import pytest
 from sluice.errors import UsageError
 from sluice_spark.catalog.client import CatalogAway, CatalogRefused
 from sluice_spark.catalog.columns import Column
-from sluice_spark.catalog.entries import Entry, taken_by
+from sluice_spark.catalog.entries import Entry, Found, taken_by
 from sluice_spark.catalog.glue import GlueCatalog
 from tools.local.s3 import S3Server
 
@@ -34,6 +34,12 @@ def _catalog(server: S3Server, *, create: bool = True) -> GlueCatalog:
     return GlueCatalog(server.options(), endpoint=server.endpoint, timeout_seconds=10, create_schemas=create)
 
 
+def _found(catalog: GlueCatalog) -> Found:
+    found = catalog.find(ENTRY.name)
+    assert found is not None
+    return found
+
+
 def _boto(server: S3Server) -> Any:
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
     return boto3.client("glue", endpoint_url=server.endpoint, region_name="us-east-1", **keys)
@@ -55,22 +61,17 @@ def test_a_table_has_the_form_by_which_engines_know_delta_tables(catalog: GlueCa
 
 def test_an_entry_follows_columns_comments_and_the_place_of_its_table(catalog: GlueCatalog) -> None:
     catalog.create(ENTRY)
-    found = catalog.find(ENTRY.name)
-    assert found is not None
-    assert catalog.is_as_wanted(ENTRY, found)
+    assert catalog.is_as_wanted(ENTRY, _found(catalog))
     for changed in (
         replace(ENTRY, columns=(Column("Id", "long", "another comment"),)),
         replace(ENTRY, columns=(Column("v", "string"), Column("Id", "long"))),
         replace(ENTRY, location="s3://lake/elsewhere/orders"),
     ):
-        before = catalog.find(ENTRY.name)
-        assert before is not None
+        before = _found(catalog)
         assert not catalog.is_as_wanted(changed, before)
         assert taken_by(changed, before, lake="s3://lake", names={"16385": ENTRY.name}) == ""
         catalog.replace(changed)
-        after = catalog.find(ENTRY.name)
-        assert after is not None
-        assert catalog.is_as_wanted(changed, after)
+        assert catalog.is_as_wanted(changed, _found(catalog))
 
 
 def test_a_database_is_created_only_where_that_is_allowed(catalog: GlueCatalog, s3_server: S3Server) -> None:

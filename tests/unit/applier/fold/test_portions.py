@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import hypothesis.strategies as st
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
@@ -120,6 +119,11 @@ def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent_in_portions(
         assert _merged_in_portions(lake, tables, SCHEMA, removals_sent=False) == keyed_by_what_was_sent(lake, sent)
 
 
+def _placed(changes: list[Change]) -> list[Change]:
+    """All of one transaction."""
+    return [replace(change, lsn=1000, ordinal=place) for place, change in enumerate(changes)]
+
+
 @st.composite
 def deferred(draw: st.DrawFn) -> tuple[Lake, list[Change], Lake]:
     """Whole-row updates that permute keys at once, as a deferred constraint allows: the table
@@ -128,10 +132,7 @@ def deferred(draw: st.DrawFn) -> tuple[Lake, list[Change], Lake]:
     keys = draw(st.permutations(range(20)))
     before = {key: {"id": key, "v": 0, "big": f"b{key}", "at": None} for key in range(20)}
     order = draw(st.permutations(range(20)))
-    changes = [
-        Change("u", {**before[key], "id": keys[key]}, old=before[key], lsn=1000, ordinal=place)
-        for place, key in enumerate(order)
-    ]
+    changes = _placed([Change("u", {**before[key], "id": keys[key]}, old=before[key]) for key in order])
     return before, changes, {keys[key]: {**before[key], "id": keys[key]} for key in before}
 
 
@@ -163,12 +164,9 @@ def test_the_number_of_each_whole_row_is_the_same_in_portions(
 ) -> None:
     written = [Change(op, {} if op == "d" else new, old=None if op == "i" else old) for op, new, old in changes]
     if truncate < len(written):
-        written = [Change("t") if place == truncate else change for place, change in enumerate(written)]
-        written[truncate:] = [
-            change if change.op in "it" else Change("i", change.values or {"a": 1}) for change in written[truncate:]
-        ]
-    for place, change in enumerate(written):
-        change.lsn, change.ordinal = 1000, place
+        later = [one if one.op == "i" else Change("i", one.values or {"a": 1}) for one in written[truncate + 1 :]]
+        written[truncate:] = [Change("t"), *later]
+    written = _placed(written)
     table = segment_table(written, ROWS)
     whole = count(table, ROWS)
     parts = [count(rows, ROWS) for rows in _cut([(table, ROWS)], limit=max(1500, weight(table, ROWS) // 3))]
@@ -185,8 +183,7 @@ def _numbers(rows: pa.Table, net: Numbers) -> list[tuple[str, str, int]]:
 
 def test_no_portion_weighs_more_than_the_limit_and_a_part_that_is_too_large_is_cut_again() -> None:
     schema = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
-    changes = [Change("u", {"id": key % 5_000, "s": "x" * 50}, lsn=1000, ordinal=key) for key in range(10_000)]
-    table = segment_table(changes, schema)
+    table = segment_table(_placed([Change("u", {"id": key % 5_000, "s": "x" * 50}) for key in range(10_000)]), schema)
     limit = weight(table, schema) // 100
     pieces = list(portions([(table, schema)], cutter_for([schema]), limit=limit))
     assert max(sum(weight(rows, schema) for rows, _ in piece) for piece in pieces) <= limit
@@ -194,14 +191,15 @@ def test_no_portion_weighs_more_than_the_limit_and_a_part_that_is_too_large_is_c
 
 
 def _ending(changes: list[Change], lake: Lake, schema: TableSchema, *, limit: int) -> Lake:
-    for place, change in enumerate(changes):
-        change.lsn, change.ordinal = 1000, place
-    tables = _cut(
-        [(segment_table(changes[start : start + 50], schema), schema) for start in range(0, len(changes), 50)],
-        limit=limit,
-    )
+    placed = _placed(changes)
+    starts = range(0, len(placed), 50)
+    tables = _cut([(segment_table(placed[start : start + 50], schema), schema) for start in starts], limit=limit)
     assert max(weight(rows, schema) for rows in tables) <= limit
     return _merged_in_portions(lake, tables, schema)
+
+
+def _moved(old: int, new: int) -> Change:
+    return Change("u", {"id": new, "v": 1}, old={"id": old}, unchanged=("big",))
 
 
 HOT = 400
@@ -235,11 +233,8 @@ def test_a_row_that_comes_and_goes_and_moves_all_the_time_ends_as_it_is(identity
 
 def test_equal_rows_that_come_and_go_all_the_time_are_counted_within_the_limit() -> None:
     row = {"a": 1, "f": 1.5}
-    changes = [Change("i", row) if place % 2 else Change("d", old=row) for place in range(4 * HOT)] + [
-        Change("i", row)
-    ] * 3
-    changes = [replace(change, lsn=1000, ordinal=place) for place, change in enumerate(changes)]
-    table = segment_table(changes, ROWS)
+    changes = [Change("i", row) if place % 2 else Change("d", old=row) for place in range(4 * HOT)]
+    table = segment_table(_placed([*changes, *[Change("i", row)] * 3]), ROWS)
     counted = [count(rows, ROWS) for rows in _cut([(table, ROWS)], limit=4_000)]
     assert [number for part in counted for number in part.net.tolist()] == [3]
 
@@ -247,14 +242,7 @@ def test_equal_rows_that_come_and_go_all_the_time_are_counted_within_the_limit()
 @pytest.mark.parametrize(
     ("says", "schema", "changes"),
     [
-        (
-            "moved to other keys",
-            SCHEMA,
-            [
-                Change("u", {"id": 1 + place % 2, "v": 1}, old={"id": 2 - place % 2}, unchanged=("big",))
-                for place in range(300)
-            ],
-        ),
+        ("moved to other keys", SCHEMA, [_moved(1 + at % 2, 2 - at % 2) for at in range(300)]),
         ("equal rows of a table without a key", ROWS, [Change("i", {"a": 1}) for _ in range(300)]),
         ("changes of one row", SCHEMA, [Change("d", old={"id": 1}), Change("i", {"id": 1, "big": "x" * 20_000})]),
     ],
@@ -262,9 +250,8 @@ def test_equal_rows_that_come_and_go_all_the_time_are_counted_within_the_limit()
 def test_what_cannot_be_followed_within_the_limit_is_refused_with_the_true_reason(
     says: str, schema: TableSchema, changes: list[Change]
 ) -> None:
-    changes = [replace(change, lsn=1000, ordinal=place) for place, change in enumerate(changes)]
     with pytest.raises(UnsupportedChange, match=says):
-        _cut([(segment_table(changes, schema), schema)], limit=10_000)
+        _cut([(segment_table(_placed(changes), schema), schema)], limit=10_000)
 
 
 @settings(max_examples=300 if FULL else 75, deadline=None)
@@ -289,23 +276,13 @@ def test_what_is_left_of_any_history_has_the_effect_of_all_of_it(
         (spaced(segment_table(changes[start : start + size], schema)), schema) for start in range(0, len(changes), size)
     ]
     cutter = cutter_for([schema])
-    left = list(condensed(batches, cutter, at_once=at_once))
-    expected = history[-1][1]
-    found = (
-        merged(steps[begins][0], fold(unite(left, schema), schema, keyed=True))
-        if sum(len(rows) for rows, _ in left)
-        else steps[begins][0]
-    )
-    assert found == expected
-    # And beside changes that it never saw.
     half = len(batches) // 2
-    parts = [*condensed(batches[:half], cutter, at_once=at_once), *condensed(batches[half:], cutter, at_once=at_once)]
-    found = (
-        merged(steps[begins][0], fold(unite(parts, schema), schema, keyed=True))
-        if sum(len(rows) for rows, _ in parts)
-        else steps[begins][0]
-    )
-    assert found == expected
+    for parts in ([batches], [batches[:half], batches[half:]]):  # and beside changes that it never saw
+        left = [one for part in parts for one in condensed(part, cutter, at_once=at_once)]
+        lake = steps[begins][0]
+        if sum(len(rows) for rows, _ in left):
+            lake = merged(lake, fold(unite(left, schema), schema, keyed=True))
+        assert lake == history[-1][1]
 
 
 def _whole(change: Change, before: Lake, after: Lake) -> Change:
@@ -321,28 +298,15 @@ def _whole(change: Change, before: Lake, after: Lake) -> Change:
 
 def test_one_change_that_is_larger_than_the_limit_is_a_portion_of_its_own() -> None:
     schema = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
-    table = segment_table(
-        [Change("u", {"id": key, "s": "x" * 50_000}, lsn=1000, ordinal=key) for key in range(4)], schema
-    )
-    assert [
-        sum(len(rows) for rows, _ in piece) for piece in portions([(table, schema)], cutter_for([schema]), limit=10_000)
-    ] == [1, 1, 1, 1]
+    table = segment_table(_placed([Change("u", {"id": key, "s": "x" * 50_000}) for key in range(4)]), schema)
+    cut = portions([(table, schema)], cutter_for([schema]), limit=10_000)
+    assert [sum(len(rows) for rows, _ in piece) for piece in cut] == [1, 1, 1, 1]
 
 
 def test_a_key_change_without_all_values_that_was_not_linked_is_refused() -> None:
-    changes = [
-        Change("u", {"id": key + 100, "v": 1}, old={"id": key}, unchanged=("big",), lsn=1000, ordinal=key)
-        for key in range(50)
-    ]
+    moved = [_moved(key, key + 100) for key in range(50)]
     with pytest.raises(ManifestCorrupt, match="without all its values"):
-        list(portions([(segment_table(changes, SCHEMA), SCHEMA)], cutter_for([SCHEMA]), limit=1 << 30))
-
-
-def test_links_join_everything_that_is_connected_and_nothing_else() -> None:
-    links = Links()
-    links.add(np.array([1, 2, 3, 10], dtype=np.uint64), np.array([2, 3, 4, 11], dtype=np.uint64))
-    links.add(np.array([20], dtype=np.uint64), np.array([4], dtype=np.uint64))
-    assert links.groups().of(np.array([4, 20, 1, 11, 10, 7], dtype=np.uint64)).tolist() == [1, 1, 1, 10, 10, 7]
+        list(portions([(segment_table(_placed(moved), SCHEMA), SCHEMA)], cutter_for([SCHEMA]), limit=1 << 30))
 
 
 @pytest.mark.parametrize(

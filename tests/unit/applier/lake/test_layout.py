@@ -29,12 +29,16 @@ def delta_field(
     return {"name": name, "type": kind, "nullable": nullable, "metadata": {**mapped, **metadata}}
 
 
-def _array(kind: Any, *, nulls: bool = True) -> dict[str, Any]:
+def delta_array(kind: Any, *, nulls: bool = True) -> dict[str, Any]:
     return {"type": "array", "elementType": kind, "containsNull": nulls}
 
 
+def _struct(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "struct", "fields": list(fields)}
+
+
 def delta_schema(*fields: dict[str, Any]) -> str:
-    return json.dumps({"type": "struct", "fields": fields})
+    return json.dumps(_struct(*fields))
 
 
 def _read(*fields: dict[str, Any], features: tuple[str, ...] = (), **properties: str) -> TableLayout:
@@ -51,25 +55,16 @@ def _read(*fields: dict[str, Any], features: tuple[str, ...] = (), **properties:
     ("kind", "arrow"),
     [
         ("byte", pa.int8()),
-        ("short", pa.int16()),
-        ("integer", pa.int32()),
-        ("long", pa.int64()),
-        ("float", pa.float32()),
-        ("double", pa.float64()),
         ("decimal(38,10)", pa.decimal128(38, 10)),
-        ("string", pa.string()),
-        ("binary", pa.binary()),
-        ("boolean", pa.bool_()),
-        ("date", pa.date32()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("timestamp_ntz", pa.timestamp("us")),
         (MAP, pa.map_(pa.string(), pa.string())),
         (
-            _array(_array("long"), nulls=False),
+            delta_array(delta_array("long"), nulls=False),
             pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int64())), nullable=False)),
         ),
         (
-            {"type": "struct", "fields": [delta_field("a", "long", physical="col-a", number=9)]},
+            _struct(delta_field("a", "long", physical="col-a", number=9)),
             pa.struct([pa.field("col-a", pa.int64(), metadata={FIELD_ID: b"9"})]),
         ),
     ],
@@ -128,10 +123,6 @@ def test_what_is_switched_off_is_not_refused() -> None:
     assert [column.name for column in layout.columns] == ["id"]
 
 
-def _struct(*fields: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "struct", "fields": list(fields)}
-
-
 INVARIANT: dict[str, Any] = {"delta.invariants": "{}"}
 OF_A_FEATURE: dict[str, Any] = {
     "CURRENT_DEFAULT": "1",
@@ -161,7 +152,7 @@ OF_A_FEATURE: dict[str, Any] = {
         *(
             (delta_field("c", kind), "a column holds a struct inside another type")
             for kind in (
-                _array(_struct()),
+                delta_array(_struct()),
                 _struct(delta_field("a", _struct(delta_field("b", "long")))),
             )
         ),
@@ -190,10 +181,8 @@ STATED = "delta.dataSkippingStatsColumns"
 MARKS = delta_field("_sluice_special", MAP)
 
 
-@pytest.mark.parametrize("kind", ["float", "double", _array("double"), "struct of double"])
+@pytest.mark.parametrize("kind", ["float", "double", delta_array("double"), _struct(delta_field("d", "double"))])
 def test_spark_states_bounds_of_no_floating_point_column(kind: Any) -> None:
-    if kind == "struct of double":
-        kind = {"type": "struct", "fields": [delta_field("d", "double")]}
     others = [delta_field(name, name) for name in ("long", "string", "boolean", "binary", "decimal(38,10)")]
     found = statistics_properties([delta_field("f", kind), *others, delta_field("a `b`, c", "date"), MARKS])
     assert found == {
@@ -202,26 +191,23 @@ def test_spark_states_bounds_of_no_floating_point_column(kind: Any) -> None:
     }
 
 
+def _without_dictionary(*fields: dict[str, Any], **more: Any) -> list[str]:
+    names = [name.partition("#") for name in statistics_properties([*fields], **more)]
+    return [name for setting, _, name in names if setting == "parquet.enable.dictionary" and name]
+
+
 def test_floating_point_numbers_have_no_dictionary_by_the_names_of_data_files() -> None:
-    array = _array("float")
-    fields = [delta_field("x", "double", physical="c1"), delta_field("y", array, physical="c2")]
-    old = {"type": "struct", "fields": [*fields, delta_field("i", "long", physical="c3")]}
-    names = ["c1", "c2.list.element", "old.c1", "old.c2.list.element"]
-    found = statistics_properties([*fields, delta_field("_sluice_old", old, physical="old"), MARKS])
-    assert [name for name in found if "#" in name] == [f"parquet.enable.dictionary#{name}" for name in names]
-
-
-def test_without_column_mapping_data_files_have_the_names_of_columns() -> None:
-    array = _array("float")
-    old = {"type": "struct", "fields": [delta_field("x", "double"), delta_field("y", array)]}
-    found = statistics_properties([delta_field("x", "double"), delta_field("_sluice_old", old)], present={})
-    names = ["x", "_sluice_old.x", "_sluice_old.y.list.element"]
-    assert [name for name in found if "#" in name] == [f"parquet.enable.dictionary#{name}" for name in names]
+    fields = [delta_field("x", "double", physical="c1"), delta_field("y", delta_array("float"), physical="c2")]
+    old = delta_field("_sluice_old", _struct(*fields, delta_field("i", "long", physical="c3")), physical="old")
+    assert _without_dictionary(*fields, old, MARKS) == ["c1", "c2.list.element", "old.c1", "old.c2.list.element"]
+    unmapped = _struct(delta_field("x", "double"), delta_field("y", delta_array("float")))
+    found = _without_dictionary(delta_field("x", "double"), delta_field("_sluice_old", unmapped), present={})
+    assert found == ["x", "_sluice_old.x", "_sluice_old.y.list.element"]
 
 
 def test_a_floating_point_column_has_its_name_before_it_is_made() -> None:
     plain = delta_field("i", "long")
-    made = with_names(delta_field("old", {"type": "struct", "fields": [delta_field("d", "double"), plain]}))
+    made = with_names(delta_field("old", _struct(delta_field("d", "double"), plain)))
     inner, other = made["type"]["fields"]
     assert {len(one["metadata"]["delta.columnMapping.physicalName"]) for one in (made, inner)} == {40}
     assert other == plain

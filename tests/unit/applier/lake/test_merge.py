@@ -3,14 +3,16 @@ cover every key.
 """
 
 import re
+from typing import Any
 
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 from hypothesis import given
 
+from sluice.contract.envelope import SPECIAL
+from sluice.contract.schema import TableSchema
 from sluice_spark.fold.ranges import MAX_RANGES, KeyRanges
-from sluice_spark.kinds import mirror
 from sluice_spark.lake.merge import merge_text
 from sluice_spark.lake.plan import MergePlan
 from sluice_spark.lake.sql import literal, quote
@@ -19,65 +21,38 @@ from tests.spark.changes import INT8, TEXT, TIMESTAMP, column, table_schema
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("big", 2, TEXT), column("at", 3, TIMESTAMP))
 
 
-def _text(**changed: object) -> str:
-    values: dict[str, object] = {
-        "kept": (),
-        "metadata": ("_sluice_lsn",),
-        "deletes": False,
-        "upserts": True,
-        "unmatched": False,
-        **changed,
-    }
-    return merge_text(MergePlan(SCHEMA, **values), target="delta.`/lake`", source="`w`")  # type: ignore[arg-type]
+def _text(schema: TableSchema = SCHEMA, **changed: Any) -> str:
+    fields = {"kept": (), "metadata": ("_sluice_lsn",), "deletes": False, "upserts": True, "unmatched": False}
+    return merge_text(MergePlan(schema, **{**fields, **changed}), target="delta.`/lake`", source="`w`")
 
 
-def test_an_upsert_has_no_delete_and_no_case() -> None:
-    assert _text() == (
-        "MERGE INTO delta.`/lake` AS t USING `w` AS s ON t.`id` = s.`_sluice_key_0`\n"
-        "WHEN MATCHED THEN UPDATE SET t.`id` = s.`id`, t.`big` = s.`big`, t.`at` = s.`at`, "
-        "t.`_sluice_lsn` = s.`_sluice_lsn`\n"
-        "WHEN NOT MATCHED THEN INSERT (`id`, `big`, `at`, `_sluice_lsn`) VALUES (s.`id`, s.`big`, "
-        "s.`at`, s.`_sluice_lsn`)"
-    )
-
-
-def test_deletes_alone_need_no_target_values_and_no_insert() -> None:
+def test_a_statement_has_only_the_clauses_that_its_window_needs() -> None:
     assert _text(deletes=True, upserts=False).splitlines()[1:] == ["WHEN MATCHED THEN DELETE"]
+    plain = _text().splitlines()[1:]
+    assert [line.partition(" THEN ")[0] for line in plain] == ["WHEN MATCHED", "WHEN NOT MATCHED"]
+    assert "CASE" not in _text()
 
 
-def test_deletes_beside_upserts_are_distinguished_and_never_inserted() -> None:
-    text = _text(deletes=True)
-    assert "WHEN MATCHED AND s.`_sluice_deleted` THEN DELETE" in text
-    assert "WHEN NOT MATCHED AND NOT s.`_sluice_deleted` THEN INSERT" in text
-
-
-def test_G02_an_unsent_value_keeps_the_lakes_or_raises() -> None:
-    text = _text(kept=(SCHEMA.columns[1],))
-    assert "t.`big` = CASE WHEN s.`_sluice_keep_2` THEN t.`big` ELSE s.`big` END" in text
-    assert "CASE WHEN s.`_sluice_keep_2` THEN raise_error(" in text
-
-
-def test_a_kept_column_keeps_its_marked_text() -> None:
-    text = _text(kept=(SCHEMA.columns[2],), metadata=("_sluice_special",))
-    assert "map_filter(coalesce(t.`_sluice_special`" in text
-    assert f"s.`_sluice_keep_3` AND name = {literal('at')}" in text
-
-
-def test_a_row_that_must_not_match_is_kept_from_matching() -> None:
-    assert " ON s.`_sluice_match` AND t.`id` = " in _text(unmatched=True)
-
-
-def test_a_key_that_may_be_marked_is_compared_with_its_text() -> None:
-    schema = table_schema(column("at", 1, TIMESTAMP, key=True))
-    text = merge_text(
-        MergePlan(schema, (), mirror.KIND.metadata(schema, wanted=True), deletes=True, upserts=False, unmatched=False),
-        target="t",
-        source="s",
-    )
-    assert (
-        f"t.`at` <=> s.`_sluice_key_0` AND element_at(t.`_sluice_special`, {literal('at')}) <=> "
-        "s.`_sluice_key_special_0`"
-    ) in text
+@pytest.mark.parametrize(
+    ("window", "said"),
+    [
+        ({"deletes": True}, ["MATCHED AND s.`_sluice_deleted` THEN DELETE", "AND NOT s.`_sluice_deleted` THEN INSERT"]),
+        ({"kept": SCHEMA.columns[1:2]}, ["`big` = CASE WHEN s.`_sluice_keep_2` THEN t.`big` ELSE s.`big` END"]),
+        ({"kept": SCHEMA.columns[1:2]}, ["CASE WHEN s.`_sluice_keep_2` THEN raise_error("]),
+        (
+            {"kept": SCHEMA.columns[2:], "metadata": (SPECIAL,)},
+            [f"map_filter(coalesce(t.`{SPECIAL}`", f"s.`_sluice_keep_3` AND name = {literal('at')}"],
+        ),
+        ({"unmatched": True}, [" ON s.`_sluice_match` AND t.`id` = "]),
+        (
+            {"schema": table_schema(column("at", 1, TIMESTAMP, key=True))},
+            ["t.`at` <=> s.`_sluice_key_0` AND ", f"t.`{SPECIAL}`, {literal('at')}) <=> s.`_sluice_key_special_0`"],
+        ),
+    ],
+    ids=["deletes", "G02 unsent", "G02 unsent and no row", "kept marks", "no match", "marked key"],
+)
+def test_rows_are_found_deleted_and_kept_as_the_window_says(window: dict[str, Any], said: list[str]) -> None:
+    assert [clause for clause in said if clause not in _text(**window)] == []
 
 
 @given(st.text())
@@ -86,9 +61,12 @@ def test_quoting_cannot_be_left(text: str) -> None:
     assert re.fullmatch(r"CAST\(X'[0-9a-f]*' AS STRING\)", literal(text))
 
 
+def _ranges_of(keys: list[int]) -> KeyRanges:
+    return KeyRanges.of(pa.table({"_sluice_key_0": pa.array(keys, pa.int64())}), SCHEMA)
+
+
 def _ranges(keys: list[int]) -> str:
-    text = _text(ranges=KeyRanges.of(pa.table({"_sluice_key_0": pa.array(keys, pa.int64())}), SCHEMA))
-    return text.splitlines()[0].partition("`_sluice_key_0` AND ")[2]
+    return _text(ranges=_ranges_of(keys)).splitlines()[0].partition("`_sluice_key_0` AND ")[2]
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=200))
@@ -118,5 +96,4 @@ def test_distant_keys_get_ranges_of_their_own() -> None:
     ],
 )
 def test_ranges_are_used_where_they_can_skip_files(keys: list[int], files: int, worth: bool) -> None:
-    ranges = KeyRanges.of(pa.table({"_sluice_key_0": pa.array(keys, pa.int64())}), SCHEMA)
-    assert ranges.worth_their_cost(files=files) == worth
+    assert _ranges_of(keys).worth_their_cost(files=files) == worth

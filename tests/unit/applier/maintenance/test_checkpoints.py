@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.contract.applied import CHECKPOINT
-from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.examined_version import ExaminedVersion
@@ -19,34 +18,25 @@ from sluice_spark.lake.log_upkeep import LogState, LogUpkeep
 from sluice_spark.lake.opening import Lake
 from sluice_spark.maintenance.checkpoints import Checkpoints
 from sluice_spark.options import ApplyOptions
-from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.reports import Reports
-from sluice_spark.progress.restart import restore
 from sluice_spark.telemetry import ApplyTelemetry
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
+from tests.unit.applier.ledgers import begin, ledger_of
 
 ID = SCHEMA.table_id
 LOG = "public/items/_delta_log/"
 NO_SPARK = cast("SparkSession", None)
-
-
-def _log(store: MemoryStore, *, last: bytes | None, interval: str | None, version: int) -> None:
-    """What a lake table's log says of its checkpoints."""
-    if last is not None:
-        store.create(f"{LOG}_last_checkpoint", last)
-    if interval is not None:
-        stated = {"metadata": {"configuration": {"delta.checkpointInterval": interval}}}
-        store.create(f"{LOG}{version:020d}.crc", json.dumps(stated).encode())
+BY_PATH = checkpoint_interval("/lake/items", {})
 
 
 @pytest.mark.parametrize(
     ("last", "interval", "found"),
     [
         (b'{"version":40,"size":3}', "20", LogState(40, 20)),
-        (b'{"version":40}', str(IN_NO_COMMIT), LogState(40, checkpoint_interval("/lake/items", {}))),
-        (b'{"version":40}', None, LogState(40, checkpoint_interval("/lake/items", {}))),
-        (b'{"version":40}', "often", LogState(40, checkpoint_interval("/lake/items", {}))),
+        (b'{"version":40}', str(IN_NO_COMMIT), LogState(40, BY_PATH)),
+        (b'{"version":40}', None, LogState(40, BY_PATH)),
+        (b'{"version":40}', "often", LogState(40, BY_PATH)),
         (b"{", "20", LogState(0, 20)),
         (None, "20", LogState(0, 20)),
     ],
@@ -55,7 +45,11 @@ def test_a_log_that_does_not_say_is_taken_for_one_without_a_checkpoint(
     last: bytes | None, interval: str | None, found: LogState
 ) -> None:
     store = MemoryStore(f"look-{last!r}-{interval}", prefix="")
-    _log(store, last=last, interval=interval, version=60)
+    if last is not None:
+        store.create(f"{LOG}_last_checkpoint", last)
+    if interval is not None:
+        stated = {"metadata": {"configuration": {"delta.checkpointInterval": interval}}}
+        store.create(f"{LOG}{60:020d}.crc", json.dumps(stated).encode())
     upkeep = LogUpkeep(NO_SPARK, "/lake/items", store=store, folder="public/items/", require_owner=lambda: None)
     assert upkeep.look(60) == found
 
@@ -86,12 +80,9 @@ class OneTable:
 
     def __init__(self, folder: Path) -> None:
         spool = MemoryStore(folder.name, prefix="shop/")
-        manifest = Manifest(spool)
-        manifest.table(SCHEMA)
-        seq = manifest.snapshot([], SCHEMA)
+        seq = begin(Manifest(spool), SCHEMA)
         options = ApplyOptions("shop", f"memory://{folder.name}", folder.as_uri())
-        self.ledger = Ledger(options, load_state(spool))
-        self.ledger.begin({ID: restore(self.ledger.state.tables[ID], None, place=ExaminedVersion(60, seq))})
+        self.ledger = ledger_of(spool, ExaminedVersion(60, seq))
         lake = Lake(options, spool, before_commit=lambda: None)
         self.store = lake.files = Hanging(lake.files)
         self.store.create(f"{self.ledger.state.tables[ID].path}/_delta_log/_last_checkpoint", b'{"version":40}')

@@ -6,54 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice_spark.maintenance.planner import (
-    BEHIND_SECONDS,
-    DAY,
-    DIRECT_VERSIONS,
-    FILES_OF_A_TIER,
-    FIRST_WAIT_SECONDS,
-    LONGEST_PATIENCE_SECONDS,
-    LONGEST_WAIT_SECONDS,
-    PATIENCE_SECONDS,
-    PRESSING,
-    PURGED_BYTES,
-    SAVED_SECONDS,
-    START_DEBT_SECONDS,
-    TIERS,
-    VERSIONS,
-    FileCounts,
-    Join,
-    TableFacts,
-    Turn,
-    Turns,
-    worth_doing,
-)
+from sluice_spark.maintenance import planner as bounds
+from sluice_spark.maintenance.planner import FileCounts, Join, TableFacts, Turn, Turns, worth_doing
 
+DAY = bounds.DAY
 WEEK = 7 * DAY
-QUIET = TableFacts(
-    "t",
-    version=10,
-    direct=False,
-    tidied_version=10,
-    retention_seconds=WEEK,
-    vacuumed_version=10,
-    vacuumed_seconds=0.0,
-    settled=False,
-)
+AT_10 = {"version": 10, "tidied_version": 10, "vacuumed_version": 10}
+QUIET = TableFacts("t", direct=False, retention_seconds=WEEK, vacuumed_seconds=0.0, settled=False, **AT_10)
 CLEAN = FileCounts(files=1, below=(1, 1, 1), sparse=0, bytes=1000, rows=100, removed=0)
 TIDY = ("t", Turn.TIDY)
 
 
 def untidy(times: float = 1, name: str = "t") -> TableFacts:
     """A table that needs to be tidied so many times over."""
-    return replace(QUIET, table_id=name, version=10 + int(times * VERSIONS))
+    return replace(QUIET, table_id=name, version=10 + int(times * bounds.VERSIONS))
 
 
 def rested(share: float = 1.0) -> tuple[Turns, float]:
     """One that may begin at once, and the time."""
     planner = Turns(share)
     assert planner.choose([], waiting={}, now=0.0) is None
-    return planner, 2 * START_DEBT_SECONDS / share
+    return planner, 2 * bounds.START_DEBT_SECONDS / share
 
 
 @given(
@@ -77,7 +50,7 @@ def test_the_time_spent_never_exceeds_the_share_by_more_than_one_task(
         getattr(planner, outcome)(TIDY, seconds=cost, now=now)
 
 
-@given(late=st.floats(BEHIND_SECONDS * 1.01, float("inf")), times=st.floats(1, 1000))
+@given(late=st.floats(bounds.BEHIND_SECONDS * 1.01, float("inf")), times=st.floats(1, 1000))
 def test_nothing_begins_while_a_window_has_been_due_for_long(late: float, times: float) -> None:
     planner, now = rested()
     assert planner.choose([untidy(times)], waiting={"other": late}, now=now) is None
@@ -99,7 +72,7 @@ def test_every_table_that_needs_a_turn_gets_one_before_another_gets_its_second(
     planner.budget.credit = float("inf")
     order: list[tuple[str, Turn]] = []
     for outcome in outcomes:
-        now += LONGEST_WAIT_SECONDS
+        now += bounds.LONGEST_WAIT_SECONDS
         planner.budget.credit = 0.0
         chosen = planner.choose(tables, waiting={}, now=now)
         assert chosen is not None
@@ -113,8 +86,8 @@ def test_every_table_that_needs_a_turn_gets_one_before_another_gets_its_second(
 def test_a_window_that_is_due_comes_first_unless_the_table_needs_its_turn_badly() -> None:
     planner, now = rested()
     due = {"other": 1.0}
-    assert planner.choose([untidy(PRESSING - 1)], waiting=due, now=now) is None
-    assert planner.choose([untidy(PRESSING)], waiting=due, now=now) is not None
+    assert planner.choose([untidy(bounds.PRESSING - 1)], waiting=due, now=now) is None
+    assert planner.choose([untidy(bounds.PRESSING)], waiting=due, now=now) is not None
     assert planner.choose([untidy(1)], waiting={}, now=now) is not None
 
 
@@ -123,7 +96,7 @@ def test_a_share_of_nothing_switches_maintenance_off_and_time_saves_up_only_so_m
     assert all(planner.choose([untidy(9)], waiting={}, now=now) is None for now in (0.0, 1e9))
     planner, _ = rested()
     planner.choose([], waiting={}, now=1e9)
-    assert planner.budget.credit == SAVED_SECONDS
+    assert planner.budget.credit == bounds.SAVED_SECONDS
 
 
 def test_a_process_that_is_restarted_again_and_again_maintains_nothing() -> None:
@@ -135,14 +108,14 @@ def test_a_turn_that_fails_comes_again_after_pauses_that_grow_to_a_bound() -> No
     pauses = []
     for _ in range(12):
         planner.failed(TIDY, seconds=0.0, now=now)
-        pause = FIRST_WAIT_SECONDS
+        pause = bounds.FIRST_WAIT_SECONDS
         while planner.choose([untidy()], waiting={}, now=now + pause) is None:
             pause *= 2
-        pauses.append(min(pause, LONGEST_WAIT_SECONDS))
+        pauses.append(min(pause, bounds.LONGEST_WAIT_SECONDS))
         now += pause
-    assert pauses[0] == FIRST_WAIT_SECONDS
+    assert pauses[0] == bounds.FIRST_WAIT_SECONDS
     assert pauses == sorted(pauses)
-    assert pauses[-1] == LONGEST_WAIT_SECONDS
+    assert pauses[-1] == bounds.LONGEST_WAIT_SECONDS
     planner.done(TIDY, seconds=0.0, now=now)
     assert planner.choose([untidy()], waiting={}, now=now) is not None
 
@@ -154,19 +127,19 @@ def test_windows_that_wait_call_a_turn_off_and_wait_longer_the_next_time() -> No
         return planner.is_late(TIDY, began=now, waiting={"other": 1e9}, now=now + waited)
 
     assert not planner.is_late(TIDY, began=now, waiting={}, now=now + 1e6)
-    assert not is_late(PATIENCE_SECONDS)
-    assert is_late(PATIENCE_SECONDS + 1)
-    planner.put_off(TIDY, seconds=PATIENCE_SECONDS, now=now)
-    assert not is_late(PATIENCE_SECONDS + 1)
+    assert not is_late(bounds.PATIENCE_SECONDS)
+    assert is_late(bounds.PATIENCE_SECONDS + 1)
+    planner.put_off(TIDY, seconds=bounds.PATIENCE_SECONDS, now=now)
+    assert not is_late(bounds.PATIENCE_SECONDS + 1)
     for _ in range(9):
-        planner.put_off(TIDY, seconds=PATIENCE_SECONDS, now=now)
-    assert is_late(LONGEST_PATIENCE_SECONDS + 1)
+        planner.put_off(TIDY, seconds=bounds.PATIENCE_SECONDS, now=now)
+    assert is_late(bounds.LONGEST_PATIENCE_SECONDS + 1)
 
 
 def test_tables_are_tidied_by_their_new_versions_and_vacuumed_by_the_time() -> None:
-    assert replace(QUIET, version=10 + VERSIONS).need(Turn.TIDY) == 1
-    assert replace(QUIET, version=10 + DIRECT_VERSIONS, direct=True).need(Turn.TIDY) == 1
-    assert replace(QUIET, version=9 + DIRECT_VERSIONS, direct=True).need(Turn.TIDY) < 1
+    assert replace(QUIET, version=10 + bounds.VERSIONS).need(Turn.TIDY) == 1
+    assert replace(QUIET, version=10 + bounds.DIRECT_VERSIONS, direct=True).need(Turn.TIDY) == 1
+    assert replace(QUIET, version=9 + bounds.DIRECT_VERSIONS, direct=True).need(Turn.TIDY) < 1
     changed = replace(QUIET, version=11)
     assert replace(changed, vacuumed_seconds=DAY).need(Turn.VACUUM) == 1
     assert replace(changed, vacuumed_seconds=3600.0, retention_seconds=3600.0).need(Turn.VACUUM) == 1
@@ -183,13 +156,13 @@ def test_a_table_at_rest_is_vacuumed_once_more_when_all_it_left_has_expired() ->
     ("counts", "join", "purge"),
     [
         (CLEAN, None, False),
-        (replace(CLEAN, below=(FILES_OF_A_TIER - 1,) * 3), None, False),
-        (replace(CLEAN, below=(FILES_OF_A_TIER,) * 3), Join(TIERS[0]), False),
-        (replace(CLEAN, below=(1, 2, FILES_OF_A_TIER)), Join(TIERS[2]), False),
+        (replace(CLEAN, below=(bounds.FILES_OF_A_TIER - 1,) * 3), None, False),
+        (replace(CLEAN, below=(bounds.FILES_OF_A_TIER,) * 3), Join(bounds.TIERS[0]), False),
+        (replace(CLEAN, below=(1, 2, bounds.FILES_OF_A_TIER)), Join(bounds.TIERS[2]), False),
         (replace(CLEAN, sparse=2, removed=9), Join(0), False),
         (replace(CLEAN, sparse=1, removed=9), None, False),
         (replace(CLEAN, sparse=3, removed=11), None, True),
-        (replace(CLEAN, sparse=3, removed=11, bytes=PURGED_BYTES + 1), Join(0), False),
+        (replace(CLEAN, sparse=3, removed=11, bytes=bounds.PURGED_BYTES + 1), Join(0), False),
         (replace(CLEAN, rows=0, removed=0), None, False),
     ],
 )

@@ -1,27 +1,27 @@
-"""A boundary is reached under any load: windows of other tables, far ahead or under way, do not
-hold it up.
+"""A boundary is reached under any load: windows of other tables, far ahead or under way, do not hold it up. And what
+`apply/complete/` names can be read for as long as VACUUM takes it for stated lately.
 """
 
 import uuid
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import Phase, given, settings
 
+from sluice.contract import keys
 from sluice.contract.applied import AppliedTable, Complete
 from sluice.contract.entries import Progress, Snapshot
-from sluice.manifest.reader import load_state, read_entries
 from sluice.store.memory import MemoryStore
-from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
-from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries, Boundary
-from sluice_spark.progress.ledger import Ledger
-from sluice_spark.progress.restart import restore
+from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.table_progress import Work
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
+from tests.support.offers import offers
 from tests.support.recorded import row
+from tests.unit.applier.ledgers import begin, commit, ledger_of, read
 
 
 def _table(
@@ -30,96 +30,63 @@ def _table(
     return row(name, state, path="", through_seq=through_seq, committed_seq=committed_seq, delta_version=version)
 
 
-def test_a_table_that_continued_is_in_the_boundary_with_the_version_it_had_there() -> None:
-    boundary, since = Boundary(5, 50), {"a": 10, "b": 10}
-    boundary.pass_by(
-        {"a": _table("a", through_seq=5, committed_seq=5, version=3), "b": _table("b", through_seq=2)}, since_lsn=since
-    )
-    later = {"a": _table("a", through_seq=9, committed_seq=9, version=8), "b": _table("b", through_seq=2)}
-    boundary.pass_by(later, since_lsn=since)
-    assert boundary.complete(later, since_lsn=since) is None
-    arrived = later | {"b": _table("b", through_seq=5, committed_seq=4, version=6)}
-    boundary.pass_by(arrived, since_lsn=since)
-    complete = boundary.complete(arrived, since_lsn=since)
+SINCE = dict.fromkeys(("a", "a/x", "b", "c"), 10)
+"""From where on each table is in the lake."""
+
+
+def _stated(tables: dict[str, AppliedTable], *, boundary: Boundary | None = None, **since: int) -> Complete:
+    """What is said of a boundary at entry 5 that no table holds up."""
+    boundary = boundary or Boundary(5, 50)
+    boundary.pass_by(tables, since_lsn=SINCE | since)
+    complete = boundary.complete(tables, since_lsn=SINCE | since)
     assert complete is not None
-    assert (complete.seq, complete.lsn, complete.versions, complete.left_out) == (
-        5,
-        50,
-        {"public.a": 3, "public.b": 6},
-        {},
-    )
+    return complete
+
+
+def test_a_table_that_continued_is_in_the_boundary_with_the_version_it_had_there() -> None:
+    boundary, waits = Boundary(5, 50), _table("b", through_seq=2)
+    boundary.pass_by({"a": _table("a", through_seq=5, committed_seq=5, version=3), "b": waits}, since_lsn=SINCE)
+    later = _table("a", through_seq=9, committed_seq=9, version=8)
+    boundary.pass_by({"a": later, "b": waits}, since_lsn=SINCE)
+    assert boundary.complete({"a": later, "b": waits}, since_lsn=SINCE) is None
+    arrived = _table("b", through_seq=5, committed_seq=4, version=6)
+    complete = _stated({"a": later, "b": arrived}, boundary=boundary)
+    assert (complete.seq, complete.lsn, complete.left_out) == (5, 50, {})
+    assert complete.versions == {"public.a": 3, "public.b": 6}
 
 
 def test_a_table_whose_snapshot_is_later_than_the_boundary_is_left_out_of_it() -> None:
-    boundary, since = Boundary(5, 50), {"a": 10, "new": 51}
     tables = {"a": _table("a", through_seq=5), "new": _table("new", through_seq=5)}
-    boundary.pass_by(tables, since_lsn=since)
-    complete = boundary.complete(tables, since_lsn=since)
-    assert complete is not None
+    complete = _stated(tables, new=51)
     assert (list(complete.versions), complete.left_out) == (["public.a"], {"public.new": "snapshot"})
     assert complete.paths == {"public.a": tables["a"].path}
 
 
 def test_a_table_that_is_called_as_the_target_of_another_one_has_a_name_of_its_own() -> None:
-    boundary, since = Boundary(5, 50), {"a": 10, "a/x": 10, "b": 10}
-    tables = {
-        "a": _table("a", through_seq=5),
-        "a/x": replace(_table("a", through_seq=5), target="x"),
-        "b": _table("a/x", through_seq=5),
-    }
-    boundary.pass_by(tables, since_lsn=since)
-    complete = boundary.complete(tables, since_lsn=since)
-    assert complete is not None
-    assert [(one.table_name, one.marker) for one in complete.tables] == [
-        ("a", "a/1"),
-        ("a/x", "a/x/1"),
-        ('"a/x"', "b/1"),
-    ]
+    table = _table("a", through_seq=5)
+    complete = _stated({"a": table, "a/x": replace(table, target="x"), "b": _table("a/x", through_seq=5)})
+    markers = {one.table_name: one.marker for one in complete.tables}
+    assert markers == {"a": "a/1", "a/x": "a/x/1", '"a/x"': "b/1"}
     assert set(complete.versions) == {"public.a", "public.a/x", 'public."a/x"'}
-
-
-def test_a_boundary_names_the_tables_that_do_not_follow() -> None:
-    boundary, since = Boundary(5, 50), {"a": 10, "b": 10, "c": 10}
-    tables = {
-        "a": _table("a", through_seq=5),
-        "b": _table("b", through_seq=1, state="stale"),
-        "c": _table("c", through_seq=1, state="quarantined"),
-    }
-    boundary.pass_by(tables, since_lsn=since)
-    complete = boundary.complete(tables, since_lsn=since)
-    assert complete is not None
-    assert complete.left_out == {"public.b": "stale", "public.c": "quarantined"}
 
 
 class Lake:
     """Three tables and what their Delta versions hold, by the last entry."""
 
-    def __init__(self, name: str, *, apart_seconds: float = 0.0) -> None:
-        self.store = MemoryStore(name, prefix="shop/")
+    def __init__(self, *, apart_seconds: float = 0.0) -> None:
+        self.store = MemoryStore(uuid.uuid4().hex, prefix="shop/")
         self.manifest = Manifest(self.store)
-        self.schemas = [
-            type(SCHEMA)(str(16385 + number), 1, "public", f"t{number}", "d", SCHEMA.columns) for number in range(3)
-        ]
-        for schema in self.schemas:
-            self.manifest.table(schema)
-            self.manifest.snapshot([], schema)
-        state = load_state(self.store)
-        options = ApplyOptions("shop", "memory://s", "memory://l", max_window_bytes=1 << 30, freshness_seconds=0.0)
-        self.ledger = Ledger(options, state)
-        known = {
-            key: restore(table, None, place=ExaminedVersion(0, table.generation_seq))
-            for key, table in state.tables.items()
-        }
-        self.ledger.begin(known)
-        self.contents = {key: [0] for key in known}
+        self.schemas = [replace(SCHEMA, table_id=str(16385 + number), table_name=f"t{number}") for number in range(3)]
+        begin(self.manifest, *self.schemas)
+        self.ledger = ledger_of(self.manifest, max_window_bytes=1 << 30, freshness_seconds=0.0)
+        self.contents = {key: [0] for key in self.ledger.tables}
         self.running: list[Work] = []
         self.now = 0.0
         self.boundaries = Boundaries(self.ledger, apart_seconds=apart_seconds)
         self.published: Complete | None = None
 
     def read(self) -> None:
-        for entry, sha256 in read_entries(self.store, after_seq=self.ledger.read_seq):
-            self.ledger.take_in(entry, sha256, since=self.now)
+        read(self.ledger, self.manifest, since=self.now)
 
     def turn(self) -> None:
         """What the applier's loop does about the boundary and its workers."""
@@ -135,17 +102,12 @@ class Lake:
     def end(self, place: int) -> None:
         """The window `place` of those under way is committed."""
         work = self.running.pop(place % len(self.running))
-        last_seq = work.window.last_seq
-        self.contents[work.table_id].append(last_seq)
-        self.ledger.busy.discard(work.state.path)
-        self.ledger.trim()
-        self.ledger.applied(
-            work, Applied(ExaminedVersion(work.progress.place.version + 1, last_seq, seen=True), last_seq, 1, 1)
-        )
+        self.contents[work.table_id].append(work.window.last_seq)
+        commit(self.ledger, work)
 
 
 def test_boundaries_go_on_when_every_table_began_after_the_one_that_was_set() -> None:
-    lake = Lake(uuid.uuid4().hex)
+    lake = Lake()
     for schema in lake.schemas:
         lake.manifest.table(schema, generation=2, new=False)
         # As of an LSN that no entry has reached.
@@ -170,7 +132,7 @@ def _applied(lake: Lake) -> None:
 
 
 def test_a_boundary_is_published_once_the_catalog_was_examined_through_it() -> None:
-    lake = Lake(uuid.uuid4().hex)
+    lake = Lake()
     lake.manifest.examined_lsn = lake.manifest.lsn
     lake.manifest.unstored(*lake.schemas)
     reached = lake.manifest.lsn
@@ -187,13 +149,13 @@ def test_a_boundary_is_published_once_the_catalog_was_examined_through_it() -> N
 
 
 def test_a_boundary_in_front_of_a_shape_that_a_look_has_found_is_never_published() -> None:
-    lake, schema = Lake(uuid.uuid4().hex), SCHEMA.columns
+    lake = Lake()
     lake.manifest.examined_lsn = lake.manifest.lsn
     lake.manifest.unstored(*lake.schemas)
     reached = lake.manifest.lsn
     _applied(lake)
     first = lake.schemas[0]
-    lake.manifest.table(type(SCHEMA)(first.table_id, 2, "public", "t0", "d", schema[:1]), state="live")
+    lake.manifest.table(replace(first, version=2, columns=first.columns[:1]), state="live")
     lake.manifest.examined_lsn = None
     lake.manifest.append(Progress())
     lake.read()
@@ -209,7 +171,7 @@ def test_a_boundary_in_front_of_a_shape_that_a_look_has_found_is_never_published
 
 
 def test_a_table_that_is_not_live_is_complete_no_further_than_the_catalog_was_examined_before() -> None:
-    lake = Lake(uuid.uuid4().hex)
+    lake = Lake()
     before = lake.manifest.lsn
     lake.manifest.examined_lsn = before
     lake.manifest.unstored(lake.schemas[1])
@@ -223,7 +185,7 @@ def test_a_table_that_is_not_live_is_complete_no_further_than_the_catalog_was_ex
 
 
 def test_a_backlog_that_is_over_holds_up_no_later_boundary() -> None:
-    lake = Lake(uuid.uuid4().hex, apart_seconds=5.0)
+    lake = Lake(apart_seconds=5.0)
     for before, after in ((0.0, 1000.0), (1006.0, 1007.0)):
         lake.manifest.unstored(*lake.schemas)
         lake.now = before
@@ -242,7 +204,7 @@ def test_a_backlog_that_is_over_holds_up_no_later_boundary() -> None:
 def test_boundaries_are_published_under_load_and_each_version_holds_just_its_entries(
     turns: list[tuple[int, int]],
 ) -> None:
-    lake, published = Lake(uuid.uuid4().hex), set[int]()
+    lake, published = Lake(), set[int]()
     for turn, (table, ending) in enumerate(turns):
         for schema in lake.schemas:
             lake.manifest.unstored(schema)
@@ -264,3 +226,76 @@ def test_boundaries_are_published_under_load_and_each_version_holds_just_its_ent
             assert held <= complete.seq, "a version holds an entry past the boundary"
             assert not later, "a version lacks an entry before the boundary"
     assert len(published) >= len(turns) // 10
+
+
+HOUR = 3600.0
+
+
+class Published:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
+        self.reports = Reports(lake.store, instance="test", offers=offers(MemoryStore(uuid.uuid4().hex, prefix="")))
+        monkeypatch.setattr("sluice_spark.progress.reports.time.monotonic", lambda: lake.now)
+        self.lake = lake
+
+    def turn(self) -> None:
+        lake = self.lake
+        lake.read()
+        lake.boundaries.turn(now=lake.now)
+        lake.boundaries.publish(lake.ledger.report(), self.reports.complete, now=lake.now)
+
+    def newest(self) -> Complete:
+        return Complete.decode(self.lake.store.get(max(self.lake.store.list(keys.APPLY_COMPLETE))))
+
+
+def test_an_idle_pipeline_names_the_versions_that_maintenance_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPTIMIZE removes the files of the version that was named; a VACUUM later than the retention deletes them."""
+    published = Published(monkeypatch, lake := Lake())
+    published.turn()
+    assert published.newest().versions["public.t0"] == 0
+    table_id = lake.schemas[0].table_id
+    progress = lake.ledger.tables[table_id]
+    lake.ledger.stands_at(table_id, progress, ExaminedVersion(1, progress.place.marker, seen=True))
+    for _ in range(4 * 180):
+        lake.now += 20.0
+        published.turn()
+    assert not published.reports.completed_within(HOUR / 2) or published.newest().versions["public.t0"] == 1
+
+
+def test_a_boundary_that_a_slow_table_reached_late_is_as_old_as_the_versions_that_it_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While one table works off its backlog for three hours, the others went on."""
+    published = Published(monkeypatch, lake := Lake())
+    published.turn()
+
+    def begin_windows() -> None:
+        for work in list(lake.ledger.ready(now=lake.now, boundary_seq=lake.boundaries.seq)):
+            lake.ledger.begun(work, now=lake.now)
+            lake.running.append(work)
+
+    def end_all_but(slow: str) -> None:
+        for work in [one for one in lake.running if one.table_id != slow]:
+            lake.end(lake.running.index(work))
+
+    slow = lake.schemas[2].table_id
+    for schema in lake.schemas:
+        lake.manifest.unstored(schema)
+    lake.read()
+    lake.now += 5.0
+    begin_windows()
+    published.turn()
+    end_all_but(slow)
+    published.turn()
+    for _ in range(18):
+        lake.manifest.unstored(lake.schemas[0])
+        lake.read()
+        lake.now += HOUR / 6
+        begin_windows()
+        end_all_but(slow)
+        published.turn()
+    lake.end(0)
+    published.turn()
+    named = published.newest().versions["public.t0"]
+    stands = lake.ledger.tables[lake.schemas[0].table_id].place.version
+    assert (named, stands) == (1, 19)
+    assert not published.reports.completed_within(HOUR / 2), "version 1 was replaced almost three hours ago"

@@ -16,19 +16,16 @@ from sluice.contract.applied import Complete
 from sluice.contract.entries import Progress
 from sluice.contract.lake_targets import LakeTarget
 from sluice.errors import ManifestCorrupt, StoreUnavailable
-from sluice.manifest.reader import load_state
 from sluice.store.memory import MemoryStore
-from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.intake import GAPS_SECONDS, HEARD_SECONDS, Intake
-from sluice_spark.progress.ledger import Ledger
-from sluice_spark.progress.restart import restore
 from sluice_spark.progress.table_progress import Work
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
+from tests.unit.applier.ledgers import begin, commit, ledger_of
 
 
 class World:
@@ -40,17 +37,8 @@ class World:
         self.schemas = [
             replace(SCHEMA, table_id=str(20_000 + number), table_name=f"t{number}") for number in range(count)
         ]
-        for schema in self.schemas:
-            self.manifest.table(schema)
-            self.manifest.snapshot([], schema)
-        state = load_state(self.store)
-        self.ledger = Ledger(ApplyOptions("shop", "memory://s", "memory://l", **options), state)
-        self.ledger.begin(
-            {
-                table_id: restore(table, None, place=ExaminedVersion(0, state.seq))
-                for table_id, table in state.tables.items()
-            }
-        )
+        seq = begin(self.manifest, *self.schemas)
+        self.ledger = ledger_of(self.store, ExaminedVersion(0, seq), **options)
         self.intake = Intake(self.store, self.ledger, poll_seconds=0.0)
         self.boundaries = Boundaries(self.ledger, apart_seconds=apart_seconds)
         self.published: list[Complete] = []
@@ -59,6 +47,12 @@ class World:
     def change(self, *numbers: int, rows: int = 1) -> int:
         """One entry with changes of each of these tables."""
         return self.manifest.unstored(*(self.schemas[number] for number in numbers), rows=rows)
+
+    def changed(self, *numbers: int, now: float, rows: int = 1) -> int:
+        """The same, and it is read."""
+        seq = self.change(*numbers, rows=rows)
+        self.look(now=now)
+        return seq
 
     def look(self, *, now: float) -> None:
         while self.intake.read(now=now):
@@ -81,10 +75,8 @@ class World:
         return work
 
     def end(self, work: Work, *, seconds: float = 0.0) -> None:
-        self.ledger.busy.discard(work.state.path)
-        place, through = ExaminedVersion(1, work.window.last_seq, seen=True), work.window.last_seq
         phases = {"merge": seconds, "commit": 0.8 * seconds}  # one is a part of the other
-        self.ledger.applied(work, Applied(place, through, 1, seconds=phases), seconds=seconds)
+        commit(self.ledger, work, took_seconds=seconds, seconds=phases)
 
     def serve(self, *, now: float, seconds: float = 0.0) -> list[Work]:
         """All windows that are due, one after the other and in no time, which say that they took `seconds`."""
@@ -119,13 +111,10 @@ class Store(MemoryStore):
 
 def test_a_table_that_has_rested_is_served_at_once_and_then_once_per_target() -> None:
     world = World(1, freshness_seconds=2.0)
-    first = world.change(0)
-    world.look(now=10.0)
+    first = world.changed(0, now=10.0)
     assert [work.window.last_seq for work in world.serve(now=10.0)] == [first]
-    world.change(0)
-    world.look(now=10.5)
-    last = world.change(0)
-    world.look(now=11.5)
+    world.changed(0, now=10.5)
+    last = world.changed(0, now=11.5)
     assert world.serve(now=11.9) == []
     assert world.ledger.next_due(after=11.9) == 12.0
     assert [work.window.last_seq for work in world.serve(now=12.0)] == [last], "with all that came meanwhile"
@@ -135,11 +124,9 @@ def test_a_table_that_has_rested_is_served_at_once_and_then_once_per_target() ->
 def test_a_lake_table_waits_as_long_as_its_own_target_says() -> None:
     own = {"targets": [{"kind": "mirror", "freshness": 9.0}], "freshness": 4.0}
     world = World(2, freshness_seconds=2.0, tables={"public.t0": own})
-    world.change(0, 1)
-    world.look(now=10.0)
+    world.changed(0, 1, now=10.0)
     assert len(world.serve(now=10.0)) == 2
-    world.change(0, 1)
-    world.look(now=10.5)
+    world.changed(0, 1, now=10.5)
     assert [work.state.table_name for work in world.serve(now=12.0)] == ["t1"]
     assert world.ledger.next_due(after=12.0) == 19.0
     assert [work.state.table_name for work in world.serve(now=19.0)] == ["t0"]
@@ -183,8 +170,7 @@ def test_no_change_waits_past_its_target_and_windows_are_bounded_by_targets_and_
 
 def test_the_table_that_is_due_for_most_of_its_targets_comes_first() -> None:
     world = World(3, freshness_seconds=10.0, tables={"public.t1": {"freshness": 1.0}, "public.t2": {"freshness": 60}})
-    world.change(0, 1, 2)
-    world.look(now=100.0)
+    world.changed(0, 1, 2, now=100.0)
     assert sorted(world.ready(now=100.0)) == ["t0", "t1", "t2"]
     assert world.ready(now=101.0) == ["t1", "t0", "t2"]
 
@@ -195,8 +181,7 @@ def test_a_table_with_a_long_backlog_takes_turns_with_the_others_on_one_worker()
         world.change(0)
     now, turns = 50.0, []
     for _ in range(12):
-        world.change(1, 2)
-        world.look(now=now)
+        world.changed(1, 2, now=now)
         work = world.begin(now=now)
         assert work is not None
         turns.append(work.state.table_name)
@@ -207,11 +192,9 @@ def test_a_table_with_a_long_backlog_takes_turns_with_the_others_on_one_worker()
 
 def test_a_backlog_that_is_worth_a_window_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(1, freshness_seconds=100.0)
-    world.change(0)
-    world.look(now=1.0)
+    world.changed(0, now=1.0)
     assert len(world.serve(now=1.0)) == 1
-    world.change(0)
-    world.look(now=2.0)
+    world.changed(0, now=2.0)
     assert world.ready(now=2.0) == []
     monkeypatch.setattr(cadence, "SMALL_BYTES", 1)
     assert world.ready(now=2.0) == ["t0"]
@@ -219,26 +202,22 @@ def test_a_backlog_that_is_worth_a_window_does_not_wait(monkeypatch: pytest.Monk
 
 def test_changes_that_are_worth_what_a_window_takes_do_not_wait_for_the_target() -> None:
     world = World(1, freshness_seconds=100.0)
-    world.change(0)
-    world.look(now=1.0)
+    world.changed(0, now=1.0)
     assert len(world.serve(now=1.0, seconds=0.05)) == 1
     for number in range(1, 6):
         assert world.ready(now=1.5) == []
-        world.change(0, rows=int(0.01 / cadence.WORTH_SECONDS))
-        world.look(now=1.0 + number / 10)
+        world.changed(0, rows=int(0.01 / cadence.WORTH_SECONDS), now=1.0 + number / 10)
     assert [work.window.last_seq for work in world.serve(now=1.5)] == [world.ledger.read_seq]
     assert world.ready(now=1.6) == []
 
 
 def test_a_table_in_a_worker_does_not_hold_up_another() -> None:
     world = World(2, freshness_seconds=1.0)
-    world.change(0)
-    world.look(now=1.0)
+    world.changed(0, now=1.0)
     slow = world.begin(now=1.0)
     assert slow is not None
     for second in range(2, 9):
-        world.change(0, 1)
-        world.look(now=float(second))
+        world.changed(0, 1, now=float(second))
         assert [work.state.table_name for work in world.serve(now=float(second))] == ["t1"]
     world.end(slow)
     assert world.ready(now=9.0) == ["t0"]
@@ -248,8 +227,7 @@ def test_a_table_in_a_worker_does_not_hold_up_another() -> None:
 def test_with_an_end_to_reach_nothing_waits(options: dict[str, Any]) -> None:
     world = World(1, freshness_seconds=100.0, **options)
     for second in range(3):
-        world.change(0)
-        world.look(now=second / 10)
+        world.changed(0, now=second / 10)
         assert len(world.serve(now=second / 10)) == 1
 
 
@@ -258,8 +236,7 @@ def test_what_lay_there_when_the_applier_started_is_due_before_what_came_later()
     world.change(0)
     world.intake = Intake(world.store, world.ledger, poll_seconds=1.0)
     world.look(now=1000.0)
-    world.change(1)
-    world.look(now=1000.5)
+    world.changed(1, now=1000.5)
     assert world.ledger.tables["20001"].pending.since is None, "the next look is not due"
     world.look(now=1001.0)
     assert [world.ledger.tables[key].pending.since for key in ("20000", "20001")] == [float("-inf"), 1001.0]
@@ -295,13 +272,6 @@ class Busy:
             world.publish(now=now)
 
 
-def test_a_boundary_costs_a_busy_table_one_window_per_period() -> None:
-    busy = Busy(World(3, apart_seconds=5.0, freshness_seconds=1.0), workers=2, window_seconds=0.3)
-    busy.run(seconds=60)
-    assert len(busy.world.published) >= 9, "boundaries follow under load"
-    assert all(count <= 60 / 1.0 + 60 / 5.0 + 1 for count in busy.windows.values()), busy.windows
-
-
 def test_boundaries_of_overloaded_workers_cost_no_windows_and_delay_few_tables() -> None:
     """Ten tables, and a worker for one window of half a second at a time: a round takes five seconds."""
     ages = {}
@@ -317,8 +287,7 @@ def test_boundaries_of_overloaded_workers_cost_no_windows_and_delay_few_tables()
 def test_a_boundary_has_the_tables_that_are_idle() -> None:
     world = World(3, apart_seconds=1.0, freshness_seconds=0.0)
     for second in range(1, 5):
-        world.change(0)
-        world.look(now=2.0 * second)
+        world.changed(0, now=2.0 * second)
         world.serve(now=2.0 * second)
     names = {"public.t0", "public.t1", "public.t2"}
     assert [set(complete.versions) for complete in world.published] == [names] * len(world.published)
@@ -352,8 +321,7 @@ def test_a_round_of_the_loop_asks_nothing_of_tables_at_rest() -> None:
     world = World(300, apart_seconds=5.0)
     world.serve(now=1.0)
     world.look(now=2.0)
-    world.change(7)
-    world.look(now=10.0)
+    world.changed(7, now=10.0)
     counted = world.ledger.tables = Counted(world.ledger.tables)
     for step in range(20):
         now = 10.01 + step / 1000
@@ -388,11 +356,17 @@ def test_pauses_between_looks_grow_while_they_find_nothing_and_begin_again_short
     assert world.intake.next_look - now == 0.25
 
 
-def test_an_entry_that_ingest_rings_for_is_one_request_and_no_look_comes_before_a_minute() -> None:
+def _listening() -> World:
+    """With one table, whose manifest is looked at now and then and when somebody rings."""
     world = World(1)
     world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
     world.look(now=10.0)
     world.store.gets = world.store.listings = 0
+    return world
+
+
+def test_an_entry_that_ingest_rings_for_is_one_request_and_no_look_comes_before_a_minute() -> None:
+    world = _listening()
     for step in range(1, 6):
         seq = world.change(0)
         world.intake.read(now=10.0 + step / 100, rung=seq)
@@ -403,9 +377,7 @@ def test_an_entry_that_ingest_rings_for_is_one_request_and_no_look_comes_before_
 
 
 def test_an_entry_whose_ring_was_lost_is_found_and_looks_are_frequent_again() -> None:
-    world = World(1)
-    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
-    world.look(now=10.0)
+    world = _listening()
     world.intake.read(now=10.1, rung=world.change(0))
     silent = world.change(0)
     world.intake.read(now=50.0)
@@ -417,10 +389,7 @@ def test_an_entry_whose_ring_was_lost_is_found_and_looks_are_frequent_again() ->
 
 
 def test_who_rings_for_what_is_not_there_costs_one_request_in_each_pause() -> None:
-    world = World(1)
-    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
-    world.look(now=10.0)
-    world.store.gets = 0
+    world = _listening()
     for step in range(1000):
         world.intake.read(now=10.0 + step / 1000, rung=10**9)
     assert world.store.gets <= 10
@@ -445,9 +414,7 @@ def test_a_look_at_the_end_of_the_manifest_is_one_request_and_a_gap_is_found_soo
 
 
 def test_an_entry_is_read_at_once_when_the_store_answers_again_after_it_failed_at_the_ring() -> None:
-    world = World(1)
-    world.intake = Intake(world.store, world.ledger, poll_seconds=0.25, idle_seconds=30.0)
-    world.look(now=10.0)
+    world = _listening()
     world.intake.read(now=10.1, rung=world.change(0))
     seq = world.change(0)
     world.store.away = True

@@ -6,19 +6,33 @@ from sluice.contract.table_state import State
 from sluice.manifest.values import PipelineState
 from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
-from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.ledger import Ledger
-from sluice_spark.progress.restart import restore
 from sluice_spark.progress.table_progress import Work
 from sluice_spark.read.window import Window
 from tests.support.manifests import changes, follow, opened, repair, snapshot, started, table
+from tests.unit.applier.ledgers import ledger_of
 
-OPTIONS = ApplyOptions("shop", "memory://s", "memory://l", once=True)
+APPLIED = 30
+"""The position of the one change that the lake table has."""
 
 
-def _lost(state: PipelineState, to_lsn: int) -> tuple[PipelineState, Entry]:
-    return follow(state, opened(lost=Lost("the slot was lost", ("7",))), through_lsn=to_lsn)
+def _applied() -> tuple[PipelineState, int]:
+    """The manifest, and its last entry: everything is in the lake."""
+    state, _ = follow(started(), snapshot())
+    state, _ = follow(state, changes(APPLIED), through_lsn=APPLIED)
+    return state, state.seq
+
+
+def _lost(state: PipelineState) -> tuple[PipelineState, Entry]:
+    return follow(state, opened(lost=Lost("the slot was lost", ("7",))), through_lsn=100)
+
+
+def _ledger(state: PipelineState, applied: int, *, log: AppliedLog | None = None) -> Ledger:
+    """One that has read as far as the lake table has got."""
+    ledger = ledger_of(state, ExaminedVersion(5, applied), log=log, once=True)
+    ledger.read_seq, ledger.read_lsn = applied, APPLIED
+    return ledger
 
 
 def test_a_shape_whose_first_rows_are_lost_is_no_shape_to_compare_the_lake_table_in() -> None:
@@ -26,15 +40,10 @@ def test_a_shape_whose_first_rows_are_lost_is_no_shape_to_compare_the_lake_table
     slot was lost. The lake table stands still in front of the gap, and never gets the new column: so every
     comparison in the gap's schema version ends with "has no column yet", for ever.
     """
-    state, _ = follow(started(), snapshot())
-    state, _ = follow(state, changes(30), through_lsn=30)
-    applied = state.seq
+    state, applied = _applied()
     state, shaped = follow(state, table(state="live", version=2, lsn=35))
-    state, lost = _lost(state, 100)
-    known = state.tables["7"]
-    ledger = Ledger(OPTIONS, state)
-    ledger.begin({"7": restore(known, None, place=ExaminedVersion(1, applied))})
-    ledger.read_seq, ledger.read_lsn = applied, 30
+    state, lost = _lost(state)
+    known, ledger = state.tables["7"], _ledger(state, applied)
     for entry in (shaped, lost):
         ledger.take_in(entry, "")
     brought = [work.window.schema_version for work in ledger.ready(now=0.0, boundary_seq=0)]
@@ -46,31 +55,23 @@ def test_a_boundary_from_before_the_rows_of_a_gap_is_not_said_of_its_table_after
     """Between 100 and 150 rows changed and changed back, so that the gap was closed as of 150 without a row:
     the lake table is right as of 150, and not as of 120.
     """
-    state, _ = follow(started(), snapshot())
-    state, _ = follow(state, changes(30), through_lsn=30)
-    marker = state.seq
-    state, lost = _lost(state, 100)
+    state, applied = _applied()
+    state, lost = _lost(state)
     state, first = follow(state, changes(120), through_lsn=120)
-    state, second = follow(state, changes(150), through_lsn=150)
+    state, _ = follow(state, changes(150), through_lsn=150)
     closing = repair(as_of_lsn=150, through_lsn=150, gap_seq=lost.seq, segments=())
-    state, closed = follow(state, closing)
+    state, _ = follow(state, closing)
 
-    def started_with(log: AppliedLog | None) -> Ledger:
-        ledger = Ledger(OPTIONS, state)
-        ledger.begin({"7": restore(state.tables["7"], log, place=ExaminedVersion(5, marker))})
-        ledger.read_seq, ledger.read_lsn = marker, 30
-        return ledger
-
-    ledger = started_with(None)
+    ledger = _ledger(state, applied)
     ledger.take_in(lost, "")
     known = ledger.tables["7"]
     work = Work("7", known, state.tables["7"], Window((), lost.seq))
     # No row, no commit: the marker stays where it was.
-    ledger.applied(work, Applied(ExaminedVersion(5, marker), lost.seq, committed=False))
+    ledger.applied(work, Applied(known.place, lost.seq, committed=False))
     assert known.pending.snapshot_lsn == 150
     log = AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", ledger.report())
 
-    again = started_with(log)
+    again = _ledger(state, applied, log=log)
     boundaries = Boundaries(again, apart_seconds=0.0)
     again.take_in(lost, "")
     # Another table is at this entry, and the boundary is set here.
@@ -81,25 +82,20 @@ def test_a_boundary_from_before_the_rows_of_a_gap_is_not_said_of_its_table_after
         assert window is not None
         # Everything up to 150 is in the rows that closed the gap: nothing is visible, nothing is committed.
         done = Work("7", again.tables["7"], state.tables["7"], window)
-        again.applied(done, Applied(ExaminedVersion(5, marker), window.last_seq, committed=False))
+        again.applied(done, Applied(done.progress.place, window.last_seq, committed=False))
     boundaries.turn(now=1.0)
     said: list[Complete] = []
     boundaries.publish(again.report(), lambda complete, _: said.append(complete), now=2.0)
     assert not [one for one in said if one.lsn < 150 and one.versions], "version 5 is not the table as of 120"
-    del second, closed
 
 
 def test_a_table_with_an_open_gap_keeps_no_other_table_from_maintenance() -> None:
     """It was said to have waited for ever, and no table of the pipeline was maintained while one gap was open:
     `Planner.choose` gives no turn while windows wait.
     """
-    state, _ = follow(started(), snapshot())
-    state, _ = follow(state, changes(30), through_lsn=30)
-    applied = state.seq
-    state, lost = _lost(state, 100)
-    ledger = Ledger(OPTIONS, state)
-    ledger.begin({"7": restore(state.tables["7"], None, place=ExaminedVersion(1, applied))})
-    ledger.read_seq, ledger.read_lsn = applied, 30
+    state, applied = _applied()
+    state, lost = _lost(state)
+    ledger = _ledger(state, applied)
     ledger.take_in(lost, "")
     assert ledger.halted("7")
     assert ledger.waiting(now=5.0) == {}

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from dataclasses import replace
+from contextlib import nullcontext
 
 import pytest
 
@@ -18,26 +18,20 @@ from tests.support.pipeline import wait_until
 from tests.unit.applier.progress.test_boundary import Lake
 
 
-def _options(url: str) -> ApplyOptions:
-    return ApplyOptions(
-        "shop",
-        "memory://s",
-        "s3://bucket/lake",
-        lineage=url,
-        lineage_headers={"authorization": "Bearer x"},
-        lineage_source="db.example:5432",
-    )
+def _options(url: str, **more: str) -> ApplyOptions:
+    lineage = {"lineage": url, "lineage_headers": {"authorization": "Bearer x"}, "lineage_source": "db.example:5432"}
+    return ApplyOptions("shop", "memory://s", "s3://bucket/lake", **lineage, **more)  # type: ignore[arg-type]
 
 
-def _observers(url: str, lake: Lake) -> tuple[Observers, Metrics]:
+def _observers(url: str, lake: Lake, **more: str) -> tuple[Observers, Metrics]:
     metrics = Metrics("shop", component="apply")
-    observers = Observers(_options(url), MemoryStore(uuid.uuid4().hex, prefix="shop/"), metrics=metrics)
+    observers = Observers(_options(url, **more), MemoryStore(uuid.uuid4().hex, prefix="shop/"), metrics=metrics)
     observers.begin(lake.ledger)
     return observers, metrics
 
 
 def test_a_run_starts_goes_on_at_its_rhythm_and_completes() -> None:
-    collector, lake, metrics = Collector(), Lake(uuid.uuid4().hex), Metrics("shop", component="apply")
+    collector, lake, metrics = Collector(), Lake(), Metrics("shop", component="apply")
     now = [0.0]
     with collector.listening():
         run = Lineage(_options(collector.url("/api/v1/lineage")), lake.ledger, metrics, clock=lambda: now[0])
@@ -61,7 +55,7 @@ def test_a_run_starts_goes_on_at_its_rhythm_and_completes() -> None:
 def test_an_applier_that_fails_ends_its_run_with_the_error() -> None:
     collector = Collector()
     with collector.listening():
-        observers, _ = _observers(collector.url("/"), Lake(uuid.uuid4().hex))
+        observers, _ = _observers(collector.url("/"), Lake())
         observers.failed("Spark has stopped")
         observers.close()
     last = events_of(collector.requests)[-1]
@@ -73,19 +67,15 @@ def test_an_applier_that_fails_ends_its_run_with_the_error() -> None:
 def test_a_receiver_that_refuses_or_is_away_holds_nothing_up_and_is_counted(code: int) -> None:
     collector = Collector(code=code)
     began = time.monotonic()
-    if code:
-        with collector.listening():
-            observers, metrics = _observers(collector.url("/"), Lake(uuid.uuid4().hex))
-            observers.close()
-    else:
-        observers, metrics = _observers(collector.url("/"), Lake(uuid.uuid4().hex))
+    with collector.listening() if code else nullcontext():
+        observers, metrics = _observers(collector.url("/"), Lake())
         observers.close()
     assert time.monotonic() - began < 5
     assert b'outcome="dropped",pipeline="shop"} 2.0' in metrics.render()
 
 
 def test_an_observer_that_fails_does_not_end_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    collector, lake = Collector(), Lake(uuid.uuid4().hex)
+    collector, lake = Collector(), Lake()
     with collector.listening():
         observers, _ = _observers(collector.url("/"), lake)
         wait_until(lambda: len(collector.requests) == 1, what="START", timeout=10)
@@ -108,12 +98,9 @@ def test_lake_tables_are_named_as_the_specification_says(uri: str, namespace: st
 
 
 def test_an_observer_that_fails_does_not_end_the_other() -> None:
-    collector, lake = Collector(), Lake(uuid.uuid4().hex)
-    metrics, store = Metrics("shop", component="apply"), MemoryStore(uuid.uuid4().hex, prefix="shop/")
+    collector = Collector()
     with collector.listening():
-        options = replace(_options(collector.url("/lineage")), traces=collector.url("/traces"))
-        observers = Observers(options, store, metrics=metrics)
-        observers.begin(lake.ledger)
+        observers, _ = _observers(collector.url("/lineage"), Lake(), traces=collector.url("/traces"))
         observers.take_in(None, "")  # type: ignore[arg-type] # what no entry is, for the spans to fail at
         observers.look()
         observers.close()

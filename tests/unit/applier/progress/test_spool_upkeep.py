@@ -28,7 +28,7 @@ from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.restart import not_pruned, restore
 from sluice_spark.progress.spool_upkeep import Upkeep
-from tests.support.manifests import opened, put, segment, table
+from tests.support.manifests import open_log, put, segment, table
 from tests.support.offers import offers
 from tests.support.pipeline import wait_until
 
@@ -39,12 +39,12 @@ def unexpected(error: BaseException) -> None:
     pytest.fail(str(error))
 
 
-def applied(store: MemoryStore, log: ManifestLog, number: int) -> None:
+def applied(store: MemoryStore, log: ManifestLog) -> None:
     """The applier has recorded that its only table has everything."""
     row = AppliedTable("7", "public", "t7", "p", "mirror", 1, State.LIVE, through_seq=log.state.seq)
     written = "2026-01-01T00:00:00+00:00"
-    store.create(keys.apply_log(number), AppliedLog(number, "a", written, {"7": row}).encode())
-    store.create(keys.apply_complete(number), Complete(number, 1, log.state.seq, written, {}).encode())
+    store.create(keys.apply_log(1), AppliedLog(1, "a", written, {"7": row}).encode())
+    store.create(keys.apply_complete(1), Complete(1, 1, log.state.seq, written, {}).encode())
 
 
 def changed(store: MemoryStore, log: ManifestLog) -> str:
@@ -57,7 +57,7 @@ def changed(store: MemoryStore, log: ManifestLog) -> str:
 
 def live(store: MemoryStore, count: int) -> ManifestLog:
     """A table in the lake, with so many changes."""
-    log = ManifestLog.open(store, opened(), load_state(store))
+    log = open_log(store)
     log.append(table("7", state="live"))
     for _ in range(count):
         changed(store, log)
@@ -72,8 +72,8 @@ def small_archives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_upkeep, "AGAIN_SECONDS", 0.0)
 
 
-def filled(store: MemoryStore, count: int) -> ManifestLog:
-    log = ManifestLog.open(store, opened(), load_state(store))
+def more(log: ManifestLog, count: int) -> ManifestLog:
+    """As many entries as that."""
     while log.state.seq < count:
         put(log, Progress(), through_lsn=log.state.through_lsn + 10)
     return log
@@ -90,15 +90,13 @@ def started(store: MemoryStore, log: ManifestLog, owner: Callable[[], None], fai
     return work
 
 
-def test_what_is_written_meanwhile_is_archived_meanwhile() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
-    log = filled(store, 14)
+def test_what_is_written_meanwhile_is_archived_meanwhile(store: MemoryStore) -> None:
+    log = more(open_log(store), 14)
     asked: queue.SimpleQueue[None] = queue.SimpleQueue()
     work = started(store, log, lambda: asked.put(None), unexpected)
     for _ in range(4):  # twice for each of the two archives
         asked.get(timeout=PATIENCE)
-    while log.state.seq < 18:
-        put(log, Progress(), through_lsn=log.state.through_lsn + 10)
+    more(log, 18)
     asked.get(timeout=PATIENCE)
     asked.get(timeout=PATIENCE)
     work.stop()
@@ -106,9 +104,8 @@ def test_what_is_written_meanwhile_is_archived_meanwhile() -> None:
     assert load_state(store) == log.state
 
 
-def test_one_that_was_replaced_changes_nothing_more() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
-    log = filled(store, 14)
+def test_one_that_was_replaced_changes_nothing_more(store: MemoryStore) -> None:
+    log = more(open_log(store), 14)
     asked = threading.Event()
 
     def replaced() -> None:
@@ -122,9 +119,8 @@ def test_one_that_was_replaced_changes_nothing_more() -> None:
     assert set(store.list("")) == before
 
 
-def test_an_error_is_said_and_the_work_is_done_later() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
-    log = filled(store, 14)
+def test_an_error_is_said_and_the_work_is_done_later(store: MemoryStore) -> None:
+    log = more(open_log(store), 14)
     heard: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
     asked: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -154,7 +150,7 @@ def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well
             super().create(key, data)
 
     store = Guarded(uuid.uuid4().hex, prefix="shop/")
-    log = filled(store, 14)
+    log = more(open_log(store), 14)
     lake = offers(MemoryStore(uuid.uuid4().hex, prefix=""))
     reports = Reports(store, instance="test", offers=lake)
     heard: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
@@ -180,22 +176,21 @@ def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well
     work.stop()
 
 
-def test_a_process_that_ends_soon_leaves_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_soon_leaves_nothing_to_do(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is run on a schedule would never come to the end otherwise."""
     monkeypatch.setattr(spool_upkeep, "SHARE", 1e-9)
-    store = MemoryStore(uuid.uuid4().hex)
-    log = filled(store, 40)
+    log = more(open_log(store), 40)
     work = started(store, log, lambda: None, unexpected)
     work.finish(threading.Event())
     work.stop()
     assert len(list(store.list(keys.ARCHIVES))) == 9
-    failing = started(store, filled(store, 50), queue.SimpleQueue[None]().get_nowait, lambda _: None)
+    failing = started(store, more(open_log(store), 50), queue.SimpleQueue[None]().get_nowait, lambda _: None)
     failing.finish(threading.Event())
     assert failing.report.failing == "an unexpected error (Empty)"
 
 
 class Turns:
-    """An upkeep whose steps are taken by hand, and its clock."""
+    """An upkeep whose steps are taken by hand."""
 
     def __init__(self, store: MemoryStore, log: ManifestLog, retention: float | None) -> None:
         self.retention = retention
@@ -207,13 +202,12 @@ class Turns:
             pass
 
 
-def test_what_is_applied_goes_by_itself_with_its_entries() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_what_is_applied_goes_by_itself_with_its_entries(store: MemoryStore) -> None:
     log = live(store, 30)
     turns = Turns(store, log, 0.0)
     turns.take()
     assert len(list(store.list(keys.DATA))) == 30, "nothing was recorded yet"
-    applied(store, log, 1)
+    applied(store, log)
     turns.take()
     assert list(store.list(keys.DATA)) == []
     assert list(store.list(keys.ARCHIVES)) == [keys.archive(28)]
@@ -224,18 +218,16 @@ def test_what_is_applied_goes_by_itself_with_its_entries() -> None:
     assert [entry.seq for entry, _ in read_entries(store, after_seq=28)] == list(range(29, 43))
 
 
-def test_for_ever_deletes_no_object_and_archives_all_the_same() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_for_ever_deletes_no_object_and_archives_all_the_same(store: MemoryStore) -> None:
     log = live(store, 30)
-    applied(store, log, 1)
+    applied(store, log)
     Turns(store, log, None).take()
     assert (len(list(store.list(keys.DATA))), len(list(store.list(keys.ARCHIVES)))) == (30, 7)
 
 
-def test_a_retention_made_shorter_is_said_before_anything_goes() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_a_retention_made_shorter_is_said_before_anything_goes(store: MemoryStore) -> None:
     log = live(store, 30)
-    applied(store, log, 1)
+    applied(store, log)
     turns = Turns(store, log, None)
     turns.take()
     turns.retention = 0.0
@@ -247,10 +239,9 @@ def test_a_retention_made_shorter_is_said_before_anything_goes() -> None:
     assert list(store.list(keys.DATA)) == []
 
 
-def test_a_table_whose_next_entries_were_pruned_is_stale_and_the_others_go_on() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
+def test_a_table_whose_next_entries_were_pruned_is_stale_and_the_others_go_on(store: MemoryStore) -> None:
     log = live(store, 30)
-    applied(store, log, 1)
+    applied(store, log)
     Turns(store, log, 0.0).take()
     floor = pruned_through(store)
     assert floor == 24

@@ -1,7 +1,5 @@
 """An entry is called visible once, when every lake table that it changes and that follows has its changes."""
 
-import uuid
-
 import pytest
 
 from sluice.contract.entries import Table
@@ -26,7 +24,7 @@ class _Watched:
     """A lake of three tables, and who watches it."""
 
     def __init__(self) -> None:
-        self.lake, self.tracer = Lake(uuid.uuid4().hex), _Tracer()
+        self.lake, self.tracer = Lake(), _Tracer()
         self.visible = VisibleEntries(self.lake.ledger, self.tracer)  # type: ignore[arg-type]
 
     def write(self, *tables: int) -> int:

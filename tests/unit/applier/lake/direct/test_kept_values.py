@@ -1,5 +1,6 @@
 """A value that the source did not send is the lake's own, its marked text included."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from sluice_spark.lake.layout import read_layout
 from sluice_spark.lake.plan import MergePlan
 from tests.spark.changes import INT4_ARRAY, INT8, MAP, TEXT, TIMESTAMP, column, table_schema
 from tests.unit.applier.lake.test_layout import MAP as DELTA_MAP
-from tests.unit.applier.lake.test_layout import delta_field, delta_schema
+from tests.unit.applier.lake.test_layout import delta_array, delta_field, delta_schema
 
 SCHEMA = table_schema(
     column("id", 1, INT8, key=True),
@@ -24,16 +25,10 @@ SCHEMA = table_schema(
     column("list", 3, INT4_ARRAY),
     column("at", 4, TIMESTAMP),
 )
+KINDS: dict[str, Any] = {"id": "long", "big": "string", "list": delta_array("integer"), "at": "timestamp_ntz"}
+KINDS[envelope.SPECIAL] = DELTA_MAP
 LAYOUT = read_layout(
-    delta_schema(
-        delta_field("id", "long", physical="col-id", number=1),
-        delta_field("big", "string", physical="col-big", number=2),
-        delta_field(
-            "list", {"type": "array", "elementType": "integer", "containsNull": True}, physical="col-list", number=3
-        ),
-        delta_field("at", "timestamp_ntz", physical="col-at", number=4),
-        delta_field(envelope.SPECIAL, DELTA_MAP, physical="col-special", number=5),
-    ),
+    delta_schema(*(delta_field(*kind, physical=f"col-{kind[0]}", number=at) for at, kind in enumerate(KINDS.items()))),
     properties={"delta.enableDeletionVectors": "true", "delta.columnMapping.mode": "name"},
     partitions=[],
     features=[],
@@ -41,35 +36,29 @@ LAYOUT = read_layout(
 AT = datetime.fromisoformat("2026-07-01T12:00:00")
 
 
+TYPES = {"big": pa.string(), "list": pa.list_(pa.int32()), "at": pa.timestamp("us")}
+
+
+def _columns(rows: Sequence[dict[str, Any]], *, prefix: str = "") -> dict[str, pa.Array]:
+    arrays = {f"{prefix}{name}": pa.array([row.get(name) for row in rows], kind) for name, kind in TYPES.items()}
+    marks = pa.array([list(row.get("special", {}).items()) or None for row in rows], MAP)
+    return arrays | {f"{prefix}{envelope.SPECIAL}": marks}
+
+
 def _window(*rows: dict[str, Any]) -> pa.Table:
     """`keep` names the columns that were not sent."""
-    arrays: dict[str, pa.Array] = {
-        "id": pa.array([row["id"] for row in rows], pa.int64()),
-        "big": pa.array([row.get("big") for row in rows], pa.string()),
-        "list": pa.array([row.get("list") for row in rows], pa.list_(pa.int32())),
-        "at": pa.array([row.get("at") for row in rows], pa.timestamp("us")),
-        envelope.SPECIAL: pa.array([list(row.get("special", {}).items()) or None for row in rows], MAP),
-    }
+    arrays = {"id": pa.array([row["id"] for row in rows], pa.int64()), **_columns(rows)}
     for item in SCHEMA.columns:
         arrays[f"{KEEP}{item.attnum}"] = pa.array([item.name in row.get("keep", ()) for row in rows], pa.bool_())
     return pa.table(arrays)
 
 
-def _old(
-    rows: list[dict[str, Any]], positions: list[int], ordinals: list[int], *, without: tuple[str, ...] = ()
-) -> Old:
+def _old(rows: list[dict[str, Any]], positions: list[int], ordinals: list[int], *, without: str = "") -> Old:
     """A data file: rows `positions` of it are replaced by the window's rows `ordinals`."""
-    stored = pa.table(
-        {
-            "col-big": pa.array([row.get("big") for row in rows], pa.string()),
-            "col-list": pa.array([row.get("list") for row in rows], pa.list_(pa.int32())),
-            "col-at": pa.array([row.get("at") for row in rows], pa.timestamp("us")),
-            "col-special": pa.array([list(row.get("special", {}).items()) or None for row in rows], MAP),
-        }
-    )
+    stored = pa.table(_columns(rows, prefix="col-"))
 
     def read(names: list[str]) -> pa.Table:
-        return stored.select([name for name in names if name not in without])
+        return stored.select([name for name in names if name != without])
 
     return read, np.array(positions, dtype=np.int64), np.array(ordinals, dtype=np.int64)
 
@@ -95,13 +84,8 @@ def test_unsent_values_come_from_the_rows_that_are_replaced_in_any_file_and_orde
     assert found["id"].to_pylist() == [1, 2, 3, 4]
 
 
-def test_a_kept_null_stays_null() -> None:
-    found = _merged(_window({"id": 1, "keep": ("big",)}), [_old([{"big": None}], [0], [0])], "big")
-    assert found["big"].to_pylist() == [None]
-
-
-def test_a_file_older_than_a_column_holds_null_for_it() -> None:
-    file = _old([{"big": "x"}], [0], [0], without=("col-big",))
+@pytest.mark.parametrize("file", [_old([{}], [0], [0]), _old([{"big": "x"}], [0], [0], without="col-big")])
+def test_a_null_and_what_a_file_older_than_its_column_holds_is_kept_as_null(file: Old) -> None:
     assert _merged(_window({"id": 1, "keep": ("big",)}), [file], "big")["big"].to_pylist() == [None]
 
 

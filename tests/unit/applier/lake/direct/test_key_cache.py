@@ -28,13 +28,13 @@ def _fill(cache: KeyCache, *numbers: int) -> None:
         cache.get(str(number), lambda number=number: _keys(number))  # type: ignore[misc]
 
 
+Make = Callable[[int], KeyCache]
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
-
-
-Make = Callable[[int], KeyCache]
 
 
 @pytest.fixture
@@ -45,13 +45,6 @@ def cache_of(folder: Path) -> Iterator[Make]:
 
 def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
-
-
-def test_what_is_kept_is_not_read_again(cache_of: Make) -> None:
-    cache = cache_of(2 * SIZE)
-    _fill(cache, 1, 2)
-    assert cache.get("1", _unread).table.equals(_keys(1).table)
-    assert (cache.hits, cache.misses, cache.used, cache.used_on_disk) == (1, 2, 2 * SIZE, 0)
 
 
 def test_memory_stays_below_the_ceiling_and_the_rest_comes_from_disk(folder: Path, cache_of: Make) -> None:

@@ -17,11 +17,10 @@ from sluice_spark.lake.commit_way import NotDirect
 from sluice_spark.lake.direct.key_search import FileKeys, KeyColumns, WindowKeys
 from sluice_spark.lake.direct.statistics import statistics
 from sluice_spark.lake.layout import read_layout
-from tests.spark.changes import FLOAT8, INT4_ARRAY, INT8, TEXT, TIMESTAMP, column, table_schema
-from tests.unit.applier.lake.test_layout import delta_field, delta_schema
+from tests.spark.changes import FLOAT8, INT4_ARRAY, MAP, column, table_schema
+from tests.unit.applier.lake.test_layout import delta_array, delta_field, delta_schema
 
 EPOCH = datetime.fromisoformat("1970-01-01")
-MAP = pa.map_(pa.string(), pa.string())
 MARKS = "col-special"
 INT64 = 2**63
 FEW: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -170,35 +169,10 @@ def test_bounds_exclude_a_file_only_where_they_say_so(values: pa.DataType, low: 
 
 @pytest.mark.parametrize(
     ("oid", "kind"),
-    [(FLOAT8, "double"), (INT4_ARRAY, {"type": "array", "elementType": "integer", "containsNull": True})],
+    [(FLOAT8, "double"), (INT4_ARRAY, delta_array("integer"))],
 )
 def test_keys_that_are_not_compared_byte_for_byte_are_left_to_spark(oid: int, kind: Any) -> None:
-    schema = table_schema(column("k", 1, oid, key=True))
-    layout = _layout(delta_field("k", kind))
+    on = {"delta.enableDeletionVectors": "true"}
+    layout = read_layout(delta_schema(delta_field("k", kind)), properties=on, partitions=[], features=[])
     with pytest.raises(NotDirect, match="floating-point number or nested"):
-        KeyColumns.of(schema, layout)
-
-
-def test_a_key_is_found_under_its_physical_names() -> None:
-    schema = table_schema(column("at", 1, TIMESTAMP, key=True), column("t", 2, TEXT, key=True), column("n", 3, INT8))
-    layout = _layout(
-        delta_field("n", "long", physical="col-n", number=1),
-        delta_field("at", "timestamp_ntz", physical="col-at", number=2),
-        delta_field("t", "string", physical="col-t", number=3),
-        delta_field(
-            "_sluice_special",
-            {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True},
-            physical="col-s",
-            number=4,
-        ),
-    )
-    key = KeyColumns.of(schema, layout)
-    assert key.stored == ["col-at", "col-t", "col-s"]
-    assert (key.names, key.marked, key.integer) == (("at", "t"), (True, False), False)
-    assert KeyColumns.of(table_schema(column("n", 3, INT8, key=True)), layout).integer
-
-
-def _layout(*fields: Any) -> Any:
-    return read_layout(
-        delta_schema(*fields), properties={"delta.enableDeletionVectors": "true"}, partitions=[], features=[]
-    )
+        KeyColumns.of(table_schema(column("k", 1, oid, key=True)), layout)

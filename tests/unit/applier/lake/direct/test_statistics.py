@@ -21,7 +21,6 @@ TEXTS = st.one_of(
     st.builds(lambda end: "a" * 32 + end, st.text(max_size=2)),
 )
 DECIMALS = st.integers(-(10**38) + 1, 10**38 - 1)
-US = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-(10**15), 10**15))
 
 
 def _stated(column: pa.Array, **options: Any) -> dict[str, Any]:
@@ -39,10 +38,6 @@ def _micros(text: str) -> int:
 
 def _days(text: str) -> int:
     return int(np.datetime64(text, "D").astype(np.int64))
-
-
-def _as_is(value: Any) -> Any:
-    return value
 
 
 def _holds(column: pa.Array, values: list[Any], read: Callable[[Any], Any]) -> None:
@@ -67,12 +62,6 @@ def test_texts_lie_within_their_bounds_byte_for_byte(values: list[str | None]) -
 
 
 @settings(deadline=None)
-@given(_some(st.integers(-(2**63), 2**63 - 1)))
-def test_integers_lie_within_their_bounds(values: list[int | None]) -> None:
-    _holds(pa.array(values, pa.int64()), values, _as_is)
-
-
-@settings(deadline=None)
 @given(_some(DECIMALS), st.integers(0, 38))
 def test_decimals_of_38_digits_lie_within_their_bounds(digits: list[int | None], scale: int) -> None:
     exact = [
@@ -87,16 +76,25 @@ def test_floats_have_no_bounds_whatever_they_are(kind: pa.DataType) -> None:
     assert (stated["minValues"], stated["maxValues"], stated["nullCount"]) == ({}, {}, {"c": 1})
 
 
+@pytest.mark.parametrize(
+    ("bits", "kind", "read"),
+    [
+        (64, pa.int64(), int),
+        (64, pa.timestamp("us"), _micros),
+        (64, pa.timestamp("us", tz="UTC"), _micros),
+        (32, pa.date32(), _days),
+    ],
+    ids=["integers", "timestamps", "timestamps in UTC", "dates"],
+)
 @settings(deadline=None)
-@given(_some(US), st.sampled_from([None, "UTC"]))
-def test_timestamps_lie_within_their_bounds(values: list[int | None], zone: str | None) -> None:
-    _holds(pa.array(values, pa.int64()).cast(pa.timestamp("us", tz=zone)), values, _micros)
-
-
-@settings(deadline=None)
-@given(_some(st.integers(-(2**31), 2**31 - 1)))
-def test_dates_lie_within_their_bounds(values: list[int | None]) -> None:
-    _holds(pa.array(values, pa.int32()).cast(pa.date32()), values, _days)
+@given(data=st.data())
+def test_numbers_times_and_dates_lie_within_their_bounds(
+    bits: int, kind: pa.DataType, read: Callable[[Any], int], data: st.DataObject
+) -> None:
+    end = 1 << (bits - 1)
+    near = min(end - 1, 10**15)
+    values = data.draw(_some(st.integers(-end, end - 1) | st.integers(-near, near)))
+    _holds(pa.array(values, pa.int64() if bits == 64 else pa.int32()).cast(kind), values, read)
 
 
 @pytest.mark.parametrize(
