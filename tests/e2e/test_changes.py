@@ -280,20 +280,8 @@ LAST = [
 
 MIRRORED = (
     *TOAST_TABLES,
-    "keys",
-    "pairs",
-    "deferred",
-    "cut",
-    "cut_other",
-    "cut_bag",
-    "cut_log",
-    "emptied",
-    "by_index",
-    "by_whole_row",
-    "bag",
-    "without_identity",
-    "identity_nothing",
-    "key_but_nothing",
+    *("keys", "pairs", "deferred", "cut", "cut_other", "cut_bag", "cut_log", "emptied", "by_index", "by_whole_row"),
+    *("bag", "without_identity", "identity_nothing", "key_but_nothing"),
 )
 
 
