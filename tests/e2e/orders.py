@@ -16,7 +16,7 @@ from sluice.contract.applied import AppliedTable
 from sluice.manifest.newest_record import newest_log
 from sluice.store.opening import open_store
 from tests.spark import lake
-from tests.support.pipeline import QUICK_JAVA, wait_until
+from tests.support.pipeline import QUICK_JAVA, new_pipeline, wait_until
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline
 
@@ -54,10 +54,9 @@ class Source:
             with connection.transaction():
                 for statement in statements:
                     connection.execute(statement.encode())
-            row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
-            assert row is not None
-            self._record(connection, int(row[0]))
-            return int(row[0])
+            lsn = self.database.lsn()
+            self._record(connection, lsn)
+            return lsn
 
     def _record(self, connection: psycopg.Connection, lsn: int) -> None:
         found = connection.execute("SELECT id, v, w, part FROM orders").fetchall()
@@ -106,17 +105,9 @@ class Source:
 
 def pipeline_of(database: Database, folder: Path, *targets: Mapping[str, Any], **apply: Any) -> Pipeline:
     """A pipeline `t` in `folder` that has not run yet. `orders` feeds `targets`, and `apply` are further settings."""
-    return Pipeline(
-        folder,
-        name="t",
-        dsn=database.dsn,
-        settings={
-            "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
-            "spool": {"max_delay": "200ms"},
-            "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA, **apply},
-            **({"tables": {"public.orders": {"targets": list(targets)}}} if targets else {}),
-        },
-    )
+    settings = {"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA, **apply}
+    tables = {"public.orders": {"targets": list(targets)}} if targets else {}
+    return new_pipeline(database, folder, spool={"max_delay": "200ms"}, apply=settings, tables=tables)
 
 
 def configure(pipeline: Pipeline, table: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from sluice_lake import AsOf, Boundary, Lake, NoBoundary, TableLeftOut
-from tests.support.pipeline import QUICK_JAVA
+from tests.support.pipeline import QUICK_JAVA, new_pipeline
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline
 
@@ -41,10 +41,8 @@ def bank(database: Database, directory: Path, **settings: dict[str, Any]) -> Pip
             f"CREATE TABLE {table} (id int PRIMARY KEY, balance bigint NOT NULL, note text)",
             f"INSERT INTO {table} SELECT id, {BALANCE}, repeat('x', 100) FROM generate_series(1, {ACCOUNTS}) id",
         )
-    sections = {name: {**FAST.get(name, {}), **settings.get(name, {})} for name in {*FAST, *settings}}
-    named = {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]}
-    source = {**named, **sections.pop("source", {})}
-    return Pipeline(directory, name="bank", dsn=database.dsn, settings={"source": source, **sections})
+    sections: dict[str, Any] = {name: {**FAST.get(name, {}), **settings.get(name, {})} for name in {*FAST, *settings}}
+    return new_pipeline(database, directory, name="bank", **sections)
 
 
 def lake_of(pipeline: Pipeline) -> Lake:

@@ -48,21 +48,13 @@ class Scene:
 
     def settled(self) -> None:
         """All lake tables are complete through now."""
-        with self.database.connect() as connection:
-            row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
-        assert row is not None
-        lsn = int(row[0])
-        wait_until(
-            lambda: (
-                len(reported(self.pipeline)) == 3
-                and all(
-                    one.state == "stale" or one.complete_through_lsn >= lsn for one in reported(self.pipeline).values()
-                )
-            ),
-            what="complete",
-            processes=(self.up,),
-            timeout=300,
-        )
+        lsn = self.database.lsn()
+
+        def complete() -> bool:
+            rows = reported(self.pipeline).values()
+            return len(rows) == 3 and all(one.state == "stale" or one.complete_through_lsn >= lsn for one in rows)
+
+        wait_until(complete, what="complete", processes=(self.up,), timeout=300)
 
     def path(self, name: str) -> Path:
         return self.pipeline.directory / "lake" / "public" / name
@@ -227,8 +219,7 @@ def test_verify_calls_nothing_equal_that_was_changed_in_disguise_and_a_repair_ke
         "soft": ("equal", 2),
         "versions": ("equal", 1),
     }
-    with scene.database.connect() as connection:
-        source = connection.execute("SELECT id, v, w FROM orders ORDER BY id").fetchall()
+    source = scene.database.all("SELECT id, v, w FROM orders ORDER BY id")
     for name in ("orders", "soft", "versions"):
         rows = scene.lake_rows(name)
         alive = [row for row in rows if row.get("_sluice_is_current", True) and not row.get("_sluice_deleted_at")]

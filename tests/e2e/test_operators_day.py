@@ -38,10 +38,10 @@ from tests.e2e.operators import cases
 from tests.e2e.operators.cases import CASES, LOST, NEW, RUNNING, STOPPED, Case
 from tests.e2e.operators.installation import COLUMNS, LINES, Ended, Installation
 from tests.e2e.operators.source import SCHEMA, TABLES, Load
+from tests.support.compare import assert_equal
 from tests.support.extent import FULL, slow
 from tests.support.pipeline import QUICK_JAVA
 from tests.support.sources import Bucket, Database, fresh_database
-from tools.local.compare import compare_table
 from tools.local.guard import Guard
 from tools.local.postgres import PostgresServer, free_port, temporary_server
 from tools.local.s3 import S3Server
@@ -336,14 +336,7 @@ def _on_a_terminal(day: Day) -> None:
 def _equal(day: Day) -> None:
     paths = {one["table"]: one["path"] for one in day.answer("tables")["tables"]}
     assert set(TABLES) <= set(paths)
-    with closing(day.database.connect()) as connection:
-        found = {
-            name: compare_table(
-                connection, schema="public", table=name, lake_uri=day.lake_uri, storage_options=_delta(day.options)
-            ).differences
-            for name in TABLES
-        }
-    assert found == dict.fromkeys(TABLES, ())
+    assert_equal(day.database, TABLES, lake_uri=day.lake_uri, storage_options=_delta(day.options))
 
 
 def _delta(options: dict[str, str]) -> dict[str, str] | None:

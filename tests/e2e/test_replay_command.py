@@ -16,7 +16,7 @@ from sluice.store.opening import open_store
 from sluice_lake import Lake
 from tests.e2e.readers import ACCOUNTS, TOTAL, Transfers, bank, newest_of
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import must, wait_until
 from tests.support.sources import Bucket, Database
 from tools.local.sluice import Pipeline
 
@@ -25,9 +25,7 @@ NAMES = ("checking", "savings")
 
 
 def _replayed(pipeline: Pipeline, *arguments: str) -> dict[str, Any]:
-    done = pipeline.run("replay", *arguments, timeout=900)
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(must(pipeline, "replay", *arguments, timeout=900))
     return answer
 
 
@@ -120,15 +118,13 @@ def test_on_s3_by_executors_a_replay_makes_what_nobody_applies(
     changes = "UPDATE checking SET balance = balance + id WHERE id % 3 = 0", "DELETE FROM savings WHERE id < 10"
     for statements in ((), changes):
         database.execute(*statements)
-        done = pipeline.run("run", "--until-caught-up", timeout=600)
-        assert done.returncode == 0, done.stderr
+        must(pipeline, "run", "--until-caught-up", timeout=600)
     store = open_store(spool, prefix=f"{pipeline.name}/", options=moto.options)
     before, there = sorted(store.list("")), f"{moto.uri}/replayed"
     answer = _replayed(pipeline, "--to", "latest", "--lake", there)
     assert sorted(store.list("")) == before, "the spool is as it was"
     now = Lake(there, storage_options=moto.options).as_of(lsn=answer["lsn"])
-    with database.connect() as connection:
-        for name in NAMES:
-            rows = connection.execute(f"SELECT id, balance FROM {name} ORDER BY id".encode()).fetchall()
-            found = now.arrow(name, columns=["id", "balance"]).to_pylist()
-            assert sorted((row["id"], row["balance"]) for row in found) == rows
+    for name in NAMES:
+        found = now.arrow(name, columns=["id", "balance"]).to_pylist()
+        wanted = database.all(f"SELECT id, balance FROM {name} ORDER BY id")
+        assert sorted((row["id"], row["balance"]) for row in found) == wanted

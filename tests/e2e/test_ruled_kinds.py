@@ -87,19 +87,17 @@ class Story:
 
     def commit(self, *statements: str) -> None:
         """The same of both tables in one transaction."""
-        with self.database.connect() as connection:
-            with connection.transaction():
-                for statement in statements:
-                    for table in self.at:
-                        # In the catalog, a root that is emptied looks like one of its partitions: it is read again.
-                        text = "DELETE FROM {t}" if (statement, table) == (TRUNCATE, "parted") else statement
-                        connection.execute(text.replace("{t}", table).encode())
-            row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
-            assert row is not None
-            for table, recorded in self.at.items():
-                rows = connection.execute(f"SELECT {', '.join(NAMES)} FROM {table}".encode()).fetchall()
-                recorded[int(row[0])] = {under_rules(one) for one in rows}
-                assert len(recorded[int(row[0])]) == len(rows)
+        with self.database.connect() as connection, connection.transaction():
+            for statement in statements:
+                for table in self.at:
+                    # In the catalog, a root that is emptied looks like one of its partitions: it is read again.
+                    text = "DELETE FROM {t}" if (statement, table) == (TRUNCATE, "parted") else statement
+                    connection.execute(text.replace("{t}", table).encode())
+        lsn = self.database.lsn()
+        for table, recorded in self.at.items():
+            rows = self.database.all(f"SELECT {', '.join(NAMES)} FROM {table}")
+            recorded[lsn] = {under_rules(one) for one in rows}
+            assert len(recorded[lsn]) == len(rows)
 
     def work(self, transactions: int) -> None:
         for _ in range(transactions):

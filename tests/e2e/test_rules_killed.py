@@ -15,9 +15,9 @@ from sluice.store.opening import open_store
 from tests.support import canary
 from tests.support.column_rules import HIDDEN
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import must, new_pipeline, wait_until
 from tests.support.sources import Database
-from tools.local.sluice import Pipeline, SluiceProcess
+from tools.local.sluice import SluiceProcess
 
 ROUNDS = 25
 KEY = b"a key of some more than 16 bytes"
@@ -112,10 +112,6 @@ class People:
             )
         )
 
-    def lsn(self) -> int:
-        (lsn,) = self.database.one("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-        return int(lsn)
-
     def __enter__(self) -> Self:
         self._thread.start()
         return self
@@ -150,22 +146,14 @@ def test_what_the_rules_keep_out_is_stored_nowhere_whatever_becomes_of_the_colum
         NOTE: {"truncate": 4},
     }
     folder = tmp_path / "pipeline"
-    pipeline = Pipeline(
-        folder,
-        name="t",
-        dsn=database.dsn,
-        settings={
-            "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
-            "spool": {"max_delay": "50ms"},
-            "tables": {"public.people": {"columns": rules, "new_columns": "exclude"}},
-        },
-    )
+    tables = {"public.people": {"columns": rules, "new_columns": "exclude"}}
+    pipeline = new_pipeline(database, folder, spool={"max_delay": "50ms"}, tables=tables)
     if signalled:
-        assert pipeline.run("setup", "--ddl-signal", "--apply").returncode == 0
+        must(pipeline, "setup", "--ddl-signal", "--apply")
     store, states = open_store(pipeline.spool_uri, prefix="t/", options={}), list[str]()
 
     def reach(process: SluiceProcess) -> None:
-        lsn = people.lsn()
+        lsn = database.lsn()
         wait_until(
             lambda: load_state(store).through_lsn >= lsn, what="it is read", processes=(process,), timeout=SECONDS
         )

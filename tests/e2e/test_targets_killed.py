@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.orders import SECONDS, Source, check, configure, current, kill_in_between, pipeline_of, reported
 from tests.spark import lake
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import must, wait_until
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline, SluiceProcess
 
@@ -202,5 +202,4 @@ def test_targets_that_change_between_kills_are_right_at_each_commit_or_stale(
         story.reach(process)
         story.check()
         story.current()
-        verified = pipeline.run("verify", timeout=SECONDS)
-    assert verified.returncode == 0, verified.stdout + verified.stderr
+        must(pipeline, "verify", timeout=SECONDS)

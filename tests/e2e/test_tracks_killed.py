@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.orders import SECONDS, Source, kill_in_between, pipeline_of, reported
 from tests.spark import lake
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import must, wait_until
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline, SluiceProcess
 
@@ -181,8 +181,7 @@ class Story:
 
     def resync(self, process: SluiceProcess, choice: random.Random) -> SluiceProcess:
         self.reach(process)
-        asked = self.pipeline.run("resync", "public.orders")
-        assert asked.returncode == 0, asked.stderr
+        must(self.pipeline, "resync", "public.orders")
         if choice.random() < 0.7:
             process.kill()
             process = self.pipeline.start("up")
@@ -311,8 +310,7 @@ def test_tracked_columns_that_change_between_kills_make_the_versions_that_the_so
     source = Wide(database, random.Random(choice.random()))
     source.create(f"ALTER TABLE orders REPLICA IDENTITY {identity}")
     pipeline = pipeline_of(database, tmp_path / "pipeline", *TARGETS, way=way)
-    signalled = pipeline.run("setup", "--ddl-signal", "--apply")
-    assert signalled.returncode == 0, signalled.stderr
+    must(pipeline, "setup", "--ddl-signal", "--apply")
     story = Story(pipeline, source)
     with source:
         process = pipeline.start("up")
@@ -337,6 +335,5 @@ def test_tracked_columns_that_change_between_kills_make_the_versions_that_the_so
     assert source.failed is None, source.failed
     story.reach(process)
     story.check()
-    verified = pipeline.run("verify", timeout=SECONDS)
+    must(pipeline, "verify", timeout=SECONDS)
     process.stop()
-    assert verified.returncode == 0, verified.stdout + verified.stderr

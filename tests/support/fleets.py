@@ -51,19 +51,13 @@ class FleetFolder:
 
     def rows(self, name: str) -> list[int]:
         """In the lake, as another engine reads them."""
-        try:
-            table = DeltaTable((self.root / "lake" / name / "public" / "t").as_uri())
-        except TableNotFoundError:
-            return []
-        found = QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id").read_all()
-        return [int(value) for value in found.column(0).to_pylist()]
+        return numbers_in(self.root / "lake" / name / "public" / "t")
 
     def is_equal(self, *names: str) -> bool:
-        for name in names:
-            with self.databases[name].connect() as connection:
-                if self.rows(name) != [row[0] for row in connection.execute("SELECT id FROM t ORDER BY id")]:
-                    return False
-        return True
+        return all(
+            self.rows(name) == [row[0] for row in self.databases[name].all("SELECT id FROM t ORDER BY id")]
+            for name in names
+        )
 
 
 class AppliedFleet(FleetFolder):
@@ -127,6 +121,16 @@ class AppliedFleet(FleetFolder):
         for process, guard in self._running:
             process.wait(60)
             guard.dismiss()
+
+
+def numbers_in(table: Path) -> list[int]:
+    """The column `id` of a lake table, sorted; nothing while there is no such table."""
+    try:
+        stored = DeltaTable(table.as_uri())
+    except TableNotFoundError:
+        return []
+    found = QueryBuilder().register("t", stored).execute("SELECT id FROM t ORDER BY id").read_all()
+    return [int(value) for value in found.column(0).to_pylist()]
 
 
 def jvm_below(pid: int) -> int:

@@ -63,17 +63,27 @@ def _file_below(folder: Path) -> Callable[[str], bytes | None]:
     return read
 
 
+def new_pipeline(database: Database, directory: Path, *, name: str = "t", dsn: str = "", **sections: Any) -> Pipeline:
+    """A pipeline of all tables of `public` that has not run yet. `sections` are merged over the settings."""
+    source = {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]}
+    source |= sections.pop("source", {})
+    return Pipeline(directory, name=name, dsn=dsn or database.dsn, settings={"source": source, **sections})
+
+
+def must(pipeline: Pipeline, *arguments: str, **options: Any) -> str:
+    """`sluice <arguments>`, which has to succeed; what it answers."""
+    done = pipeline.run(*arguments, **options)
+    assert done.returncode == 0, f"sluice {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
 def witnessed(database: Database, directory: Path) -> tuple[PgProxy, Pipeline]:
     """A pipeline `t` in `directory` whose every connection to the source goes through a proxy with
     the oracle. The caller closes the proxy.
     """
     proxy = PgProxy(database.server.port, on_status=AckOracle(directory.resolve() / "spool" / "t"))
-    settings: dict[str, dict[str, Any]] = {
-        "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
-        "spool": {"max_delay": "200ms"},
-        "apply": {"poll": "200ms"},
-    }
-    return proxy, Pipeline(directory, name="t", dsn=proxy.dsn(dbname=database.name), settings=settings)
+    quick: dict[str, Any] = {"spool": {"max_delay": "200ms"}, "apply": {"poll": "200ms"}}
+    return proxy, new_pipeline(database, directory, dsn=proxy.dsn(dbname=database.name), **quick)
 
 
 def complete_through(pipeline: Pipeline) -> int:
