@@ -4,21 +4,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from sluice import lsn
-from sluice.operate.compare.comparing import Comparing
-from sluice.operate.compare.source_side import Load
 from sluice.store.opening import open_store
-from sluice_spark.options import ApplyOptions
-from sluice_spark.session import private
-from sluice_spark.verify.lake_side import LakeSide
 from tests.drills.standbys import SNAPSHOTS, catch_up, promote, standby_of
-from tests.e2e.mirror import FOLLOWED, Mirror
+from tests.e2e.mirror import Mirror
 from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
@@ -108,11 +102,7 @@ def test_rows_of_a_standby_are_compared_with_the_lake(tmp_path: Path, spark: Spa
         with snapshots_logged(primary):
             mirror.follow()
             there.execute("UPDATE a SET v = 'w' WHERE id = 1")
-            options = ApplyOptions("test", mirror._spool_uri(FOLLOWED), mirror.lake_uri())
-            side = LakeSide(options, mirror.store(FOLLOWED), private(spark))
-            comparing = Comparing(
-                mirror.pipeline.known(), lambda question: partial(side.answer, question), load=Load(), wait_seconds=60
-            )
+            comparing = mirror.comparing(mirror.source(), wait_seconds=60)
             with mirror.pipeline.running():
                 (verdict,) = comparing.compare([mirror.pipeline.table("public.a")])
         assert (verdict.outcome, verdict.rows) == ("equal", 300), verdict.reason

@@ -34,7 +34,7 @@ ROW = f"{LARGE} || i, '{HIDDEN} ' || i, {LARGE} || i, 'äöü😀x' || {LARGE} |
 
 
 @pytest.fixture(scope="module")
-def ruled(mirror: Mirror, spark: SparkSession) -> Iterator[Verified]:
+def ruled(mirror: Mirror) -> Iterator[Verified]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resyncs, "REST", 0.0)
         patch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
@@ -75,7 +75,7 @@ def ruled(mirror: Mirror, spark: SparkSession) -> Iterator[Verified]:
                 f"INSERT INTO {table} (id, email, card, cell) VALUES (600, '{HIDDEN} d', '{HIDDEN} e', '{HIDDEN} f')",
             )
         mirror.follow(**OPTIONS)
-        yield Verified(mirror, spark, **OPTIONS)
+        yield Verified(mirror, **OPTIONS)
 
 
 def stored(email: str | None) -> str | None:
@@ -125,8 +125,8 @@ OTHERS = "v, n, w, _sluice_lsn, _sluice_ts"
 EXTRA = f"INSERT INTO {{}} BY NAME SELECT -1 AS id, 'no such hash' AS email, {OTHERS} FROM {{}} WHERE id = 3"
 
 
-def test_what_was_lost_with_the_slot_is_read_again_under_the_rules(ruled: Verified, spark: SparkSession) -> None:
-    lossy = Lossy(ruled.mirror, spark, **ruled.options)
+def test_what_was_lost_with_the_slot_is_read_again_under_the_rules(ruled: Verified) -> None:
+    lossy = Lossy(ruled.mirror, **ruled.options)
     lossy.lose()
     for table in ("keyed", "hashed"):
         ruled.mirror.execute(
@@ -153,9 +153,7 @@ def apart(database: Database, spark: SparkSession, tmp_path: Path) -> Mirror:
     return Mirror(database, spark, tmp_path)
 
 
-def test_other_rules_make_the_lake_table_anew(
-    apart: Mirror, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_rules_make_the_lake_table_anew(apart: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     """With other types, and from the moment that they are known."""
     monkeypatch.setattr(resyncs, "REST", 0.0)
     monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
@@ -171,7 +169,7 @@ def test_other_rules_make_the_lake_table_anew(
         apart.execute(f"UPDATE edited SET n = n + 1 WHERE id = {number + 1}")
         for _ in range(2):
             apart.follow(**options)
-        assert Verified(apart, spark, **options).verdicts("edited")["edited"].outcome == EQUAL
+        assert Verified(apart, **options).verdicts("edited")["edited"].outcome == EQUAL
         row = next(row for row in apart.rows("edited") if row["id"] == 1)
         assert {name: row[name] for name in ("n", "d", "t") if name in row} == expected
 

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from sluice.contract.lake_targets import LakeTarget
 from tests.e2e.mirror import Mirror
@@ -15,8 +14,8 @@ TARGETS = (LakeTarget(), LakeTarget("history", "orders_history"), LakeTarget("ch
 ODD = "Bought \"here\": 'all' of\nit \\ \U0001f600"
 
 
-def _follow(mirror: Mirror, spark: SparkSession) -> None:
-    fed = Fed(mirror, spark)
+def _follow(mirror: Mirror) -> None:
+    fed = Fed(mirror)
     fed.targets = TARGETS
     fed.follow()
 
@@ -30,9 +29,7 @@ def _said(mirror: Mirror, name: str) -> tuple[str | None, dict[str, str], dict[s
 NAMES = ("orders", "orders_history", "orders_log")
 
 
-def test_comments_keys_and_labels_of_the_server_are_in_the_lake_and_followed(
-    mirror: Mirror, spark: SparkSession
-) -> None:
+def test_comments_keys_and_labels_of_the_server_are_in_the_lake_and_followed(mirror: Mirror) -> None:
     mirror.execute(
         "CREATE TYPE state AS ENUM ('new', 'paid')",
         "CREATE TABLE buyers (id int PRIMARY KEY)",
@@ -44,7 +41,7 @@ def test_comments_keys_and_labels_of_the_server_are_in_the_lake_and_followed(
         "COMMENT ON COLUMN orders.price IS 'with taxes'",
         f"CREATE PUBLICATION {mirror.database.publication} FOR ALL TABLES",
     )
-    _follow(mirror, spark)
+    _follow(mirror)
     for name in NAMES:
         comment, properties, fields = _said(mirror, name)
         assert (comment, fields["price"]["comment"]) == (ODD, "with taxes"), name
@@ -61,9 +58,9 @@ def test_comments_keys_and_labels_of_the_server_are_in_the_lake_and_followed(
         "ALTER TYPE state ADD VALUE 'sent'",
         "ALTER TABLE orders DROP CONSTRAINT orders_buyer_fkey",
     )
-    _follow(mirror, spark)
+    _follow(mirror)
     mirror.execute("INSERT INTO orders VALUES (2, 1, 'sent', 1.50)")
-    _follow(mirror, spark)
+    _follow(mirror)
     for name in NAMES:
         comment, properties, fields = _said(mirror, name)
         assert (comment, "sluice.foreignKeys" in properties) == (None, False), name

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from sluice import lsn
 from sluice.contract.lake_targets import LakeTarget
@@ -70,7 +69,6 @@ class Story:
     """
 
     mirror: Mirror
-    spark: SparkSession
     ends: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     rows: list[tuple[int, datetime, list[Any]]] = field(default_factory=list)
 
@@ -101,12 +99,12 @@ class Story:
             maintenance_share=0.0,
         )
         store = opened(options.spool)
-        Applier(options, store, self.spark, stop=threading.Event()).run()
-        return replayed.made(options, store, self.spark)
+        Applier(options, store, self.mirror.spark, stop=threading.Event()).run()
+        return replayed.made(options, store, self.mirror.spark)
 
 
 @pytest.fixture(scope="module")
-def story(mirror: Mirror, spark: SparkSession) -> Story:
+def story(mirror: Mirror) -> Story:
     mirror.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(12, 2), big text)",
         "ALTER TABLE orders ALTER big SET STORAGE EXTERNAL",
@@ -115,7 +113,7 @@ def story(mirror: Mirror, spark: SparkSession) -> Story:
         "ALTER TABLE counted REPLICA IDENTITY FULL",
         "INSERT INTO counted VALUES (1, 'a'), (2, 'b')",
     )
-    left = Story(mirror, spark)
+    left = Story(mirror)
     policy = TablePolicy(targets=TARGETS)
     _follow(left, policies=Policies(TablePolicy(), {"public.orders": policy}))
     for transactions in STORY:
@@ -133,7 +131,7 @@ def story(mirror: Mirror, spark: SparkSession) -> Story:
 def _follow(left: Story, **options: Any) -> None:
     mirror = left.mirror
     mirror.pipeline.run(**options)
-    Applier(left.options(), mirror.store(FOLLOWED), left.spark, stop=threading.Event()).run()
+    mirror.apply_by(left.options())
     versions = {path: lake.version(mirror.lake_path() / path) for path in PATHS}
     left.ends.append((mirror.pipeline.state().through_lsn, versions))
 
@@ -276,7 +274,7 @@ def test_a_spool_that_is_pruned_while_a_replay_needs_it_ends_it_by_name(story: S
 
     def given() -> None:
         with replayed.watched(options, store):
-            Applier(options, store, story.spark, stop=threading.Event()).run()
+            Applier(options, store, story.mirror.spark, stop=threading.Event()).run()
 
     pruning.carry_out(spool, pruning.plan(spool, keep_seconds=0))
     for _ in range(2):

@@ -2,12 +2,10 @@
 lake table gets rows that are not those of its kind.
 """
 
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from pyspark.sql import SparkSession
 
 from sluice.contract.applied import AppliedTable
 from sluice.contract.lake_layout import LakeLayout
@@ -15,7 +13,6 @@ from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.table_state import State
 from sluice.manifest.newest_record import newest_log
 from sluice.operate.target_changes import target_changes
-from sluice_spark.applier import Applier
 from sluice_spark.session import private
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.spark import lake
@@ -30,8 +27,8 @@ HISTORY, LOG = LakeTarget("history", "orders_h"), LakeTarget("changelog", "order
 class Story:
     """The table `orders`, whose targets change between starts."""
 
-    def __init__(self, mirror: Mirror, spark: SparkSession) -> None:
-        self.mirror, self._spark = mirror, spark
+    def __init__(self, mirror: Mirror) -> None:
+        self.mirror = mirror
         self._last = 50
 
     def planned(self, *targets: LakeTarget) -> dict[str, tuple[str, str]]:
@@ -53,8 +50,8 @@ class Story:
             f"DELETE FROM orders WHERE id = {self._last - 40}",
         )
         self.mirror.pipeline.run()
-        options = replace(self.mirror.options(), tables={NAME: {"targets": [target.encode() for target in targets]}})
-        Applier(options, self.mirror.store(FOLLOWED), self._spark, stop=threading.Event()).run()
+        tables = {NAME: {"targets": [target.encode() for target in targets]}}
+        self.mirror.apply_by(replace(self.mirror.options(), tables=tables))
         return {row.target: row for row in self.mirror.applied_rows()}
 
     def rows(self, name: str) -> list[tuple[int, str]]:
@@ -64,8 +61,7 @@ class Story:
         return sorted((row["id"], row["v"]) for row in found)
 
     def source(self) -> list[tuple[int, str]]:
-        with self.mirror.database.connect() as connection:
-            return connection.execute("SELECT id, v FROM orders ORDER BY id").fetchall()
+        return self.mirror.database.all("SELECT id, v FROM orders ORDER BY id")
 
     def ops(self) -> int:
         """How many changes the changelog has, each of them once."""
@@ -76,15 +72,13 @@ class Story:
 
 @slow
 @pytest.mark.timeout(900)
-def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
-    mirror: Mirror, spark: SparkSession
-) -> None:
+def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(mirror: Mirror) -> None:
     mirror.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, v text)",
         "INSERT INTO orders SELECT i, 'v' FROM generate_series(1, 50) i",
         f"CREATE PUBLICATION {mirror.database.publication} FOR ALL TABLES",
     )
-    story = Story(mirror, spark)
+    story = Story(mirror)
     rows = story.restart(MIRROR, SOFT, HISTORY, LOG)
     assert {row.state for row in rows.values()} == {State.LIVE}
     assert story.planned(MIRROR, SOFT, HISTORY, LOG) == {}
@@ -161,7 +155,7 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
 
     # A lake table that was written to while it was no target is not taken up again.
     story.restart(MIRROR, SOFT)
-    private(spark).sql(f"DELETE FROM delta.`{mirror.lake_path() / 'public' / other.name}` WHERE id = 3")
+    private(mirror.spark).sql(f"DELETE FROM delta.`{mirror.lake_path() / 'public' / other.name}` WHERE id = 3")
     rows = story.restart(MIRROR, SOFT, other)
     assert rows[other.name].state == State.STALE
     assert rows[""].state == rows[SOFT.name].state == State.LIVE
