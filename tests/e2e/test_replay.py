@@ -17,6 +17,7 @@ from sluice.errors import StoreRefused, UsageError
 from sluice.manifest import pruning
 from sluice.manifest.replaying import Moment
 from sluice.operate import replay
+from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice.tables.policies import Policies, TablePolicy
 from sluice_spark import replayed
@@ -76,28 +77,20 @@ class Story:
         targets = [target.encode() for target in TARGETS]
         return replace(self.mirror.options(), tables={"public.orders": {"targets": targets}})
 
+    def planned(
+        self, spool: ObjectStore, there: ObjectStore, to: Moment, *names: str
+    ) -> tuple[replay.Plan, ApplyOptions]:
+        ours = self.options()
+        plan = replay.plan(spool, there, to, names, pipeline="test", targets_of=ours.targets_of, metadata_columns=True)
+        tables = {**ours.tables, **{name: {"targets": list[Any]()} for name in plan.others}}
+        return plan, replace(ours, tables=tables, last_seq=plan.record.seq, last_lsn=plan.record.lsn)
+
     def replayed(self, to: Moment, folder: Path, *names: str) -> dict[str, Any]:
         """As the command does it, in this process."""
         there = open_store(folder.as_uri(), options={})
-        plan = replay.plan(
-            self.mirror.store(FOLLOWED),
-            there,
-            to,
-            names,
-            pipeline="test",
-            targets_of=self.options().targets_of,
-            metadata_columns=True,
-        )
+        plan, options = self.planned(self.mirror.store(FOLLOWED), there, to, *names)
         replay.begin(there, plan.record)
-        none: dict[str, Any] = {name: {"targets": []} for name in plan.others}
-        options = replace(
-            self.options(),
-            lake_uri=folder.as_uri(),
-            tables={**self.options().tables, **none},
-            last_seq=plan.record.seq,
-            last_lsn=plan.record.lsn,
-            maintenance_share=0.0,
-        )
+        options = replace(options, lake_uri=folder.as_uri(), maintenance_share=0.0)
         store = opened(options.spool)
         Applier(options, store, self.mirror.spark, stop=threading.Event()).run()
         return replayed.made(options, store, self.mirror.spark)
@@ -249,27 +242,10 @@ def test_a_spool_that_is_pruned_while_a_replay_needs_it_ends_it_by_name(story: S
     followed = story.mirror.options(FOLLOWED).spool_uri.removeprefix("file://")
     shutil.copytree(followed, tmp_path / "spool")
     spool = open_store((tmp_path / "spool").as_uri(), prefix="test/", options={})
-    lake_uri, position = (tmp_path / "lake").as_uri(), story.ends[-1][0]
-    options = story.options()
-    plan = replay.plan(
-        spool,
-        open_store(lake_uri, options={}),
-        position,
-        ("public.orders",),
-        pipeline="test",
-        targets_of=options.targets_of,
-        metadata_columns=True,
-    )
-    none: dict[str, Any] = {name: {"targets": []} for name in plan.others}
-    options = replace(
-        options,
-        spool_uri=(tmp_path / "spool").as_uri(),
-        lake_uri=lake_uri,
-        tables={**options.tables, **none},
-        first_seq=min(table.generation_seq for table in plan.tables),
-        last_seq=plan.record.seq,
-        last_lsn=plan.record.lsn,
-    )
+    lake_uri = (tmp_path / "lake").as_uri()
+    plan, options = story.planned(spool, open_store(lake_uri, options={}), story.ends[-1][0], "public.orders")
+    first = min(table.generation_seq for table in plan.tables)
+    options = replace(options, spool_uri=(tmp_path / "spool").as_uri(), lake_uri=lake_uri, first_seq=first)
     store = opened(options.spool)
 
     def given() -> None:

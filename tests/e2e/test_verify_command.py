@@ -20,6 +20,7 @@ import pytest
 from sluice.contract import keys
 from tests.support.compare import assert_equal
 from tests.support.extent import slow
+from tests.support.fleets import below, line_of
 from tests.support.pipeline import QUICK_JAVA, new_pipeline, wait_until
 from tests.support.sources import Database, fresh_database
 from tools.local.postgres import PostgresServer
@@ -185,13 +186,13 @@ def test_ctrl_c_while_the_lake_is_read_ends_within_seconds_and_leaves_no_child(s
         began = time.monotonic()
         children: set[int] = set()
         try:
-            while not any("pyspark.daemon" in _line(pid) for pid in children):
+            while not any("pyspark.daemon" in line_of(pid) for pid in children):
                 assert command.poll() is None, command.communicate()
-                assert time.monotonic() - began < 120, [_line(pid) for pid in children]
-                children = _descendants(command.pid)
+                assert time.monotonic() - began < 120, [line_of(pid) for pid in children]
+                children = set(below(command.pid))
             if hangs:
                 for pid in children:
-                    if "pyspark.daemon" not in _line(pid):
+                    if "pyspark.daemon" not in line_of(pid):
                         os.kill(pid, signal.SIGSTOP)
             began = time.monotonic()
             os.killpg(command.pid, signal.SIGINT)
@@ -230,7 +231,7 @@ def test_continuous_comparison_goes_round_twice_and_ends_with_an_interrupt(scene
             assert "ended by" not in line
             if all(rounds.get(f"public.{name}", 0) >= 2 for name in COMPARED):
                 break
-        children = _descendants(command.pid)
+        children = set(below(command.pid))
         began = time.monotonic()
         os.killpg(command.pid, signal.SIGINT)
         command.communicate(timeout=60)
@@ -238,38 +239,14 @@ def test_continuous_comparison_goes_round_twice_and_ends_with_an_interrupt(scene
         _assert_gone(children, by=began + INTERRUPT_SECONDS)
 
 
-def _descendants(pid: int) -> set[int]:
-    """Processes below `pid`, at any depth."""
-    parents = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found: set[int] = set()
-    waiting = [pid]
-    while waiting:
-        here = waiting.pop()
-        below = {child for child, parent in parents.items() if parent == here}
-        waiting += below - found
-        found |= below
-    return found
-
-
-def _line(pid: int) -> str:
-    """The command line of a process, empty for one that is gone or a zombie."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
 def _assert_gone(pids: set[int], *, by: float) -> None:
-    while (left := [line for pid in pids if (line := _line(pid))]) and time.monotonic() < by:
+    while (left := [line for pid in pids if (line := line_of(pid))]) and time.monotonic() < by:
         time.sleep(0.05)
     assert left == []
 
 
 def _end(command: "subprocess.Popen[str]", children: set[int]) -> None:
     for pid in (command.pid, *children):
-        if _line(pid):
+        if line_of(pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
