@@ -1,5 +1,5 @@
 """Tables that change their shape on the whole path: added columns in commit order, and what cannot
-be followed stops alone, by name.
+be followed stops alone, by name. Among the columns are such as no row announces.
 
 Looked at twice: in the lake that followed, and in the one rebuilt from the spool, where rows of
 several shapes meet in one window.
@@ -55,6 +55,10 @@ TABLES = (
     "CREATE TABLE was_full (id int PRIMARY KEY, v text)",
     "ALTER TABLE was_full REPLICA IDENTITY FULL",
     "CREATE TABLE steady (id int PRIMARY KEY, v text)",
+    "CREATE TABLE quiet (id int PRIMARY KEY, v int)",
+    "CREATE TABLE quiet_bag (v int)",
+    "ALTER TABLE quiet_bag REPLICA IDENTITY FULL",
+    "CREATE TABLE written (id int PRIMARY KEY)",
 )
 INITIAL = (
     *(
@@ -66,6 +70,8 @@ INITIAL = (
     "INSERT INTO defaults VALUES (1), (2)",
     "INSERT INTO flowing VALUES (0, 0)",
     "INSERT INTO listed VALUES (1)",
+    "INSERT INTO quiet SELECT i, i FROM generate_series(1, 3) i",
+    "INSERT INTO quiet_bag VALUES (1), (1)",
 )
 GROWN = ("grown", "grown_full")
 
@@ -167,7 +173,27 @@ OTHERS = [
     [_add("listed", "numbers float8 DEFAULT random()"), "INSERT INTO listed VALUES (2)"],
     ["INSERT INTO dropped VALUES (7)", "INSERT INTO steady VALUES (7, 'after')"],
 ]
+UNSEEN = (
+    "note text DEFAULT 'it''s ${none}'",
+    "day date DEFAULT 'infinity'",
+    "plain int",
+    "counts bigint[] DEFAULT '{1,NULL,-3}'",
+    "words text[] DEFAULT ARRAY['it''s', 'a,b', '', NULL, 'NULL', '\\ \"']",
+    "prices numeric(6,2)[] DEFAULT '{1.5}'",
+    "shares real[] DEFAULT '{0.1,Infinity,-0}'",
+    "days date[] DEFAULT '{2024-01-01,infinity}'",
+    "grid int[] DEFAULT '{{1},{2}}'",
+)
+"""Columns that are added to tables which nobody writes to afterwards."""
+QUIET = ("quiet", "quiet_bag", "written")
+SILENT = [
+    ["INSERT INTO quiet VALUES (4, 4)", "DELETE FROM quiet WHERE id = 1", "INSERT INTO written VALUES (1)"],
+    *([_add(table, column)] for table in QUIET for column in UNSEEN),
+    ["INSERT INTO written (id, note) VALUES (2, 'given')"],
+]
 LATER = [
+    ["INSERT INTO quiet (id, v) VALUES (9, 9)", "UPDATE quiet SET note = NULL WHERE id = 2"],
+    [_add("quiet", "later text DEFAULT 'l'"), "INSERT INTO quiet (id) VALUES (10)"],
     *(
         [f"UPDATE {table} SET v = v || ' later' WHERE id IN (5, 7, 21)", f"DELETE FROM {table} WHERE id = 20"]
         for table in GROWN
@@ -180,7 +206,7 @@ LATER = [
     ],
 ]
 SWITCHED = ("became_full", "was_full")
-EQUAL = (*GROWN, *SWITCHED, "grown_bag", "defaults", "flowing", "steady", "dropped")
+EQUAL = (*GROWN, *SWITCHED, *QUIET, "grown_bag", "defaults", "flowing", "steady", "dropped")
 
 
 @dataclass(frozen=True)
@@ -223,7 +249,7 @@ def _flow(mirror: Mirror) -> None:
 def story(mirror: Mirror) -> Story:
     mirror.execute(*TABLES, *INITIAL)
     mirror.follow()
-    for transaction in (*_grow("grown"), *_grow("grown_full"), *SWITCHES, *BAG, *OTHERS):
+    for transaction in (*_grow("grown"), *_grow("grown_full"), *SWITCHES, *BAG, *OTHERS, *SILENT):
         mirror.transaction(*transaction)
     mirror.follow()
     mirror.assert_equal(*(table for table in EQUAL if table != "flowing"))
@@ -263,6 +289,15 @@ def test_an_added_column_has_its_constant_in_rows_that_were_there_and_its_own_va
 def test_a_constant_of_every_type_is_in_the_rows_that_were_there(story: Story, lake: str) -> None:
     story.mirror.assert_equal("defaults", lake=lake)
     assert story.mirror.values("defaults", "id", lake=lake) == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("table", QUIET)
+def test_a_column_that_no_row_announces_is_in_the_lake_with_its_default(story: Story, table: str, lake: str) -> None:
+    """One of the tables is written to later, and grows again."""
+    assert story.mirror.pipeline.table(f"public.{table}").state == "live"
+    applied = story.mirror.applied(lake)[f"public.{table}"]
+    assert applied.state == "live", applied.reason
+    story.mirror.assert_equal(table, lake=lake)
 
 
 def test_rows_without_a_key_stay_distinct_across_the_change(story: Story, lake: str) -> None:
