@@ -3,11 +3,13 @@
 import itertools
 import random
 import threading
+from functools import partial
 
 import psycopg
 import pytest
 
 from tests.e2e.mirror import LAKES, Mirror
+from tests.support.beside import beside
 from tests.support.extent import slow
 from tests.support.ingesting import IMMEDIATELY
 from tests.support.source_setup import since
@@ -44,25 +46,18 @@ def loaded(mirror: Mirror) -> Mirror:
         *(f"INSERT INTO {table} SELECT -i, i FROM generate_series(1, 300) i" for table in TABLES),
     )
     mirror.follow()
-    numbers, ended = itertools.count(1), threading.Event()
+    numbers = itertools.count(1)
 
-    def others(table: str, seed: int) -> None:
+    def others(table: str, seed: int, ended: threading.Event) -> None:
         with mirror.database.connect() as connection:
             while not ended.is_set():
                 with connection.transaction():
                     write(connection, table, numbers, random.Random(seed))
 
-    threads = [threading.Thread(target=others, args=(table, seed)) for seed, table in enumerate(TABLES)]
-    with mirror.pipeline.running(watch_interval_s=0.1, stop_s=100.0):
-        for thread in threads:
-            thread.start()
-        try:
-            for place, table in itertools.product(range(len(COLUMNS)), TABLES):
-                add(mirror, table, f"c{place} {COLUMNS[place]}", numbers)
-        finally:
-            ended.set()
-            for thread in threads:
-                thread.join()
+    works = [partial(others, table, seed) for seed, table in enumerate(TABLES)]
+    with mirror.pipeline.running(watch_interval_s=0.1, stop_s=100.0), beside(*works):
+        for place, table in itertools.product(range(len(COLUMNS)), TABLES):
+            add(mirror, table, f"c{place} {COLUMNS[place]}", numbers)
     mirror.follow()
     mirror.rebuild()
     return mirror

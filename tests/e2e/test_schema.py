@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e.mirror import FOLLOWED, LAKES, Mirror
+from tests.support.beside import beside
 from tests.support.extent import FULL, cases
 
 DEFAULTS = {
@@ -218,31 +219,22 @@ class Story:
 def _flow(mirror: Mirror) -> None:
     """Rows are written one by one while ingest reads them and columns are added."""
     written = threading.Semaphore(0)
-    enough = threading.Event()
 
-    def write() -> None:
+    def write(ended: threading.Event) -> None:
         with mirror.database.connect() as connection:
             number = 0
-            while not enough.is_set():
+            while not ended.is_set():
                 number += 1
                 connection.execute("INSERT INTO flowing VALUES (%s, 1)", (number,))
                 connection.execute("UPDATE flowing SET v = v + 1 WHERE id = %s", (number // 2,))
                 written.release()
 
-    writer = threading.Thread(target=write)
-    with mirror.pipeline.running() as running:
-        writer.start()
-        try:
-            for number in range(3):
-                for _ in range(40):
-                    assert written.acquire(timeout=120)
-                mirror.execute(_add("flowing", f"c{number} text DEFAULT 'default {number}'"))
-                running.wait_until(
-                    lambda version=number + 2: version in mirror.pipeline.table("public.flowing").schemas
-                )
-        finally:
-            enough.set()
-            writer.join()
+    with mirror.pipeline.running() as running, beside(write):
+        for number in range(3):
+            for _ in range(40):
+                assert written.acquire(timeout=120)
+            mirror.execute(_add("flowing", f"c{number} text DEFAULT 'default {number}'"))
+            running.wait_until(lambda version=number + 2: version in mirror.pipeline.table("public.flowing").schemas)
 
 
 @pytest.fixture(scope="module")

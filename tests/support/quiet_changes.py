@@ -14,6 +14,7 @@ from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState, TableState
 from sluice.source import ddl_signal
 from sluice.store.opening import open_store
+from tests.support.beside import beside
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline, SluiceProcess
 
@@ -164,19 +165,13 @@ class QuietChanges:
     @contextmanager
     def noise(self) -> Iterator[None]:
         """Another table changes all the time, so that the position of the manifest moves."""
-        done = threading.Event()
 
-        def insert() -> None:
+        def insert(ended: threading.Event) -> None:
             with self.database.connect() as connection:
                 number = 0
-                while not done.wait(0.02):
+                while not ended.wait(0.02):
                     number += 1
                     connection.execute("INSERT INTO noise VALUES (%s) ON CONFLICT DO NOTHING", (number,))
 
-        thread = threading.Thread(target=insert)
-        thread.start()
-        try:
+        with beside(insert):
             yield
-        finally:
-            done.set()
-            thread.join()
