@@ -79,48 +79,6 @@ _TEXTS = {
         TRUNCATE low
         INSERT INTO r VALUES (1, 1, 'again')
     """,
-    "truncated_root": """
-        -- publish: r | stopped: r: stale: truncated or rewritten
-        -- root
-        -- then
-        TRUNCATE r
-        INSERT INTO r VALUES (1, 1, 'again')
-    """,
-    "attached": """
-        -- publish: r | stopped: r: stale: apart was attached
-        -- root
-        CREATE TABLE apart (id int, k int, v text, PRIMARY KEY (id, k))
-        INSERT INTO apart VALUES (1, 100, 'had'), (2, 101, 'had')
-        -- then
-        ALTER TABLE r ATTACH PARTITION apart FOR VALUES FROM (100) TO (200)
-    """,
-    "attached_subtree": """
-        -- publish: r | stopped: r: stale: deep was attached
-        -- root
-        CREATE TABLE apart (LIKE r INCLUDING ALL) PARTITION BY RANGE (k)
-        CREATE TABLE deep PARTITION OF apart FOR VALUES FROM (100) TO (150)
-        INSERT INTO apart VALUES (1, 100, 'had')
-        -- then
-        ALTER TABLE r ATTACH PARTITION apart FOR VALUES FROM (100) TO (200)
-    """,
-    "detached": """
-        -- publish: r | stopped: r: stale: detached or dropped
-        -- root
-        -- then
-        ALTER TABLE r DETACH PARTITION low
-    """,
-    "detached_for_a_moment": """
-        -- publish: r | stopped: r: stale: apart was detached and attached again
-        -- root
-        CREATE TABLE apart (id int, k int, v text, PRIMARY KEY (id, k))
-        INSERT INTO apart VALUES (1, 100, 'had'), (2, 101, 'had')
-        ALTER TABLE r ATTACH PARTITION apart FOR VALUES FROM (100) TO (200)
-        -- then
-        ALTER TABLE r DETACH PARTITION apart
-        UPDATE apart SET v = 'unseen'
-        ALTER TABLE r ATTACH PARTITION apart FOR VALUES FROM (100) TO (200)
-        INSERT INTO r VALUES (3, 103, 'seen')
-    """,
     "made_below_what_was_attached": """
         -- publish: r | equal: r
         -- root

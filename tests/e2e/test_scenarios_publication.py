@@ -78,14 +78,6 @@ _TEXTS = {
         TRUNCATE t
         INSERT INTO t VALUES (1), (15)
     """,
-    "filter_hides_values": """
-        -- publish: t WHERE (id > 10) | stopped: t: stale: moved a row into the publication's row filter
-        CREATE TABLE t (id int PRIMARY KEY, body text)
-        ALTER TABLE t ALTER body SET STORAGE EXTERNAL
-        INSERT INTO t SELECT i, repeat('body', 1000) FROM generate_series(1, 20) i
-        -- then
-        UPDATE t SET id = 50 WHERE id = 5
-    """,
     "listed": """
         -- publish: t (b, id, a)
         -- list
@@ -152,13 +144,6 @@ _TEXTS = {
         UPDATE t SET v = 'unsent'
         ALTER PUBLICATION {publication} ADD TABLE t
         INSERT INTO t VALUES (3, 'sent')
-    """,
-    "went_away": """
-        -- publish: t | stopped: t: detached: no longer carries it
-        -- plain
-        -- then
-        ALTER PUBLICATION {publication} DROP TABLE t
-        UPDATE t SET v = 'unsent'
     """,
     "came_later": """
         -- equal: t
