@@ -135,8 +135,7 @@ class World:
 
     def filtered(self, query: str) -> list[tuple[Any, ...]]:
         """Rows of the source, sorted by their text."""
-        with self.database.connect() as connection:
-            return sorted(connection.execute(query.encode()).fetchall(), key=str)
+        return sorted(self.database.all(query), key=str)
 
     def lake_rows(self, schema: str, table: str, *columns: str, lake: str = FOLLOWED) -> list[tuple[Any, ...]]:
         """Rows of the lake, sorted by their text; all own columns when none is named."""

@@ -85,8 +85,7 @@ def stored(email: str | None) -> str | None:
 def assert_lake(mirror: Mirror, table: str) -> None:
     """The lake table has what the rules make of the source."""
     columns = ("id", "email", "cell", "phone", "notes", "v", "large", "n", "w")
-    with mirror.database.connect() as connection:
-        found = connection.execute(f"SELECT {', '.join(columns)} FROM {table}".encode()).fetchall()
+    found = mirror.database.all(f"SELECT {', '.join(columns)} FROM {table}")
     made = [
         (row[0], stored(row[1]), row[2] and "***", row[3] and "***", row[4] if row[4] is None else row[4][:5], *row[5:])
         for row in found

@@ -112,11 +112,9 @@ def story(mirror: Mirror) -> Story:
     for transactions in STORY:
         for statements in transactions:
             mirror.transaction(*statements.split("; "))
-            with mirror.database.connect() as connection:
-                found = connection.execute("SELECT pg_current_wal_insert_lsn(), clock_timestamp()").fetchone()
-                rows = connection.execute("SELECT * FROM orders").fetchall()
-            assert found is not None
-            left.rows.append((lsn.parse(found[0]), found[1].astimezone(UTC), rows))
+            position, now = mirror.database.one("SELECT pg_current_wal_insert_lsn(), clock_timestamp()")
+            rows = mirror.database.all("SELECT * FROM orders")
+            left.rows.append((lsn.parse(position), now.astimezone(UTC), rows))
         _follow(left, policies=Policies(TablePolicy(), {"public.orders": policy}))
     return left
 

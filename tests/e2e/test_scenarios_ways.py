@@ -345,12 +345,8 @@ def test_the_server_did_send_it_this_way(ways: Ways, way: str) -> None:
     """
     assert ways.waiting[way] - {"empty"} == ({"kept", "dropped"} if WAYS[way].two_phase else set())
     slot = ways.world.database.slot + ("" if way == FOLLOWED else f"_{way.replace('-', '_')}")
-    with ways.world.database.connect() as connection:
-        row = connection.execute(
-            "SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = %s", (slot,)
-        ).fetchone()
-    assert row is not None
-    assert (row[0] > 0) == WAYS[way].streamed
+    (count,) = ways.world.database.one("SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = %s", slot)
+    assert (count > 0) == WAYS[way].streamed
 
 
 def test_without_origins_there_is_what_began_at_the_source_and_nothing_else(ways: Ways) -> None:

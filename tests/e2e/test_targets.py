@@ -2,18 +2,16 @@
 source table, and another engine reads them where the template puts them.
 """
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluice.contract import keys, resyncs
+from sluice.contract import resyncs
 from sluice.contract.applied import AppliedTable
-from sluice.contract.control import RESYNC, Request
+from sluice.contract.control import RESYNC
 from sluice.contract.lake_names import LakeNames
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.row_form import LakeQuestion
@@ -56,9 +54,7 @@ class Fed:
         return {row.title: row for row in self.mirror.applied_rows()}
 
     def ask(self, action: str) -> None:
-        schema, _, table = self.name.partition(".")
-        request = Request(action, schema, table, datetime.now(UTC).isoformat(timespec="seconds"))
-        self.mirror.pipeline.store.create(keys.control_request(uuid.uuid4().hex), request.encode())
+        self.mirror.pipeline.request(action, table=self.name.partition(".")[2])
 
     def assert_mirrors(self, table: str = "orders") -> None:
         for name in ("orders", "orders_copy"):

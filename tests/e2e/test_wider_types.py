@@ -89,8 +89,7 @@ def test_one_window_over_wider_types_and_columns_left_out_is_equal_by_executors(
     for lake in ({}, {"lake": REBUILT}):
         mirror.assert_equal("t", **lake)
         rows = {row["id"]: (row["d"], row["big"], row["_sluice_special"]) for row in mirror.rows("narrow", **lake)}
-        with mirror.database.connect() as connection:
-            wanted = {one[0]: one[1:] for one in connection.execute("SELECT id, d = 'infinity', big FROM narrow")}
+        wanted = {one[0]: one[1:] for one in mirror.database.all("SELECT id, d = 'infinity', big FROM narrow")}
         assert {key: (mark is not None and mark == {"d": "infinity"}, big) for key, (_, big, mark) in rows.items()} == {
             key: (bool(never), big) for key, (never, big) in wanted.items()
         }
