@@ -5,9 +5,10 @@ commit, a pipeline, and what lake tables of each kind have to be.
 import random
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 import yaml
@@ -16,6 +17,7 @@ from sluice.contract.applied import AppliedTable
 from sluice.manifest.newest_record import newest_log
 from sluice.store.opening import open_store
 from tests.spark import lake
+from tests.support.beside import beside
 from tests.support.pipeline import QUICK_JAVA, new_pipeline, wait_until
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline
@@ -34,13 +36,8 @@ class Source:
     choice: random.Random
     at: dict[int, Rows] = field(default_factory=dict)
     newest: set[Row] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._write)
-        self.writes = threading.RLock()
-        """Who holds it is the only one that writes."""
-        self.failed: Exception | None = None
+    writes: Any = field(default_factory=threading.RLock)
+    """Who holds it is the only one that writes."""
 
     def create(self) -> None:
         self.database.execute(
@@ -68,25 +65,13 @@ class Source:
         with self.writes:
             self.at = {lsn: rows for lsn, rows in self.at.items() if not after < lsn < before}
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def writing(self) -> AbstractContextManager[None]:
+        return beside(self._write)
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Writes no more."""
-        self._end.set()
-        self._thread.join()
-
-    def _write(self) -> None:
-        try:
-            while not self._end.wait(self.choice.random()):
-                with self.writes:
-                    self.commit(*(self._statement() for _ in range(self.choice.randint(1, 4))))
-        except Exception as error:  # noqa: BLE001 - handed to the test
-            self.failed = error
+    def _write(self, ended: threading.Event) -> None:
+        while not ended.wait(self.choice.random()):
+            with self.writes:
+                self.commit(*(self._statement() for _ in range(self.choice.randint(1, 4))))
 
     def _statement(self) -> str:
         one, other = self.choice.randrange(40), self.choice.randrange(40)

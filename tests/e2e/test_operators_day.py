@@ -286,7 +286,8 @@ def test_the_variables_of_init_are_loaded_as_their_file_says(day: Day) -> None:
 def test_commands_while_it_runs_under_load(day: Day) -> None:
     process = day.up()
     try:
-        with Load(day.database) as load:
+        load = Load(day.database)
+        with load.going_on():
             day.wait_live(process)
             assert "degraded" not in day.states, "a pipeline that begins is not degraded"
             _on_a_terminal(day)

@@ -3,7 +3,6 @@ tables of the boundary that the living lake states, and the pipeline does not no
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,15 @@ def _rows(lake: Lake, lsn: str) -> dict[str, list[str]]:
     return {name: sorted(map(repr, now.arrow(name).to_pylist())) for name in NAMES}
 
 
-def _beside_a_running_pipeline(
-    pipeline: Pipeline, database: Database, *, there: str, own: str, options: Mapping[str, str]
+def test_a_replay_that_is_killed_and_given_again_makes_the_boundary_of_the_living_lake(
+    database: Database, tmp_path: Path
 ) -> None:
-    for place in (own, there):
-        if place.startswith("file:"):
-            Path(place.removeprefix("file://")).mkdir(exist_ok=True)
-    lake, made = Lake(own, storage_options=dict(options)), Lake(there, storage_options=dict(options))
-    store = open_store(pipeline.spool_uri, prefix=f"{pipeline.name}/", options=dict(options))
+    pipeline = bank(database, tmp_path)
+    own, there = pipeline.lake_uri, (tmp_path / "replayed").as_uri()
+    for name in ("lake", "replayed"):
+        (tmp_path / name).mkdir()
+    lake, made, replayed = Lake(own), Lake(there), open_store(there, options={})
+    store = open_store(pipeline.spool_uri, prefix=f"{pipeline.name}/", options={})
 
     def holder() -> Holder:
         return Holder.decode(store.get("apply/lease.json"))
@@ -61,7 +61,7 @@ def _beside_a_running_pipeline(
             living = _rows(lake, position)
             first = pipeline.start("replay", "--to", position, "--lake", there)
             wait_until(
-                lambda: any("_delta_log" in key for key in open_store(there, options=dict(options)).list("")),
+                lambda: any("_delta_log" in key for key in replayed.list("")),
                 what="the first table of the replay",
                 processes=(process,),
                 timeout=600,
@@ -83,7 +83,7 @@ def _beside_a_running_pipeline(
         assert (refused.returncode, "holds another replay" in refused.stderr) == (2, True), refused.stderr
         refused = pipeline.run("replay", "--to", "latest", "--lake", own)
         assert (refused.returncode, "is the lake of the pipeline" in refused.stderr) == (2, True), refused.stderr
-        _change(open_store(there, options=dict(options)), "public/savings/_delta_log/")
+        _change(replayed, "public/savings/_delta_log/")
         never = pipeline.run("replay", "--to", position, "--lake", there)
         assert (never.returncode, "public.savings cannot be made: it is stale" in never.stderr) == (2, True), (
             never.stderr
@@ -98,14 +98,6 @@ def _change(store: ObjectStore, log: str) -> None:
     taken = {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}}
     lines = ({"commitInfo": {"timestamp": 1, "operation": "WRITE"}}, taken)
     store.create(f"{log}{len(commits):020d}.json", "\n".join(map(json.dumps, lines)).encode())
-
-
-def test_a_replay_that_is_killed_and_given_again_makes_the_boundary_of_the_living_lake(
-    database: Database, tmp_path: Path
-) -> None:
-    pipeline = bank(database, tmp_path)
-    there = (tmp_path / "replayed").as_uri()
-    _beside_a_running_pipeline(pipeline, database, there=there, own=pipeline.lake_uri, options={})
 
 
 @slow

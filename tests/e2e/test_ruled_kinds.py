@@ -22,12 +22,14 @@ from sluice.store.opening import open_store
 from tests.support import canary
 from tests.support.column_rules import HIDDEN
 from tests.support.extent import slow
-from tests.support.pipeline import QUICK_JAVA, wait_until
+from tests.support.pipeline import QUICK_JAVA, new_pipeline, wait_until
+from tests.support.source_setup import server_major
 from tests.support.sources import Bucket, Database
 from tools.local.sluice import Pipeline, SluiceProcess
 
 KEY = b"a key of some more than 16 bytes"
-KINDS = {"": "mirror", "history": "history", "changelog": "changelog", "soft": "mirror"}
+KINDS = 4
+"""A mirror, one with soft deletes, a history and a changelog."""
 COLUMNS = "code text NOT NULL, region text NOT NULL, email text, phone text, notes text, card text, v int, big text"
 NAMES = ("code", "region", "email", "phone", "notes", "v", "big")
 RULES = {
@@ -143,37 +145,30 @@ def test_all_kinds_under_all_rules_say_what_was_at_each_commit_and_nothing_hidde
         name: {**rule, "key_file": str(tmp_path / "key")} if isinstance(rule, dict) and "hash" in rule else rule
         for name, rule in RULES.items()
     }
-    targets = [
-        {"kind": kind, **({"name": f"{{t}}_{name}"} if name else {}), **({"deletes": "soft"} if name == "soft" else {})}
-        for name, kind in KINDS.items()
-    ]
     tables = {
         f"public.{table}": {
             "columns": rules,
             "new_columns": "exclude",
-            "targets": [{**one, **({"name": one["name"].format(t=table)} if "name" in one else {})} for one in targets],
+            "targets": [
+                {"kind": "mirror"},
+                {"kind": "mirror", "name": f"{table}_soft", "deletes": "soft"},
+                *({"kind": kind, "name": f"{table}_{kind}"} for kind in ("history", "changelog")),
+            ],
         }
         for table in story.at
     }
     options = moto.server.options()
-    pipeline = Pipeline(
+    pipeline = new_pipeline(
+        database,
         tmp_path / "pipeline",
-        name="t",
-        dsn=database.dsn,
-        spool_uri=f"{moto.uri}/spool",
-        lake_uri=f"{moto.uri}/lake",
-        settings={
-            "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
-            "spool": {"options": options, "max_delay": "200ms"},
-            "lake": {"options": options},
-            "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA},
-            "tables": tables,
-        },
+        spool={"uri": f"{moto.uri}/spool", "options": options, "max_delay": "200ms"},
+        lake={"uri": f"{moto.uri}/lake", "options": options},
+        apply={"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA},
+        tables=tables,
     )
     environment = {"TMPDIR": str(temporary)}
     # Bodies of open transactions are stored, until the first kill.
-    with database.connect() as connection:
-        immediate = connection.info.server_version >= 160000
+    immediate = server_major(database) >= 16
     if immediate:
         database.execute(f"ALTER DATABASE {database.name} SET debug_logical_replication_streaming = immediate")
     with pipeline.start("up", environment=environment) as process:
@@ -221,7 +216,7 @@ def reach(pipeline: Pipeline, options: dict[str, str], lsn: int, process: Sluice
         log = newest_log(store).read()
         rows = [row for row in log.tables.values() if row.schema_name == "public"] if log is not None else []
         assert [(row.title, row.reason) for row in rows if row.state in ("stale", "quarantined")] == []
-        return len(rows) == 2 * len(KINDS) and all(
+        return len(rows) == 2 * KINDS and all(
             (row.state, row.complete_through_lsn >= lsn) == ("live", True) for row in rows
         )
 

@@ -6,13 +6,14 @@ import random
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from sluice.manifest.reader import load_state
 from sluice.store.opening import open_store
 from tests.support import canary
+from tests.support.beside import beside
 from tests.support.column_rules import HIDDEN
 from tests.support.extent import slow
 from tests.support.pipeline import must, new_pipeline, wait_until
@@ -41,11 +42,7 @@ class People:
     choice: random.Random
     called: dict[str, str] = field(default_factory=lambda: {one: one for one in (OPEN, SECRET, MAIL, NOTE)})
     number: int = 0
-    failed: Exception | None = None
-
-    def __post_init__(self) -> None:
-        self._lock, self._end = threading.RLock(), threading.Event()
-        self._thread = threading.Thread(target=self._write)
+    _lock: Any = field(default_factory=threading.RLock)
 
     def create(self) -> None:
         self.database.execute(
@@ -112,21 +109,10 @@ class People:
             )
         )
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _write(self) -> None:
-        try:
-            while not self._end.wait(self.choice.random() / 5):
-                with self._lock:
-                    self.database.execute(self._statement())
-        except Exception as error:  # noqa: BLE001 - handed to the test
-            self.failed = error
+    def write(self, ended: threading.Event) -> None:
+        while not ended.wait(self.choice.random() / 5):
+            with self._lock:
+                self.database.execute(self._statement())
 
 
 @slow
@@ -162,7 +148,7 @@ def test_what_the_rules_keep_out_is_stored_nowhere_whatever_becomes_of_the_colum
         tables = load_state(store).tables.values()
         return next((str(one.state) for one in tables if one.table_name == "people"), "")
 
-    with people:
+    with beside(people.write):
         process = pipeline.start("run")
         wait_until(lambda: state() == "live", what="it is live", processes=(process,), timeout=SECONDS)
         for number in range(ROUNDS):
@@ -178,7 +164,6 @@ def test_what_the_rules_keep_out_is_stored_nowhere_whatever_becomes_of_the_colum
             if states[-1] in ("stale", "quarantined"):
                 pipeline.run("resync", "public.people")
     process.stop()
-    assert people.failed is None, people.failed
     assert canary.in_stored(folder, "äöüß"), "the scan reads what is compressed"
     print(states)
     assert "live" in states

@@ -115,7 +115,6 @@ class Story:
             raise AssertionError(f"{lsn} {wrong} {self.targets} {rows} {error}") from error
 
     def check(self) -> None:
-        assert self.source.failed is None, self.source.failed
         for path in sorted(self.lake.iterdir()):
             if (path / "_delta_log").exists():
                 check(path, self.held.get(path.name, "mirror"), self.source.at)
@@ -166,7 +165,7 @@ def test_targets_that_change_between_kills_are_right_at_each_commit_or_stale(
     for kind in ("soft", "history", "changelog"):
         story.fresh(kind)
     story.write()
-    with source:
+    with source.writing():
         process = pipeline.start("up")
         story.reach(process)
         for changes in ROUNDS:
@@ -188,7 +187,6 @@ def test_targets_that_change_between_kills_are_right_at_each_commit_or_stale(
             assert versions == story.left_versions()
             story.check()
         story.reach(process)
-    assert source.failed is None, source.failed
     story.reach(process)
     story.check()
     story.current()

@@ -209,7 +209,6 @@ class Story:
         }
 
     def check(self) -> None:
-        assert self.source.failed is None, self.source.failed
         with self.source.writes:
             self._check_present("")
             self._check_deleted()
@@ -312,7 +311,7 @@ def test_tracked_columns_that_change_between_kills_make_the_versions_that_the_so
     pipeline = pipeline_of(database, tmp_path / "pipeline", *TARGETS, way=way)
     must(pipeline, "setup", "--ddl-signal", "--apply")
     story = Story(pipeline, source)
-    with source:
+    with source.writing():
         process = pipeline.start("up")
         story.reach(process)
         for steps in ROUNDS:
@@ -332,7 +331,6 @@ def test_tracked_columns_that_change_between_kills_make_the_versions_that_the_so
             story.reach(process)
             story.check()
         wait_until(story.purged, what="what was deleted is purged", processes=(process,), timeout=SECONDS)
-    assert source.failed is None, source.failed
     story.reach(process)
     story.check()
     must(pipeline, "verify", timeout=SECONDS)

@@ -67,7 +67,8 @@ def new_pipeline(database: Database, directory: Path, *, name: str = "t", dsn: s
     """A pipeline of all tables of `public` that has not run yet. `sections` are merged over the settings."""
     source = {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]}
     source |= sections.pop("source", {})
-    return Pipeline(directory, name=name, dsn=dsn or database.dsn, settings={"source": source, **sections})
+    places = {f"{one}_uri": sections.get(one, {}).get("uri", "") for one in ("spool", "lake")}
+    return Pipeline(directory, name=name, dsn=dsn or database.dsn, settings={"source": source, **sections}, **places)
 
 
 def must(pipeline: Pipeline, *arguments: str, **options: Any) -> str:
