@@ -40,6 +40,17 @@ CHANGELOGS = ("public.grown_log", "origins.log")
 """The tables of all stories whose changes are kept."""
 
 
+def transactions(text: str) -> list[list[str]]:
+    """A statement is a line, and a semicolon at its end says that its transaction goes on."""
+    lines = text.strip().splitlines()
+    found: list[list[str]] = [[]]
+    for line in lines:
+        found[-1].append(line.strip().removesuffix(";"))
+        if not line.endswith(";"):
+            found.append([])
+    return found[:-1]
+
+
 class Mirror:
     """One source, its spool, the lake that follows it and the lake made again from the spool."""
 

@@ -7,7 +7,7 @@ window, and in the one rebuilt from the spool, where the whole story of a table 
 
 import pytest
 
-from tests.e2e.mirror import LAKES, Mirror
+from tests.e2e.mirror import LAKES, Mirror, transactions
 
 LARGE = ("body", "raw", "ints", "grid", "days", "doc", "wide")
 """Stored out of line, so that an update of another column does not send them. `grid` and `days`
@@ -165,109 +165,104 @@ def _swap(table: str, key: str, one: int, other: int) -> list[str]:
     return [f"UPDATE {table} SET {key} = {new} WHERE {key} = {old}" for old, new in moves]
 
 
-KEYS = [
-    _swap("keys", "k", 1, 2),
-    [f"UPDATE keys SET k = {k + 100} WHERE k = {k}" for k in (3, 4, 5)],
-    [
-        "UPDATE keys SET k = 200 WHERE k = 6",
-        "UPDATE keys SET k = 6 WHERE k = 7",
-        "UPDATE keys SET k = 7 WHERE k = 8",
-        "UPDATE keys SET k = 8 WHERE k = 200",
-    ],
-    ["DELETE FROM keys WHERE k = 9", "INSERT INTO keys VALUES (9, 'again')"],
-    ["DELETE FROM keys WHERE k = 10"],
-    ["INSERT INTO keys VALUES (10, 'later')"],
-    ["DELETE FROM keys WHERE k = 11", "UPDATE keys SET k = 11 WHERE k = 12"],
-    [
-        "UPDATE keys SET k = 300 WHERE k = 13",
-        "INSERT INTO keys VALUES (13, 'new')",
-        "UPDATE keys SET v = 'moved' WHERE k = 300",
-    ],
-    ["INSERT INTO keys VALUES (400, 'never')", "DELETE FROM keys WHERE k = 400"],
-    [
-        "INSERT INTO keys VALUES (401, 'moves')",
-        "UPDATE keys SET k = 402 WHERE k = 401",
-        "DELETE FROM keys WHERE k = 402",
-    ],
-    [
-        "UPDATE keys SET k = 500 WHERE k = 14",
-        "DELETE FROM keys WHERE k = 500",
-        "INSERT INTO keys VALUES (14, 'third')",
-        "UPDATE keys SET k = 500 WHERE k = 14",
-    ],
-    ["UPDATE keys SET k = k + 1000 WHERE k BETWEEN 20 AND 30"],
-    ["UPDATE keys SET k = k - 1000, v = v || ' back' WHERE k BETWEEN 1020 AND 1025"],
-]
-PAIRS = [
-    ["UPDATE pairs SET b = 'moved' WHERE a = 1 AND b = 'x'", "UPDATE pairs SET b = 'x' WHERE a = 1 AND b = 'X'"],
-    ["UPDATE pairs SET a = -a WHERE b = 'x '"],
-    ["UPDATE pairs SET a = 9, b = 'both', v = 'changed' WHERE a = 2 AND b = ''"],
-    ["DELETE FROM pairs WHERE a = 3 AND b = 'x'", "INSERT INTO pairs VALUES ('again', 3, 'x')"],
-    ["DELETE FROM pairs WHERE a = 3 AND b = ''", "UPDATE pairs SET v = 'kept' WHERE a = 3 AND b = 'X'"],
-]
-DEFERRED = [
-    ["UPDATE deferred SET k = 3 - k WHERE k IN (1, 2)"],
-    ["INSERT INTO deferred VALUES (3, 'second')", "DELETE FROM deferred WHERE v = 'row 3'"],
-    ["UPDATE deferred SET k = k + 1 WHERE k IN (4, 5, 6)"],
-]
-CUTS = [
-    [
-        "INSERT INTO cut VALUES (4, 'lost')",
-        "UPDATE cut SET v = 'lost' WHERE id = 1",
-        "TRUNCATE cut",
-        "INSERT INTO cut VALUES (1, 'new'), (5, 'new')",
-    ],
-    ["UPDATE cut SET v = 'newer' WHERE id = 5", "INSERT INTO cut VALUES (6, 'after')"],
-    [
-        "TRUNCATE cut_other, cut_bag, cut_log",
-        "INSERT INTO cut_other VALUES (2, 'new')",
-        "INSERT INTO cut_bag VALUES ('new'), ('new')",
-        "INSERT INTO cut_log VALUES ('new')",
-    ],
-    [
-        "INSERT INTO cut_log VALUES ('lost')",
-        "TRUNCATE cut_log",
-        "TRUNCATE cut_log",
-        "INSERT INTO cut_log VALUES ('new'), ('newer')",
-    ],
-    ["TRUNCATE emptied"],
+KEYS = transactions("""
+    UPDATE keys SET k = -1 WHERE k = 1;
+    UPDATE keys SET k = 1 WHERE k = 2;
+    UPDATE keys SET k = 2 WHERE k = -1
+    UPDATE keys SET k = 103 WHERE k = 3;
+    UPDATE keys SET k = 104 WHERE k = 4;
+    UPDATE keys SET k = 105 WHERE k = 5
+    UPDATE keys SET k = 200 WHERE k = 6;
+    UPDATE keys SET k = 6 WHERE k = 7;
+    UPDATE keys SET k = 7 WHERE k = 8;
+    UPDATE keys SET k = 8 WHERE k = 200
+    DELETE FROM keys WHERE k = 9;
+    INSERT INTO keys VALUES (9, 'again')
+    DELETE FROM keys WHERE k = 10
+    INSERT INTO keys VALUES (10, 'later')
+    DELETE FROM keys WHERE k = 11;
+    UPDATE keys SET k = 11 WHERE k = 12
+    UPDATE keys SET k = 300 WHERE k = 13;
+    INSERT INTO keys VALUES (13, 'new');
+    UPDATE keys SET v = 'moved' WHERE k = 300
+    INSERT INTO keys VALUES (400, 'never');
+    DELETE FROM keys WHERE k = 400
+    INSERT INTO keys VALUES (401, 'moves');
+    UPDATE keys SET k = 402 WHERE k = 401;
+    DELETE FROM keys WHERE k = 402
+    UPDATE keys SET k = 500 WHERE k = 14;
+    DELETE FROM keys WHERE k = 500;
+    INSERT INTO keys VALUES (14, 'third');
+    UPDATE keys SET k = 500 WHERE k = 14
+    UPDATE keys SET k = k + 1000 WHERE k BETWEEN 20 AND 30
+    UPDATE keys SET k = k - 1000, v = v || ' back' WHERE k BETWEEN 1020 AND 1025
+""")
+PAIRS = transactions("""
+    UPDATE pairs SET b = 'moved' WHERE a = 1 AND b = 'x';
+    UPDATE pairs SET b = 'x' WHERE a = 1 AND b = 'X'
+    UPDATE pairs SET a = -a WHERE b = 'x '
+    UPDATE pairs SET a = 9, b = 'both', v = 'changed' WHERE a = 2 AND b = ''
+    DELETE FROM pairs WHERE a = 3 AND b = 'x';
+    INSERT INTO pairs VALUES ('again', 3, 'x')
+    DELETE FROM pairs WHERE a = 3 AND b = '';
+    UPDATE pairs SET v = 'kept' WHERE a = 3 AND b = 'X'
+""")
+DEFERRED = transactions("""
+    UPDATE deferred SET k = 3 - k WHERE k IN (1, 2)
+    INSERT INTO deferred VALUES (3, 'second');
+    DELETE FROM deferred WHERE v = 'row 3'
+    UPDATE deferred SET k = k + 1 WHERE k IN (4, 5, 6)
+""")
+CUTS = transactions("""
+    INSERT INTO cut VALUES (4, 'lost');
+    UPDATE cut SET v = 'lost' WHERE id = 1;
+    TRUNCATE cut;
+    INSERT INTO cut VALUES (1, 'new'), (5, 'new')
+    UPDATE cut SET v = 'newer' WHERE id = 5;
+    INSERT INTO cut VALUES (6, 'after')
+    TRUNCATE cut_other, cut_bag, cut_log;
+    INSERT INTO cut_other VALUES (2, 'new');
+    INSERT INTO cut_bag VALUES ('new'), ('new');
+    INSERT INTO cut_log VALUES ('new')
+    INSERT INTO cut_log VALUES ('lost');
+    TRUNCATE cut_log;
+    TRUNCATE cut_log;
+    INSERT INTO cut_log VALUES ('new'), ('newer')
+    TRUNCATE emptied
+    SAVEPOINT s;
+    TRUNCATE by_index;
+    ROLLBACK TO s;
+    UPDATE by_index SET v = 'still here' WHERE id = 0
+""")
+CUTS += [
     [
         "TRUNCATE toast_cut",
         _toast_row("toast_cut", 2, seed="new"),
         _toast_row("toast_cut", 3),
         "UPDATE toast_cut SET n = 1",
         "UPDATE toast_cut SET id = 4 WHERE id = 3",
-    ],
-    ["SAVEPOINT s", "TRUNCATE by_index", "ROLLBACK TO s", "UPDATE by_index SET v = 'still here' WHERE id = 0"],
+    ]
 ]
-IDENTITIES = [
-    [
-        "UPDATE by_index SET v = 'u' WHERE id = 1",
-        "UPDATE by_index SET id = 100 WHERE id = 2",
-        "UPDATE by_index SET region = 50 WHERE id = 3",
-    ],
-    ["DELETE FROM by_index WHERE id = 4", "INSERT INTO by_index VALUES (4, 'new', 7, 'v')"],
-    [
-        "UPDATE by_whole_row SET v = 'u' WHERE id = 1",
-        "UPDATE by_whole_row SET id = 20 WHERE id = 2",
-        "DELETE FROM by_whole_row WHERE id = 3",
-    ],
-    ["DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE f = 'NaN')"],
-    ["DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE a IS NULL)", "DELETE FROM bag WHERE f::text = '0'"],
-    [
-        "UPDATE bag SET a = 3 WHERE ctid = (SELECT min(ctid) FROM bag WHERE f = 'NaN')",
-        "UPDATE bag SET a = 4 WHERE b = ''",
-    ],
-    [
-        "INSERT INTO bag SELECT 5, 'five', 5, NULL, NULL FROM generate_series(1, 3)",
-        "DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE a = 5)",
-    ],
-    [
-        "INSERT INTO without_identity VALUES ('same'), ('new')",
-        "INSERT INTO identity_nothing VALUES ('second'), ('second')",
-    ],
-    ["INSERT INTO key_but_nothing VALUES (2, 'two')"],
-]
+IDENTITIES = transactions("""
+    UPDATE by_index SET v = 'u' WHERE id = 1;
+    UPDATE by_index SET id = 100 WHERE id = 2;
+    UPDATE by_index SET region = 50 WHERE id = 3
+    DELETE FROM by_index WHERE id = 4;
+    INSERT INTO by_index VALUES (4, 'new', 7, 'v')
+    UPDATE by_whole_row SET v = 'u' WHERE id = 1;
+    UPDATE by_whole_row SET id = 20 WHERE id = 2;
+    DELETE FROM by_whole_row WHERE id = 3
+    DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE f = 'NaN')
+    DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE a IS NULL);
+    DELETE FROM bag WHERE f::text = '0'
+    UPDATE bag SET a = 3 WHERE ctid = (SELECT min(ctid) FROM bag WHERE f = 'NaN');
+    UPDATE bag SET a = 4 WHERE b = ''
+    INSERT INTO bag SELECT 5, 'five', 5, NULL, NULL FROM generate_series(1, 3);
+    DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE a = 5)
+    INSERT INTO without_identity VALUES ('same'), ('new');
+    INSERT INTO identity_nothing VALUES ('second'), ('second')
+    INSERT INTO key_but_nothing VALUES (2, 'two')
+""")
 LAST = [
     [*_swap("keys", "k", 9, 10), "DELETE FROM keys WHERE k = 14"],
     ["UPDATE toast SET n = n + 1", "DELETE FROM toast WHERE id = 109"],
@@ -290,15 +285,8 @@ def story(mirror: Mirror) -> Mirror:
     mirror.execute(*TABLES)
     mirror.transaction(*INITIAL)
     mirror.follow()
-    for transaction in (
-        *_toast_first("toast"),
-        *_toast_first("toast_full"),
-        *KEYS,
-        *PAIRS,
-        *DEFERRED,
-        *CUTS,
-        *IDENTITIES,
-    ):
+    first = (*_toast_first("toast"), *_toast_first("toast_full"))
+    for transaction in (*first, *KEYS, *PAIRS, *DEFERRED, *CUTS, *IDENTITIES):
         mirror.transaction(*transaction)
     mirror.follow()
     mirror.assert_equal(*MIRRORED)

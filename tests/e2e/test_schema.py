@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.mirror import FOLLOWED, LAKES, Mirror
+from tests.e2e.mirror import FOLLOWED, LAKES, Mirror, transactions
 from tests.support.beside import beside
 from tests.support.extent import FULL, cases
 
@@ -82,78 +82,58 @@ def _add(table: str, *columns: str) -> str:
 
 
 def _grow(table: str) -> list[list[str]]:
-    return [
-        [
-            f"INSERT INTO {table} VALUES (6, 'before')",
-            f"UPDATE {table} SET v = 'before' WHERE id = 1",
-            f"UPDATE {table} SET id = 20 WHERE id = 2",
-        ],
-        [f"DELETE FROM {table} WHERE id = 3", f"INSERT INTO {table} VALUES (3, 'again')"],
-        [
-            f"INSERT INTO {table} VALUES (7, 'same transaction')",
-            _add(table, "note text NOT NULL DEFAULT 'constant'"),
-            f"INSERT INTO {table} VALUES (8, 'same transaction', 'own')",
-            f"UPDATE {table} SET note = 'changed' WHERE id = 4",
-        ],
-        [f"ALTER TABLE {table} ALTER COLUMN note SET DEFAULT 'another'", f"INSERT INTO {table} (id) VALUES (9)"],
-        [
-            f"UPDATE {table} SET v = 'after' WHERE id = 20",
-            f"UPDATE {table} SET id = 21 WHERE id = 6",
-            f"DELETE FROM {table} WHERE id = 1",
-        ],
-        [
-            "SAVEPOINT s",
-            _add(table, "undone int DEFAULT 3"),
-            f"INSERT INTO {table} (id) VALUES (10)",
-            "ROLLBACK TO s",
-            f"INSERT INTO {table} (id) VALUES (11)",
-        ],
-        [
-            _add(table, "day date DEFAULT 'infinity'", "n int"),
-            f"INSERT INTO {table} (id, day, n) VALUES (12, '2024-01-01', 1)",
-        ],
-    ]
+    return transactions(f"""
+        INSERT INTO {table} VALUES (6, 'before');
+        UPDATE {table} SET v = 'before' WHERE id = 1;
+        UPDATE {table} SET id = 20 WHERE id = 2
+        DELETE FROM {table} WHERE id = 3;
+        INSERT INTO {table} VALUES (3, 'again')
+        INSERT INTO {table} VALUES (7, 'same transaction');
+        ALTER TABLE {table} ADD COLUMN note text NOT NULL DEFAULT 'constant';
+        INSERT INTO {table} VALUES (8, 'same transaction', 'own');
+        UPDATE {table} SET note = 'changed' WHERE id = 4
+        ALTER TABLE {table} ALTER COLUMN note SET DEFAULT 'another';
+        INSERT INTO {table} (id) VALUES (9)
+        UPDATE {table} SET v = 'after' WHERE id = 20;
+        UPDATE {table} SET id = 21 WHERE id = 6;
+        DELETE FROM {table} WHERE id = 1
+        SAVEPOINT s;
+        ALTER TABLE {table} ADD COLUMN undone int DEFAULT 3;
+        INSERT INTO {table} (id) VALUES (10);
+        ROLLBACK TO s;
+        INSERT INTO {table} (id) VALUES (11)
+        ALTER TABLE {table} ADD COLUMN day date DEFAULT 'infinity', ADD COLUMN n int;
+        INSERT INTO {table} (id, day, n) VALUES (12, '2024-01-01', 1)
+    """)
 
 
 def _switch(table: str, *, identity: str) -> list[list[str]]:
     """The same moves before and after the replica identity changes."""
-    moves = [
-        [f"INSERT INTO {table} VALUES (10, 'new')", f"UPDATE {table} SET id = 11 WHERE id = 10"],
-        [
-            f"UPDATE {table} SET v = v || '+' WHERE id IN (1, 11)",
-            f"UPDATE {table} SET id = 20 WHERE id = 2",
-            f"DELETE FROM {table} WHERE id = 3",
-        ],
-        [
-            f"INSERT INTO {table} VALUES (12, 'brief'), (3, 'again')",
-            f"DELETE FROM {table} WHERE id = 12",
-            f"UPDATE {table} SET id = 2 WHERE id = 20",
-        ],
-    ]
-    return [
-        *moves,
-        [f"ALTER TABLE {table} REPLICA IDENTITY {identity}"],
-        [f"DELETE FROM {table} WHERE id = 11"],
-        *moves,
-    ]
+    moves = f"""
+        INSERT INTO {table} VALUES (10, 'new');
+        UPDATE {table} SET id = 11 WHERE id = 10
+        UPDATE {table} SET v = v || '+' WHERE id IN (1, 11);
+        UPDATE {table} SET id = 20 WHERE id = 2;
+        DELETE FROM {table} WHERE id = 3
+        INSERT INTO {table} VALUES (12, 'brief'), (3, 'again');
+        DELETE FROM {table} WHERE id = 12;
+        UPDATE {table} SET id = 2 WHERE id = 20"""
+    between = f"""
+        ALTER TABLE {table} REPLICA IDENTITY {identity}
+        DELETE FROM {table} WHERE id = 11"""
+    return transactions(moves + between + moves)
 
 
-BAG = [
-    [
-        "INSERT INTO grown_bag VALUES ('a'), ('c')",
-        "DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')",
-    ],
-    [_add("grown_bag", "n int DEFAULT 7")],
-    [
-        "DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')",
-        "UPDATE grown_bag SET n = 8 WHERE v = 'b'",
-    ],
-    [
-        "UPDATE grown_bag SET v = 'd' WHERE v = 'c'",
-        "INSERT INTO grown_bag VALUES ('a', 7), ('e', NULL)",
-        "DELETE FROM grown_bag WHERE v IS NULL",
-    ],
-]
+BAG = transactions("""
+    INSERT INTO grown_bag VALUES ('a'), ('c');
+    DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a')
+    ALTER TABLE grown_bag ADD COLUMN n int DEFAULT 7
+    DELETE FROM grown_bag WHERE ctid = (SELECT min(ctid) FROM grown_bag WHERE v = 'a');
+    UPDATE grown_bag SET n = 8 WHERE v = 'b'
+    UPDATE grown_bag SET v = 'd' WHERE v = 'c';
+    INSERT INTO grown_bag VALUES ('a', 7), ('e', NULL);
+    DELETE FROM grown_bag WHERE v IS NULL
+""")
 SWITCHES = [*_switch("became_full", identity="FULL"), *_switch("was_full", identity="DEFAULT")]
 OTHERS = [
     ["INSERT INTO grown_log VALUES ('b')", _add("grown_log", "n int DEFAULT 7"), "INSERT INTO grown_log VALUES ('c')"],
