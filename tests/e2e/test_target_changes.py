@@ -54,6 +54,15 @@ class Story:
         self.mirror.apply_by(replace(self.mirror.options(), tables=tables))
         return {row.target: row for row in self.mirror.applied_rows()}
 
+    def restart_live(self, *targets: LakeTarget) -> None:
+        """All are live then, and nothing more is planned."""
+        rows = self.restart(*targets)
+        assert {title: row.state for title, row in rows.items()} == dict.fromkeys(rows, State.LIVE)
+        assert self.planned(*targets) == {}
+
+    def versions(self, *names: str) -> dict[str, int]:
+        return {name: lake.version(self.mirror.lake_path() / "public" / name) for name in names}
+
     def rows(self, name: str) -> list[tuple[int, str]]:
         """Those that stand for a row of the source, as another engine reads them."""
         found = lake.rows_in(self.mirror.lake_path() / "public" / name, metadata=True)
@@ -79,9 +88,7 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(mir
         f"CREATE PUBLICATION {mirror.database.publication} FOR ALL TABLES",
     )
     story = Story(mirror)
-    rows = story.restart(MIRROR, SOFT, HISTORY, LOG)
-    assert {row.state for row in rows.values()} == {State.LIVE}
-    assert story.planned(MIRROR, SOFT, HISTORY, LOG) == {}
+    story.restart_live(MIRROR, SOFT, HISTORY, LOG)
 
     # Other settings of the same lake tables.
     settings = replace(HISTORY, track=("v",), layout=LakeLayout(cluster_by=("id",)))
@@ -89,9 +96,7 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(mir
     assert {name: effect for name, (effect, _) in planned.items()} == {"orders_s": "followed", "orders_h": "followed"}
     assert "track was all columns and is v" in planned["orders_h"][1]
     assert "OPTIMIZE clusters by id" in planned["orders_h"][1]
-    rows = story.restart(MIRROR, SOFT, settings, LOG)
-    assert {row.state for row in rows.values()} == {State.LIVE}
-    assert story.planned(MIRROR, SOFT, settings, LOG) == {}
+    story.restart_live(MIRROR, SOFT, settings, LOG)
     changes = story.ops()
 
     # Renamed: a new lake table from the spool, and the old one stays. Removed: it stays.
@@ -104,12 +109,10 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(mir
     }
     assert "built from the spool" in planned["orders_h2"][1]
     assert "stays at public/orders_h and" in planned["orders_h"][1]
-    versions = {name: lake.version(mirror.lake_path() / "public" / name) for name in ("orders_h", "orders_c")}
-    rows = story.restart(MIRROR, SOFT, other)
-    assert {row.state for row in rows.values()} == {State.LIVE}
-    assert versions == {name: lake.version(mirror.lake_path() / "public" / name) for name in versions}
+    versions = story.versions("orders_h", "orders_c")
+    story.restart_live(MIRROR, SOFT, other)  # what was removed is said once
+    assert story.versions(*versions) == versions
     assert story.rows("orders_h2") == story.rows("orders_s") == story.source()
-    assert story.planned(MIRROR, SOFT, other) == {}, "what was removed is said once"
 
     # A target again, but of another kind: the lake table keeps what it holds.
     changed = replace(HISTORY, name=LOG.name)
@@ -117,7 +120,7 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(mir
     rows = story.restart(MIRROR, SOFT, other, changed)
     assert rows[LOG.name].state == State.STALE
     assert "holds a changelog, but the configured kind is history" in rows[LOG.name].reason
-    assert lake.version(mirror.lake_path() / "public" / LOG.name) == versions[LOG.name]
+    assert story.versions(LOG.name)[LOG.name] == versions[LOG.name]
     story.restart(MIRROR, SOFT, other)
 
     # A target again: the changelog continues, with every change once.
@@ -125,8 +128,7 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(mir
     assert planned.keys() == {LOG.name}
     assert planned[LOG.name][0] == "followed"
     assert "continues at public/orders_c where it stopped" in planned[LOG.name][1]
-    rows = story.restart(MIRROR, SOFT, other, LOG)
-    assert {row.state for row in rows.values()} == {State.LIVE}
+    story.restart_live(MIRROR, SOFT, other, LOG)
     assert story.ops() == changes + 4 * 6
 
     # Exchanged names: each lake table holds what its name no longer asks for, and gets nothing.
@@ -134,7 +136,7 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(mir
     planned = story.planned(*swapped)
     assert {name: effect for name, (effect, _) in planned.items()} == {other.name: "stop", SOFT.name: "stop"}
     assert planned[other.name][1].startswith("the lake table holds a history, but the configured kind is mirror with")
-    before = {name: lake.version(mirror.lake_path() / "public" / name) for name in planned}
+    before = story.versions(*planned)
     rows = story.restart(*swapped)
     assert {row.target: row.state for row in rows.values()} == {
         "": State.LIVE,
@@ -143,13 +145,12 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(mir
         SOFT.name: State.STALE,
     }
     assert planned[other.name][1] == rows[other.name].reason
-    assert before == {name: lake.version(mirror.lake_path() / "public" / name) for name in planned}
+    assert story.versions(*planned) == before
     assert story.planned(*swapped) == planned
 
     # And back.
     assert story.planned(MIRROR, SOFT, other, LOG) == {}
-    rows = story.restart(MIRROR, SOFT, other, LOG)
-    assert {row.state for row in rows.values()} == {State.LIVE}
+    story.restart_live(MIRROR, SOFT, other, LOG)
     assert story.rows("orders_h2") == story.rows("orders_s") == story.source()
     assert_equal(mirror.database, ["orders"], lake_uri=mirror.lake_uri())
 
