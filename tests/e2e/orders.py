@@ -4,7 +4,7 @@ commit, a pipeline, and what lake tables of each kind have to be.
 
 import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from tools.local.sluice import Pipeline
 SECONDS = 400.0
 Row = tuple[int, int, str, int]
 Rows = set[tuple[int, int]]
+Change = dict[str, Any]
 _PLACES = ("_sluice_lsn", "_sluice_from_lsn", "_sluice_to_lsn")
 
 
@@ -140,7 +141,7 @@ def check(path: Path, kind: str, at: Mapping[int, Rows]) -> None:
     elif kind == "history":
         first = min((row["_sluice_from_lsn"] for row in rows), default=0)
         for lsn, wanted in at.items():
-            seen = [(row["id"], row["v"]) for row in rows if _is_of(row, lsn)]
+            seen = [(row["id"], row["v"]) for row in as_of(rows, lsn)]
             if first <= lsn <= last:
                 assert (len(seen), set(seen)) == (len(wanted), wanted), f"{name} as of {lsn}"
     else:
@@ -151,29 +152,37 @@ def _check_changelog(name: str, rows: list[dict[str, Any]], last: int, at: Mappi
     changes = sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
     places = [(row["_sluice_lsn"], row["_sluice_ordinal"], row["id"]) for row in changes]
     assert len(set(places)) == len(places), f"{name} has a change twice"
-    state: dict[int, int] = {}
-    lsns: Iterator[int] = iter(sorted(lsn for lsn in at if lsn <= last))
-    lsn = next(lsns, None)
-    for row in [*changes, {"_sluice_lsn": last + 1, "_sluice_op": ""}]:
-        while lsn is not None and lsn < row["_sluice_lsn"]:
-            if changes and lsn >= changes[0]["_sluice_lsn"]:
-                assert set(state.items()) == at[lsn], f"{name} as of {lsn}"
-            lsn = next(lsns, None)
-        op = row["_sluice_op"]
-        if op == "t":
-            state = {}
-        elif op in ("i", "u", "d"):
-            old = (row["_sluice_old"] or row)["id"]
-            if op != "i":
-                state.pop(old)
-            if op != "d":
-                assert row["id"] not in state
-                state[row["id"]] = row["v"]
+    lsns = [lsn for lsn in at if changes and changes[0]["_sluice_lsn"] <= lsn <= last]
+    for lsn, state in states_of(changes, lsns, key=lambda row: row["id"], value=lambda _, row: row["v"]):
+        assert set(state.items()) == at[lsn], f"{name} as of {lsn}"
 
 
-def _is_of(version: dict[str, Any], lsn: int) -> bool:
-    until = version["_sluice_to_lsn"]
-    return bool(version["_sluice_from_lsn"] <= lsn and (until is None or lsn < until))
+def states_of(
+    changes: Iterable[Change], lsns: Iterable[int], *, key: Callable[[Change], Any], value: Callable[[Any, Change], Any]
+) -> Iterator[tuple[int, dict[Any, Any]]]:
+    """What the rows of a changelog make of an empty table, as of each of these positions. `value` is that of a row, of
+    what it was, if it was there, and its change.
+    """
+    state: dict[Any, Any] = {}
+    at = iter(sorted(lsns))
+    lsn = next(at, None)
+    for change in [*sorted(changes, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"])), None]:
+        while lsn is not None and (change is None or lsn < change["_sluice_lsn"]):
+            yield lsn, state
+            lsn = next(at, None)
+        if change is None or change["_sluice_op"] == "t":
+            state.clear()
+        elif change["_sluice_op"] in ("i", "u", "d"):
+            old = None if change["_sluice_op"] == "i" else state.pop(key(change["_sluice_old"] or change))
+            if change["_sluice_op"] != "d":
+                assert key(change) not in state
+                state[key(change)] = value(old, change)
+
+
+def as_of(versions: Iterable[Change], lsn: int) -> list[Change]:
+    """The rows of a history that were versions then."""
+    begun = [row for row in versions if row["_sluice_from_lsn"] <= lsn]
+    return [row for row in begun if row["_sluice_to_lsn"] is None or lsn < row["_sluice_to_lsn"]]
 
 
 def current(path: Path) -> list[Row]:

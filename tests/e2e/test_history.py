@@ -16,6 +16,7 @@ from sluice.tables.policies import Policies
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from sluice_spark.options import ApplyOptions
 from tests.e2e.mirror import Mirror
+from tests.e2e.orders import as_of
 from tests.support.extent import FULL
 
 pytestmark = pytest.mark.timeout(1500)
@@ -122,11 +123,7 @@ def _commit(mirror: Mirror, recorded: Recorded, statements: list[str]) -> None:
 
 
 def _as_of(rows: list[dict[str, Any]], lsn: int, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    return [
-        tuple(row[name] for name in names)
-        for row in rows
-        if row["_sluice_from_lsn"] <= lsn and (row["_sluice_to_lsn"] is None or lsn < row["_sluice_to_lsn"])
-    ]
+    return [tuple(row[name] for name in names) for row in as_of(rows, lsn)]
 
 
 @pytest.mark.parametrize("table", HISTORIES)

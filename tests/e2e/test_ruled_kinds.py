@@ -6,9 +6,10 @@ with whole old rows.
 
 import hmac
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from deltalake import DeltaTable, QueryBuilder
 from sluice.errors import ObjectMissing
 from sluice.manifest.newest_record import newest_log
 from sluice.store.opening import open_store
+from tests.e2e.orders import as_of, states_of
 from tests.support import canary
 from tests.support.column_rules import HIDDEN
 from tests.support.extent import slow
@@ -241,43 +243,21 @@ def assert_as_recorded(story: Story, table: str, read: Callable[[str], list[dict
         assert sorted(map(values, rows)) == sorted(newest)
     versions = read(f"{table}_history")
     for lsn, wanted in recorded.items():
-        found = [
-            values(row)
-            for row in versions
-            if row["_sluice_from_lsn"] <= lsn and (row["_sluice_to_lsn"] is None or lsn < row["_sluice_to_lsn"])
-        ]
+        found = list(map(values, as_of(versions, lsn)))
         assert (len(found), set(found)) == (len(wanted), wanted), f"{table} as of {lsn}"
-    changes = sorted(read(f"{table}_changelog"), key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
-    states = replayed(table, changes, sorted(recorded))
-    assert states == recorded
+    columns = [one.split()[0] for one in COLUMNS.split(", ")]
+
+    def changed(old: dict[str, Any] | None, change: dict[str, Any]) -> dict[str, Any]:
+        kept = {columns[number - 1] for number in change["_sluice_unchanged"] or ()}
+        return {name: (old or {})[name] if name in kept else change[name] for name in NAMES}
+
+    key = itemgetter("code") if table == "people" else itemgetter("code", "region")
+    for lsn, state in states_of(read(f"{table}_changelog"), recorded, key=key, value=changed):
+        assert set(map(values, state.values())) == recorded[lsn], f"{table} as of {lsn}"
 
 
 def values(row: dict[str, Any]) -> Row:
     return tuple(row[name] for name in NAMES)
-
-
-def replayed(table: str, changes: list[dict[str, Any]], lsns: list[int]) -> dict[int, set[Row]]:
-    """What the rows of a changelog make of an empty table, at each LSN."""
-    columns = [one.split()[0] for one in COLUMNS.split(", ")]
-    key_of = (lambda row: row["code"]) if table == "people" else (lambda row: (row["code"], row["region"]))
-    rows: dict[Any, dict[str, Any]] = {}
-    found: dict[int, set[Row]] = {}
-    at: Iterator[int] = iter(lsns)
-    next_lsn = next(at)
-    for change in [*changes, {"_sluice_lsn": lsns[-1] + 1, "_sluice_op": ""}]:
-        while next_lsn < change["_sluice_lsn"] and len(found) < len(lsns):
-            found[next_lsn] = {values(row) for row in rows.values()}
-            next_lsn = next(at, next_lsn)
-        if change["_sluice_op"] == "t":
-            rows = {}
-        elif change["_sluice_op"] in ("i", "u", "d"):
-            before = change["_sluice_old"] or change
-            old = rows.pop(key_of(before), None) if change["_sluice_op"] != "i" else None
-            if change["_sluice_op"] != "d":
-                kept = {columns[number - 1] for number in change["_sluice_unchanged"] or ()}
-                assert change["_sluice_op"] == "i" or old is not None
-                rows[key_of(change)] = {name: (old or {})[name] if name in kept else change[name] for name in NAMES}
-    return found
 
 
 def fetch(uri: str, options: dict[str, str], folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.e2e.orders import SECONDS, Source, kill_in_between, pipeline_of, reported
+from tests.e2e.orders import SECONDS, Source, as_of, kill_in_between, pipeline_of, reported
 from tests.spark import lake
 from tests.support.extent import slow
 from tests.support.pipeline import must, wait_until
@@ -243,11 +243,7 @@ class Story:
         for lsn, wanted in self.source.rows.items():
             if not first <= lsn <= last or not self.known(lsn):
                 continue
-            seen = [
-                row
-                for row in versions
-                if row["_sluice_from_lsn"] <= lsn and (row["_sluice_to_lsn"] is None or lsn < row["_sluice_to_lsn"])
-            ]
+            seen = as_of(versions, lsn)
             there = {number for row in wanted.values() for number in row}
             found = {row["id"]: self.values(row, numbers & there) for row in seen}
             assert len(found) == len(seen), f"{name} has a row twice as of {lsn}"
