@@ -210,15 +210,7 @@ def test_every_documented_call_has_a_case() -> None:
 
 def test_the_installed_command_is_the_wheels_and_sees_no_checkout(day: Day) -> None:
     program = "import sluice, sluice_spark, sys; print(sluice.__file__, sluice_spark.__file__, *sys.path, sep='\\n')"
-    done = subprocess.run(
-        [day.installed.python, "-c", program],
-        cwd=day.installed.home,
-        env=day.installed.environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    ours, spark, *path = done.stdout.splitlines()
+    ours, spark, *path = day.installed.run(day.installed.python, "-c", program).out.splitlines()
     assert str(day.folder) in ours
     assert str(day.folder) in spark
     checkout = Path(__file__).parents[2]
@@ -227,9 +219,8 @@ def test_the_installed_command_is_the_wheels_and_sees_no_checkout(day: Day) -> N
 
 def test_commands_before_the_first_start(day: Day) -> None:
     _given(day, NEW)
-    missing = day.installed.piped(
-        "check", "--sql-out", f"{day.folder}/missing/fix.sql", "--json", "-c", str(day.config)
-    )
+    place = f"{day.folder}/missing/fix.sql"
+    missing = day.installed.piped("check", "--sql-out", place, "--json", "-c", str(day.config))
     assert (missing.code, json.loads(missing.out)["schema_version"]) == (2, 1), "the answer is not lost with the file"
 
 
@@ -269,18 +260,11 @@ def test_options_of_all_commands_may_stand_before_and_behind_the_command(day: Da
 def test_the_variables_of_init_are_loaded_as_their_file_says(day: Day) -> None:
     shop = day.folder / "shop"
     text = (shop / ".env.example").read_text()
-    (shop / ".env").write_text(
-        text.replace("postgresql://sluice:change-me@127.0.0.1:5432/postgres", "postgresql://me@h/db")
-    )
+    example = "postgresql://sluice:change-me@127.0.0.1:5432/postgres"
+    (shop / ".env").write_text(text.replace(example, "postgresql://me@h/db"))
     loading = next(line.lstrip("# ") for line in text.splitlines() if "set -a" in line)
-    done = subprocess.run(
-        ["sh", "-c", f"cd {shop} && {loading} && sluice config show --json"],
-        env=day.installed.environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout)["settings"]["source.dsn"]["origin"] == "env SLUICE_SOURCE__DSN"
+    done = day.installed.run("sh", "-c", f"cd {shop} && {loading} && sluice config show --json")
+    assert json.loads(done.out)["settings"]["source.dsn"]["origin"] == "env SLUICE_SOURCE__DSN", done.err
 
 
 def test_commands_while_it_runs_under_load(day: Day) -> None:
