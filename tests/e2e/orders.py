@@ -4,7 +4,7 @@ commit, a pipeline, and what lake tables of each kind have to be.
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.spark import lake
 from tests.support.beside import beside
 from tests.support.pipeline import QUICK_JAVA, new_pipeline, wait_until
 from tests.support.sources import Database
-from tools.local.sluice import Pipeline
+from tools.local.sluice import Pipeline, SluiceProcess
 
 SECONDS = 400.0
 Row = tuple[int, int, str, int]
@@ -109,6 +109,29 @@ def reported(pipeline: Pipeline) -> dict[str, AppliedTable]:
     """The rows of the applier's newest report, by the names of targets."""
     log = newest_log(open_store(pipeline.spool_uri, prefix="t/", options={})).read()
     return {row.target: row for row in log.tables.values() if row.schema_name == "public"} if log else {}
+
+
+def reach(
+    pipeline: Pipeline, source: Source, process: SluiceProcess, names: Collection[str], *, wrong: Collection[str] = ()
+) -> int:
+    """Waits until each of these targets is live and complete through now, which is the answer, or stale if it is one of
+    the `wrong` ones.
+    """
+    lsn = source.commit()
+
+    def there() -> bool:
+        rows = reported(pipeline)
+        return rows.keys() == set(names) and all(
+            row.state == "stale" if name in wrong else row.state == "live" and row.complete_through_lsn >= lsn
+            for name, row in rows.items()
+        )
+
+    try:
+        wait_until(there, what="each is complete", processes=(process,), timeout=SECONDS)
+    except AssertionError as error:
+        rows = {name: (row.state, row.complete_through_lsn, row.why) for name, row in reported(pipeline).items()}
+        raise AssertionError(f"{lsn} {set(wrong)} {names} {rows} {error}") from error
+    return lsn
 
 
 def kill_in_between(pipeline: Pipeline, choice: random.Random) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.e2e.orders import SECONDS, Source, check, configure, current, kill_in_between, pipeline_of, reported
+from tests.e2e.orders import SECONDS, Source, check, configure, current, kill_in_between, pipeline_of, reach, reported
 from tests.support.extent import slow
 from tests.support.pipeline import must, wait_until
 from tests.support.sources import Database
@@ -50,17 +50,7 @@ class Story:
         configure(self.pipeline, {"targets": [{**KINDS[name], **one} for name, one in self.layouts.items()]})
 
     def reach(self, process: SluiceProcess) -> int:
-        """Each is live and complete through now, which is the answer."""
-        lsn = self.source.commit()
-
-        def there() -> bool:
-            rows = reported(self.pipeline)
-            return rows.keys() == KINDS.keys() and all(
-                row.state == "live" and row.complete_through_lsn >= lsn for row in rows.values()
-            )
-
-        wait_until(there, what=f"each is complete with {self.layouts}", processes=(process,), timeout=SECONDS)
-        return lsn
+        return reach(self.pipeline, self.source, process, KINDS)
 
     def generations(self) -> dict[str, int]:
         return {name: row.generation for name, row in reported(self.pipeline).items()}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.orders import SECONDS, Source, check, configure, current, kill_in_between, pipeline_of, reported
+from tests.e2e.orders import SECONDS, Source, check, configure, current, kill_in_between, pipeline_of, reach
 from tests.spark import lake
 from tests.support.extent import slow
 from tests.support.pipeline import must, wait_until
@@ -96,23 +96,7 @@ class Story:
 
     def reach(self, process: SluiceProcess) -> None:
         """Each target is complete through now, or stale because its lake table holds another kind."""
-        lsn = self.source.commit()
-        wrong = self.wrong()
-
-        def there() -> bool:
-            rows = reported(self.pipeline)
-            return rows.keys() == self.targets.keys() and all(
-                row.state == "stale" if name in wrong else row.state == "live" and row.complete_through_lsn >= lsn
-                for name, row in rows.items()
-            )
-
-        try:
-            wait_until(there, what="each is complete", processes=(process,), timeout=SECONDS)
-        except AssertionError as error:
-            rows = [
-                (name, row.state, row.complete_through_lsn, row.why) for name, row in reported(self.pipeline).items()
-            ]
-            raise AssertionError(f"{lsn} {wrong} {self.targets} {rows} {error}") from error
+        reach(self.pipeline, self.source, process, self.targets, wrong=self.wrong())
 
     def check(self) -> None:
         for path in sorted(self.lake.iterdir()):
