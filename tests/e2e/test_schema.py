@@ -232,7 +232,7 @@ def _flow(mirror: Mirror) -> None:
 
     def others(table: str, ended: threading.Event) -> None:
         with mirror.database.connect() as connection:
-            while not ended.is_set():
+            while not ended.wait(0.05):
                 with connection.transaction():
                     _write(connection, table, numbers, random.Random(table))
 
@@ -350,11 +350,11 @@ def test_a_stale_table_keeps_what_it_had_before_the_change(story: Story, lake: s
 
 
 def test_replaying_everything_commits_nothing(story: Story, lake: str) -> None:
-    mirror = story.mirror
-    before = {table: mirror.delta(table, lake=lake).version() for table in EQUAL}
+    mirror, tables = story.mirror, [table for table in EQUAL if table not in QUIET]
+    before = {table: mirror.delta(table, lake=lake).version() for table in tables}
     mirror.apply(lake)
     mirror.forget_notes(lake)
     mirror.apply(lake)
-    assert {table: mirror.delta(table, lake=lake).version() for table in EQUAL} == before
+    assert {table: mirror.delta(table, lake=lake).version() for table in tables} == before
     assert mirror.complete(lake).left_out == {"public.listed": "stale"}
     mirror.assert_equal(*EQUAL, lake=lake)
