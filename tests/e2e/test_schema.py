@@ -350,7 +350,8 @@ def test_a_stale_table_keeps_what_it_had_before_the_change(story: Story, lake: s
 
 
 def test_replaying_everything_commits_nothing(story: Story, lake: str) -> None:
-    mirror, tables = story.mirror, [table for table in EQUAL if table not in QUIET]
+    # A window of columns alone, the last one of a mirror of whole rows, is committed again when the notes are lost.
+    mirror, tables = story.mirror, [table for table in EQUAL if table != "quiet_bag"]
     before = {table: mirror.delta(table, lake=lake).version() for table in tables}
     mirror.apply(lake)
     mirror.forget_notes(lake)
