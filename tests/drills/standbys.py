@@ -9,12 +9,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 
 from sluice import lsn
+from sluice.store.opening import open_store
+from tests.support.ingesting import IngestPipeline
+from tests.support.oracle import Spool
 from tests.support.pipeline import wait_until
+from tests.support.sources import Database
 from tools.local.binaries import default_major, helper_account
 from tools.local.child import spawn
 from tools.local.postgres import PostgresServer
@@ -133,3 +138,55 @@ def _one(connection: psycopg.Connection, query: str) -> str:
     row = connection.execute(query.encode()).fetchone()
     assert row is not None
     return str(row[0])
+
+
+class Drill:
+    """A pipeline on a primary of its own, with the spool in `folder`."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.folder = folder
+        self.database = database
+        self.pipeline = IngestPipeline(database, open_store(folder.as_uri(), prefix="test/", options={}))
+        database.execute("CREATE TABLE a (id int PRIMARY KEY, v text)", "INSERT INTO a VALUES (0, 'before')")
+
+    @property
+    def primary(self) -> PostgresServer:
+        return self.database.server
+
+    def insert(self, first: int, count: int = 20) -> None:
+        """Each row in a transaction of its own."""
+        self.database.execute(*(f"INSERT INTO a VALUES ({key}, 'row {key}')" for key in range(first, first + count)))
+
+    def hand_over(self, standby: PostgresServer) -> None:
+        """The slot, as it is now or a moment ago."""
+        hand_over_slot(self.primary, standby, self.database.slot, advance=self.pipeline.run)
+
+    def either(self, *standbys: PostgresServer) -> str:
+        """A DSN of all servers, of which the one that accepts writes is meant."""
+        ports = ",".join(str(server.port) for server in (self.primary, *standbys))
+        hosts = ",".join(["127.0.0.1"] * (1 + len(standbys)))
+        user = f"host={hosts} port={ports} user=postgres password=x dbname={self.database.name}"
+        return f"{user} target_session_attrs=read-write"
+
+    def move_to(self, server: PostgresServer) -> None:
+        self.database = replace(self.database, server=server)
+        self.pipeline = replace(self.pipeline, database=self.database)
+
+    def is_complete(self) -> None:
+        """Returns when the manifest has all that is committed by now."""
+        target = lsn.parse(self.pipeline.wal_end())
+        wait_until(lambda: self.pipeline.state().through_lsn >= target, what="the manifest is complete")
+
+    def opened(self) -> tuple[int, list[int]]:
+        """The timeline of the newest epoch, and those before it."""
+        opened = self.pipeline.state().opened
+        assert opened is not None
+        return opened.timeline, [fork.timeline for fork in opened.forks]
+
+    def assert_equal(self) -> None:
+        """The spool, read without any code of the product, has what the source has, each transaction once."""
+        spool = Spool(self.folder / "test")
+        spool.read()
+        with self.database.connect() as connection:
+            verdicts = spool.assert_equal(connection, self.database.publication)
+        assert [verdict.state for verdict in verdicts] == ["live"]

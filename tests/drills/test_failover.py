@@ -8,93 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from sluice import lsn
 from sluice.errors import SlotLost, SourceMoved
-from sluice.store.opening import open_store
-from tests.drills.standbys import SYNCHRONISES, catch_up, hand_over_slot, promote, standby_of
+from tests.drills.standbys import Drill, catch_up, promote, standby_of
 from tests.support.extent import slow
-from tests.support.ingesting import IngestPipeline
-from tests.support.oracle import Spool
 from tests.support.pgproxy import PgProxy
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import new_pipeline
 from tests.support.sources import Database
-from tools.local.postgres import PostgresServer, temporary_server
-from tools.local.sluice import Pipeline
-
-
-class Drill:
-    """A pipeline on a primary of its own, with the spool in `folder`."""
-
-    def __init__(self, database: Database, folder: Path) -> None:
-        self.folder = folder
-        self.database = database
-        self.pipeline = IngestPipeline(database, open_store(folder.as_uri(), prefix="test/", options={}))
-        database.execute("CREATE TABLE a (id int PRIMARY KEY, v text)", "INSERT INTO a VALUES (0, 'before')")
-        self.pipeline.run()
-
-    @property
-    def primary(self) -> PostgresServer:
-        return self.database.server
-
-    def insert(self, first: int, count: int = 20) -> None:
-        """Each row in a transaction of its own."""
-        self.database.execute(*(f"INSERT INTO a VALUES ({key}, 'row {key}')" for key in range(first, first + count)))
-
-    def hand_over(self, standby: PostgresServer) -> None:
-        """The slot, as it is now or a moment ago."""
-        hand_over_slot(self.primary, standby, self.database.slot, advance=self.pipeline.run)
-
-    def either(self, *standbys: PostgresServer) -> str:
-        """A DSN of all servers, of which the one that accepts writes is meant."""
-        ports = ",".join(str(server.port) for server in (self.primary, *standbys))
-        hosts = ",".join(["127.0.0.1"] * (1 + len(standbys)))
-        user = f"host={hosts} port={ports} user=postgres password=x dbname={self.database.name}"
-        return f"{user} target_session_attrs=read-write"
-
-    def move_to(self, server: PostgresServer) -> None:
-        self.database = replace(self.database, server=server)
-        self.pipeline = replace(self.pipeline, database=self.database)
-
-    def is_complete(self) -> None:
-        """Returns when the manifest has all that is committed by now."""
-        target = lsn.parse(self.pipeline.wal_end())
-        wait_until(lambda: self.pipeline.state().through_lsn >= target, what="the manifest is complete")
-
-    def opened(self) -> tuple[int, list[int]]:
-        """The timeline of the newest epoch, and those before it."""
-        opened = self.pipeline.state().opened
-        assert opened is not None
-        return opened.timeline, [fork.timeline for fork in opened.forks]
-
-    def assert_equal(self) -> None:
-        """The spool, read without any code of the product, has what the source has, each transaction once."""
-        spool = Spool(self.folder / "test")
-        spool.read()
-        with self.database.connect() as connection:
-            verdicts = spool.assert_equal(connection, self.database.publication)
-        assert [verdict.state for verdict in verdicts] == ["live"]
+from tools.local.postgres import temporary_server
 
 
 @pytest.fixture
 def drill(tmp_path: Path) -> Iterator[Drill]:
     with temporary_server() as server:
-        yield Drill(Database(server, "postgres", slot="sluice_drill", publication="sluice_drill"), tmp_path / "spool")
+        made = Drill(Database(server, "postgres", slot="sluice_drill", publication="sluice_drill"), tmp_path / "spool")
+        made.pipeline.run()
+        yield made
 
 
 def test_a_running_command_goes_on_by_itself_on_a_standby_that_was_promoted_under_load(drill: Drill) -> None:
     """The slot on the standby is older than the manifest when the primary is lost."""
     with standby_of(drill.primary, "one") as standby:
         drill.hand_over(standby)
-        command = Pipeline(
-            drill.folder.parent / "command",
-            name="test",
-            dsn=drill.either(standby),
-            spool_uri=drill.folder.as_uri(),
-            settings={
-                "source": {"slot": drill.database.slot, "publication": drill.database.publication},
-                "spool": {"max_delay": "50ms"},
-            },
-        )
+        spool = {"uri": drill.folder.as_uri(), "max_delay": "50ms"}
+        folder = drill.folder.parent / "command"
+        command = new_pipeline(drill.database, folder, name="test", dsn=drill.either(standby), spool=spool)
         with command.start("run"):
             drill.insert(1)
             drill.is_complete()
@@ -176,18 +113,6 @@ def test_a_manifest_that_is_ahead_of_the_promoted_server_is_refused(drill: Drill
         assert drill.pipeline.state().seq == before
 
 
-def test_a_promoted_server_without_the_slot_is_refused(drill: Drill) -> None:
-    with standby_of(drill.primary, "one", keeps_slots=False) as standby:
-        drill.insert(1)
-        drill.pipeline.run()
-        catch_up(drill.primary, standby)
-        drill.primary.stop("immediate")
-        promote(standby)
-        drill.move_to(standby)
-        with pytest.raises(SlotLost, match=r"^MISSING"):
-            drill.pipeline.run()
-
-
 @slow
 def test_of_two_standbys_that_were_both_promoted_only_the_one_that_was_followed_is(drill: Drill) -> None:
     """Both are on timeline 2, which each began at another position."""
@@ -209,12 +134,3 @@ def test_of_two_standbys_that_were_both_promoted_only_the_one_that_was_followed_
         drill.move_to(other)
         with pytest.raises(SlotLost, match=r"^TIMELINE: timeline 2 of this server does not come from timeline 2"):
             drill.pipeline.run()
-
-
-@pytest.mark.skipif(not SYNCHRONISES, reason="PostgreSQL 17 and later keep slots in step")
-def test_a_new_slot_is_one_that_standbys_keep_in_step(drill: Drill) -> None:
-    with drill.database.connect() as connection:
-        row = connection.execute(
-            "SELECT failover FROM pg_replication_slots WHERE slot_name = %s", (drill.database.slot,)
-        ).fetchone()
-    assert row == (True,)

@@ -3,29 +3,18 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice import lsn
-from sluice.operate.compare.comparing import Comparing
-from sluice.operate.compare.source_side import Load
-from sluice.store.opening import open_store
-from sluice_spark.options import ApplyOptions
-from sluice_spark.session import private
-from sluice_spark.verify.lake_side import LakeSide
-from tests.drills.standbys import SNAPSHOTS, catch_up, promote, standby_of
-from tests.e2e.mirror import FOLLOWED, Mirror
+from tests.drills.standbys import SNAPSHOTS, Drill, catch_up, promote, standby_of
+from tests.e2e.mirror import Mirror
+from tests.support.background import beside
 from tests.support.extent import slow
-from tests.support.ingesting import IngestPipeline
-from tests.support.oracle import Spool
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import must, new_pipeline
 from tests.support.sources import Database
 from tools.local.postgres import PostgresServer, temporary_server
-from tools.local.sluice import Pipeline
 
 pytestmark = pytest.mark.skipif(not SNAPSHOTS, reason="16 and later decode on standbys")
 
@@ -35,45 +24,22 @@ def snapshots_logged(primary: PostgresServer) -> Iterator[None]:
     """A slot on a standby begins where the primary has logged which transactions run: it does that by
     itself, while there are writes, every 15 s.
     """
-    ended = threading.Event()
 
-    def log() -> None:
+    def log(ended: threading.Event) -> None:
         with primary.superuser() as connection:
             while not ended.wait(0.2):
                 connection.execute("SELECT pg_log_standby_snapshot()")
 
-    thread = threading.Thread(target=log, daemon=True)
-    thread.start()
-    try:
+    with beside(log):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def test_a_standby_is_a_source_and_its_promotion_is_followed_without_a_gap(tmp_path: Path) -> None:
     with temporary_server() as primary, standby_of(primary, "one", keeps_slots=False) as standby:
         there = Database(primary, "postgres", slot="sluice_drill", publication="sluice_drill")
-        here = replace(there, server=standby)
-        pipeline = Pipeline(
-            tmp_path / "pipeline",
-            name="test",
-            dsn=standby.dsn(),
-            settings={
-                "source": {"slot": here.slot, "publication": here.publication, "tables": ["public.*"]},
-                "spool": {"max_delay": "50ms"},
-            },
-        )
-        seen = IngestPipeline(here, open_store(pipeline.spool_uri, prefix="test/", options={}))
-
-        def insert(database: Database, first: int) -> None:
-            database.execute(*(f"INSERT INTO a VALUES ({key}, 'row')" for key in range(first, first + 20)))
-
-        def is_complete(database: Database) -> None:
-            target = lsn.parse(replace(seen, database=database).wal_end())
-            wait_until(lambda: seen.state().through_lsn >= target, what="the manifest is complete")
-
-        there.execute("CREATE TABLE a (id int PRIMARY KEY, v text)", "INSERT INTO a VALUES (0, 'before')")
+        drill = Drill(there, tmp_path / "spool")
+        spool = {"uri": drill.folder.as_uri(), "max_delay": "50ms"}
+        pipeline = new_pipeline(there, tmp_path / "pipeline", name="test", dsn=standby.dsn(), spool=spool)
         catch_up(primary, standby)
         refused = pipeline.run("check")
         assert refused.returncode == 3
@@ -81,25 +47,19 @@ def test_a_standby_is_a_source_and_its_promotion_is_followed_without_a_gap(tmp_p
         there.execute("CREATE PUBLICATION sluice_drill FOR TABLE a")
         catch_up(primary, standby)
         with snapshots_logged(primary):
-            assert pipeline.run("run", "--until-caught-up").returncode == 0
-        ready = pipeline.run("check")
-        assert ready.returncode == 0
-        assert "server.standby_limits" in ready.stdout
+            must(pipeline, "run", "--until-caught-up")
+        assert "server.standby_limits" in must(pipeline, "check")
         with pipeline.start("run"):
-            insert(there, 1)
-            is_complete(there)
+            drill.insert(1)
+            drill.is_complete()
             catch_up(primary, standby)
             primary.stop()
             promote(standby)
-            insert(here, 100)
-            is_complete(here)
-        opened = seen.state().opened
-        assert opened is not None
-        assert (opened.timeline, [fork.timeline for fork in opened.forks]) == (2, [1])
-        spool = Spool(pipeline.own_spool)
-        spool.read()
-        with here.connect() as connection:
-            assert [one.state for one in spool.assert_equal(connection, here.publication)] == ["live"]
+            drill.move_to(standby)
+            drill.insert(100)
+            drill.is_complete()
+        assert drill.opened() == (2, [1])
+        drill.assert_equal()
     assert "the command begins again" in (pipeline.directory / "run.log").read_text()
 
 
@@ -118,11 +78,7 @@ def test_rows_of_a_standby_are_compared_with_the_lake(tmp_path: Path, spark: Spa
         with snapshots_logged(primary):
             mirror.follow()
             there.execute("UPDATE a SET v = 'w' WHERE id = 1")
-            options = ApplyOptions("test", mirror._spool_uri(FOLLOWED), mirror.lake_uri())
-            side = LakeSide(options, mirror.store(FOLLOWED), private(spark))
-            comparing = Comparing(
-                mirror.pipeline.known(), lambda question: partial(side.answer, question), load=Load(), wait_seconds=60
-            )
+            comparing = mirror.comparing(mirror.source(), wait_seconds=60)
             with mirror.pipeline.running():
                 (verdict,) = comparing.compare([mirror.pipeline.table("public.a")])
         assert (verdict.outcome, verdict.rows) == ("equal", 300), verdict.reason

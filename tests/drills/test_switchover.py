@@ -10,7 +10,7 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.drills.standbys import catch_up, hand_over_slot, promote, standby_of
 from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
-from tests.support.pipeline import QUICK_JAVA, wait_until
+from tests.support.pipeline import QUICK_JAVA, must, wait_until
 from tests.support.sources import Database
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline
@@ -53,7 +53,7 @@ def test_a_planned_switch_over_loses_nothing_and_the_lake_is_equal_on_both_sides
                 },
             },
         )
-        assert pipeline.run("run", "--until-caught-up").returncode == 0
+        must(pipeline, "run", "--until-caught-up")
         source = Database(primary, "postgres", slot="sluice_shop", publication="sluice_shop")
         hand_over_slot(
             primary, standby, "sluice_shop", advance=lambda: pipeline.run("run", "--until-caught-up", timeout=60)
@@ -62,8 +62,7 @@ def test_a_planned_switch_over_loses_nothing_and_the_lake_is_equal_on_both_sides
             insert(primary, 100)
             # The applications have stopped; this position is the last of theirs.
             target = IngestPipeline(source, store=None).wal_end()  # type: ignore[arg-type]
-            drained = pipeline.run("drain", "--to-lsn", target, "--timeout", "3m")
-            assert drained.returncode == 0, drained.stderr
+            must(pipeline, "drain", "--to-lsn", target, "--timeout", "3m")
             catch_up(primary, standby)
             primary.stop()
             promote(standby)
@@ -71,8 +70,7 @@ def test_a_planned_switch_over_loses_nothing_and_the_lake_is_equal_on_both_sides
             wait_until(
                 lambda: "the command begins again" in (pipeline.directory / "up.log").read_text(), what="it follows"
             )
-            again = pipeline.run("drain", "--timeout", "3m")
-            assert again.returncode == 0, again.stderr
+            must(pipeline, "drain", "--timeout", "3m")
         lake = DeltaTable(f"{pipeline.lake_uri}/public/a")
         found = pa.table(QueryBuilder().register("lake", lake).execute("select id, v from lake").read_all())
         with standby.superuser() as connection:

@@ -106,7 +106,7 @@ def test_a_pipeline_goes_on_after_pg_upgrade_by_a_comparison_and_never_by_itself
             mirror.execute("UPDATE a SET v = 'after' WHERE id = 8")
             mirror.follow()
             assert mirror.pipeline.table("public.a").state is State.GAP
-            closed = Lossy(mirror, spark).close("a")
+            closed = Lossy(mirror).close("a")
             assert closed.outcome == "different", closed.reason
             mirror.execute("DELETE FROM a WHERE id = 9")
             mirror.follow()

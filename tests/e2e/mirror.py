@@ -7,7 +7,8 @@ table takes its snapshot and then all its changes in one window. What a test cla
 
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,17 @@ from pyspark.sql import SparkSession
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.row_form import LakeAnswer, LakeQuestion
+from sluice.errors import ApplyError
+from sluice.operate.compare.comparing import Comparing
+from sluice.operate.compare.source_side import Load
+from sluice.source.sessions import KnownSource
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark.applier import Applier
 from sluice_spark.options import ApplyOptions
+from sluice_spark.session import private
+from sluice_spark.verify.lake_side import LakeSide
 from tests.support import ingesting
 from tests.support.compare import assert_equal
 from tests.support.sources import Database
@@ -32,12 +40,23 @@ CHANGELOGS = ("public.grown_log", "origins.log")
 """The tables of all stories whose changes are kept."""
 
 
+def transactions(text: str) -> list[list[str]]:
+    """A statement is a line, and a semicolon at its end says that its transaction goes on."""
+    lines = text.strip().splitlines()
+    found: list[list[str]] = [[]]
+    for line in lines:
+        found[-1].append(line.strip().removesuffix(";"))
+        if not line.endswith(";"):
+            found.append([])
+    return found[:-1]
+
+
 class Mirror:
     """One source, its spool, the lake that follows it and the lake made again from the spool."""
 
     def __init__(self, database: Database, spark: SparkSession, folder: Path) -> None:
         self.database = database
-        self._spark = spark
+        self.spark = spark
         self._folder = folder
         self.pipeline = ingesting.IngestPipeline(
             database, open_store(self._spool_uri(FOLLOWED), prefix="test/", options={})
@@ -77,8 +96,10 @@ class Mirror:
         """Until everything in the spool is applied, by an applier that has just started. `ways` are those of
         tables, by qualified name.
         """
-        options = self.options(lake, workers=workers, ways=ways)
-        Applier(options, self.store(lake), self._spark, stop=threading.Event()).run()
+        self.apply_by(self.options(lake, workers=workers, ways=ways), lake)
+
+    def apply_by(self, options: ApplyOptions, lake: str = FOLLOWED) -> None:
+        Applier(options, self.store(lake), self.spark, stop=threading.Event()).run()
 
     def options(
         self, lake: str = FOLLOWED, *, workers: int = 2, ways: Mapping[str, str] | None = None, **more: Any
@@ -97,6 +118,32 @@ class Mirror:
             },
             **more,
         )
+
+    def source(self, **ingest: Any) -> KnownSource:
+        """For comparisons; `ingest` are its options."""
+        source = self.pipeline.known()
+        source.hash_keys.add(self.pipeline.options(**ingest).policies.hash_keys)
+        return source
+
+    def comparing(
+        self,
+        source: KnownSource,
+        *,
+        before: Callable[[LakeQuestion], None] = lambda _: None,
+        options: ApplyOptions | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Comparing:
+        """What `verify` compares by. `before` happens before each question to the lake."""
+        side = LakeSide(options or self.options(), self.store(FOLLOWED), private(self.spark))
+
+        def ask(question: LakeQuestion) -> LakeAnswer:
+            before(question)
+            try:
+                return LakeAnswer.decode(side.answer(LakeQuestion.decode(question.encode())).encode())
+            except ApplyError as error:
+                return LakeAnswer(error=str(error), exit_code=error.exit_code)
+
+        return Comparing(source, lambda question: partial(ask, question), load=Load(), wait_seconds=wait_seconds)
 
     def lake_path(self, lake: str = FOLLOWED) -> Path:
         return self._folder / f"{lake}-lake"

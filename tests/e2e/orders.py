@@ -4,10 +4,11 @@ commit, a pipeline, and what lake tables of each kind have to be.
 
 import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 import yaml
@@ -16,13 +17,15 @@ from sluice.contract.applied import AppliedTable
 from sluice.manifest.newest_record import newest_log
 from sluice.store.opening import open_store
 from tests.spark import lake
-from tests.support.pipeline import QUICK_JAVA, wait_until
+from tests.support.background import beside
+from tests.support.pipeline import QUICK_JAVA, new_pipeline, wait_until
 from tests.support.sources import Database
-from tools.local.sluice import Pipeline
+from tools.local.sluice import Pipeline, SluiceProcess
 
 SECONDS = 400.0
 Row = tuple[int, int, str, int]
 Rows = set[tuple[int, int]]
+Change = dict[str, Any]
 _PLACES = ("_sluice_lsn", "_sluice_from_lsn", "_sluice_to_lsn")
 
 
@@ -34,13 +37,8 @@ class Source:
     choice: random.Random
     at: dict[int, Rows] = field(default_factory=dict)
     newest: set[Row] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._write)
-        self.writes = threading.RLock()
-        """Who holds it is the only one that writes."""
-        self.failed: Exception | None = None
+    writes: Any = field(default_factory=threading.RLock)
+    """Who holds it is the only one that writes."""
 
     def create(self) -> None:
         self.database.execute(
@@ -54,10 +52,9 @@ class Source:
             with connection.transaction():
                 for statement in statements:
                     connection.execute(statement.encode())
-            row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
-            assert row is not None
-            self._record(connection, int(row[0]))
-            return int(row[0])
+            lsn = self.database.lsn()
+            self._record(connection, lsn)
+            return lsn
 
     def _record(self, connection: psycopg.Connection, lsn: int) -> None:
         found = connection.execute("SELECT id, v, w, part FROM orders").fetchall()
@@ -69,25 +66,13 @@ class Source:
         with self.writes:
             self.at = {lsn: rows for lsn, rows in self.at.items() if not after < lsn < before}
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def writing(self) -> AbstractContextManager[None]:
+        return beside(self._write)
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Writes no more."""
-        self._end.set()
-        self._thread.join()
-
-    def _write(self) -> None:
-        try:
-            while not self._end.wait(self.choice.random()):
-                with self.writes:
-                    self.commit(*(self._statement() for _ in range(self.choice.randint(1, 4))))
-        except Exception as error:  # noqa: BLE001 - handed to the test
-            self.failed = error
+    def _write(self, ended: threading.Event) -> None:
+        while not ended.wait(self.choice.random()):
+            with self.writes:
+                self.commit(*(self._statement() for _ in range(self.choice.randint(1, 4))))
 
     def _statement(self) -> str:
         one, other = self.choice.randrange(40), self.choice.randrange(40)
@@ -106,17 +91,9 @@ class Source:
 
 def pipeline_of(database: Database, folder: Path, *targets: Mapping[str, Any], **apply: Any) -> Pipeline:
     """A pipeline `t` in `folder` that has not run yet. `orders` feeds `targets`, and `apply` are further settings."""
-    return Pipeline(
-        folder,
-        name="t",
-        dsn=database.dsn,
-        settings={
-            "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
-            "spool": {"max_delay": "200ms"},
-            "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA, **apply},
-            **({"tables": {"public.orders": {"targets": list(targets)}}} if targets else {}),
-        },
-    )
+    settings = {"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA, **apply}
+    tables = {"public.orders": {"targets": list(targets)}} if targets else {}
+    return new_pipeline(database, folder, spool={"max_delay": "200ms"}, apply=settings, tables=tables)
 
 
 def configure(pipeline: Pipeline, table: Mapping[str, Any]) -> None:
@@ -132,6 +109,29 @@ def reported(pipeline: Pipeline) -> dict[str, AppliedTable]:
     """The rows of the applier's newest report, by the names of targets."""
     log = newest_log(open_store(pipeline.spool_uri, prefix="t/", options={})).read()
     return {row.target: row for row in log.tables.values() if row.schema_name == "public"} if log else {}
+
+
+def reach(
+    pipeline: Pipeline, source: Source, process: SluiceProcess, names: Collection[str], *, wrong: Collection[str] = ()
+) -> int:
+    """Waits until each of these targets is live and complete through now, which is the answer, or stale if it is one of
+    the `wrong` ones.
+    """
+    lsn = source.commit()
+
+    def there() -> bool:
+        rows = reported(pipeline)
+        return rows.keys() == set(names) and all(
+            row.state == "stale" if name in wrong else row.state == "live" and row.complete_through_lsn >= lsn
+            for name, row in rows.items()
+        )
+
+    try:
+        wait_until(there, what="each is complete", processes=(process,), timeout=SECONDS)
+    except AssertionError as error:
+        rows = {name: (row.state, row.complete_through_lsn, row.why) for name, row in reported(pipeline).items()}
+        raise AssertionError(f"{lsn} {set(wrong)} {names} {rows} {error}") from error
+    return lsn
 
 
 def kill_in_between(pipeline: Pipeline, choice: random.Random) -> None:
@@ -164,7 +164,7 @@ def check(path: Path, kind: str, at: Mapping[int, Rows]) -> None:
     elif kind == "history":
         first = min((row["_sluice_from_lsn"] for row in rows), default=0)
         for lsn, wanted in at.items():
-            seen = [(row["id"], row["v"]) for row in rows if _is_of(row, lsn)]
+            seen = [(row["id"], row["v"]) for row in as_of(rows, lsn)]
             if first <= lsn <= last:
                 assert (len(seen), set(seen)) == (len(wanted), wanted), f"{name} as of {lsn}"
     else:
@@ -175,29 +175,37 @@ def _check_changelog(name: str, rows: list[dict[str, Any]], last: int, at: Mappi
     changes = sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
     places = [(row["_sluice_lsn"], row["_sluice_ordinal"], row["id"]) for row in changes]
     assert len(set(places)) == len(places), f"{name} has a change twice"
-    state: dict[int, int] = {}
-    lsns: Iterator[int] = iter(sorted(lsn for lsn in at if lsn <= last))
-    lsn = next(lsns, None)
-    for row in [*changes, {"_sluice_lsn": last + 1, "_sluice_op": ""}]:
-        while lsn is not None and lsn < row["_sluice_lsn"]:
-            if changes and lsn >= changes[0]["_sluice_lsn"]:
-                assert set(state.items()) == at[lsn], f"{name} as of {lsn}"
-            lsn = next(lsns, None)
-        op = row["_sluice_op"]
-        if op == "t":
-            state = {}
-        elif op in ("i", "u", "d"):
-            old = (row["_sluice_old"] or row)["id"]
-            if op != "i":
-                state.pop(old)
-            if op != "d":
-                assert row["id"] not in state
-                state[row["id"]] = row["v"]
+    lsns = [lsn for lsn in at if changes and changes[0]["_sluice_lsn"] <= lsn <= last]
+    for lsn, state in states_of(changes, lsns, key=lambda row: row["id"], value=lambda _, row: row["v"]):
+        assert set(state.items()) == at[lsn], f"{name} as of {lsn}"
 
 
-def _is_of(version: dict[str, Any], lsn: int) -> bool:
-    until = version["_sluice_to_lsn"]
-    return bool(version["_sluice_from_lsn"] <= lsn and (until is None or lsn < until))
+def states_of(
+    changes: Iterable[Change], lsns: Iterable[int], *, key: Callable[[Change], Any], value: Callable[[Any, Change], Any]
+) -> Iterator[tuple[int, dict[Any, Any]]]:
+    """What the rows of a changelog make of an empty table, as of each of these positions. `value` is that of a row, of
+    what it was, if it was there, and its change.
+    """
+    state: dict[Any, Any] = {}
+    at = iter(sorted(lsns))
+    lsn = next(at, None)
+    for change in [*sorted(changes, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"])), None]:
+        while lsn is not None and (change is None or lsn < change["_sluice_lsn"]):
+            yield lsn, state
+            lsn = next(at, None)
+        if change is None or change["_sluice_op"] == "t":
+            state.clear()
+        elif change["_sluice_op"] in ("i", "u", "d"):
+            old = None if change["_sluice_op"] == "i" else state.pop(key(change["_sluice_old"] or change))
+            if change["_sluice_op"] != "d":
+                assert key(change) not in state
+                state[key(change)] = value(old, change)
+
+
+def as_of(versions: Iterable[Change], lsn: int) -> list[Change]:
+    """The rows of a history that were versions then."""
+    begun = [row for row in versions if row["_sluice_from_lsn"] <= lsn]
+    return [row for row in begun if row["_sluice_to_lsn"] is None or lsn < row["_sluice_to_lsn"]]
 
 
 def current(path: Path) -> list[Row]:

@@ -5,7 +5,7 @@ tried on.
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 import psycopg
 
 from sluice_lake import AsOf, Boundary, Lake, NoBoundary, TableLeftOut
-from tests.support.pipeline import QUICK_JAVA
+from tests.support.background import beside
+from tests.support.pipeline import QUICK_JAVA, new_pipeline
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline
 
@@ -41,10 +42,8 @@ def bank(database: Database, directory: Path, **settings: dict[str, Any]) -> Pip
             f"CREATE TABLE {table} (id int PRIMARY KEY, balance bigint NOT NULL, note text)",
             f"INSERT INTO {table} SELECT id, {BALANCE}, repeat('x', 100) FROM generate_series(1, {ACCOUNTS}) id",
         )
-    sections = {name: {**FAST.get(name, {}), **settings.get(name, {})} for name in {*FAST, *settings}}
-    named = {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]}
-    source = {**named, **sections.pop("source", {})}
-    return Pipeline(directory, name="bank", dsn=database.dsn, settings={"source": source, **sections})
+    sections: dict[str, Any] = {name: {**FAST.get(name, {}), **settings.get(name, {})} for name in {*FAST, *settings}}
+    return new_pipeline(database, directory, name="bank", **sections)
 
 
 def lake_of(pipeline: Pipeline) -> Lake:
@@ -71,31 +70,14 @@ class Transfers:
     pause_seconds: float = 0.1
     seed: int = 1
     count: int = 0
-    stop: threading.Event = field(default_factory=threading.Event)
 
-    @contextmanager
-    def going_on(self) -> Iterator[None]:
-        failed: list[BaseException] = []
+    def going_on(self) -> AbstractContextManager[None]:
+        return beside(self._write)
 
-        def run() -> None:
-            try:
-                self._write()
-            except BaseException as error:  # noqa: BLE001 - raised below
-                failed.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            self.stop.set()
-            thread.join()
-        assert not failed, failed
-
-    def _write(self) -> None:
+    def _write(self, ended: threading.Event) -> None:
         choice = random.Random(self.seed)
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            while not self.stop.wait(self.pause_seconds):
+            while not ended.wait(self.pause_seconds):
                 with connection.transaction():
                     for _ in range(choice.randint(1, 4)):
                         amount, ids = choice.randint(1, 99), [choice.randint(1, ACCOUNTS) for _ in range(2)]
@@ -135,28 +117,19 @@ def reading(lake: Lake, seed: int) -> Iterator[Reading]:
     """A reader who reads the newest boundary, or any other that is offered, until the block ends. Raises what keeps it
     from reading one that is offered.
     """
-    seen, done, failed = Reading(), threading.Event(), list[BaseException]()
+    seen = Reading()
 
-    def run() -> None:
+    def read(ended: threading.Event) -> None:
         choice, newest = random.Random(seed), 0
-        try:
-            while not done.wait(0.05):
-                if newest_of(lake) is None:
-                    continue
-                now = lake.as_of()
-                assert now.boundary.number >= newest, "the newest boundary went back"
-                newest = now.boundary.number
-                read_once(now, seen)
-                any_of_them = choice.choice(lake.boundaries())
-                read_once(lake.as_of(lsn=any_of_them.lsn), seen)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            failed.append(error)
+        while not ended.wait(0.05):
+            if newest_of(lake) is None:
+                continue
+            now = lake.as_of()
+            assert now.boundary.number >= newest, "the newest boundary went back"
+            newest = now.boundary.number
+            read_once(now, seen)
+            any_of_them = choice.choice(lake.boundaries())
+            read_once(lake.as_of(lsn=any_of_them.lsn), seen)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with beside(read):
         yield seen
-    finally:
-        done.set()
-        thread.join()
-    assert not failed, repr(failed)

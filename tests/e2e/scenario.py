@@ -22,11 +22,14 @@ from tests.support.sources import Database
 
 PAUSE = "-- pause"
 """A line at which the position of the log is noted, see `positions`."""
+THEN = "-- then"
+"""Between what the snapshot finds and what comes through the stream."""
 WORKERS = 4
 """Tables that are merged side by side: they are many and small, and mostly wait for each other's
 turn.
 """
 _LINE = re.compile(r"(?:(\w+): )?(.+)")
+_FACT = re.compile(r"-- \w+: ")
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,36 @@ class Scenario:
     def qualified(self, table: str) -> tuple[str, str]:
         schema, _, name = table.rpartition(".")
         return schema or self.name, name
+
+
+def scenarios(texts: Mapping[str, str], **shared: str) -> tuple[Scenario, ...]:
+    """By name, each as one text: lines of facts such as `-- publish: t (id, b); u | equal: t, u | since: 15` or
+    `-- stopped: t: stale: what the reason says`, the statements of `before`, `-- then`, and those of `after`. A line
+    `-- name` stands for the statements that are given as `shared`.
+    """
+    return tuple(_scenario(name, text, shared) for name, text in texts.items())
+
+
+def _scenario(name: str, text: str, shared: Mapping[str, str]) -> Scenario:
+    lines = [line.strip() for line in text.splitlines()]
+    facts = [fact for line in lines if _FACT.match(line) for fact in line.removeprefix("-- ").split(" | ")]
+    stopped = [tuple(fact.split(": ", 3)[1:]) for fact in facts if fact.startswith("stopped: ")]
+    said = dict(fact.split(": ", 1) for fact in facts if not fact.startswith("stopped: "))
+    script = "\n".join(shared.get(line.removeprefix("-- "), line) for line in lines if not _FACT.match(line))
+    before, then, after = script.partition(THEN)
+    assert then, f"{name} does not say what happens after the snapshot"
+    return Scenario(
+        name,
+        before,
+        after,
+        equal=tuple(filter(None, said.pop("equal", "").split(", "))),
+        stopped={table: (state, "".join(says)) for table, state, *says in stopped},
+        absent=tuple(filter(None, said.pop("absent", "").split(", "))),
+        publish=tuple(filter(None, said.pop("publish", "").split("; "))),
+        since=int(said.pop("since", 14)),
+        until=int(said.pop("until", 99)),
+        **said,
+    )
 
 
 @dataclass
@@ -102,8 +135,7 @@ class World:
 
     def filtered(self, query: str) -> list[tuple[Any, ...]]:
         """Rows of the source, sorted by their text."""
-        with self.database.connect() as connection:
-            return sorted(connection.execute(query.encode()).fetchall(), key=str)
+        return sorted(self.database.all(query), key=str)
 
     def lake_rows(self, schema: str, table: str, *columns: str, lake: str = FOLLOWED) -> list[tuple[Any, ...]]:
         """Rows of the lake, sorted by their text; all own columns when none is named."""

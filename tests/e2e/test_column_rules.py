@@ -5,9 +5,7 @@ happened; the lake has what it should have, `verify` says so and finds what diff
 import hmac
 from collections import Counter
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,7 +13,6 @@ from pyspark.sql import SparkSession
 from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED
 from sluice.contract.lake_targets import LakeTarget
-from sluice.contract.schema import ColumnRule
 from sluice.contract.verified import DIFFERENT, EQUAL
 from sluice.errors import SlotLost
 from sluice.operate.compare.repairing import repair
@@ -34,7 +31,7 @@ ROW = f"{LARGE} || i, '{HIDDEN} ' || i, {LARGE} || i, 'äöü😀x' || {LARGE} |
 
 
 @pytest.fixture(scope="module")
-def ruled(mirror: Mirror, spark: SparkSession) -> Iterator[Verified]:
+def ruled(mirror: Mirror) -> Iterator[Verified]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resyncs, "REST", 0.0)
         patch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
@@ -75,7 +72,7 @@ def ruled(mirror: Mirror, spark: SparkSession) -> Iterator[Verified]:
                 f"INSERT INTO {table} (id, email, card, cell) VALUES (600, '{HIDDEN} d', '{HIDDEN} e', '{HIDDEN} f')",
             )
         mirror.follow(**OPTIONS)
-        yield Verified(mirror, spark, **OPTIONS)
+        yield Verified(mirror, **OPTIONS)
 
 
 def stored(email: str | None) -> str | None:
@@ -85,8 +82,7 @@ def stored(email: str | None) -> str | None:
 def assert_lake(mirror: Mirror, table: str) -> None:
     """The lake table has what the rules make of the source."""
     columns = ("id", "email", "cell", "phone", "notes", "v", "large", "n", "w")
-    with mirror.database.connect() as connection:
-        found = connection.execute(f"SELECT {', '.join(columns)} FROM {table}".encode()).fetchall()
+    found = mirror.database.all(f"SELECT {', '.join(columns)} FROM {table}")
     made = [
         (row[0], stored(row[1]), row[2] and "***", row[3] and "***", row[4] if row[4] is None else row[4][:5], *row[5:])
         for row in found
@@ -125,8 +121,8 @@ OTHERS = "v, n, w, _sluice_lsn, _sluice_ts"
 EXTRA = f"INSERT INTO {{}} BY NAME SELECT -1 AS id, 'no such hash' AS email, {OTHERS} FROM {{}} WHERE id = 3"
 
 
-def test_what_was_lost_with_the_slot_is_read_again_under_the_rules(ruled: Verified, spark: SparkSession) -> None:
-    lossy = Lossy(ruled.mirror, spark, **ruled.options)
+def test_what_was_lost_with_the_slot_is_read_again_under_the_rules(ruled: Verified) -> None:
+    lossy = Lossy(ruled.mirror, **ruled.options)
     lossy.lose()
     for table in ("keyed", "hashed"):
         ruled.mirror.execute(
@@ -151,39 +147,6 @@ def test_what_was_lost_with_the_slot_is_read_again_under_the_rules(ruled: Verifi
 def apart(database: Database, spark: SparkSession, tmp_path: Path) -> Mirror:
     """For a story of its own."""
     return Mirror(database, spark, tmp_path)
-
-
-def test_other_rules_make_the_lake_table_anew(
-    apart: Mirror, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With other types, and from the moment that they are known."""
-    monkeypatch.setattr(resyncs, "REST", 0.0)
-    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
-    apart.execute(
-        "CREATE TABLE edited (id int PRIMARY KEY, n int, d date, t text)",
-        "INSERT INTO edited SELECT i, i * 10, '2024-02-29', 'text ' || i FROM generate_series(1, 20) i",
-        f"CREATE PUBLICATION {apart.database.publication} FOR TABLE edited",
-    )
-    apart.follow(tables=())
-    assert apart.values("edited", "id", "n")[0] == (1, 10)
-    for number, (rules, expected) in enumerate(EDITED):
-        options = under(with_keys(rules), "public.edited")
-        apart.execute(f"UPDATE edited SET n = n + 1 WHERE id = {number + 1}")
-        for _ in range(2):
-            apart.follow(**options)
-        assert Verified(apart, spark, **options).verdicts("edited")["edited"].outcome == EQUAL
-        row = next(row for row in apart.rows("edited") if row["id"] == 1)
-        assert {name: row[name] for name in ("n", "d", "t") if name in row} == expected
-
-
-EDITED: tuple[tuple[dict[str, ColumnRule | None], dict[str, Any]], ...] = (
-    ({"n": mask("-"), "d": truncate(4), "t": EXCLUDED}, {"n": "-", "d": "2024"}),
-    (
-        {"t": hashed(KEYS[1])},
-        {"n": 11, "d": date(2024, 2, 29), "t": hmac.new(KEYS[1], b"text 1", "sha256").hexdigest()},
-    ),
-    ({"n": EXCLUDED}, {"d": date(2024, 2, 29), "t": "text 1"}),
-)
 
 
 def test_a_changelog_has_old_rows_without_what_the_rules_keep_out(apart: Mirror) -> None:

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from sluice import lsn
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, Complete
+from tests.support.background import beside
 from tests.support.extent import slow
 from tests.support.pipeline import complete_through, wait_until
 from tests.support.quiet_changes import KINDS, Kind, QuietChanges
@@ -54,19 +55,13 @@ def _shown(quiet: QuietChanges) -> Iterator[Claim]:
 def _watched(quiet: QuietChanges) -> Iterator[set[Claim]]:
     """Everything that was claimed until the block ends, by anyone who looked."""
     found: set[Claim] = set()
-    done = threading.Event()
 
-    def look() -> None:
-        while not done.wait(0.05):
+    def look(ended: threading.Event) -> None:
+        while not ended.wait(0.05):
             found.update(_claims(quiet))
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
+    with beside(look):
         yield found
-    finally:
-        done.set()
-        thread.join()
 
 
 def _reached(quiet: QuietChanges, claims: list[Claim], kind: Kind) -> list[Claim]:

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
 from tests.e2e.orders import pipeline_of, reported
 from tests.spark import lake
+from tests.spark.protocol_reader import DeltaFolder, State
 from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database, fresh_database
@@ -48,21 +48,13 @@ class Scene:
 
     def settled(self) -> None:
         """All lake tables are complete through now."""
-        with self.database.connect() as connection:
-            row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
-        assert row is not None
-        lsn = int(row[0])
-        wait_until(
-            lambda: (
-                len(reported(self.pipeline)) == 3
-                and all(
-                    one.state == "stale" or one.complete_through_lsn >= lsn for one in reported(self.pipeline).values()
-                )
-            ),
-            what="complete",
-            processes=(self.up,),
-            timeout=300,
-        )
+        lsn = self.database.lsn()
+
+        def complete() -> bool:
+            rows = reported(self.pipeline).values()
+            return len(rows) == 3 and all(one.state == "stale" or one.complete_through_lsn >= lsn for one in rows)
+
+        wait_until(complete, what="complete", processes=(self.up,), timeout=300)
 
     def path(self, name: str) -> Path:
         return self.pipeline.directory / "lake" / "public" / name
@@ -84,20 +76,15 @@ class Scene:
     def disguised(self, name: str, edit: Callable[[list[Row]], None]) -> None:
         """All rows of the lake table in one new file, after `edit`, in a commit that says that it optimizes."""
         path = self.path(name)
-        table = DeltaTable(path)
-        rows = self.lake_rows(name)
+        state, rows = DeltaFolder(path).state(), self.lake_rows(name)
+        live, names = list(state.adds.values()), _physical(state)
         edit(rows)
-        fields = json.loads(_metadata(path)["schemaString"])["fields"]
-        names = {one["name"]: one["metadata"].get("delta.columnMapping.physicalName", one["name"]) for one in fields}
-        actions = table.get_add_actions(flatten=True)
-        files = [str(one) for one in pa.table(actions)["path"].to_pylist()]
-        schema = pq.read_schema(path / files[0])
+        schema = pq.read_schema(path / live[0]["path"])
         renamed = [{names[key]: value for key, value in row.items()} for row in rows]
         new = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
         pq.write_table(pa.Table.from_pylist(renamed, schema=schema), path / new, compression="zstd")
         now = int(time.time() * 1000)
         lines: list[Row] = [{"commitInfo": {**OPTIMIZE, "timestamp": now, "operationMetrics": {}}}]
-        live = _live(path)
         kept = {"deletionTimestamp": now, "dataChange": False, "extendedFileMetadata": True, "partitionValues": {}}
         lines += [
             {"remove": {**kept, **{name: one[name] for name in ("path", "size", "deletionVector") if one.get(name)}}}
@@ -107,22 +94,21 @@ class Scene:
         stats = json.dumps({"numRecords": len(rows), "tightBounds": True})
         lines.append({"add": {"path": new, "partitionValues": {}, "size": size, "modificationTime": now,
                               "dataChange": False, "stats": stats}})  # fmt: skip
-        number = table.version() + 1
-        with (path / "_delta_log" / f"{number:020d}.json").open("x") as commit:
+        with (path / "_delta_log" / f"{state.version + 1:020d}.json").open("x") as commit:
             commit.write("".join(json.dumps(line) + "\n" for line in lines))
 
     def on_disk(self, name: str, edit: Callable[[list[Row]], bool]) -> None:
         """The first data file in which `edit` changes something, replaced by one of the same length."""
         path = self.path(name)
-        fields = json.loads(_metadata(path)["schemaString"])["fields"]
-        names = {one["metadata"].get("delta.columnMapping.physicalName", one["name"]): one["name"] for one in fields}
-        for one in _live(path):
+        state = DeltaFolder(path).state()
+        back = _physical(state)
+        names = {key: name for name, key in back.items()}
+        for one in state.adds.values():
             file = path / one["path"]
             table = pq.read_table(file)
             rows = [{names.get(key, key): value for key, value in row.items()} for row in table.to_pylist()]
             if not edit(rows):
                 continue
-            back = {name: key for key, name in names.items()}
             named = [{back.get(key, key): value for key, value in row.items()} for row in rows]
             made = pa.Table.from_pylist(named, schema=table.schema)
             length = file.stat().st_size
@@ -148,25 +134,9 @@ class Scene:
         raise AssertionError("no file was edited")
 
 
-def _metadata(path: Path) -> Row:
-    found: Row = {}
-    for commit in sorted((path / "_delta_log").glob("*.json")):
-        for line in commit.read_text().splitlines():
-            found = json.loads(line).get("metaData", found)
-    return found
-
-
-def _live(path: Path) -> list[Row]:
-    found: dict[str, Row] = {}
-    for commit in sorted((path / "_delta_log").glob("*.json")):
-        actions = [json.loads(line) for line in commit.read_text().splitlines()]
-        for action in actions:
-            if "remove" in action:
-                found.pop(action["remove"]["path"], None)
-        for action in actions:
-            if "add" in action:
-                found[action["add"]["path"]] = action["add"]
-    return list(found.values())
+def _physical(state: State) -> dict[str, str]:
+    """The names of columns in files, by their names."""
+    return {one["name"]: one["metadata"].get("delta.columnMapping.physicalName", one["name"]) for one in state.fields}
 
 
 @pytest.fixture(scope="module")
@@ -227,8 +197,7 @@ def test_verify_calls_nothing_equal_that_was_changed_in_disguise_and_a_repair_ke
         "soft": ("equal", 2),
         "versions": ("equal", 1),
     }
-    with scene.database.connect() as connection:
-        source = connection.execute("SELECT id, v, w FROM orders ORDER BY id").fetchall()
+    source = scene.database.all("SELECT id, v, w FROM orders ORDER BY id")
     for name in ("orders", "soft", "versions"):
         rows = scene.lake_rows(name)
         alive = [row for row in rows if row.get("_sluice_is_current", True) and not row.get("_sluice_deleted_at")]

@@ -5,9 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,89 +14,46 @@ import pytest
 import yaml
 
 from tests.support.extent import slow
-from tests.support.fleets import FleetFolder, fresh_databases, source, until
-from tests.support.sources import Database
-from tools.local.guard import Guard
+from tests.support.fleets import RunningFleet, below, fresh_databases, line_of, name_of, source
 from tools.local.postgres import PostgresServer, free_port
 
 pytestmark = pytest.mark.timeout(1200)
 NAMES = ("east", "north", "west")
 
 
-class Fleet(FleetFolder):
+class Fleet(RunningFleet):
     """The process that runs the pipelines of the folder."""
 
-    def __init__(self, folder: Path, databases: dict[str, Database]) -> None:
-        super().__init__(folder, databases)
-        self.port = free_port()
-        self.log = folder / "fleet.log"
-        for name in databases:
-            self.configure(name)
-
     def start(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "sluice", "fleet", str(self.folder), "--listen", f"127.0.0.1:{self.port}"],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.guard = Guard(-self.process.pid, signal.SIGKILL)
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(120)
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.stop()
-        self.guard.dismiss()
-
-    def get(self, path: str) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
-            found: bytes = answer.read()
-        return found
+        for name in self.databases:
+            if not (self.folder / f"{name}.yaml").exists():
+                self.configure(name)
+        address = f"127.0.0.1:{self.port}"
+        self.process = self.started("fleet", str(self.folder), "--listen", address, log=self.log)
 
     def status(self) -> dict[str, dict[str, Any]]:
         return {row["pipeline"]: row for row in json.loads(self.get("/status"))["pipelines"]}
 
-    def command(self, name: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "sluice", *words, "-c", str(self.folder / f"{name}.yaml")],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=180,
+            [sys.executable, "-m", "sluice", *words], capture_output=True, text=True, check=False, timeout=180
         )
+
+    def must(self, name: str, *words: str) -> None:
+        done = self.command(*words, "-c", str(self.folder / f"{name}.yaml"))
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def insert(self, *names: str) -> None:
         for name in names:
             self.databases[name].execute("INSERT INTO t SELECT coalesce(max(id), 0) + 1 FROM t")
 
-    def until(self, claim: Callable[[], bool], what: str) -> None:
-        until(claim, what, ended=self.process.poll, tail=self.tail)
-
-    def tail(self) -> str:
-        return self.log.read_text(errors="replace")[-5000:]
-
     def child(self, part: str) -> int:
         """The process of the fleet that is its "applier" or its "forker", or the ingest of a pipeline."""
-        words = {"applier": "sluice_spark.fleet", "forker": "--fork"}
-        for path in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError, ValueError):
-                line = (path / "cmdline").read_bytes().decode(errors="replace")
-                parent = _parent(int(path.name))
-                ours = self.process.pid in ((parent,) if part in words else (parent, _parent(parent)))
-                if ours and (words[part] in line if part in words else (path / "comm").read_text().strip() == part):
-                    return int(path.name)
-        raise AssertionError(f"no child that is {part}\n{self.tail()}")
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        words, found = {"applier": "sluice_spark.fleet", "forker": "--fork"}, below(self.process.pid)
+        parts = {one: line_of(one) if part in words else name_of(one) for one in found}
+        began = {one: found[one] for one, said in parts.items() if words.get(part, part) in said}
+        assert began, f"no child that is {part}\n{self.tail()}"
+        return min(began, key=lambda one: began[one])
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +61,8 @@ def fleet(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) ->
     """Three databases, of which one is configured with the slot of another."""
     with fresh_databases(postgres, *NAMES) as databases, ExitStack() as stack:
         made = Fleet(tmp_path_factory.mktemp("fleet"), databases)
-        with databases["north"].connect() as connection:
-            connection.execute(
-                "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')",
-                (taken := f"{databases['west'].slot}_taken",),
-            )
+        taken = f"{databases['west'].slot}_taken"
+        databases["north"].execute(f"SELECT pg_create_logical_replication_slot('{taken}', 'pgoutput')")
         made.configure("west", source={**source(databases["west"]), "slot": taken})
         made.start()
         stack.callback(made.end)
@@ -161,34 +114,22 @@ def test_after_a_kill_every_row_of_every_pipeline_is_in_the_lake_once(fleet: Fle
 def test_a_lost_slot_stops_its_pipeline_alone_until_it_is_made_again(fleet: Fleet) -> None:
     database = fleet.databases["north"]
     os.kill(fleet.child("north"), signal.SIGSTOP)
-    with database.connect() as connection:
-        connection.execute(
-            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s",
-            (database.slot,),
-        )
-        connection.execute("SELECT pg_drop_replication_slot(%s)", (database.slot,))
+    database.cut_stream()
+    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
     os.kill(fleet.child("north"), signal.SIGCONT)
     fleet.until(lambda: fleet.status()["north"]["ingest"]["exit_code"] == 7, "the slot is lost")
     assert fleet.status()["north"]["state"] == "lost"
     fleet.insert("east", "west", "north")
     fleet.until(lambda: fleet.is_equal("east", "west"), "the others go on")
-    recreated = fleet.command("north", "slot", "recreate", "--confirm", database.slot)
-    assert recreated.returncode == 0, recreated.stderr
+    fleet.must("north", "slot", "recreate", "--confirm", database.slot)
     fleet.process.send_signal(signal.SIGHUP)
     fleet.until(lambda: fleet.status()["north"]["ingest"]["running"], "its ingest runs again")
-    repaired = fleet.command("north", "verify", "--repair")
-    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
+    fleet.must("north", "verify", "--repair")
     fleet.until(lambda: fleet.is_equal("north"), "no row of the gap is missing")
 
 
 def test_one_status_shows_all_pipelines_and_ends_with_the_code_of_the_worst(fleet: Fleet) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sluice", "status", "--fleet", str(fleet.folder), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
+    done = fleet.command("status", "--fleet", str(fleet.folder), "--json")
     assert done.returncode in (0, 9), done.stderr
     said = json.loads(done.stdout)
     assert [row["pipeline"] for row in said["pipelines"]] == sorted(NAMES)
@@ -207,12 +148,9 @@ def test_a_pipeline_whose_file_is_gone_stops_and_one_whose_file_is_wrong_goes_on
 def test_a_stop_lets_all_pipelines_finish_and_ends_with_0(fleet: Fleet) -> None:
     fleet.insert("east", "north")
     assert fleet.stop() == 0, fleet.tail()
-    with fleet.databases["east"].connect() as connection:
-        active = connection.execute(
-            "SELECT count(*) FROM pg_replication_slots WHERE active AND slot_name = ANY(%s)",
-            ([one.slot for one in fleet.databases.values()],),
-        ).fetchone()
-    assert active == (0,)
+    slots = [one.slot for one in fleet.databases.values()]
+    query = "SELECT slot_name FROM pg_replication_slots WHERE active AND slot_name = ANY(%s)"
+    assert fleet.databases["east"].all(query, slots) == []
 
 
 def test_an_applier_that_reads_nothing_keeps_no_fleet_from_stopping(tmp_path: Path) -> None:
@@ -237,6 +175,4 @@ def test_an_applier_that_reads_nothing_keeps_no_fleet_from_stopping(tmp_path: Pa
         fleet.until(lambda: bool(json.loads(fleet.get("/status"))["refused"]), "it has read its folder again")
         assert fleet.stop() == 75, fleet.tail()
     finally:
-        if fleet.process.poll() is None:
-            fleet.process.kill()
-        fleet.guard.dismiss()
+        fleet.end()

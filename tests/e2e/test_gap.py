@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,16 +13,12 @@ from pyspark.sql import SparkSession
 from sluice import faults
 from sluice.contract import keys
 from sluice.contract.entries import Repair
-from sluice.contract.row_form import LakeAnswer, LakeQuestion
+from sluice.contract.row_form import LakeQuestion
 from sluice.contract.verified import NOT_COMPARED
 from sluice.errors import ApplyError, ServiceError, SlotLost, UsageError
 from sluice.operate.compare.closing_gaps import close_gap
-from sluice.operate.compare.comparing import Comparing, Comparison
-from sluice.operate.compare.source_side import Load
+from sluice.operate.compare.comparing import Comparison
 from sluice.operate.new_slot import Recreated, recreate
-from sluice_spark.options import ApplyOptions
-from sluice_spark.session import private
-from sluice_spark.verify.lake_side import LakeSide
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.support.extent import slow
 from tests.support.sources import Database
@@ -35,9 +30,8 @@ KEYED = ("orders", "wide", "cut")
 class Lossy:
     """A mirror whose slot gets lost. `options` are those of ingest."""
 
-    def __init__(self, mirror: Mirror, spark: SparkSession, **options: Any) -> None:
+    def __init__(self, mirror: Mirror, **options: Any) -> None:
         self.mirror = mirror
-        self.spark = spark
         self.options = options
 
     def lose(self) -> None:
@@ -48,23 +42,15 @@ class Lossy:
 
     def close(self, table: str, *, between: Callable[[], None] = lambda: None) -> Comparison:
         """`between` happens after the source was read and before the lake is."""
-        options = ApplyOptions("test", self.mirror._spool_uri(FOLLOWED), self.mirror.lake_uri())
-        side = LakeSide(options, self.mirror.store(FOLLOWED), private(self.spark))
         happened: list[bool] = []
 
-        def ask(question: LakeQuestion) -> LakeAnswer:
+        def before(_: LakeQuestion) -> None:
             if not happened:
                 happened.append(True)
                 between()
-            try:
-                return LakeAnswer.decode(side.answer(LakeQuestion.decode(question.encode())).encode())
-            except ApplyError as error:
-                return LakeAnswer(error=str(error), exit_code=error.exit_code)
 
-        pipeline = self.mirror.pipeline
-        source = pipeline.known()
-        source.hash_keys.add(pipeline.options(**self.options).policies.hash_keys)
-        comparing = Comparing(source, lambda question: partial(ask, question), load=Load(), wait_seconds=0.0)
+        pipeline, source = self.mirror.pipeline, self.mirror.source(**self.options)
+        comparing = self.mirror.comparing(source, before=before)
         state = pipeline.table(f"public.{table}")
         with pipeline.running(**self.options, watch_interval_s=0.1):
             return close_gap(source, pipeline.store, comparing, state, seconds=60)
@@ -90,7 +76,7 @@ def arm() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def lossy(mirror: Mirror, spark: SparkSession) -> Lossy:
+def lossy(mirror: Mirror) -> Lossy:
     mirror.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, k text, v text, n int)",
         f"INSERT INTO orders SELECT i, 'k' || i, 'v' || i, i FROM generate_series(1, {ROWS}) i",
@@ -106,7 +92,7 @@ def lossy(mirror: Mirror, spark: SparkSession) -> Lossy:
         "INSERT INTO shaped SELECT i, i FROM generate_series(1, 100) i",
     )
     mirror.follow()
-    return Lossy(mirror, spark)
+    return Lossy(mirror)
 
 
 def test_a_lost_slot_is_gone_on_from_and_only_what_differs_is_read_again(lossy: Lossy) -> None:
@@ -279,7 +265,7 @@ def test_a_gap_behind_a_restored_copy_of_the_spool_is_not_closed_over_a_lake_tab
 ) -> None:
     """Its marker names an entry whose number another one has now: whatever comes up to there would count as applied."""
     mirror = Mirror(database, spark, tmp_path / "mirror")
-    lossy, spool = Lossy(mirror, spark), Path(urlsplit(mirror.options(FOLLOWED).spool_uri).path)
+    lossy, spool = Lossy(mirror), Path(urlsplit(mirror.options(FOLLOWED).spool_uri).path)
     mirror.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old'), (2, 'old')")
     mirror.follow()
     shutil.copytree(spool, tmp_path / "copy")

@@ -4,21 +4,19 @@ rewritten and read again, and TRUNCATE. A mirror with soft deletes of the same t
 """
 
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from sluice.contract import resyncs
 from sluice.tables.policies import Policies
-from sluice_spark.applier import Applier
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from sluice_spark.options import ApplyOptions
 from tests.e2e.mirror import Mirror
+from tests.e2e.orders import as_of
 from tests.support.extent import FULL
 
 pytestmark = pytest.mark.timeout(1500)
@@ -64,7 +62,7 @@ def _statements(choice: random.Random, recorded: Recorded) -> Iterator[str]:
         key, other = choice.randrange(KEYS), choice.randrange(KEYS)
 
 
-def _apply(mirror: Mirror, spark: SparkSession, choice: random.Random) -> None:
+def _apply(mirror: Mirror, choice: random.Random) -> None:
     mirror.pipeline.run(policies=Policies())
     tables = {f"public.{name}": {"targets": [target], "way": way} for name, (target, way) in TABLES.items()}
     windows = [1, 5_000, 128 << 20] if FULL else [20_000, 128 << 20]
@@ -72,11 +70,11 @@ def _apply(mirror: Mirror, spark: SparkSession, choice: random.Random) -> None:
         mirror.options(), tables=tables, max_window_bytes=choice.choice(windows),
         max_memory_bytes=choice.choice([60_000, 256 << 20]),
     )  # fmt: skip
-    Applier(options, mirror.store("followed"), spark, stop=threading.Event()).run()
+    mirror.apply_by(options)
 
 
 @pytest.fixture(scope="module")
-def recorded(mirror: Mirror, spark: SparkSession) -> Recorded:
+def recorded(mirror: Mirror) -> Recorded:
     choice, found = random.Random(27), Recorded()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resyncs, "REST", 0.0)
@@ -88,7 +86,7 @@ def recorded(mirror: Mirror, spark: SparkSession) -> Recorded:
                 f"INSERT INTO {table} SELECT i, i, repeat('a', 9000) || i FROM generate_series(0, 9) i",
             )
         mirror.execute(f"CREATE PUBLICATION {mirror.database.publication} FOR TABLE {', '.join(TABLES)}")
-        _apply(mirror, spark, choice)
+        _apply(mirror, choice)
         _commit(mirror, found, [])
         for phase in range(6 if FULL else 3):
             if phase == 1:
@@ -105,36 +103,27 @@ def recorded(mirror: Mirror, spark: SparkSession) -> Recorded:
                 _commit(mirror, found, statements)
             if phase == 2:
                 # What the applier had not applied when the table is read again, it does not apply any more.
-                _apply(mirror, spark, choice)
+                _apply(mirror, choice)
                 before = max(found.at)
                 _commit(mirror, found, ["ALTER TABLE {t} ADD drawn float DEFAULT random()"])
-                _apply(mirror, spark, choice)
+                _apply(mirror, choice)
                 _commit(mirror, found, [])
                 found.read_again.append((before, max(found.at)))
-            _apply(mirror, spark, choice)
+            _apply(mirror, choice)
     return found
 
 
 def _commit(mirror: Mirror, recorded: Recorded, statements: list[str]) -> None:
     """The same of each table; the one that is tracked by its name keeps that."""
-    with mirror.database.connect() as connection:
-        with connection.transaction():
-            for statement in statements:
-                for table in TABLES:
-                    text = statement.replace("{t}", table)
-                    connection.execute((text.replace("value", "v") if table == "h_tracked" else text).encode())
-        row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
-        names = tuple(recorded.columns)
-        found = connection.execute(f"SELECT {', '.join(names)} FROM h_direct".encode()).fetchall()
-        recorded.at[int(row[0]) if row else 0] = names, frozenset(found)
+    texts = [(statement.replace("{t}", table), table) for statement in statements for table in TABLES]
+    mirror.transaction(*(text.replace("value", "v") if table == "h_tracked" else text for text, table in texts))
+    names = tuple(recorded.columns)
+    found = mirror.database.all(f"SELECT {', '.join(names)} FROM h_direct")
+    recorded.at[mirror.database.lsn()] = names, frozenset(found)
 
 
 def _as_of(rows: list[dict[str, Any]], lsn: int, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    return [
-        tuple(row[name] for name in names)
-        for row in rows
-        if row["_sluice_from_lsn"] <= lsn and (row["_sluice_to_lsn"] is None or lsn < row["_sluice_to_lsn"])
-    ]
+    return [tuple(row[name] for name in names) for row in as_of(rows, lsn)]
 
 
 @pytest.mark.parametrize("table", HISTORIES)

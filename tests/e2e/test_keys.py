@@ -68,8 +68,7 @@ EVERY = tuple(f"{name}_{way}" for name in STORIES for way in ("direct", "distrib
 def publish(mirror: Mirror, *tables: str) -> None:
     """In the publication, which is made with the first ones."""
     name = mirror.database.publication
-    with mirror.database.connect() as connection:
-        made = connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
+    made = mirror.database.all("SELECT FROM pg_publication WHERE pubname = %s", name) != []
     mirror.execute(
         f"{'ALTER' if made else 'CREATE'} PUBLICATION {name} {'ADD' if made else 'FOR'} TABLE {', '.join(tables)}"
     )

@@ -7,7 +7,6 @@ them; then the slot is lost and a new pipeline takes over.
 
 import shutil
 import threading
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog
-from sluice.contract.control import RESYNC, Request
+from sluice.contract.control import RESYNC
 from sluice.errors import ApplyError, SlotLost
 from sluice.manifest import pruning
 from sluice.operate.spool_verify import verify
@@ -82,8 +81,7 @@ def test_everything_that_the_lake_has_goes_and_the_pipeline_lives_on(story: Stor
 
 def test_a_table_is_read_again_after_its_first_snapshot_is_gone(story: Story) -> None:
     story.collect()
-    request = Request(RESYNC, "public", "read_again", datetime.now(UTC).isoformat())
-    story.store.create(keys.control_request(uuid.uuid4().hex), request.encode())
+    story.mirror.pipeline.request(RESYNC, table="read_again")
     story.live_on(3)
     assert story.mirror.pipeline.table("public.read_again").generation == 2
     story.mirror.assert_equal(*TABLES)
@@ -120,7 +118,8 @@ def test_a_new_pipeline_over_the_lake_of_a_lost_one_makes_it_equal_again(story: 
     spool = mirror.lake_path().parent / "second"
     other = replace(database, slot=f"{database.slot}_2")
     store = open_store(spool.as_uri(), prefix="second/", options={})
-    ingesting.IngestPipeline(other, store).run()
+    pipeline = ingesting.IngestPipeline(other, store)
+    pipeline.run()
     options = ApplyOptions("second", spool.as_uri(), mirror.lake_uri(), once=True, poll_seconds=0.05)
     with suppress(ApplyError):
         Applier(options, store, spark, stop=threading.Event()).run()
@@ -130,9 +129,8 @@ def test_a_new_pipeline_over_the_lake_of_a_lost_one_makes_it_equal_again(story: 
     assert {table.table_name for table in refused} == set(TABLES)
     mirror.assert_equal("read_again")
     for table in TABLES:
-        request = Request(RESYNC, "public", table, datetime.now(UTC).isoformat())
-        store.create(keys.control_request(uuid.uuid4().hex), request.encode())
-    ingesting.IngestPipeline(other, store).run()
+        pipeline.request(RESYNC, table=table)
+    pipeline.run()
     Applier(replace(options, replaces=("test",)), store, spark, stop=threading.Event()).run()
     mirror.assert_equal(*TABLES)
     shutil.rmtree(spool)

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.e2e.readers import FAST
 from tests.support.collector import Collector
 from tests.support.openlineage import events_of
-from tests.support.pipeline import complete_through, wait_until
+from tests.support.pipeline import complete_through, new_pipeline, wait_until
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline
 
@@ -27,24 +26,18 @@ def _pipeline(database: Database, directory: Path, collector: Collector) -> Pipe
     )
     (directory / "key").write_text("0123456789abcdef0123456789abcdef\n")
     (directory / "key").chmod(0o600)
-    pipeline = Pipeline(directory, name="shop", dsn=database.dsn, settings=FAST)
-    tree = yaml.safe_load(pipeline.config.read_text())
-    tree["source"] |= {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]}
-    tree["telemetry"] |= {
+    telemetry = {
         "lineage": collector.url("/api/v1/lineage"),
         "lineage_headers": {"authorization": f"Bearer {TOKEN}"},
         "lineage_namespace": "prod",
         "lineage_every": "1s",
     }
-    rules = {"phone": {"mask": MASK}, "card": "exclude"}
-    tree["tables"] = {
-        "public.customers": {
-            "columns": rules,
-            "targets": [{"kind": "mirror"}, {"kind": "changelog", "name": "customers_log"}],
-        }
+    customers = {
+        "columns": {"phone": {"mask": MASK}, "card": "exclude"},
+        "targets": [{"kind": "mirror"}, {"kind": "changelog", "name": "customers_log"}],
     }
-    pipeline.config.write_text(yaml.safe_dump(tree, sort_keys=False))
-    return pipeline
+    more: dict[str, Any] = {**FAST, "telemetry": telemetry, "tables": {"public.customers": customers}}
+    return new_pipeline(database, directory, name="shop", **more)
 
 
 def test_each_life_of_an_applier_says_which_columns_feed_which(database: Database, tmp_path: Path) -> None:

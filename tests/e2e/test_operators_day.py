@@ -38,10 +38,10 @@ from tests.e2e.operators import cases
 from tests.e2e.operators.cases import CASES, LOST, NEW, RUNNING, STOPPED, Case
 from tests.e2e.operators.installation import COLUMNS, LINES, Ended, Installation
 from tests.e2e.operators.source import SCHEMA, TABLES, Load
+from tests.support.compare import assert_equal
 from tests.support.extent import FULL, slow
 from tests.support.pipeline import QUICK_JAVA
 from tests.support.sources import Bucket, Database, fresh_database
-from tools.local.compare import compare_table
 from tools.local.guard import Guard
 from tools.local.postgres import PostgresServer, free_port, temporary_server
 from tools.local.s3 import S3Server
@@ -210,15 +210,7 @@ def test_every_documented_call_has_a_case() -> None:
 
 def test_the_installed_command_is_the_wheels_and_sees_no_checkout(day: Day) -> None:
     program = "import sluice, sluice_spark, sys; print(sluice.__file__, sluice_spark.__file__, *sys.path, sep='\\n')"
-    done = subprocess.run(
-        [day.installed.python, "-c", program],
-        cwd=day.installed.home,
-        env=day.installed.environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    ours, spark, *path = done.stdout.splitlines()
+    ours, spark, *path = day.installed.run(day.installed.python, "-c", program).out.splitlines()
     assert str(day.folder) in ours
     assert str(day.folder) in spark
     checkout = Path(__file__).parents[2]
@@ -227,9 +219,8 @@ def test_the_installed_command_is_the_wheels_and_sees_no_checkout(day: Day) -> N
 
 def test_commands_before_the_first_start(day: Day) -> None:
     _given(day, NEW)
-    missing = day.installed.piped(
-        "check", "--sql-out", f"{day.folder}/missing/fix.sql", "--json", "-c", str(day.config)
-    )
+    place = f"{day.folder}/missing/fix.sql"
+    missing = day.installed.piped("check", "--sql-out", place, "--json", "-c", str(day.config))
     assert (missing.code, json.loads(missing.out)["schema_version"]) == (2, 1), "the answer is not lost with the file"
 
 
@@ -269,24 +260,18 @@ def test_options_of_all_commands_may_stand_before_and_behind_the_command(day: Da
 def test_the_variables_of_init_are_loaded_as_their_file_says(day: Day) -> None:
     shop = day.folder / "shop"
     text = (shop / ".env.example").read_text()
-    (shop / ".env").write_text(
-        text.replace("postgresql://sluice:change-me@127.0.0.1:5432/postgres", "postgresql://me@h/db")
-    )
+    example = "postgresql://sluice:change-me@127.0.0.1:5432/postgres"
+    (shop / ".env").write_text(text.replace(example, "postgresql://me@h/db"))
     loading = next(line.lstrip("# ") for line in text.splitlines() if "set -a" in line)
-    done = subprocess.run(
-        ["sh", "-c", f"cd {shop} && {loading} && sluice config show --json"],
-        env=day.installed.environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout)["settings"]["source.dsn"]["origin"] == "env SLUICE_SOURCE__DSN"
+    done = day.installed.run("sh", "-c", f"cd {shop} && {loading} && sluice config show --json")
+    assert json.loads(done.out)["settings"]["source.dsn"]["origin"] == "env SLUICE_SOURCE__DSN", done.err
 
 
 def test_commands_while_it_runs_under_load(day: Day) -> None:
     process = day.up()
     try:
-        with Load(day.database) as load:
+        load = Load(day.database)
+        with load.going_on():
             day.wait_live(process)
             assert "degraded" not in day.states, "a pipeline that begins is not degraded"
             _on_a_terminal(day)
@@ -336,14 +321,7 @@ def _on_a_terminal(day: Day) -> None:
 def _equal(day: Day) -> None:
     paths = {one["table"]: one["path"] for one in day.answer("tables")["tables"]}
     assert set(TABLES) <= set(paths)
-    with closing(day.database.connect()) as connection:
-        found = {
-            name: compare_table(
-                connection, schema="public", table=name, lake_uri=day.lake_uri, storage_options=_delta(day.options)
-            ).differences
-            for name in TABLES
-        }
-    assert found == dict.fromkeys(TABLES, ())
+    assert_equal(day.database, TABLES, lake_uri=day.lake_uri, storage_options=_delta(day.options))
 
 
 def _delta(options: dict[str, str]) -> dict[str, str] | None:

@@ -6,20 +6,19 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sluice_lake import Lake
 from tests.e2e.readers import FAST, newest_of
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import must, new_pipeline, wait_until
 from tests.support.sources import Database
 from tools.local.postgres import free_port
-from tools.local.sluice import Pipeline
 
 pytestmark = pytest.mark.timeout(900)
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "query-the-lake.md"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-ERRORS = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \|", re.MULTILINE)
 
 
 def test_every_program_and_command_of_the_page_runs_as_it_stands(database: Database, tmp_path: Path) -> None:
@@ -31,10 +30,9 @@ def test_every_program_and_command_of_the_page_runs_as_it_stands(database: Datab
         "INSERT INTO customers VALUES (1, 'Ada'), (2, 'Grace')",
         "INSERT INTO orders (customer_id, status, total) VALUES (1, 'paid', 10), (2, 'open', 20)",
     )
-    source = {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]}
     spool = {**FAST["spool"], "progress_interval": "1s"}
-    settings = {**FAST, "spool": spool, "source": source, "telemetry": {"apply_listen": f"127.0.0.1:{port}"}}
-    pipeline = Pipeline(tmp_path, name="shop", dsn=database.dsn, settings=settings)
+    more: dict[str, Any] = {**FAST, "spool": spool, "telemetry": {"apply_listen": f"127.0.0.1:{port}"}}
+    pipeline = new_pipeline(database, tmp_path, name="shop", **more)
     own = Path(sys.executable).parent
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")},
@@ -55,8 +53,7 @@ def test_every_program_and_command_of_the_page_runs_as_it_stands(database: Datab
         wait_until(both, what="a boundary", processes=(process,))
         for name in ("third", "fourth", "fifth"):  # so that there are several
             database.execute(f"INSERT INTO customers SELECT max(customer_id) + 1, '{name}' FROM customers")
-            waited = pipeline.run("wait", "--now", "--timeout", "60s")
-            assert waited.returncode == 0, waited.stderr
+            must(pipeline, "wait", "--now", "--timeout", "60s")
         first = lake.boundaries()[0].time
 
         def half_a_minute_later() -> bool:
@@ -70,13 +67,3 @@ def test_every_program_and_command_of_the_page_runs_as_it_stands(database: Datab
             )
             assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
     assert "delta_scan" in (tmp_path / "views.sql").read_text()
-
-
-def test_the_page_names_every_error_that_a_reader_may_meet() -> None:
-    import sluice_lake
-
-    named = {name for row in ERRORS.findall(PAGE.read_text(encoding="utf-8")) for name in re.findall(r"`(\w+)`", row)}
-    errors = {name for name in sluice_lake.__all__ if isinstance(getattr(sluice_lake, name), type)}
-    errors = {name for name in errors if issubclass(getattr(sluice_lake, name), sluice_lake.LakeError)}
-    of_the_caller = {"LakeError", "LibraryMissing", "FormatTooNew"}
-    assert named == errors - of_the_caller

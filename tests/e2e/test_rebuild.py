@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.readers import bank
+from tests.support.compare import compare_tables
 from tests.support.extent import slow
+from tests.support.pipeline import must
 from tests.support.sources import Database
-from tools.local.compare import compare_table
 from tools.local.postgres import free_port
 from tools.local.sluice import Pipeline
 
@@ -17,21 +18,15 @@ pytestmark = pytest.mark.timeout(1800)
 
 def _ingest(pipeline: Pipeline, *changes: str, database: Database) -> None:
     database.execute(*changes)
-    done = pipeline.run("run", "--until-caught-up", timeout=600)
-    assert done.returncode == 0, done.stderr
+    must(pipeline, "run", "--until-caught-up", timeout=600)
 
 
 def _apply(pipeline: Pipeline) -> None:
-    done = pipeline.run("apply", "--once", timeout=600)
-    assert done.returncode == 0, done.stderr
+    must(pipeline, "apply", "--once", timeout=600)
 
 
 def _differences(pipeline: Pipeline, database: Database) -> list[str]:
-    with database.connect() as connection:
-        compared = [
-            compare_table(connection, schema="public", table=name, lake_uri=pipeline.lake_uri)
-            for name in ("checking", "savings")
-        ]
+    compared = compare_tables(database, ("checking", "savings"), lake_uri=pipeline.lake_uri)
     assert all(one.lake_rows for one in compared)
     return [difference for one in compared for difference in one.differences]
 
@@ -62,8 +57,7 @@ def test_lost_and_damaged_lake_tables_are_made_again_without_the_source(database
     assert not (lake / "checking").exists()
     _refused(pipeline, "public.nothing", says="is not the name of a table")
     away = {"SLUICE_SOURCE__DSN": f"postgresql://nobody@127.0.0.1:{free_port()}/nowhere"}
-    done = pipeline.run("rebuild", "public.checking", "public.savings", "--yes", environment=away, timeout=600)
-    assert done.returncode == 0, done.stderr
+    must(pipeline, "rebuild", "public.checking", "public.savings", "--yes", environment=away, timeout=600)
     assert _differences(pipeline, database) == []
     assert {table["state"] for table in pipeline.tables() if table["schema"] == "public"} == {"live"}
     _ingest(pipeline, "UPDATE checking SET balance = 0 WHERE id = 1", "TRUNCATE savings", database=database)
@@ -85,6 +79,5 @@ def test_what_a_rebuild_still_needs_stays_in_the_spool_however_old_it_is(databas
     _apply(pipeline)
     shutil.rmtree(tmp_path / "lake" / "public" / "checking")
     short = {"SLUICE_SPOOL__RETENTION": "1s"}
-    done = pipeline.run("rebuild", "public.checking", "--yes", environment=short, timeout=600)
-    assert done.returncode == 0, done.stderr
+    must(pipeline, "rebuild", "public.checking", "--yes", environment=short, timeout=600)
     assert _differences(pipeline, database) == []

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from sluice import lsn
 from sluice.contract.lake_targets import LakeTarget
@@ -18,6 +17,7 @@ from sluice.errors import StoreRefused, UsageError
 from sluice.manifest import pruning
 from sluice.manifest.replaying import Moment
 from sluice.operate import replay
+from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice.tables.policies import Policies, TablePolicy
 from sluice_spark import replayed
@@ -70,7 +70,6 @@ class Story:
     """
 
     mirror: Mirror
-    spark: SparkSession
     ends: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     rows: list[tuple[int, datetime, list[Any]]] = field(default_factory=list)
 
@@ -78,35 +77,27 @@ class Story:
         targets = [target.encode() for target in TARGETS]
         return replace(self.mirror.options(), tables={"public.orders": {"targets": targets}})
 
+    def planned(
+        self, spool: ObjectStore, there: ObjectStore, to: Moment, *names: str
+    ) -> tuple[replay.Plan, ApplyOptions]:
+        ours = self.options()
+        plan = replay.plan(spool, there, to, names, pipeline="test", targets_of=ours.targets_of, metadata_columns=True)
+        tables = {**ours.tables, **{name: {"targets": list[Any]()} for name in plan.others}}
+        return plan, replace(ours, tables=tables, last_seq=plan.record.seq, last_lsn=plan.record.lsn)
+
     def replayed(self, to: Moment, folder: Path, *names: str) -> dict[str, Any]:
         """As the command does it, in this process."""
         there = open_store(folder.as_uri(), options={})
-        plan = replay.plan(
-            self.mirror.store(FOLLOWED),
-            there,
-            to,
-            names,
-            pipeline="test",
-            targets_of=self.options().targets_of,
-            metadata_columns=True,
-        )
+        plan, options = self.planned(self.mirror.store(FOLLOWED), there, to, *names)
         replay.begin(there, plan.record)
-        none: dict[str, Any] = {name: {"targets": []} for name in plan.others}
-        options = replace(
-            self.options(),
-            lake_uri=folder.as_uri(),
-            tables={**self.options().tables, **none},
-            last_seq=plan.record.seq,
-            last_lsn=plan.record.lsn,
-            maintenance_share=0.0,
-        )
+        options = replace(options, lake_uri=folder.as_uri(), maintenance_share=0.0)
         store = opened(options.spool)
-        Applier(options, store, self.spark, stop=threading.Event()).run()
-        return replayed.made(options, store, self.spark)
+        Applier(options, store, self.mirror.spark, stop=threading.Event()).run()
+        return replayed.made(options, store, self.mirror.spark)
 
 
 @pytest.fixture(scope="module")
-def story(mirror: Mirror, spark: SparkSession) -> Story:
+def story(mirror: Mirror) -> Story:
     mirror.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, status text, total numeric(12, 2), big text)",
         "ALTER TABLE orders ALTER big SET STORAGE EXTERNAL",
@@ -115,17 +106,15 @@ def story(mirror: Mirror, spark: SparkSession) -> Story:
         "ALTER TABLE counted REPLICA IDENTITY FULL",
         "INSERT INTO counted VALUES (1, 'a'), (2, 'b')",
     )
-    left = Story(mirror, spark)
+    left = Story(mirror)
     policy = TablePolicy(targets=TARGETS)
     _follow(left, policies=Policies(TablePolicy(), {"public.orders": policy}))
     for transactions in STORY:
         for statements in transactions:
             mirror.transaction(*statements.split("; "))
-            with mirror.database.connect() as connection:
-                found = connection.execute("SELECT pg_current_wal_insert_lsn(), clock_timestamp()").fetchone()
-                rows = connection.execute("SELECT * FROM orders").fetchall()
-            assert found is not None
-            left.rows.append((lsn.parse(found[0]), found[1].astimezone(UTC), rows))
+            position, now = mirror.database.one("SELECT pg_current_wal_insert_lsn(), clock_timestamp()")
+            rows = mirror.database.all("SELECT * FROM orders")
+            left.rows.append((lsn.parse(position), now.astimezone(UTC), rows))
         _follow(left, policies=Policies(TablePolicy(), {"public.orders": policy}))
     return left
 
@@ -133,7 +122,7 @@ def story(mirror: Mirror, spark: SparkSession) -> Story:
 def _follow(left: Story, **options: Any) -> None:
     mirror = left.mirror
     mirror.pipeline.run(**options)
-    Applier(left.options(), mirror.store(FOLLOWED), left.spark, stop=threading.Event()).run()
+    mirror.apply_by(left.options())
     versions = {path: lake.version(mirror.lake_path() / path) for path in PATHS}
     left.ends.append((mirror.pipeline.state().through_lsn, versions))
 
@@ -251,32 +240,15 @@ def test_a_spool_that_is_pruned_while_a_replay_needs_it_ends_it_by_name(story: S
     followed = story.mirror.options(FOLLOWED).spool_uri.removeprefix("file://")
     shutil.copytree(followed, tmp_path / "spool")
     spool = open_store((tmp_path / "spool").as_uri(), prefix="test/", options={})
-    lake_uri, position = (tmp_path / "lake").as_uri(), story.ends[-1][0]
-    options = story.options()
-    plan = replay.plan(
-        spool,
-        open_store(lake_uri, options={}),
-        position,
-        ("public.orders",),
-        pipeline="test",
-        targets_of=options.targets_of,
-        metadata_columns=True,
-    )
-    none: dict[str, Any] = {name: {"targets": []} for name in plan.others}
-    options = replace(
-        options,
-        spool_uri=(tmp_path / "spool").as_uri(),
-        lake_uri=lake_uri,
-        tables={**options.tables, **none},
-        first_seq=min(table.generation_seq for table in plan.tables),
-        last_seq=plan.record.seq,
-        last_lsn=plan.record.lsn,
-    )
+    lake_uri = (tmp_path / "lake").as_uri()
+    plan, options = story.planned(spool, open_store(lake_uri, options={}), story.ends[-1][0], "public.orders")
+    first = min(table.generation_seq for table in plan.tables)
+    options = replace(options, spool_uri=(tmp_path / "spool").as_uri(), lake_uri=lake_uri, first_seq=first)
     store = opened(options.spool)
 
     def given() -> None:
         with replayed.watched(options, store):
-            Applier(options, store, story.spark, stop=threading.Event()).run()
+            Applier(options, store, story.mirror.spark, stop=threading.Event()).run()
 
     pruning.carry_out(spool, pruning.plan(spool, keep_seconds=0))
     for _ in range(2):

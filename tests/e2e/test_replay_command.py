@@ -3,7 +3,6 @@ tables of the boundary that the living lake states, and the pipeline does not no
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from sluice.store.opening import open_store
 from sluice_lake import Lake
 from tests.e2e.readers import ACCOUNTS, TOTAL, Transfers, bank, newest_of
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import must, wait_until
 from tests.support.sources import Bucket, Database
 from tools.local.sluice import Pipeline
 
@@ -25,9 +24,7 @@ NAMES = ("checking", "savings")
 
 
 def _replayed(pipeline: Pipeline, *arguments: str) -> dict[str, Any]:
-    done = pipeline.run("replay", *arguments, timeout=900)
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(must(pipeline, "replay", *arguments, timeout=900))
     return answer
 
 
@@ -37,14 +34,15 @@ def _rows(lake: Lake, lsn: str) -> dict[str, list[str]]:
     return {name: sorted(map(repr, now.arrow(name).to_pylist())) for name in NAMES}
 
 
-def _beside_a_running_pipeline(
-    pipeline: Pipeline, database: Database, *, there: str, own: str, options: Mapping[str, str]
+def test_a_replay_that_is_killed_and_given_again_makes_the_boundary_of_the_living_lake(
+    database: Database, tmp_path: Path
 ) -> None:
-    for place in (own, there):
-        if place.startswith("file:"):
-            Path(place.removeprefix("file://")).mkdir(exist_ok=True)
-    lake, made = Lake(own, storage_options=dict(options)), Lake(there, storage_options=dict(options))
-    store = open_store(pipeline.spool_uri, prefix=f"{pipeline.name}/", options=dict(options))
+    pipeline = bank(database, tmp_path)
+    own, there = pipeline.lake_uri, (tmp_path / "replayed").as_uri()
+    for name in ("lake", "replayed"):
+        (tmp_path / name).mkdir()
+    lake, made, replayed = Lake(own), Lake(there), open_store(there, options={})
+    store = open_store(pipeline.spool_uri, prefix=f"{pipeline.name}/", options={})
 
     def holder() -> Holder:
         return Holder.decode(store.get("apply/lease.json"))
@@ -63,7 +61,7 @@ def _beside_a_running_pipeline(
             living = _rows(lake, position)
             first = pipeline.start("replay", "--to", position, "--lake", there)
             wait_until(
-                lambda: any("_delta_log" in key for key in open_store(there, options=dict(options)).list("")),
+                lambda: any("_delta_log" in key for key in replayed.list("")),
                 what="the first table of the replay",
                 processes=(process,),
                 timeout=600,
@@ -85,7 +83,7 @@ def _beside_a_running_pipeline(
         assert (refused.returncode, "holds another replay" in refused.stderr) == (2, True), refused.stderr
         refused = pipeline.run("replay", "--to", "latest", "--lake", own)
         assert (refused.returncode, "is the lake of the pipeline" in refused.stderr) == (2, True), refused.stderr
-        _change(open_store(there, options=dict(options)), "public/savings/_delta_log/")
+        _change(replayed, "public/savings/_delta_log/")
         never = pipeline.run("replay", "--to", position, "--lake", there)
         assert (never.returncode, "public.savings cannot be made: it is stale" in never.stderr) == (2, True), (
             never.stderr
@@ -102,14 +100,6 @@ def _change(store: ObjectStore, log: str) -> None:
     store.create(f"{log}{len(commits):020d}.json", "\n".join(map(json.dumps, lines)).encode())
 
 
-def test_a_replay_that_is_killed_and_given_again_makes_the_boundary_of_the_living_lake(
-    database: Database, tmp_path: Path
-) -> None:
-    pipeline = bank(database, tmp_path)
-    there = (tmp_path / "replayed").as_uri()
-    _beside_a_running_pipeline(pipeline, database, there=there, own=pipeline.lake_uri, options={})
-
-
 @slow
 def test_on_s3_by_executors_a_replay_makes_what_nobody_applies(
     database: Database, tmp_path: Path, moto: Bucket
@@ -120,15 +110,13 @@ def test_on_s3_by_executors_a_replay_makes_what_nobody_applies(
     changes = "UPDATE checking SET balance = balance + id WHERE id % 3 = 0", "DELETE FROM savings WHERE id < 10"
     for statements in ((), changes):
         database.execute(*statements)
-        done = pipeline.run("run", "--until-caught-up", timeout=600)
-        assert done.returncode == 0, done.stderr
+        must(pipeline, "run", "--until-caught-up", timeout=600)
     store = open_store(spool, prefix=f"{pipeline.name}/", options=moto.options)
     before, there = sorted(store.list("")), f"{moto.uri}/replayed"
     answer = _replayed(pipeline, "--to", "latest", "--lake", there)
     assert sorted(store.list("")) == before, "the spool is as it was"
     now = Lake(there, storage_options=moto.options).as_of(lsn=answer["lsn"])
-    with database.connect() as connection:
-        for name in NAMES:
-            rows = connection.execute(f"SELECT id, balance FROM {name} ORDER BY id".encode()).fetchall()
-            found = now.arrow(name, columns=["id", "balance"]).to_pylist()
-            assert sorted((row["id"], row["balance"]) for row in found) == rows
+    for name in NAMES:
+        found = now.arrow(name, columns=["id", "balance"]).to_pylist()
+        wanted = database.all(f"SELECT id, balance FROM {name} ORDER BY id")
+        assert sorted((row["id"], row["balance"]) for row in found) == wanted

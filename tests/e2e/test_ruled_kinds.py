@@ -6,9 +6,10 @@ with whole old rows.
 
 import hmac
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,18 @@ from deltalake import DeltaTable, QueryBuilder
 from sluice.errors import ObjectMissing
 from sluice.manifest.newest_record import newest_log
 from sluice.store.opening import open_store
+from tests.e2e.orders import as_of, states_of
 from tests.support import canary
 from tests.support.column_rules import HIDDEN
 from tests.support.extent import slow
-from tests.support.pipeline import QUICK_JAVA, wait_until
+from tests.support.pipeline import QUICK_JAVA, new_pipeline, wait_until
+from tests.support.source_setup import server_major
 from tests.support.sources import Bucket, Database
 from tools.local.sluice import Pipeline, SluiceProcess
 
 KEY = b"a key of some more than 16 bytes"
-KINDS = {"": "mirror", "history": "history", "changelog": "changelog", "soft": "mirror"}
+KINDS = 4
+"""A mirror, one with soft deletes, a history and a changelog."""
 COLUMNS = "code text NOT NULL, region text NOT NULL, email text, phone text, notes text, card text, v int, big text"
 NAMES = ("code", "region", "email", "phone", "notes", "v", "big")
 RULES = {
@@ -87,19 +91,17 @@ class Story:
 
     def commit(self, *statements: str) -> None:
         """The same of both tables in one transaction."""
-        with self.database.connect() as connection:
-            with connection.transaction():
-                for statement in statements:
-                    for table in self.at:
-                        # In the catalog, a root that is emptied looks like one of its partitions: it is read again.
-                        text = "DELETE FROM {t}" if (statement, table) == (TRUNCATE, "parted") else statement
-                        connection.execute(text.replace("{t}", table).encode())
-            row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
-            assert row is not None
-            for table, recorded in self.at.items():
-                rows = connection.execute(f"SELECT {', '.join(NAMES)} FROM {table}".encode()).fetchall()
-                recorded[int(row[0])] = {under_rules(one) for one in rows}
-                assert len(recorded[int(row[0])]) == len(rows)
+        with self.database.connect() as connection, connection.transaction():
+            for statement in statements:
+                for table in self.at:
+                    # In the catalog, a root that is emptied looks like one of its partitions: it is read again.
+                    text = "DELETE FROM {t}" if (statement, table) == (TRUNCATE, "parted") else statement
+                    connection.execute(text.replace("{t}", table).encode())
+        lsn = self.database.lsn()
+        for table, recorded in self.at.items():
+            rows = self.database.all(f"SELECT {', '.join(NAMES)} FROM {table}")
+            recorded[lsn] = {under_rules(one) for one in rows}
+            assert len(recorded[lsn]) == len(rows)
 
     def work(self, transactions: int) -> None:
         for _ in range(transactions):
@@ -145,37 +147,30 @@ def test_all_kinds_under_all_rules_say_what_was_at_each_commit_and_nothing_hidde
         name: {**rule, "key_file": str(tmp_path / "key")} if isinstance(rule, dict) and "hash" in rule else rule
         for name, rule in RULES.items()
     }
-    targets = [
-        {"kind": kind, **({"name": f"{{t}}_{name}"} if name else {}), **({"deletes": "soft"} if name == "soft" else {})}
-        for name, kind in KINDS.items()
-    ]
     tables = {
         f"public.{table}": {
             "columns": rules,
             "new_columns": "exclude",
-            "targets": [{**one, **({"name": one["name"].format(t=table)} if "name" in one else {})} for one in targets],
+            "targets": [
+                {"kind": "mirror"},
+                {"kind": "mirror", "name": f"{table}_soft", "deletes": "soft"},
+                *({"kind": kind, "name": f"{table}_{kind}"} for kind in ("history", "changelog")),
+            ],
         }
         for table in story.at
     }
     options = moto.server.options()
-    pipeline = Pipeline(
+    pipeline = new_pipeline(
+        database,
         tmp_path / "pipeline",
-        name="t",
-        dsn=database.dsn,
-        spool_uri=f"{moto.uri}/spool",
-        lake_uri=f"{moto.uri}/lake",
-        settings={
-            "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
-            "spool": {"options": options, "max_delay": "200ms"},
-            "lake": {"options": options},
-            "apply": {"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA},
-            "tables": tables,
-        },
+        spool={"uri": f"{moto.uri}/spool", "options": options, "max_delay": "200ms"},
+        lake={"uri": f"{moto.uri}/lake", "options": options},
+        apply={"poll": "200ms", "driver_memory": "1GiB", "conf": QUICK_JAVA},
+        tables=tables,
     )
     environment = {"TMPDIR": str(temporary)}
     # Bodies of open transactions are stored, until the first kill.
-    with database.connect() as connection:
-        immediate = connection.info.server_version >= 160000
+    immediate = server_major(database) >= 16
     if immediate:
         database.execute(f"ALTER DATABASE {database.name} SET debug_logical_replication_streaming = immediate")
     with pipeline.start("up", environment=environment) as process:
@@ -223,7 +218,7 @@ def reach(pipeline: Pipeline, options: dict[str, str], lsn: int, process: Sluice
         log = newest_log(store).read()
         rows = [row for row in log.tables.values() if row.schema_name == "public"] if log is not None else []
         assert [(row.title, row.reason) for row in rows if row.state in ("stale", "quarantined")] == []
-        return len(rows) == 2 * len(KINDS) and all(
+        return len(rows) == 2 * KINDS and all(
             (row.state, row.complete_through_lsn >= lsn) == ("live", True) for row in rows
         )
 
@@ -248,43 +243,21 @@ def assert_as_recorded(story: Story, table: str, read: Callable[[str], list[dict
         assert sorted(map(values, rows)) == sorted(newest)
     versions = read(f"{table}_history")
     for lsn, wanted in recorded.items():
-        found = [
-            values(row)
-            for row in versions
-            if row["_sluice_from_lsn"] <= lsn and (row["_sluice_to_lsn"] is None or lsn < row["_sluice_to_lsn"])
-        ]
+        found = list(map(values, as_of(versions, lsn)))
         assert (len(found), set(found)) == (len(wanted), wanted), f"{table} as of {lsn}"
-    changes = sorted(read(f"{table}_changelog"), key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
-    states = replayed(table, changes, sorted(recorded))
-    assert states == recorded
+    columns = [one.split()[0] for one in COLUMNS.split(", ")]
+
+    def changed(old: dict[str, Any] | None, change: dict[str, Any]) -> dict[str, Any]:
+        kept = {columns[number - 1] for number in change["_sluice_unchanged"] or ()}
+        return {name: (old or {})[name] if name in kept else change[name] for name in NAMES}
+
+    key = itemgetter("code") if table == "people" else itemgetter("code", "region")
+    for lsn, state in states_of(read(f"{table}_changelog"), recorded, key=key, value=changed):
+        assert set(map(values, state.values())) == recorded[lsn], f"{table} as of {lsn}"
 
 
 def values(row: dict[str, Any]) -> Row:
     return tuple(row[name] for name in NAMES)
-
-
-def replayed(table: str, changes: list[dict[str, Any]], lsns: list[int]) -> dict[int, set[Row]]:
-    """What the rows of a changelog make of an empty table, at each LSN."""
-    columns = [one.split()[0] for one in COLUMNS.split(", ")]
-    key_of = (lambda row: row["code"]) if table == "people" else (lambda row: (row["code"], row["region"]))
-    rows: dict[Any, dict[str, Any]] = {}
-    found: dict[int, set[Row]] = {}
-    at: Iterator[int] = iter(lsns)
-    next_lsn = next(at)
-    for change in [*changes, {"_sluice_lsn": lsns[-1] + 1, "_sluice_op": ""}]:
-        while next_lsn < change["_sluice_lsn"] and len(found) < len(lsns):
-            found[next_lsn] = {values(row) for row in rows.values()}
-            next_lsn = next(at, next_lsn)
-        if change["_sluice_op"] == "t":
-            rows = {}
-        elif change["_sluice_op"] in ("i", "u", "d"):
-            before = change["_sluice_old"] or change
-            old = rows.pop(key_of(before), None) if change["_sluice_op"] != "i" else None
-            if change["_sluice_op"] != "d":
-                kept = {columns[number - 1] for number in change["_sluice_unchanged"] or ()}
-                assert change["_sluice_op"] == "i" or old is not None
-                rows[key_of(change)] = {name: (old or {})[name] if name in kept else change[name] for name in NAMES}
-    return found
 
 
 def fetch(uri: str, options: dict[str, str], folder: Path) -> None:

@@ -6,18 +6,19 @@ import random
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from sluice.manifest.reader import load_state
 from sluice.store.opening import open_store
 from tests.support import canary
+from tests.support.background import beside
 from tests.support.column_rules import HIDDEN
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
+from tests.support.pipeline import must, new_pipeline, wait_until
 from tests.support.sources import Database
-from tools.local.sluice import Pipeline, SluiceProcess
+from tools.local.sluice import SluiceProcess
 
 ROUNDS = 25
 KEY = b"a key of some more than 16 bytes"
@@ -41,11 +42,7 @@ class People:
     choice: random.Random
     called: dict[str, str] = field(default_factory=lambda: {one: one for one in (OPEN, SECRET, MAIL, NOTE)})
     number: int = 0
-    failed: Exception | None = None
-
-    def __post_init__(self) -> None:
-        self._lock, self._end = threading.RLock(), threading.Event()
-        self._thread = threading.Thread(target=self._write)
+    _lock: Any = field(default_factory=threading.RLock)
 
     def create(self) -> None:
         self.database.execute(
@@ -112,25 +109,10 @@ class People:
             )
         )
 
-    def lsn(self) -> int:
-        (lsn,) = self.database.one("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-        return int(lsn)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _write(self) -> None:
-        try:
-            while not self._end.wait(self.choice.random() / 5):
-                with self._lock:
-                    self.database.execute(self._statement())
-        except Exception as error:  # noqa: BLE001 - handed to the test
-            self.failed = error
+    def write(self, ended: threading.Event) -> None:
+        while not ended.wait(self.choice.random() / 5):
+            with self._lock:
+                self.database.execute(self._statement())
 
 
 @slow
@@ -150,22 +132,14 @@ def test_what_the_rules_keep_out_is_stored_nowhere_whatever_becomes_of_the_colum
         NOTE: {"truncate": 4},
     }
     folder = tmp_path / "pipeline"
-    pipeline = Pipeline(
-        folder,
-        name="t",
-        dsn=database.dsn,
-        settings={
-            "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
-            "spool": {"max_delay": "50ms"},
-            "tables": {"public.people": {"columns": rules, "new_columns": "exclude"}},
-        },
-    )
+    tables = {"public.people": {"columns": rules, "new_columns": "exclude"}}
+    pipeline = new_pipeline(database, folder, spool={"max_delay": "50ms"}, tables=tables)
     if signalled:
-        assert pipeline.run("setup", "--ddl-signal", "--apply").returncode == 0
+        must(pipeline, "setup", "--ddl-signal", "--apply")
     store, states = open_store(pipeline.spool_uri, prefix="t/", options={}), list[str]()
 
     def reach(process: SluiceProcess) -> None:
-        lsn = people.lsn()
+        lsn = database.lsn()
         wait_until(
             lambda: load_state(store).through_lsn >= lsn, what="it is read", processes=(process,), timeout=SECONDS
         )
@@ -174,7 +148,7 @@ def test_what_the_rules_keep_out_is_stored_nowhere_whatever_becomes_of_the_colum
         tables = load_state(store).tables.values()
         return next((str(one.state) for one in tables if one.table_name == "people"), "")
 
-    with people:
+    with beside(people.write):
         process = pipeline.start("run")
         wait_until(lambda: state() == "live", what="it is live", processes=(process,), timeout=SECONDS)
         for number in range(ROUNDS):
@@ -190,7 +164,6 @@ def test_what_the_rules_keep_out_is_stored_nowhere_whatever_becomes_of_the_colum
             if states[-1] in ("stale", "quarantined"):
                 pipeline.run("resync", "public.people")
     process.stop()
-    assert people.failed is None, people.failed
     assert canary.in_stored(folder, "äöüß"), "the scan reads what is compressed"
     print(states)
     assert "live" in states

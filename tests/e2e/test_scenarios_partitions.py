@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.e2e.mirror import Mirror
-from tests.e2e.scenario import Scenario, World, names, play
+from tests.e2e.scenario import Scenario, World, names, play, scenarios
 from tests.support.source_setup import since
 from tests.support.sources import fresh_database
 from tools.local.postgres import PostgresServer
@@ -23,208 +23,111 @@ _ROOT = """
     INSERT INTO r SELECT i, i, 'v' FROM generate_series(1, 18) i
 """
 
-PARTITIONS = (
-    Scenario(
-        "levels",
-        before="""
-            CREATE TABLE r (id int, k int, region text, body text, PRIMARY KEY (id, k, region)) \
-              PARTITION BY LIST (region)
-            CREATE TABLE east PARTITION OF r FOR VALUES IN ('e') PARTITION BY RANGE (k)
-            CREATE TABLE east_low PARTITION OF east FOR VALUES FROM (0) TO (10)
-            CREATE TABLE other (body text, spare int, region text NOT NULL, k int NOT NULL, id int NOT NULL, \
-              PRIMARY KEY (id, k, region))
-            ALTER TABLE other DROP COLUMN spare
-            ALTER TABLE r ATTACH PARTITION other DEFAULT
-            ALTER TABLE r ALTER body SET STORAGE EXTERNAL
-            ALTER TABLE east_low ALTER body SET STORAGE EXTERNAL
-            ALTER TABLE other ALTER body SET STORAGE EXTERNAL
-            INSERT INTO r SELECT i, i % 10, CASE WHEN i % 2 = 0 THEN 'e' ELSE 'w' END, repeat('body' || i, 900) \
-              FROM generate_series(1, 12) i
-        """,
-        after="""
-            UPDATE r SET region = 'w' WHERE id = 2
-            UPDATE r SET region = 'e' WHERE id IN (1, 3)
-            UPDATE r SET id = id + 100 WHERE region = 'w'
-            CREATE TABLE east_high PARTITION OF east FOR VALUES FROM (10) TO (20)
-            UPDATE r SET k = k + 10 WHERE region = 'e' AND id IN (4, 6)
-            UPDATE r SET body = 'new' WHERE id = 6
-            DELETE FROM r WHERE id IN (8, 105)
-            INSERT INTO r VALUES (50, 15, 'e', NULL), (51, 15, 'n', 'n')
-        """,
-        equal=("r",),
-        absent=("east", "east_low", "east_high", "other"),
-        publish=("r",),
-    ),
-    Scenario(
-        "full_on_both",
-        before="""
-            CREATE TABLE r (a int, b text) PARTITION BY RANGE (a)
-            CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)
-            CREATE TABLE r2 (b text, a int)
-            ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (10) TO (20)
-            ALTER TABLE r REPLICA IDENTITY FULL
-            ALTER TABLE r1 REPLICA IDENTITY FULL
-            ALTER TABLE r2 REPLICA IDENTITY FULL
-            INSERT INTO r SELECT i % 4 * 4, nullif(i % 3, 0)::text FROM generate_series(1, 40) i
-        """,
-        after="""
-            DELETE FROM r WHERE tableoid = 'r2'::regclass AND ctid = (SELECT min(ctid) FROM r2)
-            UPDATE r SET a = a + 10 WHERE a < 8 AND b = '1'
-            UPDATE r SET b = NULL WHERE a = 12
-        """,
-        equal=("r",),
-        publish=("r",),
-    ),
-    Scenario(
-        "root_and_leaf",
-        before=_ROOT,
-        after="""
-            UPDATE r SET k = k + 10 WHERE k < 5
-            INSERT INTO low VALUES (90, 9, 'by leaf')
-            DELETE FROM high WHERE id = 12
-        """,
-        equal=("r",),
-        absent=("low", "high"),
-        publish=("r", "low"),
-    ),
-    Scenario(
-        "truncated_leaf",
-        before=_ROOT,
-        after="""
-            TRUNCATE low
-            INSERT INTO r VALUES (1, 1, 'again')
-        """,
-        stopped={"r": ("stale", "low was truncated")},
-        publish=("r",),
-    ),
-    Scenario(
-        "truncated_root",
-        before=_ROOT,
-        after="""
-            TRUNCATE r
-            INSERT INTO r VALUES (1, 1, 'again')
-        """,
-        stopped={"r": ("stale", "truncated or rewritten")},
-        publish=("r",),
-    ),
-    Scenario(
-        "attached",
-        before=_ROOT
-        + """
-            CREATE TABLE apart (id int, k int, v text, PRIMARY KEY (id, k))
-            INSERT INTO apart VALUES (1, 100, 'had'), (2, 101, 'had')
-        """,
-        after="ALTER TABLE r ATTACH PARTITION apart FOR VALUES FROM (100) TO (200)",
-        stopped={"r": ("stale", "apart was attached")},
-        publish=("r",),
-    ),
-    Scenario(
-        "attached_subtree",
-        before=_ROOT
-        + """
-            CREATE TABLE apart (LIKE r INCLUDING ALL) PARTITION BY RANGE (k)
-            CREATE TABLE deep PARTITION OF apart FOR VALUES FROM (100) TO (150)
-            INSERT INTO apart VALUES (1, 100, 'had')
-        """,
-        after="ALTER TABLE r ATTACH PARTITION apart FOR VALUES FROM (100) TO (200)",
-        stopped={"r": ("stale", "deep was attached")},
-        publish=("r",),
-    ),
-    Scenario(
-        "detached",
-        before=_ROOT,
-        after="ALTER TABLE r DETACH PARTITION low",
-        stopped={"r": ("stale", "detached or dropped")},
-        publish=("r",),
-    ),
-    Scenario(
-        "detached_for_a_moment",
-        before=_ROOT
-        + """
-            CREATE TABLE apart (id int, k int, v text, PRIMARY KEY (id, k))
-            INSERT INTO apart VALUES (1, 100, 'had'), (2, 101, 'had')
-            ALTER TABLE r ATTACH PARTITION apart FOR VALUES FROM (100) TO (200)
-        """,
-        after="""
-            ALTER TABLE r DETACH PARTITION apart
-            UPDATE apart SET v = 'unseen'
-            ALTER TABLE r ATTACH PARTITION apart FOR VALUES FROM (100) TO (200)
-            INSERT INTO r VALUES (3, 103, 'seen')
-        """,
-        stopped={"r": ("stale", "apart was detached and attached again")},
-        publish=("r",),
-    ),
-    Scenario(
-        "made_below_what_was_attached",
-        before=_ROOT
-        + """
-            CREATE TABLE apart (LIKE r INCLUDING ALL) PARTITION BY RANGE (k)
-            ALTER TABLE r ATTACH PARTITION apart FOR VALUES FROM (100) TO (200)
-            CREATE TABLE deep PARTITION OF apart FOR VALUES FROM (100) TO (150)
-        """,
-        after="""
-            CREATE TABLE deeper PARTITION OF apart FOR VALUES FROM (150) TO (200)
-            INSERT INTO r VALUES (1, 120, 'x'), (2, 160, 'x')
-        """,
-        equal=("r",),
-        publish=("r",),
-    ),
-    Scenario(
-        "false_nulls",
-        before=_ROOT
-        + """
-            ALTER TABLE r REPLICA IDENTITY FULL
-        """,
-        after="UPDATE r SET v = 'u'",
-        stopped={"r": ("quarantined", "false NULLs")},
-        publish=("r",),
-    ),
-    Scenario(
-        "false_nulls_later",
-        before=_ROOT
-        + """
-            ALTER TABLE r REPLICA IDENTITY FULL
-            ALTER TABLE low REPLICA IDENTITY FULL
-            ALTER TABLE high REPLICA IDENTITY FULL
-        """,
-        after="""
-            ALTER TABLE low REPLICA IDENTITY DEFAULT
-            UPDATE r SET v = 'u'
-        """,
-        stopped={"r": ("quarantined", "false NULLs")},
-        publish=("r",),
-    ),
-    Scenario(
-        "filtered_root",
-        before=_ROOT
-        + """
-            ALTER TABLE r ALTER v SET STORAGE PLAIN
-        """,
-        after="""
-            UPDATE r SET k = k + 10 WHERE k < 4
-            UPDATE r SET k = k - 10 WHERE k IN (15, 16)
-            UPDATE r SET v = 'u' WHERE k IN (5, 17)
-            DELETE FROM r WHERE k = 8
-        """,
-        publish=("r WHERE (k < 12)",),
-        since=15,
-    ),
-    Scenario(
-        "listed_root",
-        before=_ROOT
-        + """
-            ALTER TABLE r ADD COLUMN hidden text DEFAULT 'h'
-        """,
-        after="""
-            UPDATE r SET k = k + 10, hidden = 'x' WHERE k < 4
-            UPDATE r SET v = 'u' WHERE k = 5
-            UPDATE r SET hidden = NULL
-            DELETE FROM r WHERE k = 8
-        """,
-        publish=("r (id, k, v)",),
-        since=15,
-    ),
-)
+_TEXTS = {
+    "levels": """
+        -- publish: r | equal: r | absent: east, east_low, east_high, other
+        CREATE TABLE r (id int, k int, region text, body text, PRIMARY KEY (id, k, region)) \
+          PARTITION BY LIST (region)
+        CREATE TABLE east PARTITION OF r FOR VALUES IN ('e') PARTITION BY RANGE (k)
+        CREATE TABLE east_low PARTITION OF east FOR VALUES FROM (0) TO (10)
+        CREATE TABLE other (body text, spare int, region text NOT NULL, k int NOT NULL, id int NOT NULL, \
+          PRIMARY KEY (id, k, region))
+        ALTER TABLE other DROP COLUMN spare
+        ALTER TABLE r ATTACH PARTITION other DEFAULT
+        ALTER TABLE r ALTER body SET STORAGE EXTERNAL
+        ALTER TABLE east_low ALTER body SET STORAGE EXTERNAL
+        ALTER TABLE other ALTER body SET STORAGE EXTERNAL
+        INSERT INTO r SELECT i, i % 10, CASE WHEN i % 2 = 0 THEN 'e' ELSE 'w' END, repeat('body' || i, 900) \
+          FROM generate_series(1, 12) i
+        -- then
+        UPDATE r SET region = 'w' WHERE id = 2
+        UPDATE r SET region = 'e' WHERE id IN (1, 3)
+        UPDATE r SET id = id + 100 WHERE region = 'w'
+        CREATE TABLE east_high PARTITION OF east FOR VALUES FROM (10) TO (20)
+        UPDATE r SET k = k + 10 WHERE region = 'e' AND id IN (4, 6)
+        UPDATE r SET body = 'new' WHERE id = 6
+        DELETE FROM r WHERE id IN (8, 105)
+        INSERT INTO r VALUES (50, 15, 'e', NULL), (51, 15, 'n', 'n')
+    """,
+    "full_on_both": """
+        -- publish: r | equal: r
+        CREATE TABLE r (a int, b text) PARTITION BY RANGE (a)
+        CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)
+        CREATE TABLE r2 (b text, a int)
+        ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (10) TO (20)
+        ALTER TABLE r REPLICA IDENTITY FULL
+        ALTER TABLE r1 REPLICA IDENTITY FULL
+        ALTER TABLE r2 REPLICA IDENTITY FULL
+        INSERT INTO r SELECT i % 4 * 4, nullif(i % 3, 0)::text FROM generate_series(1, 40) i
+        -- then
+        DELETE FROM r WHERE tableoid = 'r2'::regclass AND ctid = (SELECT min(ctid) FROM r2)
+        UPDATE r SET a = a + 10 WHERE a < 8 AND b = '1'
+        UPDATE r SET b = NULL WHERE a = 12
+    """,
+    "root_and_leaf": """
+        -- publish: r; low | equal: r | absent: low, high
+        -- root
+        -- then
+        UPDATE r SET k = k + 10 WHERE k < 5
+        INSERT INTO low VALUES (90, 9, 'by leaf')
+        DELETE FROM high WHERE id = 12
+    """,
+    "truncated_leaf": """
+        -- publish: r | stopped: r: stale: low was truncated
+        -- root
+        -- then
+        TRUNCATE low
+        INSERT INTO r VALUES (1, 1, 'again')
+    """,
+    "made_below_what_was_attached": """
+        -- publish: r | equal: r
+        -- root
+        CREATE TABLE apart (LIKE r INCLUDING ALL) PARTITION BY RANGE (k)
+        ALTER TABLE r ATTACH PARTITION apart FOR VALUES FROM (100) TO (200)
+        CREATE TABLE deep PARTITION OF apart FOR VALUES FROM (100) TO (150)
+        -- then
+        CREATE TABLE deeper PARTITION OF apart FOR VALUES FROM (150) TO (200)
+        INSERT INTO r VALUES (1, 120, 'x'), (2, 160, 'x')
+    """,
+    "false_nulls": """
+        -- publish: r | stopped: r: quarantined: false NULLs
+        -- root
+        ALTER TABLE r REPLICA IDENTITY FULL
+        -- then
+        UPDATE r SET v = 'u'
+    """,
+    "false_nulls_later": """
+        -- publish: r | stopped: r: quarantined: false NULLs
+        -- root
+        ALTER TABLE r REPLICA IDENTITY FULL
+        ALTER TABLE low REPLICA IDENTITY FULL
+        ALTER TABLE high REPLICA IDENTITY FULL
+        -- then
+        ALTER TABLE low REPLICA IDENTITY DEFAULT
+        UPDATE r SET v = 'u'
+    """,
+    "filtered_root": """
+        -- publish: r WHERE (k < 12) | since: 15
+        -- root
+        ALTER TABLE r ALTER v SET STORAGE PLAIN
+        -- then
+        UPDATE r SET k = k + 10 WHERE k < 4
+        UPDATE r SET k = k - 10 WHERE k IN (15, 16)
+        UPDATE r SET v = 'u' WHERE k IN (5, 17)
+        DELETE FROM r WHERE k = 8
+    """,
+    "listed_root": """
+        -- publish: r (id, k, v) | since: 15
+        -- root
+        ALTER TABLE r ADD COLUMN hidden text DEFAULT 'h'
+        -- then
+        UPDATE r SET k = k + 10, hidden = 'x' WHERE k < 4
+        UPDATE r SET v = 'u' WHERE k = 5
+        UPDATE r SET hidden = NULL
+        DELETE FROM r WHERE k = 8
+    """,
+}
+PARTITIONS = scenarios(_TEXTS, root=_ROOT)
 
 WHOLE = Scenario(
     "whole",

@@ -8,251 +8,166 @@ name.
 import pytest
 
 from tests.e2e.mirror import Mirror
-from tests.e2e.scenario import Scenario, World, names, play
+from tests.e2e.scenario import World, names, play, scenarios
 from tests.support.source_setup import since
 
-_LIST = (
-    "CREATE TABLE t (id int PRIMARY KEY, a text, hidden text, b int)",
-    "INSERT INTO t SELECT i, 'a', 'h', i FROM generate_series(1, 6) i",
-)
-_PLAIN = ("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'x'), (2, 'x')")
+_LIST = """
+    CREATE TABLE t (id int PRIMARY KEY, a text, hidden text, b int)
+    INSERT INTO t SELECT i, 'a', 'h', i FROM generate_series(1, 6) i
+"""
+_PLAIN = """
+    CREATE TABLE t (id int PRIMARY KEY, v text)
+    INSERT INTO t VALUES (1, 'x'), (2, 'x')
+"""
 
-PUBLISHED = (
-    Scenario(
-        "filter_on_key",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, n int)
-            INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i
-        """,
-        after="""
-            UPDATE t SET n = 1
-            UPDATE t SET id = id + 100 WHERE id IN (3, 4)
-            UPDATE t SET id = id - 40 WHERE id IN (19, 20)
-            DELETE FROM t WHERE id IN (1, 11)
-            INSERT INTO t VALUES (2000, 2), (-1, 2)
-            BEGIN
-            UPDATE t SET id = -5 WHERE id = 12
-            UPDATE t SET n = 5 WHERE id = -5
-            UPDATE t SET id = 12 WHERE id = -5
-            COMMIT
-        """,
-        publish=("t WHERE (id > 10)",),
-    ),
-    Scenario(
-        "filter_on_values",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, region text, body text)
-            ALTER TABLE t REPLICA IDENTITY FULL
-            ALTER TABLE t ALTER body SET STORAGE EXTERNAL
-            INSERT INTO t SELECT i, CASE WHEN i % 2 = 0 THEN 'in' ELSE 'out' END, repeat('body' || i, 900) \
-              FROM generate_series(1, 12) i
-            INSERT INTO t VALUES (13, NULL, NULL)
-        """,
-        after="""
-            UPDATE t SET region = 'in' WHERE id IN (1, 13)
-            UPDATE t SET region = 'out' WHERE id = 2
-            UPDATE t SET region = NULL WHERE id = 4
-            UPDATE t SET id = 60 WHERE id = 6
-            BEGIN
-            UPDATE t SET region = 'out' WHERE id = 8
-            UPDATE t SET body = 'changed out of sight' WHERE id = 8
-            UPDATE t SET region = 'in' WHERE id = 8
-            COMMIT
-            DELETE FROM t WHERE id IN (3, 10)
-            UPDATE t SET region = 'in', id = 70 WHERE id = 7
-        """,
-        publish=("t WHERE (region = 'in')",),
-    ),
-    Scenario(
-        "filter_on_a_large_value",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, n int, body text)
-            ALTER TABLE t REPLICA IDENTITY FULL
-            ALTER TABLE t ALTER body SET STORAGE EXTERNAL
-            INSERT INTO t SELECT i, 0, repeat(chr(96 + i), 3000) FROM generate_series(1, 6) i
-        """,
-        after="""
-            UPDATE t SET n = 1
-            UPDATE t SET body = 'b' || body WHERE id = 1
-            UPDATE t SET body = NULL WHERE id = 5
-            UPDATE t SET n = 2, body = repeat('c', 4000) WHERE id = 2
-        """,
-        publish=("t WHERE (body > 'c')",),
-    ),
-    Scenario(
-        "filter_and_truncate",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY)
-            INSERT INTO t SELECT generate_series(1, 20)
-        """,
-        after="""
-            TRUNCATE t
-            INSERT INTO t VALUES (1), (15)
-        """,
-        publish=("t WHERE (id > 10)",),
-    ),
-    Scenario(
-        "filter_hides_values",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, body text)
-            ALTER TABLE t ALTER body SET STORAGE EXTERNAL
-            INSERT INTO t SELECT i, repeat('body', 1000) FROM generate_series(1, 20) i
-        """,
-        after="UPDATE t SET id = 50 WHERE id = 5",
-        stopped={"t": ("stale", "moved a row into the publication's row filter")},
-        publish=("t WHERE (id > 10)",),
-    ),
-    Scenario(
-        "listed",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, a text, hidden text, b int)
-            INSERT INTO t SELECT i, 'a', 'h', i FROM generate_series(1, 6) i
-        """,
-        after="""
-            UPDATE t SET hidden = 'x'
-            UPDATE t SET a = 'u', hidden = 'y' WHERE id = 1
-            UPDATE t SET id = 20 WHERE id = 2
-            DELETE FROM t WHERE id = 3
-            INSERT INTO t VALUES (9, 'n', 'n', 9)
-        """,
-        publish=("t (b, id, a)",),
-    ),
-    Scenario(
-        "unlisted_columns_come_and_go",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, a text, hidden text, b int)
-            INSERT INTO t SELECT i, 'a', 'h', i FROM generate_series(1, 6) i
-        """,
-        after="""
-            ALTER TABLE t DROP COLUMN hidden
-            UPDATE t SET a = 'u' WHERE id = 1
-            ALTER TABLE t ADD COLUMN late int
-            UPDATE t SET late = id
-        """,
-        publish=("t (id, a)",),
-    ),
-    Scenario(
-        "listed_column_dropped",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, a text, hidden text, b int)
-            INSERT INTO t SELECT i, 'a', 'h', i FROM generate_series(1, 6) i
-        """,
-        after="""
-            ALTER TABLE t DROP COLUMN a CASCADE
-            UPDATE t SET hidden = 'u'
-        """,
-        stopped={"t": ("detached", "")},
-        publish=("t (id, a)",),
-    ),
-    Scenario(
-        "list_changed",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, a text, hidden text, b int)
-            INSERT INTO t SELECT i, 'a', 'h', i FROM generate_series(1, 6) i
-        """,
-        after="""
-            UPDATE t SET b = -b
-            BEGIN
-            ALTER PUBLICATION {publication} DROP TABLE t
-            ALTER PUBLICATION {publication} ADD TABLE t (id, b)
-            COMMIT
-            UPDATE t SET b = 100
-        """,
-        stopped={"t": ("stale", "column list changed")},
-        publish=("t (id, a)",),
-    ),
-    Scenario(
-        "identity_changed_under_a_list",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL UNIQUE, hidden text)
-            INSERT INTO t VALUES (1, 10, 'h'), (2, 20, 'h')
-        """,
-        after="""
-            UPDATE t SET hidden = 'x'
-            ALTER TABLE t REPLICA IDENTITY USING INDEX t_code_key
-            UPDATE t SET code = 11 WHERE id = 1
-            DELETE FROM t WHERE code = 20
-        """,
-        publish=("t (id, code)",),
-    ),
-    Scenario(
-        "generated",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, n int, double int GENERATED ALWAYS AS (n * 2) STORED)
-            INSERT INTO t SELECT i, i FROM generate_series(1, 5) i
-        """,
-        after="""
-            UPDATE t SET n = 50 WHERE id = 1
-            INSERT INTO t VALUES (6, NULL), (7, 7)
-            DELETE FROM t WHERE id = 2
-            UPDATE t SET id = 30 WHERE id = 3
-        """,
-        publish=("t (id, double)",),
-        since=18,
-    ),
-    Scenario(
-        "left_and_came_back",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, v text)
-            INSERT INTO t VALUES (1, 'x'), (2, 'x')
-        """,
-        after="""
-            UPDATE t SET v = 'sent' WHERE id = 1
-            ALTER PUBLICATION {publication} DROP TABLE t
-            UPDATE t SET v = 'unsent'
-            ALTER PUBLICATION {publication} ADD TABLE t
-            INSERT INTO t VALUES (3, 'sent')
-        """,
-        stopped={"t": ("stale", "left the publication and came back")},
-        publish=("t",),
-    ),
-    Scenario(
-        "went_away",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, v text)
-            INSERT INTO t VALUES (1, 'x'), (2, 'x')
-        """,
-        after="""
-            ALTER PUBLICATION {publication} DROP TABLE t
-            UPDATE t SET v = 'unsent'
-        """,
-        stopped={"t": ("detached", "no longer carries it")},
-        publish=("t",),
-    ),
-    Scenario(
-        "came_later",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, v text)
-            INSERT INTO t VALUES (1, 'x'), (2, 'x')
-        """,
-        after="""
-            INSERT INTO t VALUES (3, 'before')
-            ALTER PUBLICATION {publication} ADD TABLE t
-            BEGIN
-            UPDATE t SET v = 'with' WHERE id = 1
-            DELETE FROM t WHERE id = 2
-            COMMIT
-        """,
-        equal=("t",),
-    ),
-    Scenario(
-        "truncated_beside_unpublished",
-        before="""
-            CREATE TABLE t (id int PRIMARY KEY, v text)
-            INSERT INTO t VALUES (1, 'x'), (2, 'x')
-            CREATE TABLE unpublished (id int PRIMARY KEY, t int REFERENCES t)
-        """,
-        after="""
-            INSERT INTO unpublished VALUES (1, 1)
-            TRUNCATE t CASCADE
-            INSERT INTO t VALUES (9, 'new')
-            INSERT INTO unpublished VALUES (2, 9)
-        """,
-        equal=("t",),
-        absent=("unpublished",),
-        publish=("t",),
-    ),
-)
+_TEXTS = {
+    "filter_on_key": """
+        -- publish: t WHERE (id > 10)
+        CREATE TABLE t (id int PRIMARY KEY, n int)
+        INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i
+        -- then
+        UPDATE t SET n = 1
+        UPDATE t SET id = id + 100 WHERE id IN (3, 4)
+        UPDATE t SET id = id - 40 WHERE id IN (19, 20)
+        DELETE FROM t WHERE id IN (1, 11)
+        INSERT INTO t VALUES (2000, 2), (-1, 2)
+        BEGIN
+        UPDATE t SET id = -5 WHERE id = 12
+        UPDATE t SET n = 5 WHERE id = -5
+        UPDATE t SET id = 12 WHERE id = -5
+        COMMIT
+    """,
+    "filter_on_values": """
+        -- publish: t WHERE (region = 'in')
+        CREATE TABLE t (id int PRIMARY KEY, region text, body text)
+        ALTER TABLE t REPLICA IDENTITY FULL
+        ALTER TABLE t ALTER body SET STORAGE EXTERNAL
+        INSERT INTO t SELECT i, CASE WHEN i % 2 = 0 THEN 'in' ELSE 'out' END, repeat('body' || i, 900) \
+          FROM generate_series(1, 12) i
+        INSERT INTO t VALUES (13, NULL, NULL)
+        -- then
+        UPDATE t SET region = 'in' WHERE id IN (1, 13)
+        UPDATE t SET region = 'out' WHERE id = 2
+        UPDATE t SET region = NULL WHERE id = 4
+        UPDATE t SET id = 60 WHERE id = 6
+        BEGIN
+        UPDATE t SET region = 'out' WHERE id = 8
+        UPDATE t SET body = 'changed out of sight' WHERE id = 8
+        UPDATE t SET region = 'in' WHERE id = 8
+        COMMIT
+        DELETE FROM t WHERE id IN (3, 10)
+        UPDATE t SET region = 'in', id = 70 WHERE id = 7
+    """,
+    "filter_on_a_large_value": """
+        -- publish: t WHERE (body > 'c')
+        CREATE TABLE t (id int PRIMARY KEY, n int, body text)
+        ALTER TABLE t REPLICA IDENTITY FULL
+        ALTER TABLE t ALTER body SET STORAGE EXTERNAL
+        INSERT INTO t SELECT i, 0, repeat(chr(96 + i), 3000) FROM generate_series(1, 6) i
+        -- then
+        UPDATE t SET n = 1
+        UPDATE t SET body = 'b' || body WHERE id = 1
+        UPDATE t SET body = NULL WHERE id = 5
+        UPDATE t SET n = 2, body = repeat('c', 4000) WHERE id = 2
+    """,
+    "filter_and_truncate": """
+        -- publish: t WHERE (id > 10)
+        CREATE TABLE t (id int PRIMARY KEY)
+        INSERT INTO t SELECT generate_series(1, 20)
+        -- then
+        TRUNCATE t
+        INSERT INTO t VALUES (1), (15)
+    """,
+    "listed": """
+        -- publish: t (b, id, a)
+        -- list
+        -- then
+        UPDATE t SET hidden = 'x'
+        UPDATE t SET a = 'u', hidden = 'y' WHERE id = 1
+        UPDATE t SET id = 20 WHERE id = 2
+        DELETE FROM t WHERE id = 3
+        INSERT INTO t VALUES (9, 'n', 'n', 9)
+    """,
+    "unlisted_columns_come_and_go": """
+        -- publish: t (id, a)
+        -- list
+        -- then
+        ALTER TABLE t DROP COLUMN hidden
+        UPDATE t SET a = 'u' WHERE id = 1
+        ALTER TABLE t ADD COLUMN late int
+        UPDATE t SET late = id
+    """,
+    "listed_column_dropped": """
+        -- publish: t (id, a) | stopped: t: detached
+        -- list
+        -- then
+        ALTER TABLE t DROP COLUMN a CASCADE
+        UPDATE t SET hidden = 'u'
+    """,
+    "list_changed": """
+        -- publish: t (id, a) | stopped: t: stale: column list changed
+        -- list
+        -- then
+        UPDATE t SET b = -b
+        BEGIN
+        ALTER PUBLICATION {publication} DROP TABLE t
+        ALTER PUBLICATION {publication} ADD TABLE t (id, b)
+        COMMIT
+        UPDATE t SET b = 100
+    """,
+    "identity_changed_under_a_list": """
+        -- publish: t (id, code)
+        CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL UNIQUE, hidden text)
+        INSERT INTO t VALUES (1, 10, 'h'), (2, 20, 'h')
+        -- then
+        UPDATE t SET hidden = 'x'
+        ALTER TABLE t REPLICA IDENTITY USING INDEX t_code_key
+        UPDATE t SET code = 11 WHERE id = 1
+        DELETE FROM t WHERE code = 20
+    """,
+    "generated": """
+        -- publish: t (id, double) | since: 18
+        CREATE TABLE t (id int PRIMARY KEY, n int, double int GENERATED ALWAYS AS (n * 2) STORED)
+        INSERT INTO t SELECT i, i FROM generate_series(1, 5) i
+        -- then
+        UPDATE t SET n = 50 WHERE id = 1
+        INSERT INTO t VALUES (6, NULL), (7, 7)
+        DELETE FROM t WHERE id = 2
+        UPDATE t SET id = 30 WHERE id = 3
+    """,
+    "left_and_came_back": """
+        -- publish: t | stopped: t: stale: left the publication and came back
+        -- plain
+        -- then
+        UPDATE t SET v = 'sent' WHERE id = 1
+        ALTER PUBLICATION {publication} DROP TABLE t
+        UPDATE t SET v = 'unsent'
+        ALTER PUBLICATION {publication} ADD TABLE t
+        INSERT INTO t VALUES (3, 'sent')
+    """,
+    "came_later": """
+        -- equal: t
+        -- plain
+        -- then
+        INSERT INTO t VALUES (3, 'before')
+        ALTER PUBLICATION {publication} ADD TABLE t
+        BEGIN
+        UPDATE t SET v = 'with' WHERE id = 1
+        DELETE FROM t WHERE id = 2
+        COMMIT
+    """,
+    "truncated_beside_unpublished": """
+        -- publish: t | equal: t | absent: unpublished
+        -- plain
+        CREATE TABLE unpublished (id int PRIMARY KEY, t int REFERENCES t)
+        -- then
+        INSERT INTO unpublished VALUES (1, 1)
+        TRUNCATE t CASCADE
+        INSERT INTO t VALUES (9, 'new')
+        INSERT INTO unpublished VALUES (2, 9)
+    """,
+}
+PUBLISHED = scenarios(_TEXTS, list=_LIST, plain=_PLAIN)
 
 FILTERED = {
     ("filter_on_key", "t"): "SELECT * FROM filter_on_key.t WHERE id > 10",

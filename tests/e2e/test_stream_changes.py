@@ -18,6 +18,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from sluice.contract import consumer
 from sluice.contract.consumer import Consumer
@@ -38,12 +39,27 @@ def _job(mirror: Mirror, folder: Path, **more: Any) -> dict[str, Any]:
     return {"spool": spool, "pipeline": "test", "folder": str(folder), "most": 2, **more}
 
 
-def _load(mirror: Mirror, spark: SparkSession, table: str, **options: str) -> DataFrame:
-    spark.dataSource.register(SluiceDataSource)
-    reader = spark.read.format("sluice").option("spool", mirror.options(FOLLOWED).spool_uri).option("pipeline", "test")
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    return reader.option("table", table).load()
+def _options(mirror: Mirror, table: str, **more: str) -> dict[str, str]:
+    mirror.spark.dataSource.register(SluiceDataSource)
+    return {"spool": mirror.options(FOLLOWED).spool_uri, "pipeline": "test", "table": table, **more}
+
+
+def _load(mirror: Mirror, table: str, **more: str) -> DataFrame:
+    return mirror.spark.read.format("sluice").options(**_options(mirror, table, **more)).load()
+
+
+def _stream(mirror: Mirror, folder: Path, table: str = "public.orders", **more: str) -> DataStreamWriter:
+    frame = mirror.spark.readStream.format("sluice").options(**_options(mirror, table, **more)).load()
+    return frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+
+
+def _keep(folder: Path, batch: DataFrame, number: int) -> None:
+    batch.write.mode("overwrite").parquet(str(folder / "orders" / str(number)))
+
+
+def _read_on(writer: DataStreamWriter) -> None:
+    """All that is available."""
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def _folded(rows: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
@@ -62,17 +78,16 @@ def _folded(rows: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
 
 
 def _source(mirror: Mirror) -> dict[int, tuple[Any, ...]]:
-    with mirror.database.connect() as connection:
-        return {row[0]: row for row in connection.execute("SELECT id, status, total, big FROM orders").fetchall()}
+    return {row[0]: row for row in mirror.database.all("SELECT id, status, total, big FROM orders")}
 
 
-def _kept(spark: SparkSession, folder: Path) -> list[Any]:
-    return spark.read.parquet(str(folder / "orders" / "*")).collect()
-
-
-def _assert_once(rows: list[Any]) -> None:
+def _assert_read_once(mirror: Mirror, folder: Path) -> list[Any]:
+    """What was kept has each change once, and makes the source."""
+    rows = mirror.spark.read.parquet(str(folder)).collect()
     places = [(row["_commit_version"], row["_sluice_ordinal"], row["id"], row["_change_type"]) for row in rows]
     assert len(set(places)) == len(places)
+    assert _folded(rows) == _source(mirror)
+    return rows
 
 
 @pytest.fixture
@@ -100,28 +115,23 @@ def _go_on(mirror: Mirror, number: int) -> None:
     mirror.pipeline.run()
 
 
-def _joined(mirror: Mirror, spark: SparkSession, folder: Path) -> None:
-    found = sorted(tuple(row) for row in spark.read.parquet(str(folder / "joined")).collect())
+def _assert_joined(mirror: Mirror, folder: Path, rows: list[Any]) -> None:
+    found = sorted(tuple(row) for row in mirror.spark.read.parquet(str(folder / "joined")).collect())
     # Every order that was inserted, under the number that it had then.
-    inserted = {row["id"] for row in _kept(spark, folder) if row["_change_type"] in ("insert", "snapshot")}
-    with mirror.database.connect() as connection:
-        payments = connection.execute("SELECT order_id, payment_id, amount FROM payments").fetchall()
+    inserted = {row["id"] for row in rows if row["_change_type"] in ("insert", "snapshot")}
+    payments = mirror.database.all("SELECT order_id, payment_id, amount FROM payments")
     assert found == sorted(row for row in payments if row[0] in inserted)
 
 
-def test_changes_are_read_once_across_restarts_by_foreach_batch_and_a_join(
-    shop: Mirror, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_changes_are_read_once_across_restarts_by_foreach_batch_and_a_join(shop: Mirror, tmp_path: Path) -> None:
     job = _job(shop, tmp_path)
     for number in range(1, 4 if FULL else 3):
-        streaming_job.run(spark, job)
-        rows = _kept(spark, tmp_path)
-        _assert_once(rows)
-        assert _folded(rows) == _source(shop), number
+        streaming_job.run(shop.spark, job)
+        rows = _assert_read_once(shop, tmp_path / "orders" / "*")
         assert {row["_change_type"] for row in rows if row["_commit_timestamp"] is None} == set()
-        _joined(shop, spark, tmp_path)
+        _assert_joined(shop, tmp_path, rows)
         _go_on(shop, number)
-    batch = _load(shop, spark, "public.orders").collect()
+    batch = _load(shop, "public.orders").collect()
     assert _folded(batch) == _source(shop)
     assert sum(row["_change_type"] == "snapshot" for row in batch) == 4
 
@@ -134,9 +144,7 @@ def _has_more(folder: Path, query: str, *, than: int) -> bool:
     return _batches(folder, query) > than
 
 
-def test_a_job_that_is_killed_reads_each_change_once_when_it_is_started_again(
-    shop: Mirror, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_job_that_is_killed_reads_each_change_once_when_it_is_started_again(shop: Mirror, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.e2e.streaming_job"]
     for number, query in enumerate(("orders", "joined") if FULL else ("joined",), 1):
         _go_on(shop, number)
@@ -148,48 +156,33 @@ def test_a_job_that_is_killed_reads_each_change_once_when_it_is_started_again(
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    streaming_job.run(spark, _job(shop, tmp_path))
-    rows = _kept(spark, tmp_path)
-    _assert_once(rows)
-    assert _folded(rows) == _source(shop)
-    _joined(shop, spark, tmp_path)
+    streaming_job.run(shop.spark, _job(shop, tmp_path))
+    _assert_joined(shop, tmp_path, _assert_read_once(shop, tmp_path / "orders" / "*"))
 
 
-def test_all_that_is_available_is_read_also_behind_a_batch_that_failed(
-    shop: Mirror, spark: SparkSession, tmp_path: Path
-) -> None:
-    spark.dataSource.register(SluiceDataSource)
-    job, failed = _job(shop, tmp_path), list[int]()
-    reader = spark.readStream.format("sluice").option("spool", job["spool"]).option("pipeline", "test")
-    frame = reader.option("table", "public.orders").option("maxEntriesPerTrigger", 1).load()
+def test_all_that_is_available_is_read_also_behind_a_batch_that_failed(shop: Mirror, tmp_path: Path) -> None:
+    failed = list[int]()
 
     def keep(batch: DataFrame, number: int) -> None:
         if not failed:
             failed.append(number)
             raise OSError("the first batch cannot be kept")
-        batch.write.mode("overwrite").parquet(str(tmp_path / "orders" / str(number)))
+        _keep(tmp_path, batch, number)
 
-    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = _stream(shop, tmp_path, maxEntriesPerTrigger="1").foreachBatch(keep)
     with pytest.raises(StreamingQueryException):
-        writer.trigger(availableNow=True).start().awaitTermination()
+        _read_on(writer)
     for number in (1, 2):
         _go_on(shop, number)
-    writer.trigger(availableNow=True).start().awaitTermination()
-    rows = _kept(spark, tmp_path)
-    _assert_once(rows)
-    assert _folded(rows) == _source(shop)
+    _read_on(writer)
+    _assert_read_once(shop, tmp_path / "orders" / "*")
 
 
 def test_of_two_queries_with_one_consumer_the_earlier_one_ends_by_name_and_the_other_one_holds_the_spool(
-    shop: Mirror, spark: SparkSession, tmp_path: Path
+    shop: Mirror, tmp_path: Path
 ) -> None:
-    spark.dataSource.register(SluiceDataSource)
-
     def start(name: str) -> StreamingQuery:
-        reader = spark.readStream.format("sluice").option("spool", shop.options(FOLLOWED).spool_uri)
-        frame = reader.option("pipeline", "test").option("table", "public.orders").option("consumer", "mails").load()
-        writer = frame.writeStream.format("parquet").option("path", str(tmp_path / name))
-        query = writer.option("checkpointLocation", str(tmp_path / f"checkpoint-{name}")).start()
+        query = _stream(shop, tmp_path / name, consumer="mails").start(str(tmp_path / name / "kept"))
         query.processAllAvailable()
         return query
 
@@ -210,25 +203,18 @@ def test_of_two_queries_with_one_consumer_the_earlier_one_ends_by_name_and_the_o
     finally:
         later.stop()
         earlier.stop()
-    rows = spark.read.parquet(str(tmp_path / "later")).collect()
-    _assert_once(rows)
-    assert _folded(rows) == _source(shop)
+    _assert_read_once(shop, tmp_path / "later" / "kept")
 
 
 @pytest.mark.parametrize("table", ["public.orders", "*"])
 def test_a_query_whose_place_the_spool_has_no_more_ends_by_name_after_an_older_copy_was_restored(
-    shop: Mirror, spark: SparkSession, tmp_path: Path, table: str
+    shop: Mirror, tmp_path: Path, table: str
 ) -> None:
     """The numbers of the entries that were lost come again, for other changes."""
-    spark.dataSource.register(SluiceDataSource)
     spool = Path(urlsplit(shop.options(FOLLOWED).spool_uri).path)
 
     def read_on() -> None:
-        reader = spark.readStream.format("sluice").option("spool", spool.as_uri()).option("pipeline", "test")
-        frame = reader.option("table", table).load()
-        writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "kept"))
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        _read_on(_stream(shop, tmp_path, table).option("path", str(tmp_path / "kept")))
 
     shutil.copytree(spool, tmp_path / "copy")
     for number in (1, 2, 3, 4):  # each run has an entry at least, and a new slot takes some of their numbers
@@ -248,21 +234,13 @@ def test_a_query_whose_place_the_spool_has_no_more_ends_by_name_after_an_older_c
         read_on()
 
 
-def test_a_query_that_began_in_a_gap_ends_by_name_when_the_slot_is_lost_again(
-    shop: Mirror, spark: SparkSession, tmp_path: Path
-) -> None:
-    spark.dataSource.register(SluiceDataSource)
-
+def test_a_query_that_began_in_a_gap_ends_by_name_when_the_slot_is_lost_again(shop: Mirror, tmp_path: Path) -> None:
     def lose() -> None:
         shop.execute(f"SELECT pg_drop_replication_slot('{shop.database.slot}')")
         recreate(shop.pipeline.options(), shop.store(FOLLOWED), mirrored=lambda _: True)
 
     def read_on() -> None:
-        reader = spark.readStream.format("sluice").option("spool", shop.options(FOLLOWED).spool_uri)
-        frame = reader.option("pipeline", "test").option("table", "public.orders").option("startingPosition", "latest")
-        writer = frame.load().writeStream.format("parquet").option("path", str(tmp_path / "kept"))
-        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        _read_on(_stream(shop, tmp_path, startingPosition="latest").option("path", str(tmp_path / "kept")))
 
     lose()
     read_on()
@@ -272,56 +250,42 @@ def test_a_query_that_began_in_a_gap_ends_by_name_when_the_slot_is_lost_again(
     _go_on(shop, 2)
     with pytest.raises(StreamingQueryException, match="were lost with the slot"):
         read_on()
-    found = spark.read.parquet(str(tmp_path / "kept")).where("_change_type = 'insert'")
+    found = shop.spark.read.parquet(str(tmp_path / "kept")).where("_change_type = 'insert'")
     assert {row["id"] for row in found.collect()} == {10, 11}
 
 
-def test_columns_that_are_added_end_the_query_by_name_and_the_next_one_has_them(
-    shop: Mirror, spark: SparkSession, tmp_path: Path
-) -> None:
-    spark.dataSource.register(SluiceDataSource)
+def test_columns_that_are_added_end_the_query_by_name_and_the_next_one_has_them(shop: Mirror, tmp_path: Path) -> None:
+    def started() -> StreamingQuery:
+        query = _stream(shop, tmp_path).foreachBatch(partial(_keep, tmp_path)).start()
+        query.processAllAvailable()
+        return query
 
-    def started(folder: Path) -> Any:
-        job = _job(shop, folder)
-        reader = spark.readStream.format("sluice").option("spool", job["spool"]).option("pipeline", "test")
-        frame = reader.option("table", "public.orders").load()
-
-        def keep(batch: DataFrame, number: int) -> None:
-            batch.write.mode("overwrite").parquet(str(folder / "orders" / str(number)))
-
-        return frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / "checkpoint")).start()
-
-    query = started(tmp_path)
-    query.processAllAvailable()
+    query = started()
     shop.execute("ALTER TABLE orders ADD COLUMN more int", "UPDATE orders SET more = id")
     shop.pipeline.run()
     with pytest.raises(PySparkException, match="start the query again"):
         query.awaitTermination(300)
-    query = started(tmp_path)
-    query.processAllAvailable()
-    query.stop()
-    rows = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "orders" / "*")).collect()
+    started().stop()
+    rows = shop.spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "orders" / "*")).collect()
     assert {row["more"] for row in rows if row["_change_type"] == "update_postimage"} == {1, 2, 3, 4}
     assert {row["more"] for row in rows if row["_change_type"] == "snapshot"} == {None}
-    assert all(
-        row["more"] is None for row in _load(shop, spark, "public.orders").where("_change_type = 'snapshot'").collect()
-    )
+    assert all(row["more"] is None for row in _load(shop, "public.orders").where("_change_type = 'snapshot'").collect())
     shop.execute("ALTER TABLE orders DROP COLUMN more", "UPDATE orders SET total = 0")
     shop.pipeline.run()
     with pytest.raises(PySparkException, match="was dropped, and changes from before"):
-        _load(shop, spark, "public.orders").collect()
+        _load(shop, "public.orders").collect()
 
 
-def test_all_tables_come_in_one_form_with_their_rows_as_json(shop: Mirror, spark: SparkSession) -> None:
+def test_all_tables_come_in_one_form_with_their_rows_as_json(shop: Mirror) -> None:
     _go_on(shop, 1)
-    everything = _load(shop, spark, "*").collect()
+    everything = _load(shop, "*").collect()
     rows = [row for row in everything if (row["schema"], row["table"]) == ("public", "payments")]
     assert {json.loads(row["row"])["state"] for row in rows if row["_change_type"] == "state"} <= {"snapshot"}
     read = [json.loads(row["row"]) for row in rows if row["_change_type"] != "state"]
     found = {row["payment_id"]: row for row in read}
     assert found[2] == {"payment_id": 2, "order_id": 9, "amount": "7.00"}
     assert {row["_change_type"] for row in rows} >= {"snapshot", "insert"}
-    typed = _load(shop, spark, "public.payments").collect()
+    typed = _load(shop, "public.payments").collect()
     assert {(row["_commit_version"], row["_change_type"]) for row in typed} <= {
         (row["_commit_version"], row["_change_type"]) for row in rows
     }
@@ -336,11 +300,9 @@ def test_all_tables_come_in_one_form_with_their_rows_as_json(shop: Mirror, spark
         ({"maxEntriesPerTrigger": "0"}, "is a number from 1 on"),
     ],
 )
-def test_an_option_that_means_nothing_is_refused_by_name(
-    shop: Mirror, spark: SparkSession, options: dict[str, str], says: str
-) -> None:
+def test_an_option_that_means_nothing_is_refused_by_name(shop: Mirror, options: dict[str, str], says: str) -> None:
     with pytest.raises(PySparkException, match=says):
-        _load(shop, spark, **{"table": "public.orders", **options}).collect()
+        _load(shop, **{"table": "public.orders", **options}).collect()
 
 
 def test_a_worker_needs_nothing_of_the_service() -> None:

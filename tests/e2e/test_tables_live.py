@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from sluice.tables.policies import Policies
 from tests.e2e.mirror import Mirror
+from tests.support.background import beside
 
 TABLES = ("kept", "swapped_a", "swapped_b", "again", "rewritten")
 RENAMED = ("kept_later", "swapped_a", "swapped_b", "again", "rewritten")
@@ -22,19 +23,13 @@ def polled(mirror: Mirror, table: str) -> Iterator[set[int]]:
     """How many rows a reader found in the lake table at each look, until the block ends."""
     seen: set[int] = set()
     path = str(mirror.lake_path() / mirror.path(table))
-    stop = threading.Event()
 
-    def poll() -> None:
-        while not stop.is_set():
+    def poll(ended: threading.Event) -> None:
+        while not ended.is_set():
             seen.add(pa.table(DeltaTable(path).scan()).num_rows)
 
-    reader = threading.Thread(target=poll)
-    reader.start()
-    try:
+    with beside(poll):
         yield seen
-    finally:
-        stop.set()
-        reader.join()
 
 
 def test_tables_that_live_on_under_other_names_and_generations_are_equal_in_the_lake(mirror: Mirror) -> None:

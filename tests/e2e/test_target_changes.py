@@ -2,12 +2,10 @@
 lake table gets rows that are not those of its kind.
 """
 
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from pyspark.sql import SparkSession
 
 from sluice.contract.applied import AppliedTable
 from sluice.contract.lake_layout import LakeLayout
@@ -15,7 +13,6 @@ from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.table_state import State
 from sluice.manifest.newest_record import newest_log
 from sluice.operate.target_changes import target_changes
-from sluice_spark.applier import Applier
 from sluice_spark.session import private
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.spark import lake
@@ -30,8 +27,8 @@ HISTORY, LOG = LakeTarget("history", "orders_h"), LakeTarget("changelog", "order
 class Story:
     """The table `orders`, whose targets change between starts."""
 
-    def __init__(self, mirror: Mirror, spark: SparkSession) -> None:
-        self.mirror, self._spark = mirror, spark
+    def __init__(self, mirror: Mirror) -> None:
+        self.mirror = mirror
         self._last = 50
 
     def planned(self, *targets: LakeTarget) -> dict[str, tuple[str, str]]:
@@ -53,9 +50,18 @@ class Story:
             f"DELETE FROM orders WHERE id = {self._last - 40}",
         )
         self.mirror.pipeline.run()
-        options = replace(self.mirror.options(), tables={NAME: {"targets": [target.encode() for target in targets]}})
-        Applier(options, self.mirror.store(FOLLOWED), self._spark, stop=threading.Event()).run()
+        tables = {NAME: {"targets": [target.encode() for target in targets]}}
+        self.mirror.apply_by(replace(self.mirror.options(), tables=tables))
         return {row.target: row for row in self.mirror.applied_rows()}
+
+    def restart_live(self, *targets: LakeTarget) -> None:
+        """All are live then, and nothing more is planned."""
+        rows = self.restart(*targets)
+        assert {title: row.state for title, row in rows.items()} == dict.fromkeys(rows, State.LIVE)
+        assert self.planned(*targets) == {}
+
+    def versions(self, *names: str) -> dict[str, int]:
+        return {name: lake.version(self.mirror.lake_path() / "public" / name) for name in names}
 
     def rows(self, name: str) -> list[tuple[int, str]]:
         """Those that stand for a row of the source, as another engine reads them."""
@@ -64,8 +70,7 @@ class Story:
         return sorted((row["id"], row["v"]) for row in found)
 
     def source(self) -> list[tuple[int, str]]:
-        with self.mirror.database.connect() as connection:
-            return connection.execute("SELECT id, v FROM orders ORDER BY id").fetchall()
+        return self.mirror.database.all("SELECT id, v FROM orders ORDER BY id")
 
     def ops(self) -> int:
         """How many changes the changelog has, each of them once."""
@@ -76,18 +81,14 @@ class Story:
 
 @slow
 @pytest.mark.timeout(900)
-def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
-    mirror: Mirror, spark: SparkSession
-) -> None:
+def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(mirror: Mirror) -> None:
     mirror.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, v text)",
         "INSERT INTO orders SELECT i, 'v' FROM generate_series(1, 50) i",
         f"CREATE PUBLICATION {mirror.database.publication} FOR ALL TABLES",
     )
-    story = Story(mirror, spark)
-    rows = story.restart(MIRROR, SOFT, HISTORY, LOG)
-    assert {row.state for row in rows.values()} == {State.LIVE}
-    assert story.planned(MIRROR, SOFT, HISTORY, LOG) == {}
+    story = Story(mirror)
+    story.restart_live(MIRROR, SOFT, HISTORY, LOG)
 
     # Other settings of the same lake tables.
     settings = replace(HISTORY, track=("v",), layout=LakeLayout(cluster_by=("id",)))
@@ -95,9 +96,7 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
     assert {name: effect for name, (effect, _) in planned.items()} == {"orders_s": "followed", "orders_h": "followed"}
     assert "track was all columns and is v" in planned["orders_h"][1]
     assert "OPTIMIZE clusters by id" in planned["orders_h"][1]
-    rows = story.restart(MIRROR, SOFT, settings, LOG)
-    assert {row.state for row in rows.values()} == {State.LIVE}
-    assert story.planned(MIRROR, SOFT, settings, LOG) == {}
+    story.restart_live(MIRROR, SOFT, settings, LOG)
     changes = story.ops()
 
     # Renamed: a new lake table from the spool, and the old one stays. Removed: it stays.
@@ -110,12 +109,10 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
     }
     assert "built from the spool" in planned["orders_h2"][1]
     assert "stays at public/orders_h and" in planned["orders_h"][1]
-    versions = {name: lake.version(mirror.lake_path() / "public" / name) for name in ("orders_h", "orders_c")}
-    rows = story.restart(MIRROR, SOFT, other)
-    assert {row.state for row in rows.values()} == {State.LIVE}
-    assert versions == {name: lake.version(mirror.lake_path() / "public" / name) for name in versions}
+    versions = story.versions("orders_h", "orders_c")
+    story.restart_live(MIRROR, SOFT, other)  # what was removed is said once
+    assert story.versions(*versions) == versions
     assert story.rows("orders_h2") == story.rows("orders_s") == story.source()
-    assert story.planned(MIRROR, SOFT, other) == {}, "what was removed is said once"
 
     # A target again, but of another kind: the lake table keeps what it holds.
     changed = replace(HISTORY, name=LOG.name)
@@ -123,7 +120,7 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
     rows = story.restart(MIRROR, SOFT, other, changed)
     assert rows[LOG.name].state == State.STALE
     assert "holds a changelog, but the configured kind is history" in rows[LOG.name].reason
-    assert lake.version(mirror.lake_path() / "public" / LOG.name) == versions[LOG.name]
+    assert story.versions(LOG.name)[LOG.name] == versions[LOG.name]
     story.restart(MIRROR, SOFT, other)
 
     # A target again: the changelog continues, with every change once.
@@ -131,8 +128,7 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
     assert planned.keys() == {LOG.name}
     assert planned[LOG.name][0] == "followed"
     assert "continues at public/orders_c where it stopped" in planned[LOG.name][1]
-    rows = story.restart(MIRROR, SOFT, other, LOG)
-    assert {row.state for row in rows.values()} == {State.LIVE}
+    story.restart_live(MIRROR, SOFT, other, LOG)
     assert story.ops() == changes + 4 * 6
 
     # Exchanged names: each lake table holds what its name no longer asks for, and gets nothing.
@@ -140,7 +136,7 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
     planned = story.planned(*swapped)
     assert {name: effect for name, (effect, _) in planned.items()} == {other.name: "stop", SOFT.name: "stop"}
     assert planned[other.name][1].startswith("the lake table holds a history, but the configured kind is mirror with")
-    before = {name: lake.version(mirror.lake_path() / "public" / name) for name in planned}
+    before = story.versions(*planned)
     rows = story.restart(*swapped)
     assert {row.target: row.state for row in rows.values()} == {
         "": State.LIVE,
@@ -149,19 +145,18 @@ def test_what_is_planned_for_other_targets_is_what_happens_at_the_next_start(
         SOFT.name: State.STALE,
     }
     assert planned[other.name][1] == rows[other.name].reason
-    assert before == {name: lake.version(mirror.lake_path() / "public" / name) for name in planned}
+    assert story.versions(*planned) == before
     assert story.planned(*swapped) == planned
 
     # And back.
     assert story.planned(MIRROR, SOFT, other, LOG) == {}
-    rows = story.restart(MIRROR, SOFT, other, LOG)
-    assert {row.state for row in rows.values()} == {State.LIVE}
+    story.restart_live(MIRROR, SOFT, other, LOG)
     assert story.rows("orders_h2") == story.rows("orders_s") == story.source()
     assert_equal(mirror.database, ["orders"], lake_uri=mirror.lake_uri())
 
     # A lake table that was written to while it was no target is not taken up again.
     story.restart(MIRROR, SOFT)
-    private(spark).sql(f"DELETE FROM delta.`{mirror.lake_path() / 'public' / other.name}` WHERE id = 3")
+    private(mirror.spark).sql(f"DELETE FROM delta.`{mirror.lake_path() / 'public' / other.name}` WHERE id = 3")
     rows = story.restart(MIRROR, SOFT, other)
     assert rows[other.name].state == State.STALE
     assert rows[""].state == rows[SOFT.name].state == State.LIVE

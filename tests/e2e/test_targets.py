@@ -2,34 +2,26 @@
 source table, and another engine reads them where the template puts them.
 """
 
-import threading
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from sluice.contract import keys, resyncs
+from sluice.contract import resyncs
 from sluice.contract.applied import AppliedTable
-from sluice.contract.control import RESYNC, Request
+from sluice.contract.control import RESYNC
 from sluice.contract.lake_names import LakeNames
 from sluice.contract.lake_targets import LakeTarget
-from sluice.contract.row_form import LakeAnswer, LakeQuestion
+from sluice.contract.row_form import LakeQuestion
 from sluice.contract.verified import DIFFERENT, EQUAL, NOT_COMPARED
 from sluice.manifest.targets import lake_tables
-from sluice.operate.compare.comparing import Comparing, Comparison
-from sluice.operate.compare.source_side import Load
+from sluice.operate.compare.comparing import Comparison
 from sluice.tables.policies import Policies, TablePolicy
-from sluice_spark.applier import Applier
 from sluice_spark.options import ApplyOptions
 from sluice_spark.session import private
-from sluice_spark.verify.lake_side import LakeSide
-from tests.e2e.mirror import FOLLOWED, Mirror
+from tests.e2e.mirror import Mirror
 from tests.spark import lake
 from tests.support.compare import assert_equal
 
@@ -40,9 +32,8 @@ TITLES = ("public.orders", "public.orders/Orders_Copy", "public.orders/orders_lo
 class Fed:
     """A table `orders` that feeds `targets`, at paths by a template."""
 
-    def __init__(self, mirror: Mirror, spark: SparkSession) -> None:
+    def __init__(self, mirror: Mirror) -> None:
         self.mirror = mirror
-        self._spark = spark
         self.targets: tuple[LakeTarget, ...] = (MIRROR, COPY)
         self.name = "public.orders"
 
@@ -59,13 +50,11 @@ class Fed:
 
     def follow(self) -> dict[str, AppliedTable]:
         self.mirror.pipeline.run(**self.ingest)
-        Applier(self.options, self.mirror.store(FOLLOWED), self._spark, stop=threading.Event()).run()
+        self.mirror.apply_by(self.options)
         return {row.title: row for row in self.mirror.applied_rows()}
 
     def ask(self, action: str) -> None:
-        schema, _, table = self.name.partition(".")
-        request = Request(action, schema, table, datetime.now(UTC).isoformat(timespec="seconds"))
-        self.mirror.pipeline.store.create(keys.control_request(uuid.uuid4().hex), request.encode())
+        self.mirror.pipeline.request(action, table=self.name.partition(".")[2])
 
     def assert_mirrors(self, table: str = "orders") -> None:
         for name in ("orders", "orders_copy"):
@@ -82,24 +71,20 @@ class Fed:
         return "".join(row["_sluice_op"] for row in rows)
 
     def verdicts(self) -> dict[str, Comparison]:
-        side = LakeSide(self.options, self.mirror.store(FOLLOWED), private(self._spark))
-
-        def answer(question: LakeQuestion) -> LakeAnswer:
+        def before(_: LakeQuestion) -> None:
             self.mirror.pipeline.run(**self.ingest)
-            return LakeAnswer.decode(side.answer(LakeQuestion.decode(question.encode())).encode())
 
-        source = self.mirror.pipeline.known()
-        comparing = Comparing(source, lambda question: partial(answer, question), load=Load(), wait_seconds=0.0)
+        comparing = self.mirror.comparing(self.mirror.source(**self.ingest), before=before, options=self.options)
         states = list(lake_tables(self.mirror.pipeline.state(), self.options.targets_of).values())
         return {verdict.name: verdict for verdict in comparing.compare(states)}
 
 
 @pytest.fixture
-def fed(mirror: Mirror, spark: SparkSession) -> Iterator[Fed]:
+def fed(mirror: Mirror) -> Iterator[Fed]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resyncs, "REST", 0.0)
         patch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
-        yield Fed(mirror, spark)
+        yield Fed(mirror)
 
 
 def test_targets_of_one_table_go_through_all_that_happens_to_it(fed: Fed) -> None:
@@ -141,7 +126,7 @@ def test_targets_of_one_table_go_through_all_that_happens_to_it(fed: Fed) -> Non
     )
 
     # Each is compared by itself.
-    session = private(fed._spark)
+    session = private(mirror.spark)
     session.sql(f"UPDATE delta.`{fed.path('orders_copy')}` SET v = 'wrong' WHERE id = 1")
     found = fed.verdicts()
     assert [found[title].outcome for title in TITLES[:2]] == [EQUAL, DIFFERENT]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -16,7 +17,7 @@ from tests.e2e.readers import FAST
 from tests.support.collector import Collector
 from tests.support.extent import slow
 from tests.support.otlp import Seen, spans_of
-from tests.support.pipeline import complete_through, wait_until
+from tests.support.pipeline import complete_through, new_pipeline, wait_until
 from tests.support.sources import Database
 from tools.local.sluice import Pipeline
 
@@ -27,20 +28,10 @@ STAGES = ["sluice.received", "sluice.durable", "sluice.visible"]
 
 def _pipeline(database: Database, directory: Path, collector: Collector) -> Pipeline:
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
-    source = {
-        "slot": database.slot,
-        "publication": database.publication,
-        "tables": ["public.*"],
-        "messages": True,
-        "streaming": "off",
-    }
     telemetry = {"traces": collector.url("/v1/traces"), "traces_headers": {"x-token": SECRET_HEADER}}
-    settings = {**FAST, "source": source}
-    pipeline = Pipeline(directory, name="shop", dsn=database.dsn, settings=settings)
-    text = pipeline.config.read_text()
-    lines = "".join(f"  {name}: {value}\n" for name, value in telemetry.items())
-    pipeline.config.write_text(text.replace("telemetry:\n", f"telemetry:\n{lines}"))
-    return pipeline
+    source = {"messages": True, "streaming": "off"}
+    more: dict[str, Any] = {**FAST, "source": source, "telemetry": telemetry}
+    return new_pipeline(database, directory, name="shop", **more)
 
 
 def _write(database: Database, first: int, *, traced: bool) -> tuple[str, str]:

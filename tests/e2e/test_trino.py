@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import trino
 from tests.support.metastore import metastore
-from tests.support.pipeline import QUICK_JAVA, wait_until
+from tests.support.pipeline import QUICK_JAVA, must, new_pipeline, wait_until
 from tests.support.sources import Database, fresh_database
 from tests.support.trino import Trino, running_trino
 from tools.local.postgres import PostgresServer
@@ -74,26 +74,21 @@ class Named:
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self.trino.query(statement)]
 
-    def source(self, statement: str) -> list[tuple[Any, ...]]:
-        with self.database.connect() as connection:
-            return [tuple(row) for row in connection.execute(statement.encode())]
-
     def settle(self) -> None:
         """What was committed is in the lake."""
-        done = self.pipeline.run("wait", "--now", "--timeout", f"{_SECONDS:g}s", timeout=_SECONDS + 60)
-        assert done.returncode == 0, done.stderr + self.process.log_tail(30)
+        must(self.pipeline, "wait", "--now", "--timeout", f"{_SECONDS:g}s", timeout=_SECONDS + 60)
 
     def assert_equal(self) -> None:
         """Each table that mirrors the source has its rows, column by column, in the source's own texts."""
-        names = [row[0] for row in self.source(_COLUMNS.format(table="orders"))]
+        names = [row[0] for row in self.database.all(_COLUMNS.format(table="orders"))]
         for table, where in (("orders", ""), ("orders_all", "WHERE _sluice_deleted_at IS NULL")):
             for name in names:
-                wanted = self.source(f"SELECT id, {_text(name)} FROM orders ORDER BY 1")
+                wanted = self.database.all(f"SELECT id, {_text(name)} FROM orders ORDER BY 1")
                 found = self.rows(
                     f"SELECT id, {_TRINO.get(name, _plain)(name)} FROM names.shop.{table} {where} ORDER BY 1"
                 )
                 assert found == wanted, (table, name)
-        wanted = self.source("SELECT id, day::text, v FROM by_day ORDER BY id")
+        wanted = self.database.all("SELECT id, day::text, v FROM by_day ORDER BY id")
         assert self.rows("SELECT id, CAST(day AS varchar), v FROM names.shop.by_day ORDER BY id") == wanted
 
 
@@ -135,24 +130,18 @@ def named(
     with ExitStack() as stack:
         database = stack.enter_context(fresh_database(postgres))
         database.execute(*_SOURCE)
-        settings: dict[str, dict[str, Any]] = {
-            "source": {"tables": ["public.*"]},
-            "apply": {"driver_memory": "1GiB", "freshness": "500ms", "conf": QUICK_JAVA},
-            "tables": _TABLES,
-        }
+        apply = {"driver_memory": "1GiB", "freshness": "500ms", "conf": QUICK_JAVA}
+        settings: dict[str, dict[str, Any]] = {"apply": apply, "tables": _TABLES}
+        catalog: dict[str, Any] = {"kind": request.param, "name": "shop.{target}", "create_schemas": True}
         if request.param == "hive":
             hive = stack.enter_context(metastore(tmp_path / "hive"))
-            lake_uri, catalog, known = "", {"kind": "hive", "uri": hive.uri}, _by_hive(hive.uri)
+            uri, known = hive.uri, _by_hive(hive.uri)
         else:
             s3_server.create_bucket("trino-lake")
-            lake_uri, catalog, known = (
-                "s3://trino-lake/lake",
-                {"kind": "glue", "uri": s3_server.endpoint},
-                _by_glue(s3_server),
-            )
-            settings["lake"] = {"options": s3_server.options()}
-        settings["catalog"] = {**catalog, "name": "shop.{target}", "create_schemas": True}
-        pipeline = Pipeline(tmp_path / "pipeline", name="shop", dsn=database.dsn, lake_uri=lake_uri, settings=settings)
+            uri, known = s3_server.endpoint, _by_glue(s3_server)
+            settings["lake"] = {"uri": "s3://trino-lake/lake", "options": s3_server.options()}
+        more: dict[str, Any] = {**settings, "catalog": {**catalog, "uri": uri}}
+        pipeline = new_pipeline(database, tmp_path / "pipeline", name="shop", **more)
         reader = stack.enter_context(running_trino(tmp_path / "trino", {"names": known}))
         process = stack.enter_context(pipeline.start("up"))
         found = Named(database, pipeline, process, reader)

@@ -1,25 +1,20 @@
 """`verify`: equal tables of every kind are called equal, and every difference is found by its key."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from sluice.contract.entries import Repair
-from sluice.contract.row_form import LakeAnswer, LakeQuestion
+from sluice.contract.row_form import LakeQuestion
 from sluice.contract.verified import DIFFERENT, EQUAL
 from sluice.manifest.reader import identity
-from sluice.operate.compare.comparing import Comparing, Comparison
+from sluice.operate.compare.comparing import Comparison
 from sluice.operate.compare.repairing import repair
-from sluice.operate.compare.source_side import Load
 from sluice_spark.lake.foreign_commits import tag
 from sluice_spark.lake.opening import application_id
 from sluice_spark.lake.sql import quote
-from sluice_spark.options import ApplyOptions
 from sluice_spark.session import private
-from sluice_spark.verify.lake_side import LakeSide
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.support.extent import slow
 
@@ -29,27 +24,20 @@ class Verified:
     and `between` is what happens meanwhile. `options` are those of ingest.
     """
 
-    def __init__(self, mirror: Mirror, spark: SparkSession, **options: Any) -> None:
+    def __init__(self, mirror: Mirror, **options: Any) -> None:
         self.mirror = mirror
-        self.spark = spark
         self.options = options
 
     def verdicts(self, *tables: str, between: Callable[[], None] = lambda: None) -> dict[str, Comparison]:
-        options = ApplyOptions("test", self.mirror._spool_uri(FOLLOWED), self.mirror.lake_uri())
-        side = LakeSide(options, self.mirror.store(FOLLOWED), private(self.spark))
-
         passed: set[int] = set()
 
-        def ask(question: LakeQuestion) -> LakeAnswer:
+        def before(question: LakeQuestion) -> None:
             if question.lsn not in passed:
                 passed.add(question.lsn)
                 self.mirror.pipeline.run(**self.options)
                 between()
-            return LakeAnswer.decode(side.answer(LakeQuestion.decode(question.encode())).encode())
 
-        source = self.mirror.pipeline.known()
-        source.hash_keys.add(self.mirror.pipeline.options(**self.options).policies.hash_keys)
-        comparing = Comparing(source, lambda question: partial(ask, question), load=Load(), wait_seconds=0.0)
+        comparing = self.mirror.comparing(self.mirror.source(**self.options), before=before)
         states = [
             state for state in self.mirror.pipeline.state().tables.values() if not tables or state.table_name in tables
         ]
@@ -60,7 +48,7 @@ class Verified:
         state = self.mirror.pipeline.table(f"public.{table}")
         path = self.mirror.lake_path() / "public" / table
         app_id = application_id("test", state, manifest=identity(self.mirror.store(FOLLOWED)))
-        session = private(self.spark)
+        session = private(self.mirror.spark)
         version = self.mirror.delta(table).version()
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", tag(app_id, after=version))
         session.sql(statement.replace("{}", f"delta.{quote(str(path))}"))
@@ -97,7 +85,7 @@ FAMILIES = {
 
 
 @pytest.fixture(scope="module")
-def verified(mirror: Mirror, spark: SparkSession) -> Verified:
+def verified(mirror: Mirror) -> Verified:
     columns = ", ".join(f'"c{number}.`" {name}' for number, name in enumerate(FAMILIES))
     values = ", ".join(value for value, _ in FAMILIES.values())
     mirror.execute(
@@ -124,7 +112,7 @@ def verified(mirror: Mirror, spark: SparkSession) -> Verified:
         "INSERT INTO parts SELECT i, 'p' FROM generate_series(1, 15) i",
     )
     mirror.follow()
-    return Verified(mirror, spark)
+    return Verified(mirror)
 
 
 def test_equal_tables_of_every_type_and_kind_are_called_equal(verified: Verified) -> None:

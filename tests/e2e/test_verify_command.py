@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 from sluice.contract import keys
+from tests.support.compare import assert_equal
 from tests.support.extent import slow
-from tests.support.pipeline import QUICK_JAVA, wait_until
+from tests.support.fleets import below, line_of
+from tests.support.pipeline import QUICK_JAVA, new_pipeline, wait_until
 from tests.support.sources import Database, fresh_database
-from tools.local.compare import compare_table
 from tools.local.postgres import PostgresServer
-from tools.local.sluice import Pipeline, SluiceProcess
+from tools.local.sluice import SluiceProcess
 
 pytestmark = pytest.mark.timeout(900)
 QUICK = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
@@ -51,19 +52,15 @@ class Scene:
     """
 
     def __init__(self, database: Database, folder: Path) -> None:
-        settings: dict[str, dict[str, Any]] = {
-            "source": {
-                "slot": database.slot,
-                "publication": database.publication,
-                "tables": ["public.*"],
-                "origin": "none",
-            },
-            "spool": {"max_delay": "200ms"},
-            "apply": {"poll": "200ms", "conf": QUICK_JAVA},
-            "tables": {"public.worn": {"on_change": "stop"}},
-        }
         self.database, self.gate, self.home = database, folder / "gate", folder / "home"
-        self.pipeline = Pipeline(folder, name="t", dsn=database.dsn, settings=settings)
+        self.pipeline = new_pipeline(
+            database,
+            folder,
+            source={"origin": "none"},
+            spool={"max_delay": "200ms"},
+            apply={"poll": "200ms", "conf": QUICK_JAVA},
+            tables={"public.worn": {"on_change": "stop"}},
+        )
         self.home.mkdir()
         self.up: SluiceProcess
 
@@ -74,26 +71,19 @@ class Scene:
             for statement in statements:
                 connection.execute(statement.encode())
 
-    def command(self, *words: str) -> list[str]:
-        return self.pipeline._command(("verify", *words))
+    def _started(self, words: tuple[str, ...], **how: Any) -> "subprocess.Popen[Any]":
+        command = self.pipeline._command(("verify", *words))
+        return subprocess.Popen(command, cwd=self.home, env={**os.environ, **QUICK}, **how)
 
     def verify(self, *words: str, timeout: float = 240) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self.command(*words),
-            cwd=self.home,
-            env={**os.environ, **QUICK},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        with self.begun(*words) as command:
+            out, err = command.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(command.args, command.returncode, out, err)
 
     def begun(self, *words: str) -> "subprocess.Popen[str]":
         """The command as a shell starts it: Ctrl-C reaches its process group."""
-        return subprocess.Popen(
-            self.command(*words),
-            cwd=self.home,
-            env={**os.environ, **QUICK},
+        return self._started(
+            words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -105,15 +95,7 @@ class Scene:
     def typed(self, *words: str) -> tuple[int, str]:
         """Its exit code, and all that is on the terminal."""
         ours, theirs = pty.openpty()
-        with subprocess.Popen(
-            self.command(*words),
-            cwd=self.home,
-            env={**os.environ, **QUICK},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        ) as command:
+        with self._started(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as command:
             os.close(theirs)
             shown = b""
             with suppress(OSError):  # Linux says so when no process has the terminal any more
@@ -187,12 +169,7 @@ def test_a_repair_of_several_tables_keeps_rows_whose_keys_come_back_and_passes_o
     assert {name: tables[name]["repaired"] for name in COMPARED} == {"floats": 6, "orders": 23, "pairs": 6}
     assert "sluice resync" in tables["worn"]["reason"]
     assert scene.requests() == []
-    with closing(scene.database.connect()) as connection:
-        found = {
-            name: compare_table(connection, schema="public", table=name, lake_uri=scene.pipeline.lake_uri).differences
-            for name in COMPARED
-        }
-    assert found == dict.fromkeys(COMPARED, ())
+    assert_equal(scene.database, COMPARED, lake_uri=scene.pipeline.lake_uri)
 
 
 def test_a_repair_of_a_stale_table_is_refused_before_spark_starts(scene: Scene) -> None:
@@ -209,13 +186,13 @@ def test_ctrl_c_while_the_lake_is_read_ends_within_seconds_and_leaves_no_child(s
         began = time.monotonic()
         children: set[int] = set()
         try:
-            while not any("pyspark.daemon" in _line(pid) for pid in children):
+            while not any("pyspark.daemon" in line_of(pid) for pid in children):
                 assert command.poll() is None, command.communicate()
-                assert time.monotonic() - began < 120, [_line(pid) for pid in children]
-                children = _descendants(command.pid)
+                assert time.monotonic() - began < 120, [line_of(pid) for pid in children]
+                children = set(below(command.pid))
             if hangs:
                 for pid in children:
-                    if "pyspark.daemon" not in _line(pid):
+                    if "pyspark.daemon" not in line_of(pid):
                         os.kill(pid, signal.SIGSTOP)
             began = time.monotonic()
             os.killpg(command.pid, signal.SIGINT)
@@ -254,7 +231,7 @@ def test_continuous_comparison_goes_round_twice_and_ends_with_an_interrupt(scene
             assert "ended by" not in line
             if all(rounds.get(f"public.{name}", 0) >= 2 for name in COMPARED):
                 break
-        children = _descendants(command.pid)
+        children = set(below(command.pid))
         began = time.monotonic()
         os.killpg(command.pid, signal.SIGINT)
         command.communicate(timeout=60)
@@ -262,38 +239,14 @@ def test_continuous_comparison_goes_round_twice_and_ends_with_an_interrupt(scene
         _assert_gone(children, by=began + INTERRUPT_SECONDS)
 
 
-def _descendants(pid: int) -> set[int]:
-    """Processes below `pid`, at any depth."""
-    parents = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    found: set[int] = set()
-    waiting = [pid]
-    while waiting:
-        here = waiting.pop()
-        below = {child for child, parent in parents.items() if parent == here}
-        waiting += below - found
-        found |= below
-    return found
-
-
-def _line(pid: int) -> str:
-    """The command line of a process, empty for one that is gone or a zombie."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
 def _assert_gone(pids: set[int], *, by: float) -> None:
-    while (left := [line for pid in pids if (line := _line(pid))]) and time.monotonic() < by:
+    while (left := [line for pid in pids if (line := line_of(pid))]) and time.monotonic() < by:
         time.sleep(0.05)
     assert left == []
 
 
 def _end(command: "subprocess.Popen[str]", children: set[int]) -> None:
     for pid in (command.pid, *children):
-        if _line(pid):
+        if line_of(pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

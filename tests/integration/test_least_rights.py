@@ -5,11 +5,13 @@ without it `check` names it, and so does ingest, at once.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from sluice.errors import ServiceError
 from sluice.operate.check.preflight import run_preflight
+from tests.support.catalog_stories import verdicts
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.sources import Database
@@ -107,3 +109,25 @@ def test_each_grant_is_needed_and_its_lack_is_named(poor: Poor, revoke: str, cod
         return
     with pytest.raises(ServiceError, match=error):
         poor.pipeline.run()
+
+
+def test_partitions_moved_keys_and_added_columns_need_no_right_more(poor: Poor, tmp_path: Path) -> None:
+    database = poor.database
+    database.execute(
+        "CREATE TABLE s.parted (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
+        "CREATE TABLE s.parted_low PARTITION OF s.parted FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE s.parted_rest PARTITION OF s.parted DEFAULT",
+        "INSERT INTO s.parted SELECT i * 10, i FROM generate_series(1, 20) i",
+        f"ALTER PUBLICATION {database.publication} ADD TABLE s.parted",
+    )
+    grant(database, poor.role)
+    poor.pipeline.run()
+    database.execute(
+        "UPDATE s.t SET id = id + 100",
+        "INSERT INTO s.parted VALUES (7, 7), (700, 700)",
+        "UPDATE s.parted SET id = 999 WHERE id = 50",
+        "ALTER TABLE s.t ADD added int DEFAULT 3",
+        "INSERT INTO s.t VALUES (1000, 'new', 4)",
+    )
+    poor.pipeline.run()
+    assert [(one.state, one.differences) for one in verdicts(poor.pipeline, tmp_path)] == [("live", ())] * 2

@@ -85,11 +85,11 @@ def test_another_comment_is_one_commit_without_files_and_windows_stay_direct(pip
     _say(pipeline, SCHEMA, SAID)
     _apply(pipeline)
     before = len(_commits(pipeline))
-    _say(pipeline, SCHEMA, replace(SAID, comment="", comments={2: "whom"}, labels={}))
+    _say(pipeline, SCHEMA, replace(SAID, comment="", foreign_keys=(), comments={2: "whom"}, labels={}))
     _apply(pipeline)
     assert _commits(pipeline)[before:] == [{"metaData"}]
     comment, properties, fields = _found(pipeline)
-    assert (comment, "sluice.commented" in properties) == (None, False)
+    assert (comment, properties.keys() & {"sluice.commented", "sluice.foreignKeys"}) == (None, set())
     assert fields["who"]["comment"] == "whom"
     assert not {"comment", "sluice.labels", "sluice.commented"} & fields["what"].keys()
     pipeline.manifest.transaction([Change("u", {"id": 3, "who": 9}, unchanged=("what",))], SCHEMA)

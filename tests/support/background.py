@@ -42,3 +42,9 @@ class Background:
             body()
         except BaseException as error:  # noqa: BLE001 - raised by who looks
             self._errors.append(error)
+
+
+def beside(*works: Callable[[threading.Event], None]) -> Background:
+    """Each work is told by an event when the block ends."""
+    made = Background(*(lambda work=work: work(made.stopped) for work in works))
+    return made

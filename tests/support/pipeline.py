@@ -61,6 +61,21 @@ def _file_below(folder: Path) -> Callable[[str], bytes | None]:
     return read
 
 
+def new_pipeline(database: Database, directory: Path, *, name: str = "t", dsn: str = "", **sections: Any) -> Pipeline:
+    """A pipeline of all tables of `public` that has not run yet. `sections` are merged over the settings."""
+    source = {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]}
+    source |= sections.pop("source", {})
+    places = {f"{one}_uri": sections.get(one, {}).get("uri", "") for one in ("spool", "lake")}
+    return Pipeline(directory, name=name, dsn=dsn or database.dsn, settings={"source": source, **sections}, **places)
+
+
+def must(pipeline: Pipeline, *arguments: str, **options: Any) -> str:
+    """`sluice <arguments>`, which has to succeed; what it answers."""
+    done = pipeline.run(*arguments, **options)
+    assert done.returncode == 0, f"sluice {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
 def complete_through(pipeline: Pipeline) -> int:
     """The LSN of the applier's newest statement, 0 before the first."""
     newest = max((pipeline.own_spool / keys.APPLY_COMPLETE).glob("*.json"), default=None)

@@ -41,6 +41,10 @@ class Database:
         with self.connect() as connection:
             return connection.execute(query.encode(), parameters or None).fetchall()
 
+    def lsn(self) -> int:
+        """The position behind everything that is committed by now."""
+        return int(self.one("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0])
+
     def execute(self, *statements: str) -> None:
         """Each statement in a transaction of its own."""
         with self.connect() as connection:

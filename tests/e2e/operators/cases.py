@@ -176,7 +176,6 @@ CASES = (
     _case(STOPPED, "tables resume public.moods", says="the next one carries out the request", slow=True),
     _case(STOPPED, "run --until-caught-up", forms=False),
     _case(STOPPED, "run --until-lsn {lsn}", forms=False),
-    _case(STOPPED, "run --until-lsn {lsn} --until-caught-up", 2, says="exclude", slow=True),
     _case(STOPPED, "apply --once", forms=False),
     _case(RUNNING, "replay --to latest --lake {folder}/lake", 2, says="has no scheme", slow=True),
     _case(RUNNING, "replay --to latest --lake {lake}/inside", 2, says="a separate address", slow=True),

@@ -83,8 +83,12 @@ class Installation:
 
     def piped(self, *arguments: str, env: Mapping[str, str] | None = None, given: str = "") -> Ended:
         """Its output goes to a program."""
+        return self.run(*self.command(*arguments), env=env, given=given)
+
+    def run(self, *command: "str | Path", env: Mapping[str, str] | None = None, given: str = "") -> Ended:
+        """Any program that finds `sluice` in its path."""
         done = subprocess.run(
-            self.command(*arguments),
+            command,
             cwd=self.home,
             env=self.environment(env),
             input=given,

@@ -1,13 +1,13 @@
 """The source of the day: a table for every kind of key and shape, and clients that write to all of them."""
 
-import contextlib
 import itertools
 import threading
-from types import TracebackType
-from typing import Self
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 
 import psycopg
 
+from tests.support.background import beside
 from tests.support.extent import FULL
 from tests.support.sources import Database
 
@@ -72,32 +72,23 @@ _PAUSE_SECONDS = 0.2 if FULL else 0.5
 """Between ten statements. Without one the load, and not the commands, would take the machine."""
 
 
+@dataclass
 class Load:
-    """Clients that write while the context is open. Afterwards the source changes no more."""
+    """A client that writes while it goes on. Afterwards the source changes no more."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="load")
-        self.changes = 0
+    database: Database
+    changes: int = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def going_on(self) -> AbstractContextManager[None]:
+        return beside(self._work)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        with self._database.connect() as connection:
+    def _work(self, ended: threading.Event) -> None:
+        with self.database.connect() as connection:
             for number in itertools.count(1):
                 for statement in _WORK:
-                    if self._stop.wait(_PAUSE_SECONDS / 10):
+                    if ended.wait(_PAUSE_SECONDS / 10):
                         return
                     # A statement that meets a change of the table fails, as it would for an application.
-                    with contextlib.suppress(psycopg.Error):
+                    with suppress(psycopg.Error):
                         connection.execute(statement.format(n=number).encode())
                         self.changes += 1
