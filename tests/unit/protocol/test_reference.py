@@ -79,16 +79,7 @@ def changes(draw: st.DrawFn, widths: dict[int, int], *, xid: int | None) -> list
     return found
 
 
-BLOCKS = [
-    "ordinary",
-    "streamed",
-    "prepared",
-    "commit",
-    "abort",
-    "stream_prepare",
-    "commit_prepared",
-    "rollback_prepared",
-]
+BLOCKS = ["ordinary", "streamed", "prepared", "commit", "abort", "stream_prepare", "commit_prepared", "rollback"]
 
 
 @st.composite
