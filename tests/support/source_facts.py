@@ -71,6 +71,13 @@ ID = column(
 
 BODY = column("body", 2)
 
+C1 = replace(ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
+
+
+def numbered(number: int) -> TableFacts:
+    """The table of this number of tests.support.manifests, as the catalog has it."""
+    return table(C1, oid=number, name=f"t{number}")
+
 
 def table(*columns: ColumnFacts, **changes: object) -> TableFacts:
     facts = TableFacts(
