@@ -57,9 +57,10 @@ def singles(store: ObjectStore) -> list[int]:
     return [keys.manifest_seq(key) for key in store.list(keys.MANIFEST) if keys.is_manifest_entry(key)]
 
 
-def replayed(store: ObjectStore, after: PipelineState | None = None) -> PipelineState:
+def replayed(store: ObjectStore, after: PipelineState | None = None, *, limit: int | None = None) -> PipelineState:
     state = after or PipelineState()
-    for entry, sha256 in read_entries(store, after_seq=state.seq, previous_sha256=state.previous_sha256 or None):
+    known = state.previous_sha256 or None
+    for entry, sha256 in read_entries(store, after_seq=state.seq, previous_sha256=known, limit=limit):
         state = reduce(state, entry, sha256)
     return state
 
@@ -340,19 +341,16 @@ def test_a_damaged_archive_is_named_and_never_read_over(store: ObjectStore, dama
     compacted(store, 19)
     key, whole = keys.archive(8), store.get(keys.archive(8))
     half = len(whole) * 3 // 4
-    match damage:
-        case "gone":
-            store.delete(key)
-        case _:
-            store.put(
-                key,
-                {
-                    "cut short": whole[:half],
-                    "a byte": whole[:half] + bytes((whole[half] ^ 255,)) + whole[half + 1 :],
-                    "empty": b"",
-                    "another one's": store.get(keys.archive(4)),
-                }[damage],
-            )
+    damaged = {
+        "cut short": whole[:half],
+        "a byte": whole[:half] + bytes((whole[half] ^ 255,)) + whole[half + 1 :],
+        "empty": b"",
+        "another one's": store.get(keys.archive(4)),
+    }
+    if damage == "gone":
+        store.delete(key)
+    else:
+        store.put(key, damaged[damage])
     with pytest.raises(ManifestCorrupt, match=r"archive/0000000000000008|manifest entry 5 is missing"):
         list(read_entries(store, after_seq=0))
     assert [flaw.seq for flaw in verify(store, content=False).flaws][:1] != []
@@ -401,7 +399,7 @@ class Interleaving:
 
     def read(self) -> None:
         number = self.draw(st.integers(0, 2))
-        self.readers[number] = replayed_some(self.store, self.readers[number], self.draw(st.integers(1, 9)))
+        self.readers[number] = replayed(self.store, self.readers[number], limit=self.draw(st.integers(1, 9)))
 
     def start(self) -> None:
         assert load_state(self.store) == self.logs[-1].state
@@ -423,14 +421,6 @@ def test_whatever_is_interleaved_every_reader_sees_the_same_log(data: st.DataObj
         assert replayed(world.store, reader) == world.logs[-1].state
     assert list(read_entries(world.store, after_seq=0)) == truth
     assert verify(world.store, content=False).flaws == []
-
-
-def replayed_some(store: ObjectStore, state: PipelineState, count: int) -> PipelineState:
-    for entry, sha256 in read_entries(
-        store, after_seq=state.seq, previous_sha256=state.previous_sha256 or None, limit=count
-    ):
-        state = reduce(state, entry, sha256)
-    return state
 
 
 def test_an_opening_is_believed_only_where_no_archive_says_otherwise(store: ObjectStore) -> None:

@@ -16,7 +16,7 @@ from sluice.contract.control import REPAIR, REPAIR_KEPT_SECONDS, REPAIR_READ_SEC
 from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Repair, Snapshot
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import leftovers, reader
-from sluice.manifest.leftovers import collect, referenced
+from sluice.manifest.leftovers import collect
 from sluice.manifest.reader import load_state
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
@@ -76,11 +76,8 @@ def test_rows_of_a_repair_go_when_nobody_asks_for_them_and_nobody_can_any_more(s
         return keys.repair_rows(token, 0)
 
     assert REPAIR_READ_SECONDS < REPAIR_KEPT_SECONDS
-    under_way, asked, died = (
-        rows(REPAIR_KEPT_SECONDS - 60),
-        rows(REPAIR_KEPT_SECONDS + 60),
-        rows(30 * REPAIR_KEPT_SECONDS),
-    )
+    kept = REPAIR_KEPT_SECONDS
+    under_way, asked, died = rows(kept - 60), rows(kept + 60), rows(30 * kept)
     fill(store, under_way, asked, died, "repair/notes.txt")
     repair = Repair("7", 1, 1, 10, 10, (replace(segment(first_lsn=10), key=asked),), 4)
     request = Request(REPAIR, "public", "t7", "2030-01-01T00:00:00+00:00", repair=repair)
@@ -223,8 +220,3 @@ def test_whatever_epochs_there_were_only_named_objects_of_ended_ones_are_left(
         log = writer(store)
     run(store, log)
     assert objects(store) == expected
-
-
-def test_every_kind_of_entry_says_what_it_keeps() -> None:
-    assert referenced(opened()) == referenced(table()) == ()
-    assert [part.key for part in referenced(changes(5))] == ["data/7/00000001-0000000005.parquet"]
