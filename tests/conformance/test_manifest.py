@@ -1,6 +1,4 @@
-"""The log on every kind of store: what is appended is read again, one writer wins, and no damage
-goes unseen.
-"""
+"""The log on every kind of store: what is appended is read again, one writer wins, and no damage goes unseen."""
 
 import itertools
 import threading
@@ -248,9 +246,7 @@ open_log(open_store("file://{tmp_path}", options={{}})).publish(Progress(), from
 
 
 class WrittenMeanwhile(MemoryStore):
-    """Says once that entry 3 is missing, as a reader sees it who asked just before entries 3 and 4
-    were written.
-    """
+    """Says once that entry 3 is missing, as a reader sees it who asked just before entries 3 and 4 were written."""
 
     missed = False
 

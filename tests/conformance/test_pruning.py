@@ -32,8 +32,6 @@ from tests.conformance.test_compaction import Counting, Failing, compacted, repl
 from tests.support.killed import killed_at
 from tests.support.manifests import opened, table
 
-SMALL = 4
-
 
 @pytest.fixture(autouse=True)
 def small_archives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,4 @@
-"""What only the local store must prove: durability on disk, whole objects through kills, and no way
-out of its root.
-"""
+"""What only the local store must prove: durability on disk, whole objects through kills, and no way out of its root."""
 
 import os
 import shutil

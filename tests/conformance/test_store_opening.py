@@ -1,6 +1,4 @@
-"""URIs and options: what is accepted opens the right place, what is not is refused without
-repeating a secret.
-"""
+"""URIs and options: what is accepted opens the right place, what is not is refused without repeating a secret."""
 
 from pathlib import Path
 

@@ -15,28 +15,19 @@ from tools.docs import __main__ as docs
 
 ROOT = Path(__file__).parents[3]
 ROW_VALUE = "row-value-canary"
-CONTRACT = {
-    "UsageError": 2,
-    "LimitReached": 2,
-    "PreflightFailed": 3,
-    "VerificationFailed": 4,
-    "SourceUnavailable": 5,
-    "NoFreeConnection": 5,
-    "SourceRefused": 5,
-    "SlotBusy": 8,
-    "DecodeError": 1,
-    "ProtocolViolation": 1,
-    "StoreUnavailable": 75,
-    "StoreRefused": 6,
-    "ManifestCorrupt": 6,
-    "FormatTooNew": 6,
-    "SlotLost": 7,
-    "WriterFenced": 8,
-    "TablesStopped": 9,
-    "ApplyError": 75,
-    "Interrupted": 75,
-    "SourceMoved": 75,
+_BY_CODE = {
+    1: ("DecodeError", "ProtocolViolation"),
+    2: ("UsageError", "LimitReached"),
+    3: ("PreflightFailed",),
+    4: ("VerificationFailed",),
+    5: ("SourceUnavailable", "NoFreeConnection", "SourceRefused"),
+    6: ("StoreRefused", "ManifestCorrupt", "FormatTooNew"),
+    7: ("SlotLost",),
+    8: ("SlotBusy", "WriterFenced"),
+    9: ("TablesStopped",),
+    75: ("StoreUnavailable", "ApplyError", "Interrupted", "SourceMoved"),
 }
+CONTRACT = {name: code for code, names in _BY_CODE.items() for name in names}
 
 
 def ending(action: Callable[[], object]) -> click.Command:

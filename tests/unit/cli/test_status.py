@@ -230,24 +230,9 @@ def test_addresses_are_shown_without_what_may_be_secret() -> None:
     assert public_uri("memory://") == "memory://"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (None, "-"),
-        (0, "0 s"),
-        (0.04, "0.0 s"),
-        (59.4, "59 s"),
-        (61, "1 min 1 s"),
-        (7260, "2 h 1 min"),
-        (266400, "3 d 2 h"),
-        (1e12, "more than 1000 d"),
-    ],
-)
-def test_durations_have_two_units_at_most(seconds: float | None, words: str) -> None:
-    assert duration(seconds) == words
-
-
-def test_amounts_are_binary() -> None:
+def test_durations_have_two_units_at_most_and_amounts_are_binary() -> None:
+    said = [duration(seconds) for seconds in (None, 0, 0.04, 59.4, 61, 7260, 266400, 1e12)]
+    assert said == ["-", "0 s", "0.0 s", "59 s", "1 min 1 s", "2 h 1 min", "3 d 2 h", "more than 1000 d"]
     assert [amount(count) for count in (None, 0, 1023, 1024, 1 << 40)] == ["-", "0 B", "1023 B", "1.0 KiB", "1.0 TiB"]
 
 

@@ -21,9 +21,7 @@ def _settings(folder: Path, *, more: str = "", source: str = "", spool: str = ""
 
 
 def test_the_configured_delay_bounds_both_places_where_a_change_waits(tmp_path: Path) -> None:
-    """In the stream's batch, and in the entry that is being built: the longer of the two would be
-    what a user gets.
-    """
+    """In the stream's batch, and in the entry that is being built: the longer of the two would be what a user gets."""
     options = wiring.ingest_options(_settings(tmp_path, spool=", max_delay: 300ms"), instance="one")
     assert (options.stream.max_delay_s, options.flush.max_delay_s) == (0.3, 0.3)
 

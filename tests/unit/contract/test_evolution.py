@@ -1,6 +1,4 @@
-"""What the step between two schema versions means: every difference is named and can be done, or is
-refused by name.
-"""
+"""What the step between two schema versions means: every difference is named and can be done, or is refused by name."""
 
 from dataclasses import replace
 

@@ -1,6 +1,4 @@
-"""What a running process remembers of itself: an hour of minutes, and its errors without anybody's
-values.
-"""
+"""What a running process remembers of itself: an hour of minutes, and its errors without anybody's values."""
 
 from sluice.contract.table_state import State
 from sluice.errors import SourceUnavailable

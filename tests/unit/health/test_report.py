@@ -1,6 +1,4 @@
-"""The report: the worse of the two sides, never further than the applier has stated, lag that means
-something.
-"""
+"""The report: the worse of the two sides, never further than the applier has stated, lag that means something."""
 
 from collections.abc import Iterator
 from dataclasses import replace

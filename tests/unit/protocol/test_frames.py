@@ -1,6 +1,4 @@
-"""Joining CopyData payloads: bounds and tags are right, and nothing too short, unknown or too large
-gets past.
-"""
+"""Joining CopyData payloads: bounds and tags are right, and nothing too short, unknown or too large gets past."""
 
 import numpy as np
 import pytest

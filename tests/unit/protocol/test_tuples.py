@@ -36,9 +36,7 @@ def values(table: FrameTable, fields: tuple[FieldVector, ...], row: int) -> tupl
 
 
 def as_reference(columns: RowColumns, row: int, reference: ReferenceRow) -> ReferenceRow:
-    """Row `row` in the reference decoder's form; what the walk does not give (oid, xid) is taken
-    from `reference`.
-    """
+    """Row `row` in the reference decoder's form; what the walk does not give (oid, xid) is taken from `reference`."""
     op, old_kind = chr(columns.op[row]), chr(columns.old_kind[row]) if columns.old_kind[row] else ""
     new = values(columns.table, columns.new, row)
     old = values(columns.table, columns.old, row) if columns.old is not None else None

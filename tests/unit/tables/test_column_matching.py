@@ -13,8 +13,7 @@ from sluice.tables.schemas import build_schema, relation_of
 from tests.support.source_facts import column, table
 
 ROWS = 500
-"""The transaction of the rows. The catalog's columns were made by an older one unless a test says
-otherwise."""
+"""The transaction of the rows. The catalog's columns were made by an older one unless a test says otherwise."""
 EARLIER, LATER = 400, 600
 A = column("a", 1, type_oid=23, base_type_oid=23, in_primary_key=True, in_identity=True)
 

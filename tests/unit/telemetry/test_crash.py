@@ -1,6 +1,4 @@
-"""A process that fails in a way nobody foresaw tells its place and nothing of its data, and leaves
-no core.
-"""
+"""A process that fails in a way nobody foresaw tells its place and nothing of its data, and leaves no core."""
 
 import resource
 import signal

@@ -1,6 +1,4 @@
-"""Errors as they are counted: a closed set of classes that is the program's own, and nothing of
-their text.
-"""
+"""Errors as they are counted: a closed set of classes that is the program's own, and nothing of their text."""
 
 import inspect
 import re

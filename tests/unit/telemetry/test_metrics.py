@@ -136,9 +136,7 @@ def test_a_gauge_by_table_is_capped_with_the_rows_and_gives_its_place_to_another
 
 
 def test_a_scrape_of_500_tables_stays_cheap() -> None:
-    """About 20 ms on a quiet core; the bound allows for a loaded one, and not for a histogram
-    by table.
-    """
+    """About 20 ms on a quiet core; the bound allows for a loaded one, and not for a histogram by table."""
     metrics = Metrics("shop", max_tables=500)
     for number in range(500):
         metrics.add_rows("public", f"table_{number}", {"insert": 1, "update": 1, "delete": 1, "truncate": 1})

@@ -1,6 +1,4 @@
-"""Messages to transactions: which rows belong to which commit, however the bytes are cut into
-batches.
-"""
+"""Messages to transactions: which rows belong to which commit, however the bytes are cut into batches."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ from sluice.protocol.frames import join
 from sluice.tables.messages import IN_DOUBT, prefix_filter
 from tests.support import wire
 
-COLUMNS = [("id", 23, -1, True)]
-
 
 @pytest.mark.parametrize(
     ("patterns", "kept"),

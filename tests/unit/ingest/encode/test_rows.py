@@ -1,6 +1,4 @@
-"""Rows and their envelope: what was not sent is said, old rows are kept, and the counts of the
-manifest are true.
-"""
+"""Rows and their envelope: what was not sent is said, old rows are kept, and the counts of the manifest are true."""
 
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -120,23 +118,6 @@ def test_columns_without_a_number_must_not_be_confused() -> None:
     )
     with pytest.raises(UnsupportedChange, match=r"public\.t\.day"):
         encoded(two_forgotten, update(OID, [b"1", b"x", UNCHANGED]))
-
-
-def test_old_rows_are_typed_and_only_where_they_were_sent() -> None:
-    batch = encoded(
-        FULL,
-        insert(OID, [b"1", b"x", None]),
-        update(OID, [b"1", b"y", None], old=[b"1", LONG, b"infinity"], marker=b"O"),
-        delete(OID, [b"1", None, b"2024-01-01"], marker=b"O"),
-    ).batch
-    batch.validate(full=True)
-    old = batch.column(envelope.OLD).to_pylist()
-    assert old[0] is None
-    assert old[1] == {"id": 1, "note": LONG.decode(), "day": None}
-    assert old[2]["note"] is None
-    assert old[2]["day"].isoformat() == "2024-01-01"
-    assert batch.column(envelope.OLD_SPECIAL).to_pylist() == [None, [("day", "infinity")], None]
-    assert batch.column(envelope.SPECIAL).to_pylist() == [None] * 3
 
 
 def test_an_old_key_holds_the_identity_columns_alone() -> None:
