@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sluice.contract import archive, keys
 from sluice.contract.entries import Progress
 from sluice.errors import ManifestCorrupt, StoreUnavailable, WriterFenced
-from sluice.manifest import checkpoint, compaction, entry_lookup
+from sluice.manifest import checkpoint, compaction
 from sluice.manifest.compaction import Compactor
 from sluice.manifest.reader import load_state, read_entries, read_entry
 from sluice.manifest.state import reduce
@@ -25,7 +25,7 @@ from sluice.store.memory import MemoryStore
 from tests.conformance.spools import Recording
 from tests.support import policies
 from tests.support.killed import killed_at
-from tests.support.manifests import opened, put, table
+from tests.support.manifests import open_log, opened, put, table
 
 SMALL = 4
 
@@ -41,7 +41,7 @@ def shrink(setting: object) -> None:
 
 
 def filled(store: ObjectStore, count: int) -> ManifestLog:
-    log = ManifestLog.open(store, opened(), load_state(store))
+    log = open_log(store)
     log.append(table("7"))
     while log.state.seq < count:
         put(log, Progress(), through_lsn=log.state.through_lsn + 10)
@@ -421,14 +421,3 @@ def test_whatever_is_interleaved_every_reader_sees_the_same_log(data: st.DataObj
         assert replayed(world.store, reader) == world.logs[-1].state
     assert list(read_entries(world.store, after_seq=0)) == truth
     assert verify(world.store, content=False).flaws == []
-
-
-def test_an_opening_is_believed_only_where_no_archive_says_otherwise(store: ObjectStore) -> None:
-    filled(store, 6)
-    assert entry_lookup.find(store, 1) == entry_lookup.single(store, 1)
-    compacted(store, 6)
-    filled(store, 12)
-    compacted(store, 12)
-    found = entry_lookup.find(store, 1)
-    assert found is not None
-    assert found == entry_lookup.single(store, 1)

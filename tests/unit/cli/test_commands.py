@@ -4,11 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-from click.testing import CliRunner
 
-from sluice.cli import cli, wiring
+from sluice.cli import wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.entries import Table
@@ -27,21 +25,6 @@ from tests.unit.cli.conftest import CANARY, begun, table
 
 AT = "2026-01-01T00:00:00+00:00"
 APPLIED: dict[str, Any] = {"through_seq": 2, "complete_through_lsn": 100, "rows_applied": 7}
-
-
-def commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    below = command.commands.items() if isinstance(command, click.Group) else ()
-    return [path, *(found for name, child in below for found in commands(child, (*path, name)))]
-
-
-@pytest.mark.parametrize("path", commands(), ids=" ".join)
-def test_help_of_every_command_teaches(path: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(cli, [*path, "--help"])
-    assert result.exit_code == 0
-    assert "Usage:" in result.output
-    if path and path not in (("config",), ("spool",), ("slot",)):
-        assert "--config FILE" in result.output
-        assert "--log-format" in result.output
 
 
 def test_init_writes_a_configuration_that_is_valid_and_overwrites_nothing(tmp_path: Path, sluice: Sluice) -> None:
