@@ -89,9 +89,7 @@ def test_a_reader_in_the_middle_is_not_cut_off_by_what_is_archived_meanwhile(sto
     assert replayed(store) == log.state
 
 
-def test_without_a_look_for_gaps_an_archived_entry_is_taken_for_the_end_and_no_other(
-    store: ObjectStore,
-) -> None:
+def test_without_a_look_for_gaps_an_archived_entry_is_taken_for_the_end_and_no_other(store: ObjectStore) -> None:
     filled(store, 19)
     compacted(store, 19)
     assert list(read_entries(store, after_seq=5, gaps=False)) == []

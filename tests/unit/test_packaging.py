@@ -76,9 +76,7 @@ def test_the_base_begins_a_pipeline_and_reads_spool_and_status(base: Path, tmp_p
     [("up", "spark"), ("run", "service"), ("apply", "spark"), ("check", "service"), ("plan", "service"),
      ("setup", "service"), ("verify", "spark"), ("jars fetch", "spark")],
 )  # fmt: skip
-def test_a_command_that_needs_more_names_the_extra_to_install(
-    base: Path, tmp_path: Path, command: str, extra: str
-) -> None:
+def test_a_command_that_needs_more_names_what_to_install(base: Path, tmp_path: Path, command: str, extra: str) -> None:
     run(base, "init", "shop", "--pipeline", "shop", cwd=tmp_path)
     done = run(base, *command.split(), cwd=tmp_path / "shop", SLUICE_SOURCE__DSN="host=127.0.0.1 port=1")
     assert done.returncode == UsageError.exit_code, done.stderr

@@ -65,9 +65,7 @@ def test_a_missing_file_is_named_with_its_table_by_arrow_and_behind_a_view(tmp_p
         now.require_readable()
 
 
-def test_the_command_says_that_a_file_is_missing_and_does_not_blame_the_statement(
-    tmp_path: Path, sluice: Sluice
-) -> None:
+def test_the_command_says_that_a_file_is_missing_and_blames_no_statement(tmp_path: Path, sluice: Sluice) -> None:
     lake = _lake(tmp_path)
     _configured(tmp_path, lake)
     answer = sluice("query", "SELECT * FROM t", cwd=tmp_path)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from sluice.health.snapshots import SnapshotReport, SnapshotRound
 from sluice.health.source_history import SourceHistory
 from sluice.manifest.reader import read_entry
 from sluice.manifest.writer import ManifestLog
+from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from tests.support.command_line import Sluice
 from tests.support.manifests import opened
@@ -237,18 +238,15 @@ def test_durations_have_two_units_at_most_and_amounts_are_binary() -> None:
 
 
 def test_the_present_epoch_began_with_its_own_entry(pipeline: RecordedPipeline) -> None:
-    def opened_at() -> datetime | None:
-        return Reporter(pipeline="shop", store=pipeline.store, lake_uri="file:///lake", source=None).take().opened_at
+    def opened_at(store: ObjectStore = pipeline.store) -> datetime | None:
+        return Reporter(pipeline="shop", store=store, lake_uri="file:///lake", source=None).take().opened_at
 
-    nothing = MemoryStore("status-nothing", prefix="shop/")
-    assert Reporter(pipeline="shop", store=nothing, lake_uri="x", source=None).take().opened_at is None
-    first = opened_at()
+    assert opened_at(MemoryStore("status-nothing", prefix="shop/")) is None
+    first = read_entry(pipeline.store, 1)
+    assert first is not None
+    assert opened_at() == datetime.fromisoformat(first.written_at)
     pipeline.log = ManifestLog.open(pipeline.store, opened(), pipeline.log.state, through_lsn=100)
     pipeline.table("more")
-    second = opened_at()
-    assert first is not None
+    second = read_entry(pipeline.store, pipeline.log.state.seq - 1)
     assert second is not None
-    assert first <= second <= datetime.now(UTC)
-    entry = read_entry(pipeline.store, pipeline.log.state.seq - 1)
-    assert entry is not None
-    assert second == datetime.fromisoformat(entry.written_at)
+    assert opened_at() == datetime.fromisoformat(second.written_at)

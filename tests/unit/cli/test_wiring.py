@@ -39,9 +39,7 @@ def test_an_address_without_a_port_is_refused_by_the_settings_name(tmp_path: Pat
         _settings(tmp_path, more='telemetry: {apply_listen: "localhost"}\n')
 
 
-def test_equal_settings_have_the_same_fingerprint_and_a_secret_has_none(
-    tmp_path: Path,
-) -> None:
+def test_equal_settings_have_the_same_fingerprint_and_a_secret_has_none(tmp_path: Path) -> None:
     one = fingerprint(_settings(tmp_path))
     assert one == fingerprint(_settings(tmp_path, password="another"))
     assert one != fingerprint(_settings(tmp_path, more="apply: {workers: 3}\n"))

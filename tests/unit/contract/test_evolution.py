@@ -116,9 +116,7 @@ def test_each_kind_of_step_is_recognised_by_the_attnum() -> None:
         ((DATE, -1), (TIMESTAMP, 0)),
     ],
 )
-def test_a_type_that_holds_every_value_of_the_one_before_is_followed(
-    old: tuple[int, int], new: tuple[int, int]
-) -> None:
+def test_a_type_that_holds_all_values_of_the_one_before_is_followed(old: tuple[int, int], new: tuple[int, int]) -> None:
     assert kinds(steps(schema(made("a", 2, *old)), schema(made("a", 2, *new)))) == [Retyped]
 
 

@@ -69,8 +69,6 @@ def test_who_waits_is_answered_that_the_applier_ends(waiting: tuple[Readable, st
     assert time.monotonic() - began < 30
 
 
-def test_no_more_wait_than_there_are_threads_for(
-    waiting: tuple[Readable, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_wait_than_there_are_threads(waiting: tuple[Readable, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readable, "MOST_WAITING", 0)
     assert _ask(f"{waiting[1]}?lsn=0/A&timeout=60")[1]["reason"] == "too many requests wait already"

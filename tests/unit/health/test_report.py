@@ -199,9 +199,7 @@ def test_a_reporter_sees_what_came_since_its_last_look(pipeline: RecordedPipelin
 
 
 @pytest.mark.parametrize("applier", ["live", "paused", "quarantined"])
-def test_a_paused_table_says_how_much_waits_and_is_no_problem_however_long(
-    pipeline: RecordedPipeline, applier: str
-) -> None:
+def test_a_paused_table_says_how_much_waits_and_is_never_a_problem(pipeline: RecordedPipeline, applier: str) -> None:
     pipeline.table("orders")
     pipeline.table("others")
     pipeline.applied("orders", state=applier, through_seq=3, complete_through_lsn=100, failing=applier == "quarantined")

@@ -334,9 +334,7 @@ def sent_in_part(lsn: int) -> Changes:
 
 
 @pytest.mark.parametrize(("lsn", "counts"), [(15, True), (25, False)])
-def test_a_change_without_all_its_values_between_two_chunks_keeps_them_from_being_joined(
-    lsn: int, counts: bool
-) -> None:
+def test_a_change_without_all_its_values_between_two_chunks_keeps_them_apart(lsn: int, counts: bool) -> None:
     """The segment says that a value was not sent; one behind the last chunk does no harm."""
     state = read_twice(started(), between=lsn)
     if counts:

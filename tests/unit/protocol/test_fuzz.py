@@ -27,9 +27,7 @@ SEEDS = [frame for path in STREAMS for frame in recorded(path)]
 @given(st.lists(st.binary(max_size=60), max_size=4), st.booleans(), st.integers(-1, 4))
 @example([b""], False, 1)
 @example([b"w" + bytes(24)], False, 1)
-def test_arbitrary_bytes_give_a_value_or_a_decode_error(
-    frames: list[bytes], in_stream: bool, column_count: int
-) -> None:
+def test_any_bytes_give_a_value_or_a_decode_error(frames: list[bytes], in_stream: bool, column_count: int) -> None:
     read_frames(frames, in_stream=in_stream, column_count=column_count)
     with contextlib.suppress(DecodeError):
         CopyRows(max(0, column_count)).feed([wire.COPY_HEADER, *frames])

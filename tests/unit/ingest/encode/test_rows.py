@@ -26,9 +26,6 @@ LONG = b"a note that is longer than a view holds"
 def test_the_schema_is_the_table_then_the_envelope() -> None:
     schema = segment_schema(KEYED)
     assert schema.names == ["id", "note", "day", *envelope.SEGMENT_ENVELOPE]
-    assert [schema.field(index).metadata for index in range(3)] == [
-        {b"PARQUET:field_id": str(number).encode()} for number in (1, 2, 3)
-    ]
     assert schema.field(envelope.OLD).type == pa.struct([("id", pa.int32())])
     assert schema.field(envelope.TS).type == pa.timestamp("us", "UTC")
     assert encoded(KEYED, insert(OID, [b"1", None, None])).batch.schema == schema

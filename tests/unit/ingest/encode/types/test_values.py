@@ -123,9 +123,7 @@ def test_a_value_that_the_type_holds_is_exact_and_unmarked(
 @pytest.mark.parametrize(
     ("type_oid", "typmod", "text"), [(*of, text) for of, texts in SPECIAL.items() for text in texts]
 )
-def test_a_value_that_the_type_cannot_hold_is_null_and_its_text_is_kept(
-    type_oid: int, typmod: int, text: bytes
-) -> None:
+def test_a_value_that_the_type_cannot_hold_is_null_and_its_text_kept(type_oid: int, typmod: int, text: bytes) -> None:
     ordinary = next(held for oid, mod, held, _ in HELD if (oid, mod) == (type_oid, typmod))
     values, special = column_of(type_oid, [ordinary, text, None, ordinary], typmod=typmod)
     assert [value is None for value in values] == [False, True, True, False]
