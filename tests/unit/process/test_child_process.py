@@ -156,13 +156,8 @@ def test_a_process_that_was_never_started_can_be_stopped() -> None:
 def test_each_child_reads_what_there_is_and_what_changed_later(tmp_path: Path) -> None:
     heard, word = tmp_path / "heard", [b"first\n"]
     program = "import pathlib, sys\nfor line in sys.stdin:\n    open(sys.argv[1], 'a').write(line)"
-    process = ChildProcess(
-        [sys.executable, "-c", program, str(heard)],
-        environment=dict(os.environ),
-        on_end=lambda _code: None,
-        policy=QUICK,
-        feed=lambda: word[0],
-    )
+    command = [sys.executable, "-c", program, str(heard)]
+    process = ChildProcess(command, environment=os.environ, on_end=print, policy=QUICK, feed=lambda: word[0])
     process.start()
     try:
         _until(lambda: heard.exists() and heard.read_text() == "first\n")

@@ -21,19 +21,12 @@ def kept(*ids: int, xids: list[int] | None = None) -> SentRows:
     """Inserts as rows 0, 1, ... of the given transactions; every second frame of the batch belongs
     to another relation.
     """
-    messages = [
-        message
-        for number in ids
-        for message in (insert(OID, [str(number).encode(), b"text"]), insert(OID + 1, [b"other"]))
-    ]
+    messages = []
+    for number in ids:
+        messages += [insert(OID, [str(number).encode(), b"text"]), insert(OID + 1, [b"other"])]
     frames = join([xlogdata(message) for message in messages])
-    return sent_rows(
-        frames,
-        np.arange(0, len(messages), 2),
-        ordinal=np.arange(len(ids)),
-        xid=np.array(xids or [9] * len(ids)),
-        in_stream=False,
-    )
+    xid = np.array(xids or [9] * len(ids))
+    return sent_rows(frames, np.arange(0, len(messages), 2), ordinal=np.arange(len(ids)), xid=xid, in_stream=False)
 
 
 def rows_of(parts: list[EncodedRows]) -> list[tuple[object, ...]]:
@@ -46,11 +39,9 @@ def encoded(part: SentRows) -> list[EncodedRows]:
 
 
 def test_rows_encoded_later_are_the_rows_encoded_at_once() -> None:
-    messages = [insert(OID, [str(number).encode(), b"text"]) for number in (4, 5)]
-    known, time = np.full(2, LSN), np.full(2, TIME)
-    at_once = encode_rows(
-        walked(SCHEMA, messages), SCHEMA, ordinal=np.arange(2), xid=np.full(2, 9), lsn=known, commit_time_us=time
-    )
+    rows = walked(SCHEMA, [insert(OID, [str(number).encode(), b"text"]) for number in (4, 5)])
+    known, time, xid = np.full(2, LSN), np.full(2, TIME), np.full(2, 9)
+    at_once = encode_rows(rows, SCHEMA, ordinal=np.arange(2), xid=xid, lsn=known, commit_time_us=time)
     (later,) = encoded(kept(4, 5))
     assert later.batch.equals(at_once.batch)
     assert later.stats == at_once.stats
