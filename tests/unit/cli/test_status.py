@@ -101,18 +101,9 @@ def test_status_says_what_snapshots_wait_for_and_gives_no_time_left(pipeline: Re
 def test_a_lost_slot_is_lost_whatever_else_looks_well_and_comes_first(pipeline: RecordedPipeline) -> None:
     seen = report(pipeline, lost=SlotLost("INVALIDATED: gone", hint="copy again"))
     assert seen.verdict.state == "lost"
-    assert seen.to_json()["problems"][0] == {
-        "code": "slot.lost",
-        "severity": "critical",
-        "part": "slot",
-        "where": "slot sluice_shop",
-        "message": "INVALIDATED: gone",
-        "what_to_do": "copy again",
-        "runbook": "SluiceSlotLost",
-        "count": 1,
-        "since": None,
-        "age_seconds": None,
-    }
+    first = seen.to_json()["problems"][0]
+    assert (first["code"], first["severity"], first["runbook"]) == ("slot.lost", "critical", "SluiceSlotLost")
+    assert (first["message"], first["what_to_do"]) == ("INVALIDATED: gone", "copy again")
     assert "critical slot.lost  slot sluice_shop" in drawn(seen)
 
 

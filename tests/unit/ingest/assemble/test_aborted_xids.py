@@ -83,17 +83,6 @@ def _entry(body: Changes | Snapshot) -> Entry:
     return Entry(2, 1, "0" * 64, 300, 340, WRITTEN_AT, body)
 
 
-def test_an_entry_spells_the_set_once_however_many_bodies_share_it() -> None:
-    body = BodyCommit(340, 5, 7, XidIntervals.of(range(1000, 3000, 2)))
-    one, many = (
-        _entry(Changes(tuple(_segment(body, number) for number in range(count)), Commits([340], [5], [7])))
-        for count in (1, 50)
-    )
-    spelled = len(one.encode())
-    assert len(many.encode()) < spelled + 50 * 400
-    assert Entry.decode(many.encode()) == many
-
-
 def test_a_body_whose_set_is_missing_is_damage_and_not_a_body_without_one() -> None:
     body = BodyCommit(340, 5, 7, XidIntervals.of([1000]))
     value = json.loads(_entry(Changes((_segment(body),), Commits([340], [5], [7]))).encode())
