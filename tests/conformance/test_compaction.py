@@ -27,6 +27,7 @@ from tests.conformance.spools import Recording
 from tests.support import policies
 from tests.support.killed import killed_at
 from tests.support.manifests import open_log, opened, put, table
+from tests.support.stores import Counting
 
 SMALL = 4
 
@@ -95,24 +96,6 @@ def test_without_a_look_for_gaps_an_archived_entry_is_taken_for_the_end_and_no_o
     compacted(store, 19)
     assert list(read_entries(store, after_seq=5, gaps=False)) == []
     assert [entry.seq for entry, _ in read_entries(store, after_seq=12, gaps=False)] == list(range(13, 20))
-
-
-class Counting(MemoryStore):
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.asked: list[str] = []
-
-    def get(self, key: str) -> bytes:
-        self.asked.append(key)
-        return super().get(key)
-
-    def size(self, key: str) -> int | None:
-        self.asked.append(key)
-        return super().size(key)
-
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        self.asked.append(prefix)
-        return super().list(prefix, after=after)
 
 
 def test_following_the_end_costs_the_same_however_long_the_log_is() -> None:

@@ -34,9 +34,9 @@ from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
-from tests.conformance.test_compaction import Counting
 from tests.support.killed import killed_at
 from tests.support.manifests import changes, filled_log, histories, open_log, opened, overwrite, put, snapshot, table
+from tests.support.stores import Counting
 
 
 def _memory() -> MemoryStore:

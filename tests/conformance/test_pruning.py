@@ -28,9 +28,10 @@ from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from tests.conformance.spools import LATER, World
-from tests.conformance.test_compaction import Counting, Failing, compacted, replayed, shrink, singles
+from tests.conformance.test_compaction import Failing, compacted, replayed, shrink, singles
 from tests.support.killed import killed_at
 from tests.support.manifests import opened, table
+from tests.support.stores import Counting
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from sluice.errors import StoreUnavailable, UsageError, WriterFenced
 from sluice.health.endpoint import NO_TLS, CannotListen, Health, HealthServer
 from sluice.health.tls import TlsFiles
 from sluice.telemetry.metrics import Metrics
-from tests.support.answers import ask
+from tests.support.answers import ask, serving
 from tests.support.authority import Authority
 
 
@@ -40,18 +39,6 @@ def served() -> Iterator[Served]:
     made = Served()
     yield made
     made.server.close()
-
-
-@contextmanager
-def serving(**options: Any) -> Iterator[tuple[str, Health]]:
-    """The address of an endpoint, and what it says of itself."""
-    metrics = Metrics("shop")
-    health = Health(metrics)
-    server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, **options)
-    try:
-        yield server.address, health
-    finally:
-        server.close()
 
 
 def test_a_loop_that_stopped_going_round_is_not_alive(served: Served) -> None:

@@ -9,19 +9,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from sluice.health import readable
-from sluice.health.endpoint import Health, HealthServer
 from sluice.health.readable import Readable
-from sluice.telemetry.metrics import Metrics
-from tests.support.answers import ask
+from tests.support.answers import ask, serving
 
 
 @pytest.fixture
 def waiting() -> Iterator[tuple[Readable, str]]:
-    metrics, found = Metrics("shop", component="apply"), Readable()
-    server = HealthServer("127.0.0.1:0", metrics=metrics, health=Health(metrics), wait=found.wait)
-    yield found, f"http://{server.address}/wait"
-    found.close()
-    server.close()
+    found = Readable()
+    with serving(component="apply", wait=found.wait) as (address, _):
+        yield found, f"http://{address}/wait"
+        found.close()
 
 
 def _ask(address: str) -> tuple[int, dict[str, object]]:

@@ -1,6 +1,5 @@
 """The report: the worse of the two sides, never further than the applier has stated, lag that means something."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -18,6 +17,7 @@ from sluice.health.reporter import Reporter
 from sluice.manifest.values import PipelineState
 from sluice.store.memory import MemoryStore
 from tests.support.recorded import NOW, RecordedPipeline, row, rows
+from tests.support.stores import Counting
 
 
 @pytest.fixture
@@ -235,20 +235,6 @@ def test_a_pause_that_has_ended_is_over_although_the_applier_does_not_know_it_ye
     assert (table.state, table.reason, table.lag_seconds, table.waiting_rows) == ("live", "", 30.0, None)
 
 
-class Asked(MemoryStore):
-    """Has what was asked for."""
-
-    asked: tuple[str, ...] = ()
-
-    def get(self, key: str) -> bytes:
-        self.asked += (key,)
-        return super().get(key)
-
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        self.asked += (prefix,)
-        return super().list(prefix, after=after)
-
-
 def holds(pipeline: RecordedPipeline, instance: str, *, sign: Sign, at: datetime) -> None:
     process = Process("m", "b", "n", 1, "1")
     holder = Holder(instance, 1, at.timestamp(), 120.0, process, sign)
@@ -287,9 +273,9 @@ def test_a_look_that_spares_requests_asks_nothing_while_nothing_changes_and_miss
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("sluice.health.reporter.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("tests.support.recorded.MemoryStore", Asked)
+    monkeypatch.setattr("tests.support.recorded.MemoryStore", Counting)
     pipeline = RecordedPipeline()
-    assert isinstance(pipeline.store, Asked)
+    assert isinstance(pipeline.store, Counting)
     pipeline.table("orders")
     pipeline.applied("orders", complete_through_lsn=100, through_seq=pipeline.log.state.seq)
     holds(pipeline, "a", sign=Sign(NOW.timestamp(), 0.0, 1, 0), at=NOW)
@@ -297,7 +283,7 @@ def test_a_look_that_spares_requests_asks_nothing_while_nothing_changes_and_miss
     reporter.spare(lambda: pipeline.log.state, pipeline.log.entry)
     reporter.take()
     reporter.take()
-    pipeline.store.asked = tuple[str, ...]()
+    pipeline.store.asked.clear()
     for _ in range(3):
         now[0] += 15
         reporter.take()
@@ -306,7 +292,7 @@ def test_a_look_that_spares_requests_asks_nothing_while_nothing_changes_and_miss
     reporter.take()
     assert len(pipeline.store.asked) <= 2, "the lease, and completions while there is none"
     pipeline.changes("orders", lsn=200, at=NOW)
-    pipeline.store.asked = tuple[str, ...]()
+    pipeline.store.asked.clear()
     assert reporter.take().pending.files == 1
     assert not [key for key in pipeline.store.asked if key.startswith(keys.MANIFEST)], "this process appended it"
     pipeline.applied("orders", complete_through_lsn=200, through_seq=pipeline.log.state.seq)
