@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, AppliedTable, Complete
+from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.entries import (
     BodyCommit,
     Changes,
@@ -26,6 +26,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from tests.support import policies
 from tests.support.manifests import opened, put, schema, segment, table
+from tests.support.recorded import row
 
 CONTENT = b"rows of a table"
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -104,13 +105,12 @@ class World:
     def end(self, waiting: Prepared, fate: str) -> None:
         lsn = self.state.through_lsn + 10
         part = replace(waiting.parts[0].segment, first_lsn=lsn, last_lsn=lsn, body=BodyCommit(lsn, 1, 700))
-        committed = fate == "committed"
-        commits = Commits([lsn], [1], [700]) if committed else Commits()
-        put(
-            self.log,
-            Changes((part,) if committed else (), commits, ended=(PreparedEnd(waiting.gid, waiting.end_lsn, fate),)),
-            through_lsn=lsn,
-        )
+        ended = (PreparedEnd(waiting.gid, waiting.end_lsn, fate),)
+        if fate == "committed":
+            body = Changes((part,), Commits([lsn], [1], [700]), ended=ended)
+        else:
+            body = Changes((), Commits(), ended=ended)
+        put(self.log, body, through_lsn=lsn)
 
     def _stored(self, key: str, table_id: str, *, lsn: int) -> Segment:
         self.store.put(key, CONTENT)
@@ -119,28 +119,16 @@ class World:
     def applied(self, through: dict[str, int] | None = None, *, complete: int | None = None, **states: str) -> None:
         """The applier reports; left out, every live table is through the last entry."""
         self.number += 1
-        rows = {
-            table_id: AppliedTable(
-                table_id,
-                "public",
-                f"t{table_id}",
-                "p",
-                "mirror",
-                known.generation,
-                State(states.get(f"t{table_id}", known.state)),
-                through_seq=(through or {}).get(table_id, self.state.seq if known.state == State.LIVE else 0),
+        rows = {}
+        for table_id, known in self.state.tables.items():
+            done = (through or {}).get(table_id, self.state.seq if known.state == State.LIVE else 0)
+            state = states.get(f"t{table_id}", known.state)
+            rows[table_id] = row(
+                f"t{table_id}", state, table_id=table_id, generation=known.generation, through_seq=done
             )
-            for table_id, known in self.state.tables.items()
-        }
-        self.store.create(
-            keys.apply_log(self.number), AppliedLog(self.number, "a", "2026-01-01T00:00:00+00:00", rows).encode()
-        )
-        self.store.create(
-            keys.apply_complete(self.number),
-            Complete(
-                self.number, 1, self.state.seq if complete is None else complete, "2026-01-01T00:00:00+00:00", {}
-            ).encode(),
-        )
+        at, complete = "2026-01-01T00:00:00+00:00", self.state.seq if complete is None else complete
+        self.store.create(keys.apply_log(self.number), AppliedLog(self.number, "a", at, rows).encode())
+        self.store.create(keys.apply_complete(self.number), Complete(self.number, 1, complete, at, {}).encode())
 
     def plan(self, keep: timedelta = AT_ONCE, now: datetime = LATER) -> gc.Plan:
         return gc.plan(self.store, keep_seconds=keep.total_seconds(), now=lambda: now)

@@ -20,6 +20,10 @@ SECONDS = 5.0
 _DSN = "postgresql://nobody@127.0.0.1:1/nothing"
 
 
+def _pipeline(folder: Path, spool_uri: str, options: dict[str, str]) -> Pipeline:
+    return Pipeline(folder, name="t", dsn=_DSN, spool_uri=spool_uri, settings={"spool": {"options": options}})
+
+
 def begun(pipeline: Pipeline, *words: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         pipeline._command(words),
@@ -63,9 +67,7 @@ def test_an_interrupt_ends_what_asks_for_many_objects_while_the_store_hangs(
     world.applied()
     with S3FaultProxy(moto.server.port) as proxy:
         options = {**moto.options, "endpoint": proxy.endpoint}
-        pipeline = Pipeline(
-            tmp_path, name="t", dsn=_DSN, spool_uri=f"{moto.uri}/spool", settings={"spool": {"options": options}}
-        )
+        pipeline = _pipeline(tmp_path, f"{moto.uri}/spool", options)
         asked = "data/" if operation in ("head", "get") else ""  # several objects are deleted in one request
         hangs = proxy.plan(
             delayed(120), operations={operation}, matches=lambda request: asked in request.key, count=None
@@ -86,18 +88,9 @@ def test_an_interrupt_ends_a_command_whose_first_question_is_not_answered(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
-        options = {
-            "aws_endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}",
-            "allow_http": "true",
-            "aws_access_key_id": "x",
-            "aws_secret_access_key": "y",
-            "aws_region": "us-east-1",
-        }
-        pipeline = Pipeline(
-            tmp_path, name="t", dsn=_DSN, spool_uri="s3://bucket/spool", settings={"spool": {"options": options}}
-        )
-
-        command = begun(pipeline, *words)
+        known = {"aws_access_key_id": "x", "aws_secret_access_key": "y", "aws_region": "us-east-1"}
+        options = {**known, "allow_http": "true", "aws_endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        command = begun(_pipeline(tmp_path, "s3://bucket/spool", options), *words)
         with silent.accept()[0] as asked:
             assert asked.recv(1)
             code, seconds = interrupted(command)

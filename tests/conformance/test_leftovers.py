@@ -1,6 +1,4 @@
-"""What older writers left behind goes; what any entry names, and what a living writer may yet
-publish, stays.
-"""
+"""What older writers left behind goes; what any entry names, and what a living writer may yet publish, stays."""
 
 import threading
 import time
@@ -16,16 +14,11 @@ from sluice.contract.control import REPAIR, REPAIR_KEPT_SECONDS, REPAIR_READ_SEC
 from sluice.contract.entries import BodyCommit, Changes, Commits, Prepared, PreparedEnd, PreparedPart, Repair, Snapshot
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import leftovers, reader
-from sluice.manifest.leftovers import collect, referenced
-from sluice.manifest.reader import load_state
+from sluice.manifest.leftovers import collect
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
-from tests.support.manifests import changes, opened, put, schema, segment, table
-
-
-def writer(store: ObjectStore) -> ManifestLog:
-    return ManifestLog.open(store, opened(), load_state(store))
+from tests.support.manifests import changes, open_log, put, schema, segment, table
 
 
 def naming(log: ManifestLog, *names: str, lsn: int) -> None:
@@ -53,7 +46,7 @@ def fill(store: ObjectStore, *names: str) -> None:
 
 
 def test_what_no_entry_names_goes_and_everything_else_stays(store: ObjectStore) -> None:
-    first = writer(store)
+    first = open_log(store)
     first.append(table("7"))
     first.append(table("8"))
     kept = [keys.staged(1, 700, 1), keys.segment("7", 1, 2), keys.segment("8", 1, 3)]
@@ -61,7 +54,7 @@ def test_what_no_entry_names_goes_and_everything_else_stays(store: ObjectStore) 
     foreign = ["stage/notes.txt", "data/7/other.parquet", "control/1.json", "apply/log/0000000000000001.json"]
     fill(store, *kept, *left, *foreign)
     naming(first, *kept, lsn=20)
-    second = writer(store)
+    second = open_log(store)
     own = [keys.staged(2, 900, 1), keys.segment("7", 2, 2)]
     newer = [keys.staged(3, 900, 1), keys.segment("7", 3, 2)]
     fill(store, *own, *newer)
@@ -76,18 +69,15 @@ def test_rows_of_a_repair_go_when_nobody_asks_for_them_and_nobody_can_any_more(s
         return keys.repair_rows(token, 0)
 
     assert REPAIR_READ_SECONDS < REPAIR_KEPT_SECONDS
-    under_way, asked, died = (
-        rows(REPAIR_KEPT_SECONDS - 60),
-        rows(REPAIR_KEPT_SECONDS + 60),
-        rows(30 * REPAIR_KEPT_SECONDS),
-    )
+    kept = REPAIR_KEPT_SECONDS
+    under_way, asked, died = rows(kept - 60), rows(kept + 60), rows(30 * kept)
     fill(store, under_way, asked, died, "repair/notes.txt")
     repair = Repair("7", 1, 1, 10, 10, (replace(segment(first_lsn=10), key=asked),), 4)
     request = Request(REPAIR, "public", "t7", "2030-01-01T00:00:00+00:00", repair=repair)
     odd, waiting = keys.control_request("odd"), keys.control_request("waiting")
     store.put(waiting, request.encode())
     fill(store, odd)
-    log = writer(store)
+    log = open_log(store)
     assert run(store, log) == 0, "what an object asks for that cannot be read is not known"
     store.delete(odd)
     assert run(store, log) == 1
@@ -98,68 +88,68 @@ def test_rows_of_a_repair_go_when_nobody_asks_for_them_and_nobody_can_any_more(s
 
 
 def test_a_snapshot_keeps_its_segments(store: ObjectStore) -> None:
-    first = writer(store)
+    first = open_log(store)
     first.append(table("7"))
     mine = keys.segment("7", 1, 1)
     fill(store, mine, keys.segment("7", 1, 2))
     first.append(Snapshot("7", 1, 1, 10, (replace(segment(first_lsn=10), key=mine),), final=True))
-    run(store, writer(store))
+    run(store, open_log(store))
     assert objects(store) == {mine}
 
 
 def test_the_rows_of_a_prepared_transaction_stay_before_and_after_its_commit(store: ObjectStore) -> None:
-    first = writer(store)
+    first = open_log(store)
     first.append(table("7"))
     prepared = keys.staged(1, 700, 1)
     fill(store, prepared, keys.staged(1, 701, 2))
     part = PreparedPart(schema(), replace(segment(first_lsn=0), key=prepared))
     put(first, Changes((), Commits(), prepared=(Prepared("g", 700, 20, 1, 3, (part,)),)), through_lsn=20)
-    second = writer(store)
+    second = open_log(store)
     run(store, second)
     assert objects(store) == {prepared}
     body = replace(segment(first_lsn=30), key=prepared, body=BodyCommit(30, 1, 700))
     put(second, Changes((body,), Commits([30], [1], [700]), ended=(PreparedEnd("g", 20, "committed"),)), through_lsn=30)
-    run(store, writer(store))
+    run(store, open_log(store))
     assert objects(store) == {prepared}
 
 
 def test_an_object_that_a_later_epoch_names_stays(store: ObjectStore) -> None:
-    first = writer(store)
+    first = open_log(store)
     first.append(table("7"))
     named = keys.staged(1, 700, 1)
     fill(store, named)
-    naming(writer(store), named, lsn=30)
-    run(store, writer(store))
+    naming(open_log(store), named, lsn=30)
+    run(store, open_log(store))
     assert objects(store) == {named}
 
 
 def test_an_older_writer_that_still_uploads_is_cleaned_up_after_next_time(store: ObjectStore) -> None:
-    writer(store).append(table("7"))
-    second = writer(store)
+    open_log(store).append(table("7"))
+    second = open_log(store)
     assert run(store, second) == 0
     late = keys.segment("7", 1, 9)
     fill(store, late)
-    third = writer(store)
+    third = open_log(store)
     assert run(store, third) == 1
     assert objects(store) == set()
 
 
 def test_a_stop_leaves_the_rest_for_the_next_start(store: ObjectStore) -> None:
-    writer(store).append(table("7"))
+    open_log(store).append(table("7"))
     fill(store, keys.staged(1, 700, 4))
     stopped = threading.Event()
     stopped.set()
-    assert run(store, writer(store), stop=stopped) == 0
+    assert run(store, open_log(store), stop=stopped) == 0
     assert len(objects(store)) == 1
 
 
 def test_nothing_goes_while_an_earlier_entry_is_missing(store: ObjectStore) -> None:
-    first = writer(store)
+    first = open_log(store)
     first.append(table("7"))
     named = keys.segment("7", 1, 1)
     fill(store, named)
     naming(first, named, lsn=20)
-    second = writer(store)
+    second = open_log(store)
     store.delete(keys.manifest_entry(3))
     with pytest.raises(ManifestCorrupt):
         run(store, second)
@@ -172,10 +162,10 @@ def test_a_store_that_lets_nobody_delete_is_an_error_and_loses_nothing() -> None
             raise StoreRefused(f"delete of {key} is denied")
 
     store = WriteOnce(uuid.uuid4().hex)
-    writer(store).append(table("7"))
+    open_log(store).append(table("7"))
     fill(store, keys.staged(1, 700, 4))
     with pytest.raises(StoreRefused):
-        run(store, writer(store))
+        run(store, open_log(store))
 
 
 def test_epochs_that_were_cut_off_by_the_look_back_are_left_alone(
@@ -183,16 +173,16 @@ def test_epochs_that_were_cut_off_by_the_look_back_are_left_alone(
 ) -> None:
     monkeypatch.setattr(reader, "BACKWARDS", 2)
     monkeypatch.setattr(leftovers, "LOOK_BACK_ENTRIES", 3)
-    first = writer(store)
+    first = open_log(store)
     first.append(table("7"))
     named, forgotten = keys.segment("7", 1, 1), keys.segment("7", 1, 2)
     fill(store, named, forgotten)
     naming(first, named, lsn=20)
-    second = writer(store)
+    second = open_log(store)
     for lsn in (30, 40, 50, 60):
         put(second, changes(lsn), through_lsn=lsn)
     fill(store, keys.segment("7", 2, 5))
-    third = writer(store)
+    third = open_log(store)
     assert run(store, third) == 1
     assert objects(store) == {named, forgotten}
 
@@ -208,7 +198,7 @@ def test_whatever_epochs_there_were_only_named_objects_of_ended_ones_are_left(
 ) -> None:
     """Each writer stores objects, some as bodies, and names some of them."""
     store = MemoryStore(uuid.uuid4().hex)
-    log = writer(store)
+    log = open_log(store)
     log.append(table("7"))
     log.append(table("8"))
     expected: set[str] = set()
@@ -220,11 +210,6 @@ def test_whatever_epochs_there_were_only_named_objects_of_ended_ones_are_left(
             if published:
                 naming(log, key, lsn=log.state.through_lsn + 10)
                 expected.add(key)
-        log = writer(store)
+        log = open_log(store)
     run(store, log)
     assert objects(store) == expected
-
-
-def test_every_kind_of_entry_says_what_it_keeps() -> None:
-    assert referenced(opened()) == referenced(table()) == ()
-    assert [part.key for part in referenced(changes(5))] == ["data/7/00000001-0000000005.parquet"]

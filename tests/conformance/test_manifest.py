@@ -1,6 +1,4 @@
-"""The log on every kind of store: what is appended is read again, one writer wins, and no damage
-goes unseen.
-"""
+"""The log on every kind of store: what is appended is read again, one writer wins, and no damage goes unseen."""
 
 import itertools
 import threading
@@ -24,7 +22,6 @@ from sluice.errors import (
     FormatTooNew,
     ManifestCorrupt,
     ObjectMissing,
-    ServiceError,
     StoreRefused,
     StoreUnavailable,
     WriterFenced,
@@ -39,6 +36,7 @@ from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
 from tests.support.killed import killed_at
 from tests.support.manifests import changes, filled_log, histories, open_log, opened, overwrite, put, snapshot, table
+from tests.support.stores import Counting
 
 
 def _memory() -> MemoryStore:
@@ -66,12 +64,6 @@ def test_what_was_appended_is_what_a_reader_sees(store: ObjectStore) -> None:
     assert log.state.tables["7"].schema_version == 2
     assert read_entry(store, 6) is not None
     assert read_entry(store, 7) is None
-
-
-def test_a_position_left_out_stays_where_it_is(store: ObjectStore) -> None:
-    log = open_log(store, through_lsn=5)
-    assert log.append(table()) == DurableReceipt(2, 5)
-    assert (open_log(store).state.seq, log.state.through_lsn) == (3, 5)
 
 
 def test_a_reader_can_begin_and_end_anywhere(store: ObjectStore) -> None:
@@ -237,24 +229,15 @@ def test_a_refusing_store_closes_the_log_at_once() -> None:
             put(log, Progress(), through_lsn=5)
 
 
-@pytest.mark.parametrize(
-    ("point", "stored"),
-    [
-        ("manifest.append.before", 1),
-        ("store.create.before", 1),
-        ("store.create.after", 2),
-        ("manifest.append.after", 2),
-    ],
-)
+POINTS = {"manifest.append.before": 1, "store.create.before": 1, "store.create.after": 2, "manifest.append.after": 2}
+
+
+@pytest.mark.parametrize(("point", "stored"), POINTS.items())
 def test_after_a_crash_at_any_point_the_next_writer_goes_on(tmp_path: Path, point: str, stored: int) -> None:
     script = f"""
-from sluice.contract.entries import Body, Progress
-from sluice.manifest.writer import ManifestLog
-from sluice.manifest.values import PipelineState
+from tests.support.manifests import Progress, open_log
 from sluice.store.opening import open_store
-from tests.support.manifests import opened
-log = ManifestLog.open(open_store("file://{tmp_path}", options={{}}), opened(), PipelineState())
-log.publish(Progress(), from_lsn=0, through_lsn=5)
+open_log(open_store("file://{tmp_path}", options={{}})).publish(Progress(), from_lsn=0, through_lsn=5)
 """
     killed_at(f"{point}@2", script)
     store = LocalStore(tmp_path)
@@ -263,9 +246,7 @@ log.publish(Progress(), from_lsn=0, through_lsn=5)
 
 
 class WrittenMeanwhile(MemoryStore):
-    """Says once that entry 3 is missing, as a reader sees it who asked just before entries 3 and 4
-    were written.
-    """
+    """Says once that entry 3 is missing, as a reader sees it who asked just before entries 3 and 4 were written."""
 
     missed = False
 
@@ -285,45 +266,24 @@ def test_entries_written_while_reading_are_no_gap() -> None:
 # checkpoints
 
 
-class Counting(MemoryStore):
-    gets = 0
-
-    def get(self, key: str) -> bytes:
-        self.gets += 1
-        return super().get(key)
-
-
 def test_a_start_reads_from_the_newest_checkpoint_and_arrives_at_the_same_state() -> None:
     store = Counting(uuid.uuid4().hex)
     log = filled_log(store, 2 * checkpoint.EVERY_ENTRIES + 3)
-    assert list(store.list(keys.CHECKPOINTS)) == [
-        keys.checkpoint(checkpoint.EVERY_ENTRIES),
-        keys.checkpoint(2 * checkpoint.EVERY_ENTRIES),
-    ]
-    store.gets = 0
+    assert list(store.list(keys.CHECKPOINTS)) == [keys.checkpoint(checkpoint.EVERY_ENTRIES * at) for at in (1, 2)]
+    store.asked.clear()
     assert load_state(store) == log.state
-    assert store.gets < 30
+    assert len(store.asked) < 40
     for key in list(store.list(keys.CHECKPOINTS)):
         store.delete(key)
     assert load_state(store) == log.state
 
 
-def test_a_reader_at_the_end_asks_for_one_entry() -> None:
-    store = Counting(uuid.uuid4().hex)
+def test_an_unreadable_checkpoint_is_passed_over(store: ObjectStore) -> None:
+    """What can be wrong with its content is enumerated in tests/unit/manifest/test_damage.py."""
     log = filled_log(store, 5)
-    store.gets = 0
-    assert list(read_entries(store, after_seq=5, previous_sha256=log.state.previous_sha256)) == []
-    assert store.gets == 1
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{}", b"[1]", b'{"format_version":1,"state_sha256":"0","state":{}}', b"\xff"]
-)
-def test_an_unreadable_checkpoint_is_passed_over(store: ObjectStore, content: bytes) -> None:
-    log = filled_log(store, 5)
-    state = next(itertools.islice(_states(store), 2, None))
+    state = list(_states(store))[2]
     checkpoint.write(store, state)
-    store.put(keys.checkpoint(4), content)
+    store.put(keys.checkpoint(4), b"{}")
     store.put(keys.checkpoint(5), store.get(keys.checkpoint(3)))
     assert checkpoint.newest(store) == state
     assert load_state(store) == log.state
@@ -350,9 +310,8 @@ def test_a_checkpoint_that_contradicts_the_chain_is_corrupt(store: ObjectStore) 
 def test_a_checkpoint_of_a_newer_format_stops_the_reader(store: ObjectStore) -> None:
     log = filled_log(store, 2)
     checkpoint.write(store, log.state)
-    store.put(
-        keys.checkpoint(2), store.get(keys.checkpoint(2)).replace(b'"format_version":1', b'"format_version":2', 1)
-    )
+    newer = store.get(keys.checkpoint(2)).replace(b'"format_version":1', b'"format_version":2', 1)
+    store.put(keys.checkpoint(2), newer)
     with pytest.raises(FormatTooNew):
         load_state(store)
 
@@ -401,28 +360,15 @@ def test_others_append_while_a_checkpoint_is_being_stored() -> None:
 def test_a_restart_from_any_checkpoint_equals_a_full_replay(
     history: list[tuple[Any, int]], data: st.DataObject
 ) -> None:
-    store = _memory()
-    log: ManifestLog | None = None
+    store, (first, start_lsn) = _memory(), history[0]
+    log = ManifestLog.open(store, first, PipelineState(), through_lsn=start_lsn)
     at = data.draw(st.integers(0, len(history) - 1))
     for number, (body, through_lsn) in enumerate(history):
-        if body.kind == "opened":
-            log = ManifestLog.open(store, body, log.state if log else PipelineState(), through_lsn=through_lsn)
-        else:
-            assert log is not None
+        if number and body.kind == "opened":
+            log = ManifestLog.open(store, body, log.state, through_lsn=through_lsn)
+        elif number:
             put(log, body, through_lsn=through_lsn)
         if number == at:
-            assert log is not None
             checkpoint.write(store, log.state)
-    assert log is not None
     assert checkpoint.newest(store).seq == at + 1
     assert load_state(store) == log.state == list(_states(store))[-1]
-
-
-def test_the_error_of_a_closed_log_is_one_of_ours() -> None:
-    log = open_log(Doubtful("stolen"))
-    with pytest.raises(ServiceError) as first:
-        log.append(Progress())
-    with pytest.raises(ServiceError) as second:
-        log.append(Progress())
-    assert first.type is second.type is WriterFenced
-    assert first.value.exit_code == second.value.exit_code == 8

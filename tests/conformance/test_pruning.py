@@ -3,6 +3,7 @@ whole, readable and fenced.
 """
 
 import contextlib
+import threading
 import uuid
 from dataclasses import replace
 from datetime import timedelta
@@ -21,19 +22,16 @@ from sluice.manifest.compaction import Compactor
 from sluice.manifest.leftovers import collect
 from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import load_state, read_entries
-from sluice.manifest.state import reduce
-from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.operate.naming_entry import naming
 from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from tests.conformance.spools import LATER, World
-from tests.conformance.test_compaction import Counting, Failing, compacted, shrink, singles
+from tests.conformance.test_compaction import Failing, compacted, replayed, shrink, singles
 from tests.support.killed import killed_at
 from tests.support.manifests import opened, table
-
-SMALL = 4
+from tests.support.stores import Counting
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +104,7 @@ def test_a_start_needs_no_checkpoint_that_is_younger_than_what_was_pruned(store:
 
 def test_a_known_state_goes_on_whatever_was_pruned_and_costs_what_is_new() -> None:
     world = grown(World(store := Counting(uuid.uuid4().hex)), 30)
-    known = {seq: _state_after(store, seq) for seq in (1, 7, 24, 29)}
+    known = {seq: replayed(store, limit=seq) for seq in (1, 7, 24, 29)}
     compacted(store, 30)
     world.applied({"7": 18})
     world.collect()
@@ -120,13 +118,6 @@ def test_a_known_state_goes_on_whatever_was_pruned_and_costs_what_is_new() -> No
     world.change("7")
     other = replace(known[29], previous_sha256=known[24].previous_sha256)
     assert load_state(store, known=other) == world.state, "of a manifest that is gone"
-
-
-def _state_after(store: ObjectStore, seq: int) -> PipelineState:
-    state = PipelineState()
-    for entry, sha256 in read_entries(store, after_seq=0, limit=seq):
-        state = reduce(state, entry, sha256)
-    return state
 
 
 def test_a_paused_writer_stays_fenced_after_what_followed_it_is_pruned(store: ObjectStore) -> None:
@@ -180,14 +171,8 @@ def test_leftovers_of_an_epoch_that_began_before_what_was_pruned_are_found(store
     world.collect()
     world.open()
     left = world.objects()
-    deleted = collect(
-        store,
-        opened_seq=world.state.seq,
-        epoch=world.state.epoch,
-        table_ids=["7"],
-        stop=__import__("threading").Event(),
-    )
-    assert deleted == 2
+    epoch, opened_seq = world.state.epoch, world.state.seq
+    assert collect(store, opened_seq=opened_seq, epoch=epoch, table_ids=["7"], stop=threading.Event()) == 2
     assert world.objects() == left - set(dead)
     assert waiting.parts[0].segment.key in world.objects()
 
@@ -226,16 +211,11 @@ def test_killed_at_any_step_it_leaves_a_whole_spool_and_the_next_one_ends_the_wo
     world.applied({"7": 20})
     world.collect(timedelta(0), now=world.time - timedelta(hours=24))
     script = f"""
-from datetime import datetime
-from pathlib import Path
-from sluice.manifest import pruning
-from sluice.store.local import LocalStore
-from tests.conformance.test_compaction import shrink
+from tests.conformance.test_pruning import LATER, LocalStore, Path, pruning, shrink
 shrink(setattr)
 pruning.THREADS = 1
 store = LocalStore(Path({str(tmp_path)!r}))
-plan = pruning.plan(store, keep_seconds=0, now=lambda: datetime.fromisoformat({LATER.isoformat()!r}))
-pruning.carry_out(store, plan)
+pruning.carry_out(store, pruning.plan(store, keep_seconds=0, now=lambda: LATER))
 """
     killed_at(point, script)
     assert verify(store, content=True).flaws == []
@@ -265,8 +245,8 @@ def test_one_that_was_replaced_deletes_nothing_more(store: ObjectStore) -> None:
         assert load_state(store) == world.state
 
 
-STEPS = ["change 7", "change 8", "prepare", "commit", "roll back", "apply", "collect", "compact", "open", "checkpoint"]
-WEIGHTED = STEPS + ["change 7"] * 4 + ["apply", "collect", "compact"]
+STEPS = ["change 7", "change 8", "snapshot 7", "prepare", "commit", "roll back", "apply", "collect", "compact", "open"]
+WEIGHTED = [*STEPS, "checkpoint"] + ["change 7"] * 4 + ["apply", "collect", "compact"]
 
 
 class Life:
@@ -298,6 +278,11 @@ class Life:
                 self.named.append((world.state.seq, "7", one.parts[0].segment.key))
             case ["roll", "back"] if self.waiting:
                 world.end(self.waiting.pop(), "rolled_back")
+            case ["snapshot", table_id]:
+                generation = world.state.tables[table_id].generation + 1
+                self.named = [one for one in self.named if one[1] != table_id]
+                self.named.append((world.state.seq + 2, table_id, world.join(table_id, generation=generation)))
+                self.through[table_id] = 0
             case ["apply"]:
                 for table_id in self.through:
                     self.through[table_id] = self.draw(st.integers(self.through[table_id], world.state.seq))
@@ -327,7 +312,7 @@ class Life:
         return needed | {one.parts[0].segment.key for one in self.waiting}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_whatever_happens_what_is_to_be_applied_stays_and_the_log_is_whole(data: st.DataObject) -> None:
     life = Life(data)
@@ -338,9 +323,8 @@ def test_whatever_happens_what_is_to_be_applied_stays_and_the_log_is_whole(data:
         assert load_state(store) == world.state
     assert verify(store, content=True).flaws == []
     first = max(1, min(life.through.values()))
-    assert [entry.seq for entry, _ in read_entries(store, after_seq=first - 1)] == list(
-        range(first, world.state.seq + 1)
-    )
+    left = [entry.seq for entry, _ in read_entries(store, after_seq=first - 1)]
+    assert left == list(range(first, world.state.seq + 1))
     for log in life.logs[:-1]:
         with pytest.raises(WriterFenced):
             log.append(table("9"))

@@ -1,5 +1,6 @@
 """What a retention breaks is said before it does: the answer is compared with what a rebuild finds afterwards."""
 
+import uuid
 from datetime import timedelta
 
 import pytest
@@ -7,14 +8,14 @@ import pytest
 from sluice.errors import UsageError
 from sluice.manifest import pruning, rebuilding
 from sluice.manifest.retention_effects import effects
-from sluice.store.base import ObjectStore
+from sluice.store.memory import MemoryStore
 from tests.conformance.spools import AT_ONCE, START, World
 
 
 @pytest.fixture
-def world(store: ObjectStore) -> World:
+def world() -> World:
     """Hour by hour: t7 joins and changes, then t8 joins and changes; everything is applied."""
-    world = World(store)
+    world = World(MemoryStore(uuid.uuid4().hex))
     world.join("7")
     world.change("7")
     world.join("8")

@@ -12,23 +12,9 @@ from sluice.store.probe import probe
 from sluice.store.remote import PAGE_KEYS
 
 HOSTILE = [
-    "",
-    "/",
-    "/etc/passwd",
-    "../outside",
-    "a/../../outside",
-    "a//b",
-    "a/",
-    "./a",
-    "a/.",
-    "a\\b",
-    "a\x00b",
-    "a\nb",
-    "\udcff",
-    ".sluice-half",
-    "a/.sluice-half",
-    "x" * 241,
-    "/".join(["x" * 100] * 10),
+    *("", "/", "/etc/passwd", "../outside", "a/../../outside", "./a", "a/.", "a//b", "a/"),
+    *("a\\b", "a\x00b", "a\nb", "\udcff", "x" * 241, "/".join(["x" * 100] * 10)),
+    *(".sluice-half", "a/.sluice-half"),  # what is being written
 ]
 
 
@@ -114,13 +100,8 @@ def test_a_listing_goes_on_past_a_page(store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("key", HOSTILE)
 def test_a_key_that_could_leave_the_prefix_is_refused_by_every_operation(store: ObjectStore, key: str) -> None:
-    for operation in (
-        store.get,
-        store.size,
-        store.delete,
-        lambda key: store.put(key, b""),
-        lambda key: store.create(key, b""),
-    ):
+    writes = (lambda key: store.put(key, b""), lambda key: store.create(key, b""))
+    for operation in (store.get, store.size, store.delete, *writes):
         with pytest.raises(StoreRefused):
             operation(key)
     assert list(store.list("")) == []

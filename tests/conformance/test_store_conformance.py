@@ -1,6 +1,4 @@
-"""`check --object-store`: twelve calls, each of which can fail by its own name and leaves the
-others to be tried.
-"""
+"""`check --object-store`: twelve calls, each of which can fail by its own name and leaves the others to be tried."""
 
 import uuid
 from typing import Any

@@ -1,6 +1,4 @@
-"""What only the local store must prove: durability on disk, whole objects through kills, and no way
-out of its root.
-"""
+"""What only the local store must prove: durability on disk, whole objects through kills, and no way out of its root."""
 
 import os
 import shutil
@@ -172,24 +170,17 @@ for number in range(60):
 
 def test_of_processes_that_race_for_a_key_exactly_one_wins(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CREATE_ALL, str(tmp_path)]
-    racers = [
-        subprocess.Popen(
-            [*command, str(name)], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for name in range(3)
-    ]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    racers = [subprocess.Popen([*command, str(name)], cwd=REPOSITORY, **pipes) for name in range(3)]
     for racer in racers:
         assert racer.stdin is not None
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    won = {
-        name: [int(number) for number in racer.communicate(timeout=60)[0].split()] for name, racer in enumerate(racers)
-    }
-    assert sorted(number for numbers in won.values() for number in numbers) == list(range(60))
+    won = [[int(number) for number in racer.communicate(timeout=60)[0].split()] for racer in racers]
+    assert sorted(number for numbers in won for number in numbers) == list(range(60))
     store = LocalStore(tmp_path)
-    assert all(
-        store.get(f"deep/{number % 7}/{number}") == b"%d" % name for name, numbers in won.items() for number in numbers
-    )
+    for name, numbers in enumerate(won):
+        assert all(store.get(f"deep/{number % 7}/{number}") == b"%d" % name for number in numbers)
 
 
 def test_no_key_leads_out_through_a_symbolic_link(tmp_path: Path) -> None:
@@ -200,14 +191,8 @@ def test_no_key_leads_out_through_a_symbolic_link(tmp_path: Path) -> None:
     (root / "folder").symlink_to(outside)
     (root / "file").symlink_to(outside / "secret")
     store = LocalStore(root)
-    for operation in (
-        store.get,
-        store.size,
-        store.delete,
-        lambda key: store.put(key, b""),
-        lambda key: store.create(key, b""),
-        lambda _: store.list("folder/"),
-    ):
+    writes = (lambda key: store.put(key, b""), lambda key: store.create(key, b""))
+    for operation in (store.get, store.size, store.delete, *writes, lambda _: store.list("folder/")):
         with pytest.raises(StoreRefused):
             operation("folder/secret")
     with pytest.raises(StoreRefused):

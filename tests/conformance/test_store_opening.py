@@ -1,6 +1,4 @@
-"""URIs and options: what is accepted opens the right place, what is not is refused without
-repeating a secret.
-"""
+"""URIs and options: what is accepted opens the right place, what is not is refused without repeating a secret."""
 
 from pathlib import Path
 
@@ -10,6 +8,8 @@ from sluice.errors import UsageError
 from sluice.store.opening import open_store
 from tests.support.killed import run
 
+ACCOUNT, UNSIGNED = "account.dfs.core.windows.net", {"azure_skip_signature": "true"}
+PLAIN = {"aws_allow_http": "true", "AWS_ENDPOINT": "http://127.0.0.1:1"}
 S3 = {"region": "us-east-1", "access_key_id": "k", "secret_access_key": "hidden"}
 
 
@@ -21,22 +21,10 @@ S3 = {"region": "us-east-1", "access_key_id": "k", "secret_access_key": "hidden"
         ("file://localhost/x", {}, "file:///x/shop/"),
         ("memory://name", {}, "memory://name/shop/"),
         ("s3://bucket", S3, "s3://bucket/shop/"),
-        (
-            "s3://bucket/a/b/",
-            {**S3, "aws_allow_http": "true", "AWS_ENDPOINT": "http://127.0.0.1:1"},
-            "s3://bucket/a/b/shop/",
-        ),
+        ("s3://bucket/a/b/", {**S3, **PLAIN}, "s3://bucket/a/b/shop/"),
         ("gs://bucket/a", {"google_skip_signature": "true"}, "gs://bucket/a/shop/"),
-        (
-            "az://container/a",
-            {"azure_storage_account_name": "account", "azure_skip_signature": "true"},
-            "az://container/a/shop/",
-        ),
-        (
-            "abfss://container@account.dfs.core.windows.net/a",
-            {"azure_skip_signature": "true"},
-            "abfss://container@account.dfs.core.windows.net/a/shop/",
-        ),
+        ("az://container/a", {**UNSIGNED, "azure_storage_account_name": "account"}, "az://container/a/shop/"),
+        (f"abfss://container@{ACCOUNT}/a", UNSIGNED, f"abfss://container@{ACCOUNT}/a/shop/"),
     ],
 )
 def test_each_kind_of_uri_opens_below_the_pipeline(uri: str, options: dict[str, str], described: str) -> None:

@@ -66,7 +66,7 @@ class Source:
         with self.writes:
             self.at = {lsn: rows for lsn, rows in self.at.items() if not after < lsn < before}
 
-    def writing(self) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[object]:
         return beside(self._write)
 
     def _write(self, ended: threading.Event) -> None:

@@ -71,7 +71,7 @@ class Transfers:
     seed: int = 1
     count: int = 0
 
-    def going_on(self) -> AbstractContextManager[None]:
+    def going_on(self) -> AbstractContextManager[object]:
         return beside(self._write)
 
     def _write(self, ended: threading.Event) -> None:

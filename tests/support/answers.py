@@ -1,8 +1,25 @@
-"""What an endpoint on this machine answers."""
+"""Endpoints on this machine, and what they answer."""
 
 import http.client
 import urllib.request
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from sluice.health.endpoint import Health, HealthServer
+from sluice.telemetry.metrics import Metrics
+
+
+@contextmanager
+def serving(pipeline: str = "shop", component: str = "ingest", **options: Any) -> Iterator[tuple[str, Health]]:
+    """The address of an endpoint, and what it says of itself."""
+    metrics = Metrics(pipeline, component=component)
+    health = Health(metrics)
+    server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, **options)
+    try:
+        yield server.address, health
+    finally:
+        server.close()
 
 
 def ask(

@@ -2,6 +2,7 @@
 may follow one another.
 """
 
+import uuid
 from typing import Any
 
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ from sluice.manifest.state import MOVING, reduce
 from sluice.manifest.values import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
+from sluice.store.memory import MemoryStore
 from tests.support.reasons import because
 
 WRITTEN_AT = "2030-01-01T00:00:00+00:00"
@@ -269,6 +271,11 @@ EXAMPLES: list[Body] = [opened(), changes(5, 6), Progress(), table(), snapshot()
 
 def open_log(store: ObjectStore, **options: Any) -> ManifestLog:
     return ManifestLog.open(store, opened(), load_state(store), **options)
+
+
+def memory_log(**options: Any) -> ManifestLog:
+    """On a store of its own."""
+    return open_log(MemoryStore(uuid.uuid4().hex), **options)
 
 
 def filled_log(store: ObjectStore, entries: int) -> ManifestLog:

@@ -9,10 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sluice.contract import keys
 from sluice.contract.applied import Complete
 from tests.support.pgproxy import Status
+from tests.support.sources import Database
 from tools.local.sluice import Pipeline, SluiceProcess
 
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}

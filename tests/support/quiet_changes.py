@@ -165,7 +165,7 @@ class QuietChanges:
     def noise(self) -> Background:
         """Another table changes all the time, so that the position of the manifest moves."""
 
-        def insert(ended: threading.Event) -> None:
+        def insert() -> None:
             with self.database.connect() as connection:
                 while not noise.stopped.wait(0.02):
                     connection.execute(f"{MORE_NOISE} ON CONFLICT DO NOTHING".encode())

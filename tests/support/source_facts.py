@@ -1,6 +1,6 @@
 """What a source says of itself: a server, its slot, a table and its columns. What is not said of one is empty."""
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any, TypeVar, get_origin, get_type_hints
 
 from sluice.contract.catalog_facts import ColumnFacts, TableFacts
@@ -43,6 +43,13 @@ ID = column(
 )
 
 BODY = column("body", 2)
+
+C1 = replace(ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
+
+
+def numbered(number: int) -> TableFacts:
+    """The table of this number of tests.support.manifests, as the catalog has it."""
+    return table(C1, oid=number, name=f"t{number}")
 
 
 def table(*columns: ColumnFacts, **changes: object) -> TableFacts:

@@ -1,9 +1,7 @@
 """The distribution is whole, installs alone, and owns its two package names."""
 
-import importlib.metadata
 import json
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -66,15 +64,9 @@ def test_the_base_begins_a_pipeline_and_reads_spool_and_status(base: Path, tmp_p
     made = run(base, "init", "shop", "--pipeline", "shop", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     shop = tmp_path / "shop"
-    for arguments, code in (
-        (("config", "validate"), 0),
-        (("spool", "verify"), 0),
-        (("spool", "ls", "--json"), 0),
-        (("tables", "--json"), 0),
-        (("check", "--object-store"), 0),
-    ):
-        done = run(base, *arguments, cwd=shop, **variables)
-        assert done.returncode == code, f"{arguments}: {done.stderr}"
+    for words in ("config validate", "spool verify", "spool ls --json", "tables --json", "check --object-store"):
+        done = run(base, *words.split(), cwd=shop, **variables)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
     status = run(base, "status", "--json", cwd=shop, **variables)
     assert json.loads(status.stdout)["pipeline"] == "shop", status.stderr
 
@@ -84,9 +76,7 @@ def test_the_base_begins_a_pipeline_and_reads_spool_and_status(base: Path, tmp_p
     [("up", "spark"), ("run", "service"), ("apply", "spark"), ("check", "service"), ("plan", "service"),
      ("setup", "service"), ("verify", "spark"), ("jars fetch", "spark")],
 )  # fmt: skip
-def test_a_command_that_needs_more_names_the_extra_to_install(
-    base: Path, tmp_path: Path, command: str, extra: str
-) -> None:
+def test_a_command_that_needs_more_names_what_to_install(base: Path, tmp_path: Path, command: str, extra: str) -> None:
     run(base, "init", "shop", "--pipeline", "shop", cwd=tmp_path)
     done = run(base, *command.split(), cwd=tmp_path / "shop", SLUICE_SOURCE__DSN="host=127.0.0.1 port=1")
     assert done.returncode == UsageError.exit_code, done.stderr
@@ -103,21 +93,3 @@ def test_the_wheel_of_the_readers_holds_its_package_whole_and_nothing_else(tmp_p
     assert held == {name for name in sources if "__pycache__" not in name}
     assert READERS["version"] == PROJECT["version"]
     assert not [line for line in READERS["classifiers"] if line.startswith("Private")]
-
-
-@pytest.mark.parametrize("package", [*PACKAGES, "sluice_lake"])
-def test_no_other_distribution_claims_our_package_names(package: str) -> None:
-    assert set(importlib.metadata.packages_distributions().get(package, [])) <= {PROJECT["name"]}
-
-
-def test_the_versions_agree() -> None:
-    assert importlib.metadata.version(PROJECT["name"]) == PROJECT["version"]
-    headings = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert PROJECT["version"] in headings or headings == ["Unreleased"]
-
-
-def test_the_extras_are_those_that_the_pages_name() -> None:
-    extras = PROJECT["optional-dependencies"]
-    assert set(extras) == {"service", "spark", "query", "glue", "otel", "all"}
-    assert extras["all"] == [f"{PROJECT['name']}[glue,otel,query,service,spark]"]
-    assert not [line for line in PROJECT["classifiers"] if line.startswith("Private")]

@@ -44,12 +44,8 @@ def test_a_change_between_reading_and_watching_is_not_missed_and_a_lost_file_is_
 
 
 def test_what_cannot_be_read_or_taken_is_said_and_what_is_taken_ends_that(tmp_path: Path) -> None:
-    given: list[int | Exception] = [
-        UsageError("line 3: unknown key", hint="did you mean lake?"),
-        7,
-        ValueError("holds a secret"),
-        3,
-    ]
+    unknown = UsageError("line 3: unknown key", hint="did you mean lake?")
+    given: list[int | Exception] = [unknown, 7, ValueError("holds a secret"), 3]
     said: list[str] = []
     taken: list[int] = []
 
@@ -68,10 +64,6 @@ def test_what_cannot_be_read_or_taken_is_said_and_what_is_taken_ends_that(tmp_pa
     reloading = Reloading(watch, read=read, take=take, said=said.append)
     for _ in range(4):
         reloading.reload()
-    assert said == [
-        "line 3: unknown key; did you mean lake?",
-        "7 cannot be taken",
-        "it could not be read (ValueError)",
-        "",
-    ]
+    unread = "it could not be read (ValueError)"
+    assert said == ["line 3: unknown key; did you mean lake?", "7 cannot be taken", unread, ""]
     assert taken == [3]

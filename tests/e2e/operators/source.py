@@ -79,7 +79,7 @@ class Load:
     database: Database
     changes: int = 0
 
-    def going_on(self) -> AbstractContextManager[None]:
+    def going_on(self) -> AbstractContextManager[object]:
         return beside(self._work)
 
     def _work(self, ended: threading.Event) -> None:

@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from sluice.contract.entries import Opened, Table
+from sluice.contract.entries import Table
 from sluice.contract.table_state import State
+from sluice.manifest.values import PipelineState
+from sluice.manifest.writer import ManifestLog
+from sluice.store.base import ObjectStore
+from sluice.store.opening import open_store
 from tests.support.command_line import Sluice, command_line
+from tests.support.manifests import opened
 
 CANARY = "canary-7f3a"
 
@@ -34,20 +39,10 @@ telemetry: {{listen: "127.0.0.1:0"}}
     return tmp_path
 
 
-def opened() -> Opened:
-    return Opened(
-        "7",
-        1,
-        "d",
-        5,
-        "sluice_shop",
-        "sluice_shop",
-        two_phase=False,
-        origin="any",
-        server_version=180000,
-        start_lsn=100,
-        instance="test",
-    )
+def begun(folder: Path) -> tuple[ObjectStore, ManifestLog]:
+    """The spool of the configured pipeline, whose manifest has begun at 100."""
+    store = open_store((folder / "spool").as_uri(), prefix="shop/", options={})
+    return store, ManifestLog.open(store, opened(start_lsn=100), PipelineState(), through_lsn=100)
 
 
 def table(table_id: str, name: str, state: str = "live") -> Table:

@@ -4,18 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-from click.testing import CliRunner
 
-from sluice.cli import cli, wiring
+from sluice.cli import wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.entries import Table
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.table_state import State
-from sluice.manifest.values import PipelineState
-from sluice.manifest.writer import ManifestLog
 from sluice.operate.compare.recording import Record
 from sluice.settings import load
 from sluice.store.opening import open_store
@@ -25,24 +21,10 @@ from tests.support.command_line import Sluice
 from tests.support.manifests import put
 from tests.support.reasons import because
 from tests.support.recorded import row
-from tests.unit.cli.conftest import CANARY, opened, table
+from tests.unit.cli.conftest import CANARY, begun, table
 
+AT = "2026-01-01T00:00:00+00:00"
 APPLIED: dict[str, Any] = {"through_seq": 2, "complete_through_lsn": 100, "rows_applied": 7}
-
-
-def commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    below = command.commands.items() if isinstance(command, click.Group) else ()
-    return [path, *(found for name, child in below for found in commands(child, (*path, name)))]
-
-
-@pytest.mark.parametrize("path", commands(), ids=" ".join)
-def test_help_of_every_command_teaches(path: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(cli, [*path, "--help"])
-    assert result.exit_code == 0
-    assert "Usage:" in result.output
-    if path and path not in (("config",), ("spool",), ("slot",)):
-        assert "--config FILE" in result.output
-        assert "--log-format" in result.output
 
 
 def test_init_writes_a_configuration_that_is_valid_and_overwrites_nothing(tmp_path: Path, sluice: Sluice) -> None:
@@ -127,27 +109,21 @@ def test_apply_hands_every_option_to_the_applier_and_none_on_the_command_line(co
 def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_reach(
     configured: Path, sluice: Sluice
 ) -> None:
-    store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
-    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
-    put(log, table("16384", "orders", "snapshot"), through_lsn=100)
+    store, log = begun(configured)
+    log.append(table("16384", "orders", "snapshot"))
     applied = row("orders", table_id="16384", path="public/orders", **APPLIED)
-    store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
-    store.create(
-        keys.apply_complete(1), Complete(1, 100, 2, "2026-01-01T00:00:00+00:00", {"public.orders": 3}).encode()
-    )
+    store.create(keys.apply_log(1), AppliedLog(1, "a", AT, {"16384": applied}).encode())
+    store.create(keys.apply_complete(1), Complete(1, 100, 2, AT, {"public.orders": 3}).encode())
     result = sluice("status", "--json", cwd=configured)
     assert result.returncode == 12
     status = json.loads(result.stdout)
-    assert status["schema_version"] == 1
-    assert status["state"] == "unknown"
-    assert status["manifest"]["through_lsn"] == "0/64"
+    assert (status["schema_version"], status["state"], status["manifest"]["through_lsn"]) == (1, "unknown", "0/64")
     assert "server.unreachable" in [problem["code"] for problem in status["problems"]]
     assert CANARY not in result.stdout + result.stderr
-    listed = json.loads(sluice("tables", "--json", cwd=configured).stdout)["tables"]
-    assert [
-        (row["schema"], row["table"], row["state"], row["complete_through_lsn"], row["rows_applied"]) for row in listed
-    ] == [("public", "orders", "snapshot", "0/64", 7)]
-    assert listed[0]["path"] == f"file://{configured}/lake/public/orders"
+    (listed,) = json.loads(sluice("tables", "--json", cwd=configured).stdout)["tables"]
+    assert (listed["schema"], listed["table"], listed["state"]) == ("public", "orders", "snapshot")
+    assert (listed["complete_through_lsn"], listed["rows_applied"]) == ("0/64", 7)
+    assert listed["path"] == f"file://{configured}/lake/public/orders"
     people = sluice("status", cwd=configured)
     assert people.returncode == 12
     assert "server.unreachable  the source" in people.stdout
@@ -155,8 +131,7 @@ def test_status_and_tables_work_while_nothing_runs_and_name_what_they_could_not_
 
 
 def test_the_spool_is_listed_and_proven_whole_or_not(configured: Path, sluice: Sluice) -> None:
-    store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
-    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
+    store, log = begun(configured)
     log.append(manifests.table("7"))
     put(log, manifests.changes(120, 140), through_lsn=140)
     listed = json.loads(sluice("spool", "ls", "--last", "2", "--json", cwd=configured).stdout)["entries"]
@@ -184,23 +159,11 @@ def test_init_refuses_a_name_that_no_pipeline_may_have(name: str, tmp_path: Path
 
 
 def test_what_is_piped_has_every_column_whole(configured: Path, sluice: Sluice) -> None:
-    store = open_store(f"file://{configured}/spool", prefix="shop/", options={})
-    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
+    store, log = begun(configured)
     name, reason = "t" * 63, "because " * 40 + "of this"
-    put(
-        log,
-        Table(
-            table_id="16384",
-            schema_name="s" * 63,
-            table_name=name,
-            state=State.STALE,
-            why=because(reason),
-            generation=1,
-        ),
-        through_lsn=100,
-    )
+    log.append(Table("16384", "s" * 63, name, State.STALE, 1, because(reason)))
     applied = row(name, table_id="16384", schema_name="s" * 63, **APPLIED)
-    store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {"16384": applied}).encode())
+    store.create(keys.apply_log(1), AppliedLog(1, "a", AT, {"16384": applied}).encode())
     for command in ("status", "tables"):
         said = sluice(command, cwd=configured).stdout
         (shown,) = [line for line in said.splitlines() if line.startswith("s" * 63 + "." + name)]

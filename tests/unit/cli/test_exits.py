@@ -15,28 +15,19 @@ from tools.docs import __main__ as docs
 
 ROOT = Path(__file__).parents[3]
 ROW_VALUE = "row-value-canary"
-CONTRACT = {
-    "UsageError": 2,
-    "LimitReached": 2,
-    "PreflightFailed": 3,
-    "VerificationFailed": 4,
-    "SourceUnavailable": 5,
-    "NoFreeConnection": 5,
-    "SourceRefused": 5,
-    "SlotBusy": 8,
-    "DecodeError": 1,
-    "ProtocolViolation": 1,
-    "StoreUnavailable": 75,
-    "StoreRefused": 6,
-    "ManifestCorrupt": 6,
-    "FormatTooNew": 6,
-    "SlotLost": 7,
-    "WriterFenced": 8,
-    "TablesStopped": 9,
-    "ApplyError": 75,
-    "Interrupted": 75,
-    "SourceMoved": 75,
+_BY_CODE = {
+    1: ("DecodeError", "ProtocolViolation"),
+    2: ("UsageError", "LimitReached"),
+    3: ("PreflightFailed",),
+    4: ("VerificationFailed",),
+    5: ("SourceUnavailable", "NoFreeConnection", "SourceRefused"),
+    6: ("StoreRefused", "ManifestCorrupt", "FormatTooNew"),
+    7: ("SlotLost",),
+    8: ("SlotBusy", "WriterFenced"),
+    9: ("TablesStopped",),
+    75: ("StoreUnavailable", "ApplyError", "Interrupted", "SourceMoved"),
 }
+CONTRACT = {name: code for code, names in _BY_CODE.items() for name in names}
 
 
 def ending(action: Callable[[], object]) -> click.Command:
@@ -120,8 +111,3 @@ def test_a_command_lists_every_exit_code_that_its_help_names() -> None:
         said, listed = section.rsplit("Exit codes: ", 1)
         named = set(re.findall(r"\b[Ee]nds? with (\d+)", said))
         assert named <= set(re.findall(r"\d+", listed)), section.splitlines()[0]
-
-
-def test_every_code_is_documented() -> None:
-    page = exits.page()
-    assert all(re.search(rf"^\| {code} \|", page, re.MULTILINE) for code in exits.MEANINGS)

@@ -47,6 +47,12 @@ def _lake(folder: Path) -> Path:
     return lake
 
 
+def _without_tables(folder: Path) -> None:
+    (folder / "lake").mkdir()
+    publish(folder / "lake", 1, 10, tables=())
+    _configured(folder, folder / "lake")
+
+
 def test_a_missing_file_is_named_with_its_table_by_arrow_and_behind_a_view(tmp_path: Path) -> None:
     now = Lake(str(_lake(tmp_path))).as_of()
     with pytest.raises(VersionMissing, match=r"version 1 of the lake table public\.t cannot be read"):
@@ -59,9 +65,7 @@ def test_a_missing_file_is_named_with_its_table_by_arrow_and_behind_a_view(tmp_p
         now.require_readable()
 
 
-def test_the_command_says_that_a_file_is_missing_and_does_not_blame_the_statement(
-    tmp_path: Path, sluice: Sluice
-) -> None:
+def test_the_command_says_that_a_file_is_missing_and_blames_no_statement(tmp_path: Path, sluice: Sluice) -> None:
     lake = _lake(tmp_path)
     _configured(tmp_path, lake)
     answer = sluice("query", "SELECT * FROM t", cwd=tmp_path)
@@ -70,9 +74,7 @@ def test_the_command_says_that_a_file_is_missing_and_does_not_blame_the_statemen
 
 
 def test_columns_of_one_name_are_all_shown_and_none_stands_for_another(tmp_path: Path, sluice: Sluice) -> None:
-    (tmp_path / "lake").mkdir()
-    publish(tmp_path / "lake", 1, 10, tables=())
-    _configured(tmp_path, tmp_path / "lake")
+    _without_tables(tmp_path)
     statement = "SELECT 11 AS id, 22 AS balance, 33 AS id"
     answer = sluice("query", statement, cwd=tmp_path)
     (row,) = (line for line in answer.stdout.splitlines() if "22" in line)
@@ -86,9 +88,7 @@ def test_columns_of_one_name_are_all_shown_and_none_stands_for_another(tmp_path:
 
 
 def test_each_form_has_bytes_and_floats_that_programs_can_read_back(tmp_path: Path, sluice: Sluice) -> None:
-    (tmp_path / "lake").mkdir()
-    publish(tmp_path / "lake", 1, 10, tables=())
-    _configured(tmp_path, tmp_path / "lake")
+    _without_tables(tmp_path)
     statement = (
         "SELECT 'NaN'::DOUBLE AS f, '\\xFF\\x00'::BLOB AS b, ['-inf'::DOUBLE] AS l, ['\\xFF'::BLOB] AS bs, 1.5 AS n"
     )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -32,11 +33,9 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def store(tmp_path: Path) -> ObjectStore:
     """A spool with one segment of real rows, which entry 3 names, applied."""
-    (tmp_path / "sluice.yaml").write_text(
-        'version: 1\npipeline: shop\nsource: {dsn: "host=127.0.0.1 port=1"}\nspool: {uri: '
-        f'"file://{tmp_path}/spool"}}\nlake: {{uri: "file://{tmp_path}/lake"}}\n',
-        encoding="utf-8",
-    )
+    where = f'spool: {{uri: "file://{tmp_path}/spool"}}\nlake: {{uri: "file://{tmp_path}/lake"}}\n'
+    text = f'version: 1\npipeline: shop\nsource: {{dsn: "host=127.0.0.1 port=1"}}\n{where}'
+    (tmp_path / "sluice.yaml").write_text(text, encoding="utf-8")
     store = open_store(f"file://{tmp_path}/spool", prefix="shop/", options={})
     columns = shape(("id", 23, -1), ("note", 25, -1), key=("id",))
     writer = SegmentWriter(columns)
@@ -45,14 +44,8 @@ def store(tmp_path: Path) -> ObjectStore:
     store.put(KEY, file.data)
     log = ManifestLog.open(store, manifests.opened(), PipelineState())
     log.append(manifests.table("7"))
-    part = replace(
-        manifests.segment(first_lsn=20),
-        key=KEY,
-        rows=2,
-        bytes=len(file.data),
-        sha256=file.sha256,
-        key_ranges={"note": (CANARY, CANARY)},
-    )
+    of_file: dict[str, Any] = {"key": KEY, "rows": 2, "bytes": len(file.data), "sha256": file.sha256}
+    part = replace(manifests.segment(first_lsn=20), **of_file, key_ranges={"note": (CANARY, CANARY)})
     put(log, Changes((part,), Commits([20], [1], [7])), through_lsn=20)
     rows = recorded.rows(log.state)
     store.create(keys.apply_log(1), AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", rows).encode())
@@ -72,16 +65,10 @@ def run(store: ObjectStore, sluice: Sluice, tmp_path: Path) -> Run:
 def test_an_entry_shows_what_it_holds_and_no_value(run: Run) -> None:
     code, shown, _ = run("spool", "inspect", "3", "--json")
     facts = json.loads(shown)
-    assert (code, facts["kind"], facts["transactions"], facts["through_lsn"], facts["last_commit_lsn"]) == (
-        0,
-        "changes",
-        1,
-        "0/14",
-        "0/14",
-    )
-    assert [(segment["key"], segment["rows"], segment["ops"]) for segment in facts["segments"]] == [
-        (KEY, 2, {"i": 2, "u": 1})
-    ]
+    assert (code, facts["kind"], facts["transactions"]) == (0, "changes", 1)
+    assert (facts["through_lsn"], facts["last_commit_lsn"]) == ("0/14", "0/14")
+    (segment,) = facts["segments"]
+    assert (segment["key"], segment["rows"], segment["ops"]) == (KEY, 2, {"i": 2, "u": 1})
     assert facts["previous_sha256"] == json.loads(run("spool", "inspect", "2", "--json")[1])["sha256"]
     for entry in ("1", "2", "3"):
         for form in ("table", "json", "yaml"):
@@ -91,12 +78,8 @@ def test_an_entry_shows_what_it_holds_and_no_value(run: Run) -> None:
 
 def test_a_table_entry_shows_its_columns(run: Run) -> None:
     facts = json.loads(run("spool", "inspect", "2", "--json")[1])
-    assert (facts["table"], facts["state"], facts["columns"][0]["name"], facts["columns"][0]["key"]) == (
-        "public.t7",
-        "snapshot",
-        "c1",
-        True,
-    )
+    column = facts["columns"][0]
+    assert (facts["table"], facts["state"], column["name"], column["key"]) == ("public.t7", "snapshot", "c1", True)
 
 
 def test_a_segment_shows_its_columns_and_sizes_and_no_value(run: Run) -> None:
@@ -172,9 +155,8 @@ def test_check_says_what_the_retention_deletes_next(
     file.write_text(file.read_text().replace("spool: {", f"spool: {{retention: {retention}, "), encoding="utf-8")
     _, shown, _ = run("check", "--json")
     found = [one for one in json.loads(shown)["findings"] if one["code"] == "spool.retention"]
-    assert [("deletes 1 object (" in one["seen"], one["severity"]) for one in found] == (
-        [(True, "info")] if said else []
-    )
+    assert [one["severity"] for one in found if "deletes 1 object (" in one["seen"]] == ["info"] * said
+    assert len(found) == said
     assert store.size(KEY) is not None
 
 

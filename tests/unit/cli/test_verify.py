@@ -6,11 +6,8 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
-from sluice.manifest.values import PipelineState
-from sluice.manifest.writer import ManifestLog
-from sluice.store.opening import open_store
 from tests.support.command_line import Sluice
-from tests.unit.cli.conftest import opened, table
+from tests.unit.cli.conftest import begun, table
 
 
 def test_a_pipeline_without_tables_is_not_called_equal(sluice: Sluice, configured: Path) -> None:
@@ -20,8 +17,7 @@ def test_a_pipeline_without_tables_is_not_called_equal(sluice: Sluice, configure
 
 
 def test_a_table_that_is_not_carried_is_refused_with_the_nearest_name(sluice: Sluice, configured: Path) -> None:
-    store = open_store((configured / "spool").as_uri(), prefix="shop/", options={})
-    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
+    _, log = begun(configured)
     log.append(table("1", "orders", state=State.SNAPSHOT))
     ended = sluice("verify", "public.order", cwd=configured)
     assert ended.returncode == 2
@@ -34,8 +30,7 @@ def test_the_lake_table_that_is_stale_is_named_when_its_source_table_is_to_be_re
     file = configured / "sluice.yaml"
     targets = "public.orders: {targets: [{kind: mirror}, {kind: history, name: orders_h}]}"
     file.write_text(file.read_text().replace("tables: {", f"tables: {{{targets}, "))
-    store = open_store((configured / "spool").as_uri(), prefix="shop/", options={})
-    log = ManifestLog.open(store, opened(), PipelineState(), through_lsn=100)
+    store, log = begun(configured)
     log.append(table("1", "orders", state=State.LIVE))
     why = Reason(ReasonCode.LAKE_DIFFERS, {"what": "changed"})
     row = AppliedTable("1", "public", "orders", "public/orders_h", "history", 1, State.STALE, why, target="orders_h")

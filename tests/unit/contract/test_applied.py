@@ -11,42 +11,19 @@ from hypothesis import strategies as st
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
-from sluice.errors import FormatTooNew, ManifestCorrupt
+from sluice.errors import ManifestCorrupt
 
 texts = st.text(max_size=10)
 numbers = st.integers(-1, 2**63 - 1)
-tables = st.builds(
-    AppliedTable,
-    texts,
-    texts,
-    texts,
-    texts,
-    texts,
-    numbers,
-    st.sampled_from(State),
-    st.none() | st.builds(Reason, st.sampled_from(ReasonCode), st.dictionaries(texts, texts, max_size=2)),
-    *[numbers] * 8,
-    st.booleans(),
-)
+reasons = st.none() | st.builds(Reason, st.sampled_from(ReasonCode), st.dictionaries(texts, texts, max_size=2))
+states = st.sampled_from(State)
+tables = st.builds(AppliedTable, *[texts] * 5, numbers, states, reasons, *[numbers] * 8, st.booleans())
 times = st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat)
 logs = st.builds(
-    AppliedLog,
-    numbers,
-    texts,
-    times,
-    st.dictionaries(texts, tables, max_size=3),
-    times | st.just(""),
-    times | st.just(""),
+    AppliedLog, numbers, texts, times, st.dictionaries(texts, tables, max_size=3), *[times | st.just("")] * 2
 )
-completes = st.builds(
-    Complete,
-    numbers,
-    numbers,
-    numbers,
-    times,
-    st.dictionaries(texts, numbers, max_size=3),
-    st.dictionaries(texts, texts, max_size=3),
-)
+lsns, left_out = st.dictionaries(texts, numbers, max_size=3), st.dictionaries(texts, texts, max_size=3)
+completes = st.builds(Complete, *[numbers] * 3, times, lsns, left_out)
 
 
 @given(logs | completes)
@@ -64,18 +41,9 @@ def test_a_missing_field_or_a_cut_is_corrupt(written: AppliedLog | Complete, dat
             type(written).decode(damaged)
 
 
-@pytest.mark.parametrize("text", ["not a time", "", "2026-01-01T00:00:00", None, 7])
+@pytest.mark.parametrize("text", ["not a time", "2026-01-01T00:00:00", None, 7])
 @pytest.mark.parametrize("name", ["written_at", "succeeded_at", "started_at"])
 def test_a_time_that_cannot_be_read_is_corrupt(name: str, text: object) -> None:
-    if text == "" and name != "written_at":
-        return
     well = AppliedLog(1, "a", "2026-01-01T00:00:00+00:00", {}, "", "")
     with pytest.raises(ManifestCorrupt):
         AppliedLog.decode(replace(well, **{name: text}).encode())  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("version", [2, 0])
-def test_a_newer_version_stops_the_reader(version: object) -> None:
-    for kind in (AppliedLog, Complete):
-        with pytest.raises(FormatTooNew):
-            kind.decode(json.dumps({"format_version": version}).encode())

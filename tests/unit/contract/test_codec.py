@@ -68,17 +68,10 @@ def test_what_does_not_fit_is_refused_by_the_name_of_its_field(change: dict[str,
     assert SECRET not in str(raised.value)
 
 
-@pytest.mark.parametrize("version", [2, 0, -1])
-def test_a_version_that_is_not_ours_stops_the_reader(version: int) -> None:
+@pytest.mark.parametrize("version", [2, 0, -1, "1", None, True, 1.0, []])
+def test_a_version_that_is_not_ours_stops_the_reader_and_one_that_is_no_number_is_damage(version: object) -> None:
     value = {**codec.to_json(WHOLE), "format_version": version}
-    with pytest.raises(FormatTooNew):
-        codec.decode_versioned(Outer, codec.encode(value), version=1, what="it")
-
-
-@pytest.mark.parametrize("version", ["1", None, True, 1.0, []])
-def test_a_version_that_is_no_number_is_damage(version: object) -> None:
-    value = {**codec.to_json(WHOLE), "format_version": version}
-    with pytest.raises(ManifestCorrupt):
+    with pytest.raises(FormatTooNew if type(version) is int else ManifestCorrupt):
         codec.decode_versioned(Outer, codec.encode(value), version=1, what="it")
 
 

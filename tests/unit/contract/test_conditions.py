@@ -3,6 +3,7 @@ apart from what harms the source alone.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,28 +18,10 @@ from sluice.operate.check.tables import collisions, examine_tables
 from sluice.tables.policies import Policies, TablePolicy
 from tests.support.source_facts import BODY, ID, column, table
 
-LEAF: dict[str, Any] = {
-    "oid": 2,
-    "schema": "public",
-    "name": "leaf",
-    "relkind": "r",
-    "relpersistence": "p",
-    "replica_identity": "d",
-    "relfilenode": 2,
-}
-LOGGED = ChildFacts(
-    **LEAF, identity_columns=("id",), levels=("2:1",), attached=(), missing=(), version="7", settings=""
-)
-OTHER = ChildFacts(**LEAF, identity_columns=(), levels=("2:1",), attached=(), missing=(), version="7", settings="")
-UNLOGGED = ChildFacts(
-    **{**LEAF, "relpersistence": "u"},
-    identity_columns=("id",),
-    levels=("2:1",),
-    attached=(),
-    missing=(),
-    version="7",
-    settings="",
-)
+LEAF: dict[str, Any] = {"oid": 2, "schema": "public", "name": "leaf", "relkind": "r", "relpersistence": "p"}
+PLACE: dict[str, Any] = {"relfilenode": 2, "levels": ("2:1",), "attached": (), "missing": (), "version": "7"}
+LOGGED = ChildFacts(**LEAF, **PLACE, replica_identity="d", identity_columns=("id",), settings="")
+OTHER, UNLOGGED = replace(LOGGED, identity_columns=()), replace(LOGGED, relpersistence="u")
 
 CARRIED = {
     "a plain table": table(ID, BODY),

@@ -24,7 +24,6 @@ from sluice.contract.entries import (
     Segment,
     Snapshot,
     Table,
-    digest,
 )
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.schema import ColumnSchema, TableSchema
@@ -37,35 +36,16 @@ from tests.support.manifests import EXAMPLES, written
 numbers = st.integers(0, 2**63 - 1)
 texts = st.text(max_size=20)
 reasons = st.none() | st.builds(Reason, st.sampled_from(ReasonCode), st.dictionaries(texts, texts, max_size=2))
-bodies_of_streams = st.builds(BodyCommit, numbers, numbers, numbers)
 key_values = st.one_of(st.integers(-(2**63), 2**63 - 1), texts)
+streamed = st.none() | st.builds(BodyCommit, numbers, numbers, numbers)
+ranges = st.dictionaries(texts, st.tuples(key_values, key_values), max_size=2)
+ops, unchanged = st.dictionaries(st.sampled_from("iudt"), numbers), st.dictionaries(texts, numbers, max_size=2)
 segments = st.builds(
-    Segment,
-    key=texts,
-    table_id=texts,
-    schema_version=numbers,
-    rows=numbers,
-    bytes=numbers,
-    sha256=texts,
-    first_lsn=numbers,
-    last_lsn=numbers,
-    ops=st.dictionaries(st.sampled_from("iudt"), numbers),
-    unchanged=st.dictionaries(texts, numbers, max_size=2),
-    key_changes=numbers,
-    key_ranges=st.dictionaries(texts, st.tuples(key_values, key_values), max_size=2),
-    body=st.none() | bodies_of_streams,
+    Segment, texts, texts, *[numbers] * 3, texts, numbers, numbers, ops, unchanged, numbers, ranges, streamed
 )
+types = st.builds(LakeType, texts, texts, texts)
 columns = st.builds(
-    ColumnSchema,
-    texts,
-    numbers,
-    numbers,
-    st.integers(-1, 2**31),
-    texts,
-    st.builds(LakeType, texts, texts, texts),
-    st.booleans(),
-    st.booleans(),
-    st.none() | texts,
+    ColumnSchema, texts, numbers, numbers, st.integers(-1, 2**31), texts, types, *[st.booleans()] * 2, st.none() | texts
 )
 schemas = st.builds(
     TableSchema, texts, numbers, texts, texts, st.sampled_from("dnfi"), st.lists(columns, max_size=3).map(tuple)
@@ -100,33 +80,14 @@ bodies = st.one_of(
     st.builds(Changes, several_segments | st.builds(_with_aborted, some_segments, xids), commits),
     st.just(Progress()),
     st.builds(
-        Table,
-        texts,
-        texts,
-        texts,
-        st.sampled_from(State),
-        numbers,
-        reasons,
-        numbers,
-        st.none() | schemas,
-        numbers,
-        texts,
+        Table, *[texts] * 3, st.sampled_from(State), numbers, reasons, numbers, st.none() | schemas, numbers, texts
     ),
     st.builds(Snapshot, texts, numbers, numbers, numbers, some_segments, st.booleans()),
     st.builds(Repair, texts, numbers, numbers, numbers, numbers, some_segments),
 )
 parts = st.builds(PreparedPart, schemas, segments.map(lambda found: replace(found, body=None)))
-prepared = st.builds(
-    Prepared,
-    texts,
-    numbers,
-    numbers,
-    numbers,
-    numbers,
-    st.lists(parts, max_size=2).map(tuple),
-    xids,
-    st.none() | st.tuples(texts, numbers),
-)
+origins = st.none() | st.tuples(texts, numbers)
+prepared = st.builds(Prepared, texts, *[numbers] * 4, st.lists(parts, max_size=2).map(tuple), xids, origins)
 ends = st.builds(PreparedEnd, texts, numbers, st.sampled_from(FATES))
 bodies |= st.builds(
     Changes, several_segments, commits, st.lists(prepared, max_size=2).map(tuple), st.lists(ends, max_size=2).map(tuple)
@@ -137,7 +98,7 @@ fields_of_the_future = st.dictionaries(
 entries = st.builds(Entry, numbers, numbers, texts, numbers, numbers, texts, bodies, extra=fields_of_the_future)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(entries)
 def test_an_entry_comes_back_equal_and_encodes_to_the_same_bytes(entry: Entry) -> None:
     encoded = entry.encode()
@@ -154,12 +115,9 @@ def test_two_different_commits_at_one_position_are_never_stored() -> None:
         Entry(1, 1, "", 0, 340, "", replace(changes, segments=(one, other))).encode()
 
 
-def test_the_examples_cover_every_kind() -> None:
-    assert {body.kind for body in EXAMPLES} == set(KINDS)
-
-
-@pytest.mark.parametrize("body", EXAMPLES, ids=lambda body: body.kind)
-def test_no_truncation_and_no_missing_field_is_half_understood(body: Any) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_truncation_and_no_missing_field_is_half_understood(kind: str) -> None:
+    body: Any = next(one for one in EXAMPLES if one.kind == kind)
     encoded = written(body).encode()
     for length in range(len(encoded)):
         with pytest.raises(ManifestCorrupt):
@@ -188,7 +146,7 @@ def test_a_field_of_the_wrong_type_is_damage(name: str, wrong: object) -> None:
         Entry.decode(json.dumps(value).encode())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.binary(max_size=40)
     | st.recursive(st.none() | st.integers() | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner))
@@ -196,12 +154,3 @@ def test_a_field_of_the_wrong_type_is_damage(name: str, wrong: object) -> None:
 def test_foreign_content_raises_nothing_but_our_errors(content: Any) -> None:
     with pytest.raises((ManifestCorrupt, FormatTooNew)):
         Entry.decode(content if isinstance(content, bytes) else json.dumps(content).encode())
-
-
-def test_an_entry_nested_deeper_than_the_parser_goes_is_damage() -> None:
-    with pytest.raises(ManifestCorrupt):
-        Entry.decode(b"[" * 1_000_000)
-
-
-def test_the_digest_is_sha256_of_the_bytes() -> None:
-    assert digest(b"abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

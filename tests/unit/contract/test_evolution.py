@@ -1,6 +1,4 @@
-"""What the step between two schema versions means: every difference is named and can be done, or is
-refused by name.
-"""
+"""What the step between two schema versions means: every difference is named and can be done, or is refused by name."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -29,19 +27,8 @@ from sluice.contract.types import lake_type
 from sluice.errors import UnsupportedChange
 from tests.support.source_facts import BODY, ID, column, table
 
-INT2, INT4, INT8, FLOAT4, FLOAT8, TEXT, VARCHAR, NUMERIC, DATE, TIMESTAMP, OID = (
-    21,
-    23,
-    20,
-    700,
-    701,
-    25,
-    1043,
-    1700,
-    1082,
-    1114,
-    26,
-)
+INT2, INT4, INT8, FLOAT4, FLOAT8, NUMERIC = 21, 23, 20, 700, 701, 1700
+TEXT, VARCHAR, DATE, TIMESTAMP, OID = 25, 1043, 1082, 1114, 26
 
 
 def numeric(precision: int, scale: int) -> tuple[int, int]:
@@ -107,19 +94,13 @@ def test_the_steps_applied_to_the_old_version_give_the_new_one(old: TableSchema,
     except UnsupportedChange:
         return
     after = follow(old, found, new)
-    assert (
-        after.replica_identity,
-        [(one.attnum, one.name, one.lake, one.typmod, one.identity) for one in after.columns],
-    ) == (
-        new.replica_identity,
-        [(one.attnum, one.name, one.lake, one.typmod, one.identity) for one in new.columns],
-    )
-    assert steps(new, new) == ()
+    assert after.replica_identity == new.replica_identity
+    assert list(map(_seen, after.columns)) == list(map(_seen, new.columns))
+    assert steps(new, replace(new, version=2)) == (), "of a column that stays as it is nothing is said"
 
 
-@given(tables())
-def test_steps_say_nothing_of_a_column_that_stays_as_it_is(old: TableSchema) -> None:
-    assert steps(old, replace(old, version=2)) == ()
+def _seen(column: ColumnSchema) -> tuple[object, ...]:
+    return column.attnum, column.name, column.lake, column.typmod, column.identity
 
 
 def test_each_kind_of_step_is_recognised_by_the_attnum() -> None:
@@ -131,11 +112,8 @@ def test_each_kind_of_step_is_recognised_by_the_attnum() -> None:
     assert kinds(steps(schema(a, b), schema(b, replace(a, attnum=4)))) == [Dropped, Added]
     whole = schema(replace(a, identity=True), identity="f")
     assert kinds(steps(schema(a), whole)) == [Identified]
-
-
-def test_a_key_column_keeps_its_rows_under_another_name() -> None:
-    renamed = replace(schema(), columns=(replace(KEY, name="number"),))
-    assert kinds(steps(schema(), renamed)) == [Renamed]
+    renamed_key = replace(schema(), columns=(replace(KEY, name="number"),))
+    assert kinds(steps(schema(), renamed_key)) == [Renamed]
 
 
 @pytest.mark.parametrize(
@@ -157,9 +135,7 @@ def test_a_key_column_keeps_its_rows_under_another_name() -> None:
         ((DATE, -1), (TIMESTAMP, 0)),
     ],
 )
-def test_a_type_that_holds_every_value_of_the_one_before_is_followed(
-    old: tuple[int, int], new: tuple[int, int]
-) -> None:
+def test_a_type_that_holds_all_values_of_the_one_before_is_followed(old: tuple[int, int], new: tuple[int, int]) -> None:
     assert kinds(steps(schema(made("a", 2, *old)), schema(made("a", 2, *new)))) == [Retyped]
 
 

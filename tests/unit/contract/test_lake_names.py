@@ -27,6 +27,7 @@ TEMPLATES = (
 def test_the_paths_of_all_targets_follow_from_what_the_manifest_keeps(
     template: str, lower: bool, schema: str, name: str, target: str
 ) -> None:
+    assert misspelled(template) == ""
     made = LakeNames(template, lower, pipeline="shop", database="Shop DB")
     place = made.place(schema, name)
     path, pattern = split(place)
@@ -74,8 +75,3 @@ def test_a_template_shows_where_each_part_goes() -> None:
 )
 def test_a_template_that_gives_no_path_is_refused_with_the_reason(template: str, said: str) -> None:
     assert said in misspelled(template)
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_a_template_of_the_pages_is_taken(template: str) -> None:
-    assert misspelled(template) == ""

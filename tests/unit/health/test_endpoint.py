@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,44 +12,39 @@ from sluice.errors import StoreUnavailable, UsageError, WriterFenced
 from sluice.health.endpoint import NO_TLS, CannotListen, Health, HealthServer
 from sluice.health.tls import TlsFiles
 from sluice.telemetry.metrics import Metrics
-from tests.support.answers import ask
+from tests.support.answers import ask, serving
 from tests.support.authority import Authority
 
 
-@dataclass
 class Served:
-    health: Health
-    server: HealthServer
-    clock: list[float]
-    answer: dict[str, Any] = field(default_factory=dict)
-    failure: list[Exception] = field(default_factory=list)
+    """An endpoint whose clock and status are the test's."""
+
+    def __init__(self) -> None:
+        self.now, self.failure = 0.0, list[Exception]()
+        metrics = Metrics("shop")
+        self.health = Health(metrics, monotonic=lambda: self.now)
+        self.server = HealthServer("127.0.0.1:0", metrics=metrics, health=self.health, status=self._status)
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         return ask(self.server.address, path, method)
 
+    def _status(self) -> dict[str, Any]:
+        for failure in self.failure:
+            raise failure
+        return {"schema_version": 1}
+
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    clock = [0.0]
-    metrics = Metrics("shop")
-    health = Health(metrics, monotonic=lambda: clock[0])
-    answer: dict[str, Any] = {"schema_version": 1}
-    failure: list[Exception] = []
-
-    def status() -> dict[str, Any]:
-        if failure:
-            raise failure[0]
-        return answer
-
-    server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, status=status)
-    yield Served(health, server, clock, answer, failure)
-    server.close()
+    made = Served()
+    yield made
+    made.server.close()
 
 
 def test_a_loop_that_stopped_going_round_is_not_alive(served: Served) -> None:
     served.health.beat("events")
     assert served.get("/livez") == (200, "ok\n")
-    served.clock[0] = 61.0
+    served.now = 61.0
     code, said = served.get("/livez")
     assert (code, said) == (503, "loop events has not gone round for 61 s\n")
     served.health.beat("events")
@@ -60,15 +54,15 @@ def test_a_loop_that_stopped_going_round_is_not_alive(served: Served) -> None:
 def test_a_loop_that_ended_on_purpose_is_not_missed(served: Served) -> None:
     served.health.beat("events")
     served.health.retire("events")
-    served.clock[0] = 1000.0
+    served.now = 1000.0
     assert served.get("/livez")[0] == 200
 
 
 def test_a_step_past_its_own_deadline_is_not_alive_and_a_long_one_within_it_is(served: Served) -> None:
     with served.health.step("upload", 300.0):
-        served.clock[0] = 299.0
+        served.now = 299.0
         assert served.get("/livez")[0] == 200
-        served.clock[0] = 310.0
+        served.now = 310.0
         assert served.get("/livez") == (503, "step upload is 10 s past its deadline\n")
     assert served.get("/livez")[0] == 200
 
@@ -121,22 +115,19 @@ def test_an_address_in_use_is_a_usage_error_that_names_it(served: Served) -> Non
 def test_a_token_is_asked_for_by_all_but_the_probes_and_can_be_rotated(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first-token\n")
-    metrics = Metrics("shop")
-    health = Health(metrics)
-    server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, status=dict, token_file=str(token))
-
-    def get(path: str, authorization: str = "") -> tuple[int, str]:
-        return ask(server.address, path, authorization=authorization)
 
     def basic(password: str) -> str:
         return "Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
 
-    try:
+    with serving(status=dict, token_file=str(token)) as (address, health):
+
+        def get(path: str, authorization: str = "") -> tuple[int, str]:
+            return ask(address, path, authorization=authorization)
+
         health.not_ready("connecting to table public.secret")
-        # Who has no token learns whether it is ready, and no name.
-        assert [get(path) for path in ("/livez", "/readyz", "/startupz")] == [
-            (200, "ok\n"), (503, "not ok\n"), (503, "not ok\n"),
-        ]  # fmt: skip
+        assert get("/livez") == (200, "ok\n")
+        for path in ("/readyz", "/startupz"):
+            assert get(path) == (503, "not ok\n"), "who has no token learns whether it is ready, and no name"
         for path in ("/", "/metrics", "/status", "/elsewhere"):
             plain = ("", "Bearer wrong", "Bearer", "Basic !", "Basic \xe9", "Bearer \xe9", "first-token")
             for wrong in (*plain, basic("wrong"), basic("")):
@@ -151,25 +142,19 @@ def test_a_token_is_asked_for_by_all_but_the_probes_and_can_be_rotated(tmp_path:
             assert get("/metrics", "Bearer ")[0] == 401
         token.unlink()
         assert get("/metrics", "Bearer second-token")[0] == 401
-    finally:
-        server.close()
 
 
 def test_history_is_of_the_tables_that_are_asked_for_by_their_names() -> None:
-    metrics = Metrics("shop")
     asked: list[list[str]] = []
 
     def history(tables: Sequence[str]) -> dict[str, Any]:
         asked.append(list(tables))
         return {"tables": {}}
 
-    server = HealthServer("127.0.0.1:0", metrics=metrics, health=Health(metrics), history=history)
-    try:
-        path = "/history?table=public.a%26b&table=x.%22y%22&other=1"
-        assert ask(server.address, path) == (200, '{"tables": {}}\n')
-        assert ask(server.address, "/history")[0] == 200
-    finally:
-        server.close()
+    with serving(history=history) as (address, _):
+        answer = ask(address, "/history?table=public.a%26b&table=x.%22y%22&other=1")
+        assert answer == (200, '{"tables": {}}\n')
+        assert ask(address, "/history")[0] == 200
     assert asked == [["public.a&b", 'x."y"'], []]
 
 

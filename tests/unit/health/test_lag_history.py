@@ -1,5 +1,6 @@
 """What a process remembers of each table's lag and commits: two hours, coarse, bounded, without guesses."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,23 +14,7 @@ BEGAN = 1000.0 * STEP_SECONDS
 
 
 def table(name: str = "orders", **changes: Any) -> TableReport:
-    facts: dict[str, Any] = {
-        "schema": "public",
-        "table": name,
-        "path": "",
-        "state": State.LIVE,
-        "reason": "",
-        "reason_code": "",
-        "since": "",
-        "mode": "mirror",
-        "generation": 1,
-        "complete_through_lsn": 1,
-        "rows_applied": 0,
-        "snapshot_rows": 0,
-        "lag_seconds": 0.0,
-        "delta_version": 0,
-    }
-    return TableReport(**(facts | changes))
+    return replace(TableReport("public", name, "", State.LIVE, "", "", "", "mirror", 1, 1, 0, 0, 0.0, 0), **changes)
 
 
 def note(kept: History, step: float, *tables: TableReport, flush: float | None = None) -> None:

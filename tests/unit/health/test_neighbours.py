@@ -5,22 +5,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sluice.health.endpoint import Health, HealthServer
 from sluice.health.facts import Facts
 from sluice.health.neighbours import SILENT, STRANGE, Neighbours
 from sluice.health.verdict import Verdict, judge
-from sluice.telemetry.metrics import Metrics
-
-
-@contextmanager
-def pipeline() -> Iterator[str]:
-    metrics = Metrics("billing")
-    verdict: Verdict = judge(Facts(now=0.0))
-    server = HealthServer("127.0.0.1:0", metrics=metrics, health=Health(metrics), verdict=lambda: verdict)
-    try:
-        yield f"http://{server.address}"
-    finally:
-        server.close()
+from tests.support.answers import serving
 
 
 @contextmanager
@@ -47,10 +35,12 @@ def states(**addresses: str) -> dict[str, str]:
 
 
 def test_a_pipeline_is_shown_with_its_state_and_one_that_is_gone_with_its_silence() -> None:
-    with pipeline() as there:
+    verdict: Verdict = judge(Facts(now=0.0))
+    with serving("billing", verdict=lambda: verdict) as (there, _):
         pass
-    with pipeline() as here:
-        assert states(billing=here, gone=there) == {"billing": "unknown", "gone": SILENT}
+    with serving("billing", verdict=lambda: verdict) as (here, _):
+        found = states(billing=f"http://{here}", gone=f"http://{there}")
+    assert found == {"billing": "unknown", "gone": SILENT}
 
 
 def test_nothing_but_the_name_of_a_state_is_believed() -> None:

@@ -9,19 +9,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from sluice.health import readable
-from sluice.health.endpoint import Health, HealthServer
 from sluice.health.readable import Readable
-from sluice.telemetry.metrics import Metrics
-from tests.support.answers import ask
+from tests.support.answers import ask, serving
 
 
 @pytest.fixture
 def waiting() -> Iterator[tuple[Readable, str]]:
-    metrics, found = Metrics("shop", component="apply"), Readable()
-    server = HealthServer("127.0.0.1:0", metrics=metrics, health=Health(metrics), wait=found.wait)
-    yield found, f"http://{server.address}/wait"
-    found.close()
-    server.close()
+    found = Readable()
+    with serving(component="apply", wait=found.wait) as (address, _):
+        yield found, f"http://{address}/wait"
+        found.close()
 
 
 def _ask(address: str) -> tuple[int, dict[str, object]]:
@@ -69,8 +66,6 @@ def test_who_waits_is_answered_that_the_applier_ends(waiting: tuple[Readable, st
     assert time.monotonic() - began < 30
 
 
-def test_no_more_wait_than_there_are_threads_for(
-    waiting: tuple[Readable, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_wait_than_there_are_threads(waiting: tuple[Readable, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readable, "MOST_WAITING", 0)
     assert _ask(f"{waiting[1]}?lsn=0/A&timeout=60")[1]["reason"] == "too many requests wait already"

@@ -1,6 +1,4 @@
-"""One question serves page and metrics, and a loss is believed only of an answer between two looks at
-the manifest.
-"""
+"""One question serves page and metrics, and a loss is believed only of an answer between two looks at the manifest."""
 
 import pytest
 

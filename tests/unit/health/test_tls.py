@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import UsageError
-from sluice.health.endpoint import Health, HealthServer
 from sluice.health.tls import TlsFiles
-from sluice.telemetry.metrics import Metrics
+from tests.support.answers import serving
 from tests.support.authority import Authority
 
 PROBES = ("/livez", "/readyz", "/startupz")
@@ -51,12 +50,9 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
     ca = tmp_path / "trusted.pem"
     ca.write_bytes(clients.path.read_bytes())
     files = TlsFiles(str(cert), str(key), str(ca))
-    metrics = Metrics("shop")
-    health = Health(metrics)
-    health.not_ready("connecting to table public.secret")
-    server = HealthServer("127.0.0.1:0", metrics=metrics, health=health, status=dict, history=lambda _: {}, tls=files)
-    yield Secured(server.address, files, servers, clients, tmp_path)
-    server.close()
+    with serving(status=dict, history=lambda _: {}, tls=files) as (address, health):
+        health.not_ready("connecting to table public.secret")
+        yield Secured(address, files, servers, clients, tmp_path)
 
 
 def test_only_a_certificate_of_the_authority_reads_more_than_whether_the_probes_pass(secured: Secured) -> None:
@@ -128,18 +124,12 @@ def test_with_a_token_as_well_both_are_needed(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("let-me-in")
     files = TlsFiles(str(cert), str(key), str(authority.path))
-    metrics = Metrics("shop")
-    server = HealthServer(
-        "127.0.0.1:0", metrics=metrics, health=Health(metrics), status=dict, token_file=str(token), tls=files
-    )
-    try:
-        secured = Secured(server.address, files, authority, authority, tmp_path)
+    with serving(status=dict, token_file=str(token), tls=files) as (address, _):
+        secured = Secured(address, files, authority, authority, tmp_path)
         known, bearer = authority.pair("prometheus"), {"Authorization": "Bearer let-me-in"}
         assert secured.get("/metrics", headers=bearer)[0] == 403
         assert secured.get("/metrics", certificate=known)[0] == 401
         assert secured.get("/metrics", certificate=known, headers=bearer)[0] == 200
-    finally:
-        server.close()
 
 
 @pytest.mark.parametrize("wrong", ["missing", "another key", "password", "no certificate", "no authority"])
@@ -155,8 +145,7 @@ def test_files_that_cannot_be_used_stop_the_start_by_name_without_their_content(
         cert.write_text("canary-77")
     elif wrong == "no authority":
         ca.write_text("canary-77")
-    metrics = Metrics("shop")
-    with pytest.raises(UsageError) as caught:
-        HealthServer("127.0.0.1:0", metrics=metrics, health=Health(metrics), tls=TlsFiles(str(cert), str(key), str(ca)))
+    with pytest.raises(UsageError) as caught, serving(tls=TlsFiles(str(cert), str(key), str(ca))):
+        pass
     assert "telemetry.tls_cert_path" in caught.value.hint
     assert "canary" not in str(caught.value)

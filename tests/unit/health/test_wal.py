@@ -1,6 +1,4 @@
-"""The WAL's way into the lake: stages that are computed once for page and metrics, and the slot's
-headroom.
-"""
+"""The WAL's way into the lake: stages that are computed once for page and metrics, and the slot's headroom."""
 
 from dataclasses import replace
 

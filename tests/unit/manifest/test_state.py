@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contract.chunks import BlockRange
-from sluice.contract.entries import Changes, Commits, Fork, Opened, Progress, Snapshot
+from sluice.contract.entries import Changes, Commits, Fork, Opened, Progress, Segment, Snapshot
 from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.manifest.state import MOVING, from_json, reduce, to_json
@@ -31,6 +31,19 @@ from tests.support.manifests import (
 
 LATER = 100
 
+
+def commits(*lsns: int, of: tuple[Segment, ...] = ()) -> Changes:
+    return Changes(of, Commits(list(lsns), [0] * len(lsns), [1] * len(lsns)))
+
+
+def from_to(first_lsn: int, last_lsn: int) -> Changes:
+    """A segment of these positions with a commit at 20."""
+    return commits(20, of=(segment(first_lsn=first_lsn, last_lsn=last_lsn),))
+
+
+OTHER_ROWS = replace(snapshot(), segments=(segment("8", first_lsn=1),))
+OTHER_NAME = replace(schema(), table_name="other")
+MOVES: dict[str, Any] = {"through_lsn": LATER}
 REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "a number twice": (Progress, {"seq": 2}, "entry 3 calls itself 2"),
     "a gap": (Progress, {"seq": 4}, "entry 3 calls itself 4"),
@@ -40,56 +53,28 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "the same epoch opened again": (opened, {"epoch": 1}, "opens epoch 1"),
     "an epoch left out": (opened, {"epoch": 3}, "opens epoch 3"),
     "a position that goes back": (Progress, {"through_lsn": 9}, "goes back"),
-    "changes behind some that were left out": (
-        lambda: changes(20),
-        {"from_lsn": 15},
-        "continues from 0/F, but what came before it ends at 0/A",
-    ),
+    "changes behind some that were left out": (lambda: changes(20), {"from_lsn": 15}, "from 0/F, but what .* at 0/A"),
     "an advance behind some that were left out": (Progress, {"from_lsn": 15}, "continues from 0/F"),
     "an entry from before the last one's end": (lambda: changes(20), {"from_lsn": 9}, "continues from 0/9"),
-    "a position that a table's entry moves": (
-        lambda: table(version=None),
-        {"through_lsn": LATER},
-        "of kind table moves the position",
-    ),
-    "a position that a later opening moves": (opened, {"through_lsn": LATER}, "of kind opened moves the position"),
+    "a position that a table's entry moves": (lambda: table(version=None), MOVES, "of kind table moves the position"),
+    "a position that a later opening moves": (opened, MOVES, "of kind opened moves the position"),
     "an unknown table": (lambda: changes(20, table_id="8"), {}, "unknown table 8"),
     "an unknown schema version": (lambda: changes(20, version=2), {}, "unknown schema version 2"),
     "a transaction that is stored already": (lambda: changes(10, 20), {}, "own range"),
     "a transaction beyond the declared end": (lambda: changes(20, LATER + 1), {}, "own range"),
-    "commits without segments that are stored already": (lambda: Changes((), Commits([10], [0], [1])), {}, "own range"),
-    "a segment outside the entry": (
-        lambda: Changes((segment(first_lsn=10),), Commits([20], [0], [1])),
-        {},
-        "table 7 outside",
-    ),
-    "a segment that ends before it begins": (
-        lambda: Changes((segment(first_lsn=30, last_lsn=20),), Commits([20], [0], [1])),
-        {},
-        "table 7 outside",
-    ),
-    "transactions out of order": (
-        lambda: Changes((), Commits([30, 20, 40], [0] * 3, [1] * 3)),
-        {},
-        "out of commit order",
-    ),
-    "a transaction twice": (lambda: Changes((), Commits([20, 20], [0] * 2, [1] * 2)), {}, "out of commit order"),
+    "commits without segments that are stored already": (lambda: commits(10), {}, "own range"),
+    "a segment outside the entry": (lambda: from_to(10, 10), {}, "table 7 outside"),
+    "a segment that ends before it begins": (lambda: from_to(30, 20), {}, "table 7 outside"),
+    "transactions out of order": (lambda: commits(30, 20, 40), {}, "out of commit order"),
+    "a transaction twice": (lambda: commits(20, 20), {}, "out of commit order"),
     "an older generation": (lambda: table(generation=0, version=None), {}, "generation 1 to 0"),
     "a schema version left out": (lambda: table(version=3), {}, "schema version 3"),
-    "a schema version with another content": (
-        lambda: table(schema=replace(schema(), table_name="other")),
-        {},
-        "schema version 1",
-    ),
+    "a schema version with another content": (lambda: table(schema=OTHER_NAME), {}, "schema version 1"),
     "a schema of another table": (lambda: table(schema=replace(schema("8"), version=2)), {}, "schema version 2"),
     "a snapshot of an unknown table": (lambda: snapshot("8"), {}, "table 8"),
     "a snapshot of another generation": (lambda: snapshot(generation=2), {}, "generation 2"),
     "a snapshot in an unknown schema version": (lambda: snapshot(version=2), {}, "table 7"),
-    "a snapshot with rows of another table": (
-        lambda: replace(snapshot(), segments=(segment("8", first_lsn=1),)),
-        {},
-        "mixes rows of table 8",
-    ),
+    "a snapshot with rows of another table": (lambda: OTHER_ROWS, {}, "mixes rows of table 8"),
 }
 
 
@@ -135,13 +120,8 @@ def test_a_new_generation_forgets_the_snapshot_and_keeps_the_schemas() -> None:
     assert known.snapshot is not None
     state, begun = follow(state, table(generation=2, version=2, relfilenode=9))
     known = state.tables["7"]
-    assert (known.generation, known.generation_seq, known.snapshot, sorted(known.schemas), known.relfilenode) == (
-        2,
-        begun.seq,
-        None,
-        [1, 2],
-        9,
-    )
+    assert (known.generation, known.generation_seq, known.snapshot) == (2, begun.seq, None)
+    assert (sorted(known.schemas), known.relfilenode) == ([1, 2], 9)
 
 
 def test_a_new_shape_moves_its_own_position_and_not_that_of_the_snapshot() -> None:
@@ -169,7 +149,7 @@ def _states(history: list[tuple[Any, int]]) -> list[PipelineState]:
     return states
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(history=histories(), data=st.data())
 def test_going_on_from_any_stored_state_equals_going_on_from_the_beginning(
     history: list[tuple[Any, int]], data: st.DataObject
@@ -308,31 +288,23 @@ FACTS = '{"publishes": "iudt"}'
 
 
 def chunk(lsn: int, *ranges: tuple[int, int], final: bool = False, first: bool = False) -> Snapshot:
-    return Snapshot(
-        "7",
-        1,
-        1,
-        lsn,
-        (),
-        final,
-        1,
-        FACTS,
-        relations=("7",) if first else (),
-        ranges=tuple(BlockRange("7", *one) for one in ranges),
-    )
+    relations, blocks = ("7",) if first else (), tuple(BlockRange("7", *one) for one in ranges)
+    return Snapshot("7", 1, 1, lsn, (), final, 1, FACTS, relations=relations, ranges=blocks)
 
 
-def read_twice(*between: Changes, through_lsn: int = 30) -> PipelineState:
-    """Chunks at 10 and at 20, with every block, and the manifest through `through_lsn`."""
-    state, _ = follow(started(), chunk(10, (0, 5), first=True))
-    for changed in between:
-        state, _ = follow(state, changed, through_lsn=changed.segments[-1].last_lsn)
+def read_twice(state: PipelineState, *, first_lsn: int = 10, between: int | None = None) -> PipelineState:
+    """Chunks at `first_lsn` and at 20 with every block, a change without all its values at `between` before or behind
+    the second one, and the manifest through 30.
+    """
+    state, _ = follow(state, chunk(first_lsn, (0, 5), first=True))
+    if between is not None:
+        state, _ = follow(state, sent_in_part(between), through_lsn=between)
     state, _ = follow(state, chunk(20, (5, 0)))
-    return follow(state, Progress(), through_lsn=through_lsn)[0]
+    return follow(state, Progress(), through_lsn=30)[0]
 
 
 def test_chunks_of_two_moments_are_final_as_of_the_later_one() -> None:
-    state, _ = follow(read_twice(), chunk(20, final=True))
+    state, _ = follow(read_twice(started()), chunk(20, final=True))
     table = state.tables["7"]
     assert table.snapshot is not None
     assert (table.state, table.lsn, table.snapshot.first_lsn, table.snapshot.snapshot_lsn) == ("live", 20, 10, 20)
@@ -358,18 +330,13 @@ def test_a_chunk_that_cannot_follow_is_refused(wrong: str) -> None:
 
 
 def sent_in_part(lsn: int) -> Changes:
-    return Changes((segment(first_lsn=lsn),), Commits([lsn], [lsn], [1]))
+    return commits(lsn, of=(segment(first_lsn=lsn),))
 
 
 @pytest.mark.parametrize(("lsn", "counts"), [(15, True), (25, False)])
-def test_a_change_without_all_its_values_between_two_chunks_keeps_them_from_being_joined(
-    lsn: int, counts: bool
-) -> None:
+def test_a_change_without_all_its_values_between_two_chunks_keeps_them_apart(lsn: int, counts: bool) -> None:
     """The segment says that a value was not sent; one behind the last chunk does no harm."""
-    state, _ = follow(started(), chunk(10, (0, 5), first=True))
-    state, _ = follow(state, sent_in_part(lsn), through_lsn=lsn)
-    state, _ = follow(state, chunk(20, (5, 0)))
-    state, _ = follow(state, Progress(), through_lsn=30)
+    state = read_twice(started(), between=lsn)
     if counts:
         with pytest.raises(ManifestCorrupt, match="without all its values"):
             follow(state, chunk(20, final=True))
@@ -378,10 +345,7 @@ def test_a_change_without_all_its_values_between_two_chunks_keeps_them_from_bein
 
 
 def test_a_change_without_all_its_values_counts_before_the_first_chunk_is_there() -> None:
-    state, _ = follow(started(), sent_in_part(15), through_lsn=15)
-    state, _ = follow(state, chunk(12, (0, 5), first=True))
-    state, _ = follow(state, chunk(20, (5, 0)))
-    state, _ = follow(state, Progress(), through_lsn=30)
+    state = read_twice(follow(started(), sent_in_part(15), through_lsn=15)[0], first_lsn=12)
     with pytest.raises(ManifestCorrupt, match="without all its values"):
         follow(state, chunk(20, final=True))
 

@@ -190,7 +190,7 @@ def test_each_child_reads_what_there_is_and_what_changed_later(tmp_path: Path) -
     process = ChildProcess(
         [sys.executable, "-c", program, str(heard)],
         launch=executing(os.environ, fed=True),
-        on_end=lambda _code: None,
+        on_end=print,
         policy=QUICK,
         feed=lambda: word[0],
     )

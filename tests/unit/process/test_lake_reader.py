@@ -72,64 +72,64 @@ def _started(program: str) -> LakeReaderProcess:
     return LakeReaderProcess([sys.executable, "-c", program], environment=os.environ)
 
 
+def _lake(program: str, **options: float) -> LakeReader:
+    return LakeReader(lambda: _started(program), **options)
+
+
 def _asked_in_a_thread_of_its_own(lake: LakeReader) -> int:
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: lake.ask(_QUESTION)()).result().delta_version
 
 
 def test_one_process_answers_threads_that_each_live_for_one_table() -> None:
-    with LakeReader(lambda: _started(_ANSWERING)) as lake:
+    with _lake(_ANSWERING) as lake:
         assert len({_asked_in_a_thread_of_its_own(lake) for _ in range(5)}) == 1
 
 
 def test_a_process_that_rested_is_started_again_for_every_thread() -> None:
-    with LakeReader(lambda: _started(_ANSWERING)) as lake:
+    with _lake(_ANSWERING) as lake:
         for _ in range(2):
             assert _asked_in_a_thread_of_its_own(lake) == _asked_in_a_thread_of_its_own(lake)
             lake.rest()
 
 
 def test_the_signal_that_ended_the_process_is_named() -> None:
-    with LakeReader(lambda: _started(_KILLED)) as lake, pytest.raises(ApplyError, match="ended by SIGTERM"):
+    with _lake(_KILLED) as lake, pytest.raises(ApplyError, match="ended by SIGTERM"):
         lake.ask(_QUESTION)()
 
 
 def test_an_answer_that_nobody_took_is_never_the_answer_to_another_question() -> None:
-    with LakeReader(lambda: _started(_ANSWERING)) as lake:
+    with _lake(_ANSWERING) as lake:
         first = lake.ask(_QUESTION)().delta_version
         lake.ask(_QUESTION)  # the source side raised
         assert lake.ask(_QUESTION)().delta_version != first
 
 
 def test_a_question_that_is_never_answered_ends_with_its_time_limit() -> None:
-    with (
-        LakeReader(lambda: _started(_SILENT), silent_seconds=0.1) as lake,
-        pytest.raises(ApplyError, match=r"neither answered nor made progress for 1\.1s"),
-    ):
+    late = pytest.raises(ApplyError, match=r"neither answered nor made progress for 1\.1s")
+    with _lake(_SILENT, silent_seconds=0.1) as lake, late:
         lake.ask(_QUESTION)()
 
 
 def test_a_question_that_no_pipe_takes_at_once_is_answered_or_ends_with_the_time_limit() -> None:
     large = replace(_QUESTION, ranges=tuple(range(1 << 16)))
     assert len(large.encode()) > 1 << 18
-    with LakeReader(lambda: _started(_ANSWERING)) as lake:
+    with _lake(_ANSWERING) as lake:
         assert lake.ask(large)().delta_version == lake.ask(large)().delta_version > 0
-    with (
-        LakeReader(lambda: _started(_READS_NOTHING), silent_seconds=0.1) as lake,
-        pytest.raises(ApplyError, match="neither answered nor made progress"),
-    ):
+    late = pytest.raises(ApplyError, match="neither answered nor made progress")
+    with _lake(_READS_NOTHING, silent_seconds=0.1) as lake, late:
         lake.ask(large)()
 
 
 def test_an_answer_takes_as_long_as_there_are_signs_of_it() -> None:
-    with LakeReader(lambda: _started(_SLOW), silent_seconds=1.5) as lake:
+    with _lake(_SLOW, silent_seconds=1.5) as lake:
         for _ in range(2):
             assert lake.ask(_QUESTION)().delta_version == 7
 
 
 @pytest.mark.parametrize("unanswered", [False, True])
 def test_no_process_that_it_started_outlives_it(unanswered: bool) -> None:
-    with LakeReader(lambda: _started(_WITH_A_CHILD)) as lake:
+    with _lake(_WITH_A_CHILD) as lake:
         child = os.pidfd_open(lake.ask(_QUESTION)().delta_version)
         if unanswered:
             lake.ask(_QUESTION)
@@ -150,7 +150,7 @@ def test_an_interrupt_ends_the_wait_for_a_process_that_ignores_its_end() -> None
 
 def test_a_long_wait_for_an_answer_that_is_being_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake_reader, "SAID_SECONDS", 1.0)
-    with capture_logs() as said, LakeReader(lambda: _started(_SLOW)) as lake:
+    with capture_logs() as said, _lake(_SLOW) as lake:
         assert lake.ask(_QUESTION)().delta_version == 7
     assert {one["event"] for one in said} == {"the lake is still being read"}
     seconds = [one["seconds"] for one in said]

@@ -1,6 +1,7 @@
 """Begin and Commit by the column are what they are one by one."""
 
 import struct
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from sluice.errors import DecodeError
 from sluice.protocol.begin_commit import begins, commit_ends
 from sluice.protocol.decoder import decode_control
-from sluice.protocol.frames import join
+from sluice.protocol.frames import FrameTable, Offsets, join
 from sluice.protocol.messages import Begin, Commit
 from tests.support.wire import frame
 
@@ -21,42 +22,37 @@ TIME = st.one_of(
 )
 
 
-def _one_by_one(frames: list[bytes]) -> list[Begin | Commit] | None:
-    table = join(frames)
+def _assert_read_as_one_by_one(frames: list[bytes], read: Callable[[FrameTable, Offsets], Iterable[object]]) -> None:
+    table, positions = join(frames), np.arange(len(frames), dtype=np.int64)
     try:
-        return [decode_control(table, index, in_stream=False) for index in range(len(table))]  # type: ignore[misc]
+        expected = [decode_control(table, index, in_stream=False) for index in range(len(table))]
     except DecodeError:
-        return None
+        with pytest.raises(DecodeError):
+            read(table, positions)
+        return
+    assert list(read(table, positions)) == expected
+
+
+def _begins(table: FrameTable, positions: Offsets) -> Iterable[Begin]:
+    found = begins(table, positions)
+    return map(Begin, found.final_lsn, found.commit_time_us, found.xid)
+
+
+def _commits(table: FrameTable, positions: Offsets) -> Iterable[Commit]:
+    found = commit_ends(table, positions)
+    return map(Commit, found.commit_lsn, found.end_lsn, found.commit_time_us)
 
 
 @given(st.lists(st.tuples(LSN, TIME, st.integers(0, 2**32 - 1)), max_size=4))
-def test_begins_are_what_decode_control_says_and_refused_when_it_refuses(parts: list[tuple[int, int, int]]) -> None:
-    frames = [frame(b"B" + struct.pack(">QqI", *part)) for part in parts]
-    expected = _one_by_one(frames)
-    positions = np.arange(len(frames), dtype=np.int64)
-    if expected is None:
-        with pytest.raises(DecodeError):
-            begins(join(frames), positions)
-        return
-    found = begins(join(frames), positions)
-    assert [Begin(*values) for values in zip(found.final_lsn, found.commit_time_us, found.xid, strict=True)] == expected
+def test_begins_are_what_decode_control_says_or_refused_as_it_does(parts: list[tuple[int, int, int]]) -> None:
+    _assert_read_as_one_by_one([frame(b"B" + struct.pack(">QqI", *part)) for part in parts], _begins)
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), LSN, LSN, TIME), max_size=4))
-def test_commits_are_what_decode_control_says_and_refused_when_it_refuses(
+def test_commits_are_what_decode_control_says_or_refused_as_it_does(
     parts: list[tuple[int, int, int, int]],
 ) -> None:
-    frames = [frame(b"C" + struct.pack(">BQQq", *part)) for part in parts]
-    expected = _one_by_one(frames)
-    positions = np.arange(len(frames), dtype=np.int64)
-    if expected is None:
-        with pytest.raises(DecodeError):
-            commit_ends(join(frames), positions)
-        return
-    found = commit_ends(join(frames), positions)
-    assert [
-        Commit(*values) for values in zip(found.commit_lsn, found.end_lsn, found.commit_time_us, strict=True)
-    ] == expected
+    _assert_read_as_one_by_one([frame(b"C" + struct.pack(">BQQq", *part)) for part in parts], _commits)
 
 
 @pytest.mark.parametrize("payload", [b"B" + bytes(19), b"B" + bytes(21), b"C" + bytes(24), b"C" + bytes(26)])

@@ -1,6 +1,4 @@
-"""Control messages: each decodes to the value that the specification gives its bytes, and to
-nothing else.
-"""
+"""Control messages: each decodes to the value that the specification gives its bytes, and to nothing else."""
 
 import pytest
 

@@ -38,14 +38,8 @@ def relations(draw: st.DrawFn, widths: dict[int, int], xid: int | None) -> bytes
         for name in names
     ]
     widths[oid] = len(columns)
-    return wire.relation(
-        oid,
-        draw(NAMES | st.just("")),
-        draw(NAMES),
-        columns,
-        identity=draw(st.sampled_from([b"d", b"n", b"f", b"i"])),
-        xid=xid,
-    )
+    schema, name, identity = draw(NAMES | st.just("")), draw(NAMES), draw(st.sampled_from([b"d", b"n", b"f", b"i"]))
+    return wire.relation(oid, schema, name, columns, identity=identity, xid=xid)
 
 
 @st.composite
@@ -77,20 +71,15 @@ def changes(draw: st.DrawFn, widths: dict[int, int], *, xid: int | None) -> list
             case "Y":
                 found.append(wire.type_name(draw(st.integers(1, 2**32 - 1)), draw(NAMES), draw(NAMES), xid=xid))
             case "T":
-                found.append(
-                    wire.truncate(
-                        draw(st.lists(st.sampled_from(OIDS), min_size=1, max_size=3)),
-                        flags=draw(st.integers(0, 3)),
-                        xid=xid,
-                    )
-                )
+                oids = draw(st.lists(st.sampled_from(OIDS), min_size=1, max_size=3))
+                found.append(wire.truncate(oids, flags=draw(st.integers(0, 3)), xid=xid))
             case "M":
-                found.append(
-                    wire.message(
-                        draw(LSNS), draw(NAMES), draw(st.binary(max_size=9)), flags=draw(st.integers(0, 1)), xid=xid
-                    )
-                )
+                flags, content = draw(st.integers(0, 1)), draw(st.binary(max_size=9))
+                found.append(wire.message(draw(LSNS), draw(NAMES), content, flags=flags, xid=xid))
     return found
+
+
+BLOCKS = ["ordinary", "streamed", "prepared", "commit", "abort", "stream_prepare", "commit_prepared", "rollback"]
 
 
 @st.composite
@@ -100,41 +89,25 @@ def streams(draw: st.DrawFn) -> list[bytes]:
     found: list[bytes] = []
     for _ in range(draw(st.integers(1, 6))):
         lsn, time, xid, gid = draw(LSNS), draw(TIMES), draw(XIDS), draw(NAMES | st.just(""))
-        match draw(
-            st.sampled_from(["ordinary", "streamed", "prepared", "commit", "abort", "stream prepare", "finish"])
-        ):
+        match draw(st.sampled_from(BLOCKS)):
             case "ordinary":
                 found += [wire.begin(lsn, time, xid), *draw(changes(widths, xid=None)), wire.commit(lsn, lsn, time)]
             case "streamed":
-                first = draw(st.integers(0, 1))
-                found += [
-                    wire.stream_start(xid, first=first),
-                    *draw(changes(widths, xid=draw(XIDS))),
-                    wire.stream_stop(),
-                ]
+                start = wire.stream_start(xid, first=draw(st.integers(0, 1)))
+                found += [start, *draw(changes(widths, xid=draw(XIDS))), wire.stream_stop()]
             case "prepared":
-                found += [
-                    wire.begin_prepare(lsn, lsn, time, xid, gid),
-                    *draw(changes(widths, xid=None)),
-                    wire.prepare(lsn, lsn, time, xid, gid),
-                ]
+                begin, end = wire.begin_prepare(lsn, lsn, time, xid, gid), wire.prepare(lsn, lsn, time, xid, gid)
+                found += [begin, *draw(changes(widths, xid=None)), end]
             case "commit":
                 found.append(wire.stream_commit(xid, lsn, lsn, time))
             case "abort":
                 found.append(wire.stream_abort(xid, draw(XIDS), at=draw(st.none() | st.tuples(LSNS, TIMES))))
-            case "stream prepare":
+            case "stream_prepare":
                 found.append(wire.prepare(lsn, lsn, time, xid, gid, tag=b"p"))
+            case "commit_prepared":
+                found.append(wire.prepare(lsn, lsn, time, xid, gid, tag=b"K"))
             case _:
-                found.append(
-                    draw(
-                        st.sampled_from(
-                            [
-                                wire.prepare(lsn, lsn, time, xid, gid, tag=b"K"),
-                                wire.rollback_prepared(lsn, lsn, time, time, xid, gid),
-                            ]
-                        )
-                    )
-                )
+                found.append(wire.rollback_prepared(lsn, lsn, time, time, xid, gid))
     return [wire.xlogdata(message) for message in found]
 
 

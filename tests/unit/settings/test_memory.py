@@ -1,5 +1,7 @@
 """The memory of an applier follows from its settings."""
 
+import pytest
+
 from sluice.settings.memory import ApplierMemory, applier_memory
 from sluice.settings.model import ApplySettings
 
@@ -17,16 +19,10 @@ def test_the_limit_of_the_container_covers_the_jvm_and_every_ceiling_of_python()
     assert memory.jvm > memory.heap == 2 * GIBI
 
 
-def test_every_setting_that_takes_memory_raises_the_sum() -> None:
-    sums = {
-        name: (memory := _memory(**{name: value})).jvm + memory.python
-        for name, value in {
-            "driver_memory": "4GiB",
-            "workers": 3,
-            "max_memory": "512MiB",
-            "max_window": "256MiB",
-            "key_cache": "512MiB",
-        }.items()
-    }
-    before = _memory().jvm + _memory().python
-    assert {name: value > before for name, value in sums.items()} == dict.fromkeys(sums, True)
+MORE = {"driver_memory": "4GiB", "workers": 3, "max_memory": "512MiB", "max_window": "256MiB", "key_cache": "512MiB"}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_every_setting_that_takes_memory_raises_the_sum(name: str) -> None:
+    before, after = _memory(), _memory(**{name: MORE[name]})
+    assert after.jvm + after.python > before.jvm + before.python

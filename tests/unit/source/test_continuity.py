@@ -11,70 +11,23 @@ from sluice.errors import SlotLost, SourceUnavailable
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts, SlotFacts
 from sluice.source.timeline_history import parse_history
+from tests.support import source_facts
+from tests.support.manifests import opened
 
-SERVER = ServerFacts(
-    system_identifier="7",
-    timeline=1,
-    database="shop",
-    database_oid=16384,
-    server_version=180004,
-    wal_end_lsn=1000,
-    wal_level="logical",
-    in_recovery=False,
-    encoding="UTF8",
-)
-SLOT = SlotFacts(
-    name="sluice_shop",
-    plugin="pgoutput",
-    slot_type="logical",
-    database="shop",
-    temporary=False,
-    active_pid=None,
-    restart_lsn=400,
-    confirmed_flush_lsn=500,
-    two_phase=False,
-    failover=False,
-    synced=False,
-    wal_status="reserved",
-    invalidation_reason="",
-    conflicting=False,
-    safe_wal_size=None,
-    catalog_xmin_age=3,
-)
-OPENED = Opened(
-    system_identifier="7",
-    timeline=1,
-    database="shop",
-    database_oid=16384,
-    slot="sluice_shop",
-    publication="sluice_shop",
-    two_phase=False,
-    origin="any",
-    server_version=180004,
-    start_lsn=100,
-    instance="i",
-)
+SERVER = source_facts.server(1000)
+SLOT = replace(source_facts.slot(restart=400, safe=None), active_pid=None, confirmed_flush_lsn=500)
+OPENED = opened(system_identifier="7", database="d", slot="s")
 
 DOUBTS = {
     "a slot that is gone": ("MISSING", SERVER, None, 500),
     "a slot on another cluster": ("WRONG_CLUSTER", replace(SERVER, system_identifier="8"), SLOT, 500),
     "another cluster without the slot": ("WRONG_CLUSTER", replace(SERVER, system_identifier="8"), None, 500),
-    "another database": (
-        "WRONG_DATABASE",
-        replace(SERVER, database="other", database_oid=16385),
-        replace(SLOT, database="other"),
-        500,
-    ),
-    "the database dropped and made again": ("WRONG_DATABASE", replace(SERVER, database_oid=16999), SLOT, 500),
+    "another database": ("WRONG_DATABASE", replace(SERVER, database_oid=6), replace(SLOT, database="other"), 500),
+    "the database dropped and made again": ("WRONG_DATABASE", replace(SERVER, database_oid=6), SLOT, 500),
     "the slot of another database": ("WRONG_DATABASE", SERVER, replace(SLOT, database="other"), 500),
     "a history that cannot be read": ("TIMELINE", replace(SERVER, timeline=2, forks=None), SLOT, 500),
     "a server that went another way": ("TIMELINE", replace(SERVER, timeline=3, forks=(Fork(2, 900),)), SLOT, 500),
-    "a promotion before the manifest's end": (
-        "DIVERGED",
-        replace(SERVER, timeline=2, forks=(Fork(1, 599),)),
-        SLOT,
-        600,
-    ),
+    "a promotion before its end": ("DIVERGED", replace(SERVER, timeline=2, forks=(Fork(1, 599),)), SLOT, 600),
     "another plugin": ("WRONG_PLUGIN", SERVER, replace(SLOT, plugin="wal2json"), 500),
     "a physical slot": ("WRONG_PLUGIN", SERVER, replace(SLOT, slot_type="physical", plugin="", database=""), 500),
     "a temporary slot": ("WRONG_PLUGIN", SERVER, replace(SLOT, temporary=True), 500),
@@ -105,12 +58,8 @@ def test_a_new_pipeline_starts_where_its_slot_does() -> None:
 
 
 def test_a_new_pipeline_does_not_use_a_slot_that_is_lost_or_of_another_kind() -> None:
-    for slot in (
-        None,
-        replace(SLOT, wal_status="lost"),
-        replace(SLOT, plugin="test_decoding"),
-        replace(SLOT, two_phase=True),
-    ):
+    others = (replace(SLOT, wal_status="lost"), replace(SLOT, plugin="test_decoding"), replace(SLOT, two_phase=True))
+    for slot in (None, *others):
         with pytest.raises(SlotLost):
             prove_continuity(None, 0, server=SERVER, slot=slot, two_phase=False)
 
@@ -123,7 +72,7 @@ SECOND = replace(OPENED, timeline=2, forks=(Fork(1, 300),))
 
 
 @pytest.mark.parametrize(
-    ("opened", "timeline", "forks"),
+    ("of", "timeline", "forks"),
     [
         (OPENED, 2, (Fork(1, 600),)),
         (OPENED, 5, (Fork(1, 600), Fork(2, 700), Fork(4, 800))),
@@ -133,10 +82,10 @@ SECOND = replace(OPENED, timeline=2, forks=(Fork(1, 300),))
     ],
 )
 def test_a_server_that_was_promoted_after_the_manifests_end_goes_on(
-    opened: Opened, timeline: int, forks: tuple[Fork, ...] | None
+    of: Opened, timeline: int, forks: tuple[Fork, ...] | None
 ) -> None:
     server = replace(SERVER, timeline=timeline, forks=forks)
-    assert prove_continuity(opened, 600, server=server, slot=SLOT, two_phase=False) == 600
+    assert prove_continuity(of, 600, server=server, slot=SLOT, two_phase=False) == 600
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,7 @@ def test_a_command_that_does_not_exist_is_refused() -> None:
         answer("/does/not/exist/token", canary.SECRET)
 
 
-def test_a_command_that_takes_too_long_is_ended_with_what_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_takes_too_long_ends_with_what_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "COMMAND_SECONDS", 1.0)
     note = tmp_path / "note"
     child = f"import time; time.sleep(4); open({str(note)!r}, 'w')"

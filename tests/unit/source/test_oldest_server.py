@@ -51,14 +51,8 @@ def server_13() -> Iterator[SourceOptions]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = threading.Thread(target=_serve, args=(listener, "13.23"), daemon=True)
         serving.start()
-        port = listener.getsockname()[1]
-        yield SourceOptions(
-            dsn=f"postgresql://u@127.0.0.1:{port}/d",
-            slot="s",
-            publication="p",
-            application_name="a",
-            connect_timeout_s=5,
-        )
+        dsn = f"postgresql://u@127.0.0.1:{listener.getsockname()[1]}/d"
+        yield SourceOptions(dsn=dsn, slot="s", publication="p", application_name="a", connect_timeout_s=5)
         listener.shutdown(socket.SHUT_RDWR)
         serving.join(10)
 

@@ -1,6 +1,4 @@
-"""A host that is not this machine proves who it is, unless the configuration says loudly that it
-need not.
-"""
+"""A host that is not this machine proves who it is, unless the configuration says loudly that it need not."""
 
 from pathlib import Path
 

@@ -54,10 +54,6 @@ def test_a_ring_is_heard_with_its_number_by_who_works_on_that_place(store: Memor
     assert heard.numbers == [2**40]
 
 
-def test_a_ring_that_nobody_hears_is_nobody_s_error(store: MemoryStore) -> None:
-    Doorbell(store, "applier").ring(1)
-
-
 def test_what_is_no_ring_is_not_heard(store: MemoryStore, heard: Heard) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         for said in (b"", b"x", b"x" * 9, b"x" * 10_000):

@@ -1,6 +1,4 @@
-"""The oracle that guards every acknowledgement in the end-to-end tests objects when it must, and
-only then.
-"""
+"""The oracle that guards every acknowledgement in the end-to-end tests objects when it must, and only then."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,5 @@
 """The life of a table as a pure machine: what an event decides follows from the event and the moment alone."""
 
-import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -12,8 +11,6 @@ from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.manifest.state import decided
 from sluice.manifest.values import PipelineState
-from sluice.manifest.writer import ManifestLog
-from sluice.store.memory import MemoryStore
 from sluice.tables import events
 from sluice.tables.catalog_diff import fingerprint
 from sluice.tables.events import Answers, Decided, Moment, NeedFacts, TableChange
@@ -21,16 +18,18 @@ from sluice.tables.life import TableLives
 from sluice.tables.policies import Policies, TablePolicy
 from sluice.tables.schemas import build_schema, relation_of
 from tests.support import source_facts
-from tests.support.manifests import opened, table
+from tests.support.manifests import memory_log, table
 
-ID = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
-SEVEN = source_facts.table(ID, oid=7, name="t7")
+ID, SEVEN = source_facts.C1, source_facts.numbered(7)
+WIDER = replace(
+    SEVEN, columns=(ID, replace(ID, name="c2", attnum=2, in_primary_key=False, in_identity=False)), attributes=2
+)
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
 def _state(*carried: TableFacts) -> PipelineState:
     """In which these tables are live, as the catalog was looked at."""
-    log = ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState(), through_lsn=10)
+    log = memory_log(through_lsn=10)
     for facts in carried:
         said: dict[str, Any] = {"relfilenode": facts.relfilenode, "fingerprint": fingerprint(facts)}
         shape = build_schema(relation_of(facts), facts, None, 1)
@@ -80,17 +79,14 @@ def test_one_event_marks_a_table_stale_and_begins_its_next_generation_where_it_m
         (State.STALE, 1, Cause.REWRITE),
         (State.SNAPSHOT, 2, Cause.REWRITE),
     ]
-    assert [(one.state, one.generation) for one in _changes(_lives(on_change="stop").decide(seen, at))] == [
-        (State.STALE, 1)
-    ]
+    stopped = _lives(on_change="stop").decide(seen, at)
+    assert [(one.state, one.generation) for one in _changes(stopped)] == [(State.STALE, 1)]
 
 
 def test_an_added_column_is_followed_or_stops_the_table_as_its_contract_says() -> None:
-    wider = replace(SEVEN, columns=(ID, replace(ID, name="c2", attnum=2, in_primary_key=False, in_identity=False)))
-    wider = replace(wider, attributes=2)
     state = _state(SEVEN)
-    rows = events.RowsCame(relation_of(wider), position_lsn=30, reaches_lsn=31, xid=ID.xmin + 10)
-    at = _moment(state, Answers(40, {7: wider}))
+    rows = events.RowsCame(relation_of(WIDER), position_lsn=30, reaches_lsn=31, xid=ID.xmin + 10)
+    at = _moment(state, Answers(40, {7: WIDER}))
     assert _lives().decide(rows, _moment(state)) == NeedFacts(7)
     followed = _lives().decide(rows, at)
     assert isinstance(followed, Decided)
@@ -118,9 +114,7 @@ def test_a_snapshot_ends_pending_when_a_look_has_found_a_column_that_it_does_not
     prepared = lives.decide(events.SnapshotDue(SEVEN), _moment(state))
     assert isinstance(prepared, Decided)
     state = _applied(state, prepared)
-    wider = replace(SEVEN, columns=(ID, replace(ID, name="c2", attnum=2, in_primary_key=False, in_identity=False)))
-    wider = replace(wider, attributes=2)
-    for facts, ended in ((wider, State.PENDING), (SEVEN, State.LIVE)):
+    for facts, ended in ((WIDER, State.PENDING), (SEVEN, State.LIVE)):
         lives.decide(events.CatalogSeen(facts, state.tables, wal_end=60), _moment(state, Answers(60, {7: facts})))
         entry = Snapshot("7", 1, 1, 50, (), final=True, relfilenode=SEVEN.relfilenode, fingerprint=fingerprint(SEVEN))
         read = lives.decide(events.SnapshotRead(entry), _moment(state))

@@ -66,12 +66,7 @@ def test_a_domain_is_typed_by_its_base_type_which_only_the_catalog_knows() -> No
 
 
 def test_a_column_that_neither_the_catalog_nor_the_past_knows_has_no_attnum() -> None:
-    relation = RelationVersion(
-        16400,
-        "public",
-        "t",
-        "d",
-        (RelationColumn("id", 23, -1, identity=True), RelationColumn("gone", 25, -1, identity=False)),
-    )
+    columns = (RelationColumn("id", 23, -1, identity=True), RelationColumn("gone", 25, -1, identity=False))
+    relation = RelationVersion(16400, "public", "t", "d", columns)
     built = build_schema(relation, BEFORE, None, 1)
     assert [found.attnum for found in built.columns] == [1, 0]

@@ -1,6 +1,4 @@
-"""A process that fails in a way nobody foresaw tells its place and nothing of its data, and leaves
-no core.
-"""
+"""A process that fails in a way nobody foresaw tells its place and nothing of its data, and leaves no core."""
 
 import resource
 import signal
@@ -60,29 +58,18 @@ def test_so_it_is_before_logs_are_set_up(way: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
 def test_a_fatal_signal_shows_where_and_no_values_and_dumps_no_core(number: signal.Signals) -> None:
-    done = ending(
-        f"print(__import__('resource').getrlimit({resource.RLIMIT_CORE})); sys.stdout.flush(); "
-        f"os.kill(os.getpid(), {int(number)})",
-        "silent",
-    )
+    limit = f"print(__import__('resource').getrlimit({resource.RLIMIT_CORE}), flush=True); "
+    done = ending(f"{limit}os.kill(os.getpid(), {int(number)})", "silent")
     assert done.returncode == -number
     assert done.stdout == "(0, 0)\n"
     assert "most recent call first" in done.stderr
     assert canary.ROW not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "import sluice.cli; sys.argv[1:] = ['version']; run = sluice.cli.main",
-        "import sluice_spark.cli; sys.argv[1:] = []; run = sluice_spark.cli.main",
-    ],
-)
-def test_both_processes_begin_so(entry: str) -> None:
-    code = (
-        f"import sys, resource\n{entry}\ntry: run()\nexcept SystemExit: print('limit', "
-        "resource.getrlimit(resource.RLIMIT_CORE))"
-    )
+@pytest.mark.parametrize(("program", "arguments"), [("sluice.cli", ["version"]), ("sluice_spark.cli", [])])
+def test_both_processes_begin_so(program: str, arguments: list[str]) -> None:
+    run = f"import sys, resource, {program}\nsys.argv[1:] = {arguments}\ntry: {program}.main()\n"
+    code = f"{run}except SystemExit: print('limit', resource.getrlimit(resource.RLIMIT_CORE))"
     resource.prlimit(0, resource.RLIMIT_CORE)
     done = commands.ended(sys.executable, "-c", code)
     assert done.stdout.endswith("limit (0, 0)\n")

@@ -1,6 +1,6 @@
 """Expositions of several processes as one: each family once, each series of one pipeline and one process."""
 
-from sluice.telemetry.catalogue import APPLY_READ_SEQ, BUILD_INFO, HEARTBEAT
+from sluice.telemetry.catalogue import BUILD_INFO, HEARTBEAT
 from sluice.telemetry.exposition import merged
 from sluice.telemetry.metrics import Metrics, identify
 
@@ -37,8 +37,3 @@ def test_a_series_that_names_its_component_keeps_it() -> None:
 def test_a_value_that_looks_like_the_label_is_no_label() -> None:
     line = b'# HELP x y\n# TYPE x gauge\nx{pipeline="a",table="no component=here"} 1.0\n'
     assert b'x{component="apply",pipeline="a",table="no component=here"} 1.0' in merged([("apply", line)])
-
-
-def test_nothing_is_no_exposition() -> None:
-    assert merged([]) == b""
-    assert APPLY_READ_SEQ.name.encode() not in merged([rendered("a", "ingest")])

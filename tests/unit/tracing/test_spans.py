@@ -17,19 +17,11 @@ def _published() -> Published:
     return found
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"00-" + b"a" * 32 + b"-" + b"b" * 16,
-        b"00-" + b"A" * 32 + b"-" + b"b" * 16 + b"-01",
-        b"01-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01",
-        b"00-" + b"0" * 32 + b"-" + b"b" * 16 + b"-01",
-        b"00-" + b"a" * 32 + b"-" + b"0" * 16 + b"-01",
-        b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01-more",
-        b"\xff\xfe",
-    ],
-)
+OF_NONE = (f"00-{TRACE}-{SPAN}", f"01-{TRACE}-{SPAN}-01", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01")
+OTHERS = (f"00-{'A' * 32}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01-more")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", *map(str.encode, (*OF_NONE, *OTHERS))])
 def test_content_that_is_no_trace_context_says_nothing(content: bytes) -> None:
     assert context_of(content) is None
 

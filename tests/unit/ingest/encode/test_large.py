@@ -100,23 +100,18 @@ def test_a_file_with_large_values_has_exact_sizes_and_its_columns_in_order(type_
     schema = table(("id", 23, -1), ("v", type_oid, -1), ("w", type_oid, -1), ("n", 23, -1), key=["id"])
     noise = np.random.default_rng(7).integers(0, 256, LARGE_BYTES + 1, np.uint8).tobytes()
     large = b"\\x" + noise.hex().encode() if type_oid == 17 else noise.hex().encode()
-    rows = inserted(
-        schema,
-        *(
-            [
-                b"%d" % at,
-                large if at == 11 else None if at % 3 else b"\\x00",
-                large if at == 5 else b"\\x01",
-                b"%d" % at,
-            ]
-            for at in range(21)
-        ),
-    )
-    usual = write_segment(schema, [rows])
-    file = write_large(deque([rows]))
+    v = [large if at == 11 else None if at % 3 else b"\\x00" for at in range(21)]
+    w = [large if at == 5 else b"\\x01" for at in range(21)]
+    rows = inserted(schema, *([b"%d" % at, v[at], w[at], b"%d" % at] for at in range(21)))
+    assert rows.large
+    assert not inserted(schema, *([b"1", large[: LARGE_BYTES // 16], None, None] for _ in range(40))).large
+    usual, queue = write_segment(schema, [rows]), deque([rows])
+    file = write_large(queue)
+    assert (file.stats, len(queue)) == (usual.stats, 0)
     reader = pq.ParquetFile(pa.BufferReader(file.data))
     assert reader.read().equals(pq.read_table(pa.BufferReader(usual.data)))
     group = reader.metadata.row_group(0)
+    assert [group.column(number).statistics is not None for number in (0, 1)] == [True, False]
     end = 4
     for number in range(group.num_columns):
         column = group.column(number)

@@ -9,8 +9,6 @@ from sluice.protocol.frames import join
 from sluice.tables.messages import IN_DOUBT, prefix_filter
 from tests.support import wire
 
-COLUMNS = [("id", 23, -1, True)]
-
 
 @pytest.mark.parametrize(
     ("patterns", "kept"),
@@ -33,17 +31,11 @@ def feed(assembler: Assembler, *frames: bytes) -> Assembly:
 
 def test_of_messages_that_are_not_wanted_nothing_is_kept_but_their_position() -> None:
     assembler = Assembler(start_lsn=0, keeps_message=prefix_filter(["kept"]))
-    assembly = feed(
-        assembler,
-        wire.message("other", b"x", lsn=50, transactional=False),
-        wire.begin(100, 7),
-        wire.message("other", b"x", lsn=90, transactional=True),
-        wire.commit(100, 140),
-    )
+    outside, inside = (wire.message("other", b"x", lsn=50, transactional=whether) for whether in (False, True))
+    assembly = feed(assembler, outside, wire.begin(100, 7), inside, wire.commit(100, 140))
     assert (assembly.messages, len(assembly.commits), assembly.through_lsn) == ([], 0, 140)
-    assembly = feed(
-        assembler, wire.begin(200, 8), wire.message("kept", b"x", lsn=190, transactional=True), wire.commit(200, 240)
-    )
+    kept = wire.message("kept", b"x", lsn=190, transactional=True)
+    assembly = feed(assembler, wire.begin(200, 8), kept, wire.commit(200, 240))
     assert [run.message.prefix for run in assembly.messages] == ["kept"]
     assert list(assembly.commits.end_lsn) == [240]
 
@@ -53,12 +45,9 @@ def streamed(*blocks: list[bytes]) -> tuple[list[Assembly], Published]:
     assembler = Assembler(start_lsn=0)
     found = []
     for number, frames in enumerate(blocks):
-        outside = all(frame[25:26] == b"A" for frame in frames)
-        found.append(
-            feed(assembler, *frames)
-            if outside
-            else feed(assembler, wire.stream_start(7, first=number == 0), *frames, wire.stream_stop())
-        )
+        if any(frame[25:26] != b"A" for frame in frames):
+            frames = [wire.stream_start(7, first=number == 0), *frames, wire.stream_stop()]
+        found.append(feed(assembler, *frames))
     found.append(feed(assembler, wire.stream_commit(7, 300, 340)))
     (ending,) = found[-1].endings
     assert isinstance(ending, Published)
@@ -90,9 +79,7 @@ def test_messages_of_a_stream_without_rolled_back_savepoints_are_certain() -> No
 
 def test_messages_of_an_ordinary_transaction_are_certain_even_when_it_outlives_its_batch() -> None:
     assembler = Assembler(start_lsn=0)
-    found = [
-        feed(assembler, wire.begin(100, 7), wire.message("long", b"", lsn=90, transactional=True)),
-        feed(assembler, wire.commit(100, 140)),
-    ]
-    (run,) = found[0].messages
+    begun = feed(assembler, wire.begin(100, 7), wire.message("long", b"", lsn=90, transactional=True))
+    feed(assembler, wire.commit(100, 140))
+    (run,) = begun.messages
     assert (run.body is not None, run.in_doubt) == (True, False)

@@ -2,19 +2,13 @@
 encoding them at once would have given.
 """
 
-from collections import deque
-
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from sluice.contract.xids import XidIntervals
-from sluice.ingest.encode.large import write_large
 from sluice.ingest.encode.rows import EncodedRows, encode_rows
-from sluice.ingest.encode.segment import SegmentWriter, write_segment
+from sluice.ingest.encode.segment import SegmentWriter
 from sluice.ingest.encode.undecoded import SentRows, read_sent_file, sent_rows, sent_truncate, write_sent_file
-from sluice.protocol.buffers import LARGE_BYTES
 from sluice.protocol.frames import join
 from tests.support.pgoutput_bytes import insert, xlogdata
 from tests.support.spooled import OID, inserted, table, walked
@@ -27,19 +21,12 @@ def kept(*ids: int, xids: list[int] | None = None) -> SentRows:
     """Inserts as rows 0, 1, ... of the given transactions; every second frame of the batch belongs
     to another relation.
     """
-    messages = [
-        message
-        for number in ids
-        for message in (insert(OID, [str(number).encode(), b"text"]), insert(OID + 1, [b"other"]))
-    ]
+    messages = []
+    for number in ids:
+        messages += [insert(OID, [str(number).encode(), b"text"]), insert(OID + 1, [b"other"])]
     frames = join([xlogdata(message) for message in messages])
-    return sent_rows(
-        frames,
-        np.arange(0, len(messages), 2),
-        ordinal=np.arange(len(ids)),
-        xid=np.array(xids or [9] * len(ids)),
-        in_stream=False,
-    )
+    xid = np.array(xids or [9] * len(ids))
+    return sent_rows(frames, np.arange(0, len(messages), 2), ordinal=np.arange(len(ids)), xid=xid, in_stream=False)
 
 
 def rows_of(parts: list[EncodedRows]) -> list[tuple[object, ...]]:
@@ -52,11 +39,9 @@ def encoded(part: SentRows) -> list[EncodedRows]:
 
 
 def test_rows_encoded_later_are_the_rows_encoded_at_once() -> None:
-    messages = [insert(OID, [str(number).encode(), b"text"]) for number in (4, 5)]
-    known, time = np.full(2, LSN), np.full(2, TIME)
-    at_once = encode_rows(
-        walked(SCHEMA, messages), SCHEMA, ordinal=np.arange(2), xid=np.full(2, 9), lsn=known, commit_time_us=time
-    )
+    rows = walked(SCHEMA, [insert(OID, [str(number).encode(), b"text"]) for number in (4, 5)])
+    known, time, xid = np.full(2, LSN), np.full(2, TIME), np.full(2, 9)
+    at_once = encode_rows(rows, SCHEMA, ordinal=np.arange(2), xid=xid, lsn=known, commit_time_us=time)
     (later,) = encoded(kept(4, 5))
     assert later.batch.equals(at_once.batch)
     assert later.stats == at_once.stats
@@ -110,20 +95,3 @@ def test_rows_of_one_schema_version_never_enter_the_file_of_another() -> None:
     other = table(("id", 20, -1), ("t", 25, -1), key=["id"])
     with pytest.raises(AssertionError, match="are no rows of"):
         SegmentWriter(other).append(inserted(SCHEMA, [b"1", b"x"]))
-
-
-@pytest.mark.parametrize("type_oid", [25, 17], ids=["text", "bytea"])
-def test_a_large_value_gets_a_file_of_its_own_that_holds_what_any_file_would(type_oid: int) -> None:
-    schema = table(("id", 23, -1), ("v", type_oid, -1), key=["id"])
-    large = b"\\x" + b"ab" * (LARGE_BYTES + 1) if type_oid == 17 else b"x" * (LARGE_BYTES + 1)
-    small = b"\\xff00" if type_oid == 17 else b"small"
-    rows = inserted(schema, [b"1", small], [b"2", large], [b"3", None], [b"4", large])
-    assert rows.large
-    assert not inserted(schema, *([b"1", large[: LARGE_BYTES // 16]] for _ in range(40))).large
-    queue = deque([rows])
-    file, usual = write_large(queue), write_segment(schema, [rows])
-    assert not queue
-    assert file.stats == usual.stats
-    assert pq.read_table(pa.BufferReader(file.data)).equals(pq.read_table(pa.BufferReader(usual.data)))
-    statistics = pq.ParquetFile(pa.BufferReader(file.data)).metadata.row_group(0)
-    assert [statistics.column(number).statistics is not None for number in (0, 1)] == [True, False]

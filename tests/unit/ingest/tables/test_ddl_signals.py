@@ -40,12 +40,18 @@ class Examined:
         self.signals.judged(due, examined_lsn=self.lsn)
 
 
-def alone() -> Examined:
-    """At 100, and a signal is relied upon."""
+def begun(*, sent: bool) -> Examined:
+    """A connection that began at 50, whose older transactions ended before 90."""
     it = Examined()
-    it.signals.begin(50, sent=True)
+    it.signals.begin(50, sent=sent)
     it.signals.probed(SEEN, 60)
     it.signals.probed(dataclasses.replace(SEEN, open=frozenset()), 90)
+    return it
+
+
+def alone() -> Examined:
+    """At 100, and a signal is relied upon."""
+    it = begun(sent=True)
     it.signals.decoded(100, ())
     it.look(through_lsn=100)
     assert it.signals.why_not == ""
@@ -79,10 +85,7 @@ def test_a_look_that_began_before_a_signal_does_not_answer_it() -> None:
 
 def test_what_a_connection_without_signals_has_decoded_is_not_examined_by_the_next_one() -> None:
     """Its rows come again, now with the signals among them."""
-    it = Examined()
-    it.signals.begin(50, sent=False)
-    it.signals.probed(SEEN, 60)
-    it.signals.probed(dataclasses.replace(SEEN, open=frozenset()), 90)
+    it = begun(sent=False)
     it.signals.decoded(1000, ())
     it.look(through_lsn=500)
     due = it.signals.due(lambda _: set())

@@ -2,7 +2,7 @@
 catalog is asked only for what is new.
 """
 
-import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,17 +13,15 @@ from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.ordered_log import OrderedLog
-from sluice.manifest.reader import load_state
-from sluice.manifest.values import PipelineState, TableState
+from sluice.manifest.values import TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationColumn
-from sluice.store.memory import MemoryStore
 from sluice.tables import events
 from sluice.tables.catalog_diff import Unseen, fingerprint
 from sluice.tables.schemas import build_schema, relation_of, relation_sent_as
 from sluice.tables.shape_history import NOT_YET, ShapeHistory
 from tests.support import source_facts
-from tests.support.manifests import changes, opened, put, schema, snapshot, table
+from tests.support.manifests import changes, memory_log, put, schema, snapshot, table
 from tests.support.spooled import table as table_of
 
 WHOLE = table_of(("id", 23, -1), ("b", 25, -1), key=["id"])
@@ -31,12 +29,20 @@ SHORT = table_of(("id", 23, -1), key=["id"])
 AGAIN = replace(WHOLE, columns=(WHOLE.columns[0], replace(WHOLE.columns[1], attnum=3)))
 
 
+def _following(log: ManifestLog, lookup: Callable[[int], Any], *, wal_end: int = 0) -> FollowedTables:
+    return FollowedTables(OrderedLog(log, threaded=False), lookup, (), wal_end=lambda: wal_end)
+
+
+def _seen(facts: TableFacts) -> dict[str, Any]:
+    """What an entry says of the look that found these."""
+    return {"relfilenode": facts.relfilenode, "fingerprint": fingerprint(facts)}
+
+
 def test_rows_of_an_open_transaction_are_written_in_a_recorded_version_or_in_none() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
-    log = ManifestLog.open(store, opened(), load_state(store))
+    log = memory_log()
     log.append(table("7", version=1))
     asked: list[int] = []
-    tables = FollowedTables(OrderedLog(log, threaded=False), asked.append, (), wal_end=lambda: 0)
+    tables = _following(log, asked.append)
     known = relation_sent_as(schema("7"))
     assert tables.written_in(known) == schema("7")
     assert asked == []
@@ -51,24 +57,12 @@ def test_rows_that_come_again_get_the_versions_that_they_had_although_two_look_a
     """One transaction had rows, dropped a column, had rows, added it again and had rows; then ingest was
     killed before they were published.
     """
-    state = TableState(
-        "7",
-        "public",
-        "t",
-        State.LIVE,
-        None,
-        lsn=10,
-        generation=1,
-        generation_seq=1,
-        schemas={number: replace(shaped, version=number) for number, shaped in enumerate((WHOLE, SHORT, AGAIN), 1)},
-        schema_lsns={1: 0, 2: 50, 3: 50},
-    )
+    schemas = {number: replace(shaped, version=number) for number, shaped in enumerate((WHOLE, SHORT, AGAIN), 1)}
+    state = TableState("7", "public", "t", State.LIVE, None, 10, 1, 1, schemas, schema_lsns={1: 0, 2: 50, 3: 50})
     whole, short = relation_sent_as(WHOLE), relation_sent_as(SHORT)
     history = ShapeHistory()
-    came = [
-        history.version_at(state, relation, lsn)
-        for relation, lsn in ((whole, 40), (whole, 50), (short, 50), (whole, 50), (whole, 60))
-    ]
+    sent = ((whole, 40), (whole, 50), (short, 50), (whole, 50), (whole, 60))
+    came = [history.version_at(state, relation, lsn) for relation, lsn in sent]
     assert [one.version for one in came if one is not None] == [1, 1, 2, 3, 3]
     assert [one.version for one in history.possible(state, whole, after_lsn=45)] == [1, 3]
     assert [one.version for one in history.possible(state, whole, after_lsn=55)] == [3]
@@ -90,12 +84,10 @@ def test_an_announcement_is_doubtful_until_a_look_that_began_later_found_the_sam
 
 def test_a_paused_table_under_load_keeps_no_look_from_examining_the_catalog() -> None:
     """Each entry counts what waits for it, which changes nothing that a look could find."""
-    log = ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState())
-    key = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
-    facts = source_facts.table(key, oid=7, name="t7")
-    seen: dict[str, Any] = {"relfilenode": facts.relfilenode, "fingerprint": fingerprint(facts)}
-    log.append(table("7", state="live", version=1, paused=True, **seen))
-    tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: facts, (), wal_end=lambda: 0)
+    log = memory_log()
+    facts = source_facts.numbered(7)
+    log.append(table("7", state="live", version=1, paused=True, **_seen(facts)))
+    tables = _following(log, lambda _: facts)
     before = tables.states()
     put(log, changes(30), through_lsn=40)
     assert tables.states()["7"].paused != before["7"].paused
@@ -105,10 +97,9 @@ def test_a_paused_table_under_load_keeps_no_look_from_examining_the_catalog() ->
 
 
 def test_a_change_that_cannot_be_written_is_no_loss_where_the_snapshot_has_it() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
-    log = ManifestLog.open(store, opened(), load_state(store))
+    log = memory_log()
     log.append(replace(table("7", version=1), lsn=500))
-    tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: None, (), wal_end=lambda: 0)
+    tables = _following(log, lambda _: None)
     tables.decide(events.ValueLost(7, "not sent", position_lsn=499))
     assert tables.states()["7"].state.is_followed
     tables.decide(events.ValueLost(7, "not sent", position_lsn=500))
@@ -116,25 +107,21 @@ def test_a_change_that_cannot_be_written_is_no_loss_where_the_snapshot_has_it() 
 
 
 def test_a_change_that_cannot_be_written_is_a_loss_while_it_is_open_where_it_commits() -> None:
-    store = MemoryStore(uuid.uuid4().hex)
-    log = ManifestLog.open(store, opened(), load_state(store))
+    log = memory_log()
     log.append(replace(table("7", version=1), lsn=500))
-    tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: None, (), wal_end=lambda: 0)
+    tables = _following(log, lambda _: None)
     tables.decide(events.ValueLost(7, "not sent", position_lsn=None))
     assert tables.states()["7"].state is State.STALE
 
 
 def test_nobody_who_asks_again_waits_for_what_rows_of_a_large_transaction_said() -> None:
     """The rest of the transaction may take as long as it takes, and other tables must not wait for it."""
-    log = ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState())
-    key = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
-    facts = source_facts.table(key, oid=7, name="t7")
-    seen: dict[str, Any] = {"relfilenode": facts.relfilenode, "fingerprint": fingerprint(facts)}
-    log.append(table("7", state="live", version=1, **seen))
-    ordered = OrderedLog(log, threaded=False)
-    tables = FollowedTables(ordered, lambda _: facts, (), wal_end=lambda: 0)
+    log = memory_log()
+    facts = source_facts.numbered(7)
+    log.append(table("7", state="live", version=1, **_seen(facts)))
+    tables = _following(log, lambda _: facts)
     tables.decide(events.ValueLost(7, "not sent", position_lsn=900))
-    assert (tables.states()["7"].state, ordered.stored.tables["7"].state) == (State.STALE, State.LIVE)
+    assert (tables.states()["7"].state, log.state.tables["7"].state) == (State.STALE, State.LIVE)
     assert tables.take(900) == ()
     assert not tables.look(facts, tables.states(), wal_end=40)
     assert not tables.decide(events.PauseAsked(7, paused=True))
@@ -152,21 +139,19 @@ def _of_three() -> tuple[FollowedTables, list[int], TableFacts]:
     """Table 7 waits for its rows and table 9 is live, both as the catalog was looked at; so is table 8, of which
     the stream may say something.
     """
-    log = ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState(), through_lsn=10)
-    key = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
-    facts = source_facts.table(key, oid=7, name="t7")
+    log = memory_log(through_lsn=10)
+    facts = source_facts.numbered(7)
     for number, state in ((7, "snapshot"), (8, "live"), (9, "live")):
-        of = replace(facts, oid=number, name=f"t{number}")
-        said: dict[str, Any] = {"relfilenode": of.relfilenode, "fingerprint": fingerprint(of)}
+        of = source_facts.numbered(number)
         shape = build_schema(relation_of(of), of, None, 1)
-        log.append(replace(table(str(number), state=state, **said), schema=shape))
+        log.append(replace(table(str(number), state=state, **_seen(of)), schema=shape))
     asked: list[int] = []
 
     def lookup(oid: int) -> TableFacts:
         asked.append(oid)
-        return replace(facts, oid=oid, name=f"t{oid}")
+        return source_facts.numbered(oid)
 
-    return FollowedTables(OrderedLog(log, threaded=False), lookup, (), wal_end=lambda: 100), asked, facts
+    return _following(log, lookup, wal_end=100), asked, facts
 
 
 def _read(facts: TableFacts, *, generation: int = 1) -> Snapshot:
@@ -212,14 +197,14 @@ def test_rows_that_were_read_before_their_generation_was_prepared_are_not_publis
 
 def test_a_table_does_not_join_before_what_rows_said_of_the_one_that_had_its_name_is_stored() -> None:
     """The one before leaves its name and its lake path with its rows; the other one would share them until then."""
-    log = OrderedLog(ManifestLog.open(MemoryStore(uuid.uuid4().hex), opened(), PipelineState()), threaded=False)
+    log = memory_log()
     log.append(table("7", state=State.LIVE))
     gone: dict[int, Any] = {}
-    tables = FollowedTables(log, gone.get, (), wal_end=lambda: 40)
+    tables = _following(log, gone.get, wal_end=40)
     tables.decide(events.ValueLost(7, "not sent", position_lsn=30))
     facts = source_facts.table(source_facts.ID, oid=9, name="t7")
     assert not tables.look(facts, tables.states(), wal_end=40)
-    assert log.stored.tables.keys() == {"7"}
+    assert log.state.tables.keys() == {"7"}
     tables.forget_stream()
     assert tables.look(facts, tables.states(), wal_end=40)
-    assert {key: one.state for key, one in log.stored.tables.items()} == {"7": State.DETACHED, "9": State.SNAPSHOT}
+    assert {key: one.state for key, one in log.state.tables.items()} == {"7": State.DETACHED, "9": State.SNAPSHOT}

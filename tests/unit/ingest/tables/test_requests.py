@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -38,8 +37,7 @@ class Slow(MemoryStore):
 def test_a_request_that_is_carried_out_while_another_look_reads_it_is_not_carried_out_twice() -> None:
     store = Slow(uuid.uuid4().hex)
     log = ManifestLog.open(store, opened(), load_state(store))
-    key = replace(source_facts.ID, name="c1", type_oid=20, base_type_oid=20, type_name="bigint")
-    facts = source_facts.table(key, oid=7, name="t7")
+    facts = source_facts.numbered(7)
     log.append(table("7", state="live", version=1, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
     tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: facts, (), wal_end=lambda: 10)
     requests = Requests(store, tables, "p")
@@ -64,10 +62,9 @@ def test_a_hint_that_names_no_position_is_refused(wanted: tuple[tuple[str, ...],
     log = OrderedLog(ManifestLog.open(store, opened(), load_state(store)), threaded=False)
     tables = FollowedTables(log, lambda _: None, (), wal_end=lambda: 10)
     requests = Requests(store, tables, "p", advance=heard.append)
-    store.create(
-        keys.control_request("1"), Request(ADVANCE, "", "", "2030-01-01T00:00:00+00:00", (("0/AB",),)).encode()
-    )
-    store.create(keys.control_request("2"), Request(ADVANCE, "", "", "2030-01-01T00:00:00+00:00", wanted).encode())
+    for number, positions in (("1", (("0/AB",),)), ("2", wanted)):
+        asked = Request(ADVANCE, "", "", "2030-01-01T00:00:00+00:00", positions)
+        store.create(keys.control_request(number), asked.encode())
     requests.take_at_once()
     assert heard == [0xAB]
     assert list(store.list(keys.CONTROL)) == [keys.refused_request(keys.control_request("2"))]

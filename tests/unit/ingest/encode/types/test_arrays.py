@@ -87,9 +87,7 @@ def test_a_nested_array_is_special_and_does_not_touch_the_next_row(
 
 
 def test_many_arrays_past_the_width_of_the_quote_counter() -> None:
-    """Quotes are counted in one byte that wraps: three hundred rows of odd lengths must not lose
-    step.
-    """
+    """Quotes are counted in one byte that wraps: three hundred rows of odd lengths must not lose step."""
     arrays: list[list[str | None]] = [['"' * (row % 5), ",", None][: row % 4] for row in range(300)]
     assert column_of(TEXTS, [array_out(array).encode() for array in arrays])[0] == arrays
 
