@@ -46,5 +46,5 @@ class Background:
 
 def beside(*works: Callable[[threading.Event], None]) -> Background:
     """Each work is told by an event when the block ends."""
-    made = Background(*(lambda work=work: work(made.stopped) for work in works))
+    made: Background = Background(*(lambda work=work: work(made.stopped) for work in works))
     return made
