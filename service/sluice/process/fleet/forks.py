@@ -1,10 +1,11 @@
 """Children that are forks of one process that has loaded the code: what all of them have loaded is in memory once,
 and a start costs no imports. An ingest alone has 50 MB of its own after its imports.
 
-Invariants: the process that forks (the forker) does nothing else, so nothing else of it is in a child: no thread, no
-lock. It hands over each child as a file descriptor (Linux: pidfd_open), since its number may be another process's
-once it has ended. A child outlives neither the forker nor the process that asked for it. A child whose exit code is
-lost, because the forker was killed, counts as killed, once it has ended.
+Invariants: the process that forks (the forker) does nothing else, so nothing else of it is in a child: no lock, and
+no thread but those of libraries that know of forks (allocators). It hands over each child as a file descriptor
+(Linux: pidfd_open), since its number may be another process's once it has ended. A child outlives neither the forker
+nor the process that asked for it. A child whose exit code is lost, because the forker was killed, counts as killed,
+once it has ended.
 """
 
 import errno
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -105,7 +106,8 @@ class Forked:
         weakref.finalize(self, os.close, code)
 
     def poll(self) -> int | None:
-        return self.wait() if _is_readable(self._named, 0.0) else None
+        # The code follows the end, except while the forker is frozen.
+        return self.wait() if _is_readable(self._named, 0.0) and _is_readable(self._code, 0.0) else None
 
     def wait(self) -> int:
         _is_readable(self._named, None)
@@ -189,12 +191,7 @@ def _forked(connection: socket.socket, children: Mapping[int, _Fork]) -> _Fork |
     try:
         pid = os.fork()
         if not pid:
-            end_with_parent()
-            if os.getppid() != forker:
-                os._exit(128 + signal.SIGTERM)
-            os.setsid()
-            for own in (says, *children, *(child.says for child in children.values())):
-                os.close(own)
+            _part_from(forker, (says, *children, *(child.says for child in children.values())))
             return None
         named = os.pidfd_open(pid)
         socket.send_fds(connection, [json.dumps({"pid": pid}).encode()], [named, code])
@@ -207,6 +204,19 @@ def _forked(connection: socket.socket, children: Mapping[int, _Fork]) -> _Fork |
     finally:
         os.close(code)
     return _Fork(named, pid, says)
+
+
+def _part_from(forker: int, descriptors: Iterable[int]) -> None:
+    """In a child, which ends here if anything fails: no error of a child may continue as one of the forker."""
+    try:
+        end_with_parent()
+        if os.getppid() != forker:
+            os._exit(128 + signal.SIGTERM)
+        os.setsid()
+        for descriptor in descriptors:
+            os.close(descriptor)
+    except BaseException:  # noqa: BLE001
+        os._exit(1)
 
 
 def _end(child: _Fork) -> None:
