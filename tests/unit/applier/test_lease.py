@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 import pytest
@@ -20,6 +20,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from sluice_spark.lease import Lease, _started, current_process
 from tests.support import commands
+from tests.support.stores import EVERYTHING, WatchedStore
 
 
 class Clock:
@@ -36,45 +37,9 @@ class Clock:
         return False
 
 
-class Store(MemoryStore):
-    """Counts requests for objects and what its listings return. It takes nothing while it `refuses`, as after its key
-    was withdrawn; `before_claim` happens right before a claim.
-    """
-
-    asked = listed = 0
-    refuses = False
-
-    def __init__(self, name: str, *, before_claim: Callable[[], None] = lambda: None) -> None:
-        super().__init__(name)
-        self._before_claim = before_claim
-
-    def get(self, key: str) -> bytes:
-        self.asked += 1
-        return super().get(key)
-
-    def put(self, key: str, data: bytes | memoryview) -> None:
-        self.asked += 1
-        if self.refuses:
-            raise StoreRefused("the key was withdrawn")
-        super().put(key, data)
-
-    def create(self, key: str, data: bytes | memoryview) -> None:
-        self._before_claim()
-        super().create(key, data)
-
-    def size(self, key: str) -> int | None:
-        self.asked += 1
-        return super().size(key)
-
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        for key in super().list(prefix, after=after):
-            self.listed += 1
-            yield key
-
-
 @pytest.fixture
-def store() -> Store:
-    return Store(uuid.uuid4().hex)
+def store() -> WatchedStore:
+    return WatchedStore(uuid.uuid4().hex)
 
 
 @pytest.fixture
@@ -107,7 +72,7 @@ def ended_process() -> Process:
     return process
 
 
-def test_a_lease_of_a_newer_format_is_refused_by_name(store: Store) -> None:
+def test_a_lease_of_a_newer_format_is_refused_by_name(store: WatchedStore) -> None:
     held_by(store, ended_process())
     newer = {**json.loads(store.get(keys.APPLY_LEASE)), "format_version": 2}
     store.put(keys.APPLY_LEASE, json.dumps(newer).encode())
@@ -117,39 +82,39 @@ def test_a_lease_of_a_newer_format_is_refused_by_name(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b'{"format_version":1}', b'{"format_version":1,"process":7}'])
-def test_a_lease_that_cannot_be_read_is_nobody_s_to_take_and_named(store: Store, damage: bytes) -> None:
+def test_a_lease_that_cannot_be_read_is_nobody_s_to_take_and_named(store: WatchedStore, damage: bytes) -> None:
     held_by(store, ended_process())
     store.put(keys.APPLY_LEASE, damage)
     with pytest.raises(ManifestCorrupt, match="the lease of the applier"):
         Lease(store, seconds=30).acquire()
 
 
-def test_a_lease_whose_holder_ended_here_is_taken_over_at_once(store: Store) -> None:
+def test_a_lease_whose_holder_ended_here_is_taken_over_at_once(store: WatchedStore) -> None:
     held_by(store, ended_process())
     Lease(store, seconds=30).acquire()
 
 
-def test_who_cannot_give_the_lease_back_knows_that_it_still_holds_for_its_own_process(store: Store) -> None:
+def test_who_cannot_give_the_lease_back_knows_that_it_still_holds_for_its_own_process(store: WatchedStore) -> None:
     """The program that takes this one's place has its number and its start."""
     first = Lease(store, seconds=30)
     first.acquire()
-    store.refuses = True
+    store.refuses = EVERYTHING
     assert not first.release()
-    store.refuses = False
+    store.refuses = None
     with pytest.raises(WriterFenced):
         Lease(store, seconds=30).acquire()
     assert first.release()
     Lease(store, seconds=30).acquire()
 
 
-def test_a_process_number_that_came_again_does_not_keep_a_dead_holder_alive(store: Store) -> None:
+def test_a_process_number_that_came_again_does_not_keep_a_dead_holder_alive(store: WatchedStore) -> None:
     held_by(store, replace(current_process(), pid=os.getppid(), started="1"))
     Lease(store, seconds=30).acquire()
 
 
 @pytest.mark.parametrize("elsewhere", [{"machine": "m"}, {"boot": "b"}, {"namespace": "pid:[1]"}])
 def test_a_holder_of_the_same_host_name_on_another_machine_or_in_another_container_is_alive(
-    store: Store, elsewhere: dict[str, str]
+    store: WatchedStore, elsewhere: dict[str, str]
 ) -> None:
     held_by(store, replace(ended_process(), **elsewhere))  # type: ignore[arg-type]
     with pytest.raises(WriterFenced, match="another applier owns"):
@@ -165,7 +130,7 @@ def from_the_future(store: ObjectStore, clock: Clock) -> Lease:
 
 
 def test_a_lease_of_a_clock_that_was_ahead_is_taken_over_after_its_duration_without_a_change(
-    store: Store, clock: Clock
+    store: WatchedStore, clock: Clock
 ) -> None:
     ahead = from_the_future(store, clock)
     taker = lease(store, clock, "taker")
@@ -176,7 +141,7 @@ def test_a_lease_of_a_clock_that_was_ahead_is_taken_over_after_its_duration_with
     taker.check()
 
 
-def test_a_lease_of_a_clock_that_is_ahead_is_not_taken_while_it_is_renewed(store: Store, clock: Clock) -> None:
+def test_a_lease_of_a_clock_that_is_ahead_is_not_taken_while_it_is_renewed(store: WatchedStore, clock: Clock) -> None:
     ahead = from_the_future(store, clock)
     taker = lease(store, clock, "taker")
 
@@ -213,7 +178,7 @@ def test_a_taker_whose_clock_is_ahead_does_not_take_the_lease_of_a_living_holder
     owner.check()
 
 
-def test_a_taker_that_is_stopped_while_it_watches_a_lease_takes_nothing(store: Store, clock: Clock) -> None:
+def test_a_taker_that_is_stopped_while_it_watches_a_lease_takes_nothing(store: WatchedStore, clock: Clock) -> None:
     ahead = from_the_future(store, clock)
     taker = lease(store, clock, "taker")
     taker._wait = lambda _: True
@@ -222,7 +187,7 @@ def test_a_taker_that_is_stopped_while_it_watches_a_lease_takes_nothing(store: S
     ahead.check()
 
 
-def test_a_holder_that_runs_here_is_alive(store: Store) -> None:
+def test_a_holder_that_runs_here_is_alive(store: WatchedStore) -> None:
     held_by(store, replace(current_process(), pid=os.getppid(), started=_started(os.getppid())))
     with pytest.raises(WriterFenced, match="another applier owns"):
         Lease(store, seconds=30).acquire()
@@ -230,7 +195,7 @@ def test_a_holder_that_runs_here_is_alive(store: Store) -> None:
 
 @pytest.mark.parametrize("takeovers", [1, 2, 3])
 def test_an_applier_that_slept_through_any_number_of_takeovers_stays_fenced(
-    store: Store, clock: Clock, takeovers: int
+    store: WatchedStore, clock: Clock, takeovers: int
 ) -> None:
     sleeper = lease(store, clock, "sleeper")
     sleeper.acquire()
@@ -246,7 +211,7 @@ def test_an_applier_that_slept_through_any_number_of_takeovers_stays_fenced(
 
 
 def test_a_start_reads_only_the_claims_behind_the_last_renewal_however_many_there_were(
-    store: Store, clock: Clock
+    store: WatchedStore, clock: Clock
 ) -> None:
     for number in range(50):
         lease(store, clock, f"owner{number}").acquire()
@@ -257,7 +222,7 @@ def test_a_start_reads_only_the_claims_behind_the_last_renewal_however_many_ther
     assert (last._number, store.listed) == (51, 0)
 
 
-def test_a_claim_whose_owner_never_renewed_is_followed_by_the_next_number(store: Store, clock: Clock) -> None:
+def test_a_claim_whose_owner_never_renewed_is_followed_by_the_next_number(store: WatchedStore, clock: Clock) -> None:
     sleeper = lease(store, clock, "sleeper")
     sleeper.acquire()
     clock.now += 31
@@ -290,7 +255,7 @@ def test_a_taker_that_another_one_overtook_between_its_looks_does_not_replace_it
 
 
 def test_a_lease_that_lapsed_while_the_store_was_away_is_taken_again_before_any_commit(
-    store: Store, clock: Clock
+    store: WatchedStore, clock: Clock
 ) -> None:
     owner = lease(store, clock, "owner")
     owner.acquire()
@@ -305,7 +270,7 @@ def test_a_taker_that_saw_a_lease_lapse_loses_against_its_owner_or_wins_before(c
     """The taker has read that the lease lapsed, and claims after the owner has taken it again."""
     name = uuid.uuid4().hex
     owner = lease(MemoryStore(name), clock, "owner")
-    taker = lease(Store(name, before_claim=owner.renew), clock, "taker")
+    taker = lease(WatchedStore(name, before_create=owner.renew), clock, "taker")
     owner.acquire()
     clock.now += 31
     with pytest.raises(WriterFenced):
@@ -313,21 +278,25 @@ def test_a_taker_that_saw_a_lease_lapse_loses_against_its_owner_or_wins_before(c
     owner.check()
 
 
-def test_a_renewal_in_good_time_is_one_request_and_a_late_one_finds_out_who_came(store: Store, clock: Clock) -> None:
+def test_a_renewal_in_good_time_is_one_request_and_a_late_one_finds_out_who_came(
+    store: WatchedStore, clock: Clock
+) -> None:
     owner = lease(store, clock, "owner")
     owner.acquire()
-    store.asked = 0
+    store.gets = store.puts = store.sizes = 0
     for _ in range(5):
         clock.now += 10
         owner.renew()
-    assert store.asked == 5
+    assert (store.gets, store.puts, store.sizes) == (0, 5, 0)
     clock.now += 15
     lease(store, clock, "other")._take(owner._number + 1)
     with pytest.raises(WriterFenced):
         owner.renew()
 
 
-def test_an_idle_holder_renews_seldom_and_is_taken_over_only_after_the_longer_time(store: Store, clock: Clock) -> None:
+def test_an_idle_holder_renews_seldom_and_is_taken_over_only_after_the_longer_time(
+    store: WatchedStore, clock: Clock
+) -> None:
     owner = Lease(store, seconds=30, idle_seconds=120, wall=clock, monotonic=clock, wait=clock.wait)
     owner._process = replace(owner._process, boot="owner")
     owner.acquire()
@@ -345,21 +314,21 @@ def test_an_idle_holder_renews_seldom_and_is_taken_over_only_after_the_longer_ti
         owner.renew(idle=True)
 
 
-def test_a_holder_whose_answer_was_lost_trusts_the_shorter_of_the_two_times(store: Store, clock: Clock) -> None:
+def test_a_holder_whose_answer_was_lost_trusts_the_shorter_of_the_two_times(store: WatchedStore, clock: Clock) -> None:
     """Its record may say 30 s already, and another applier may go by that."""
     owner = Lease(store, seconds=30, idle_seconds=120, wall=clock, monotonic=clock, wait=clock.wait)
     owner.acquire()
     owner.renew(idle=True)
     clock.now += 40
-    store.refuses = True
+    store.refuses = EVERYTHING
     with pytest.raises(StoreRefused):
         owner.renew()
-    store.refuses = False
+    store.refuses = None
     with pytest.raises(StoreUnavailable, match="lapsed"):
         owner.check()
 
 
-def test_a_renewal_says_how_far_the_loop_of_its_holder_has_come(store: Store, clock: Clock) -> None:
+def test_a_renewal_says_how_far_the_loop_of_its_holder_has_come(store: WatchedStore, clock: Clock) -> None:
     owner = lease(store, clock, "owner")
     owner.acquire()
     owner.renew(sign=Sign(990.0, 980.0, 7, 3))

@@ -49,9 +49,9 @@ def window_of(
     place: StorePrefix, segments: list[Segment], state: TableState, schema: TableSchema, **more: Any
 ) -> WindowTask:
     """A window of a mirror."""
-    bins, usual = in_bins(segments, slots=2), {"after_lsn": 0, "limit": 1 << 28, **more}
-    says = {"kind": mirror.KIND, "removals_sent": True, "metadata": True, "origins": {}, **usual}
-    return WindowTask(place, place, "", "scratch/", bins, schemas=state.schemas, schema=schema, **says)
+    says = {"after_lsn": 0, "limit": 1 << 28, "removals_sent": True, "metadata": True, "origins": {}, **more}
+    bins = in_bins(segments, slots=2)
+    return WindowTask(place, place, "", "", bins, schemas=state.schemas, schema=schema, kind=mirror.KIND, **says)
 
 
 def joined(heap: Heap, columns: list[tuple[str, str]], *, limit: int = 1 << 28) -> list[dict[str, Any]]:

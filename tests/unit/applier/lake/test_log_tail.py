@@ -1,7 +1,6 @@
 """The end of a Delta log, read without Delta: where it says everything, and where Delta is asked."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from sluice.errors import UnsupportedChange
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.log_tail import LogTail
+from tests.support.stores import WatchedStore
 
 LOG = "public/items/_delta_log/"
 CHECKSUM: dict[str, Any] = {
@@ -33,10 +33,8 @@ class NoSpark:
     _jsparkSession = _jvm
 
 
-def _table(
-    name: str, *, newest: int = 3, checksum: object = CHECKSUM, make: type[MemoryStore] = MemoryStore
-) -> MemoryStore:
-    store = make(name)
+def _table(name: str, *, newest: int = 3, checksum: object = CHECKSUM) -> WatchedStore:
+    store = WatchedStore(name)
     for version in range(newest + 1):
         store.put(f"{LOG}{version:020d}.json", json.dumps(COMMIT).encode())
         store.put(f"{LOG}{version:020d}.crc", json.dumps(checksum if version == newest else {}).encode())
@@ -111,18 +109,9 @@ def test_a_commit_that_is_gone_or_torn_is_named() -> None:
         tail.commit(1)
 
 
-class _Counting(MemoryStore):
-    listings = 0
-
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        self.listings += 1
-        return super().list(prefix, after=after)
-
-
 def test_a_log_without_a_new_commit_is_not_listed() -> None:
     """A listing costs what lies in the log."""
-    store = _table("counted", make=_Counting)
-    assert isinstance(store, _Counting)
+    store = _table("counted")
     tail = _tail(store)
     assert (tail.update(), store.listings) == (3, 1)
     assert (tail.update(), store.listings) == (3, 1)

@@ -16,7 +16,6 @@ from sluice.contract.applied import Complete
 from sluice.contract.entries import Progress
 from sluice.contract.lake_targets import LakeTarget
 from sluice.errors import ManifestCorrupt, StoreUnavailable
-from sluice.store.memory import MemoryStore
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import cadence
@@ -25,6 +24,7 @@ from sluice_spark.progress.intake import GAPS_SECONDS, HEARD_SECONDS, Intake
 from sluice_spark.progress.table_progress import Work
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
+from tests.support.stores import WatchedStore
 from tests.unit.applier.ledgers import begin, commit, ledger_of
 
 
@@ -32,7 +32,7 @@ class World:
     """Tables with their snapshot in the lake, a manifest to write to, and a clock."""
 
     def __init__(self, count: int, *, apart_seconds: float = 1e9, **options: Any) -> None:
-        self.store = Store(uuid.uuid4().hex, prefix="shop/")
+        self.store = WatchedStore(uuid.uuid4().hex, prefix="shop/")
         self.manifest = Manifest(self.store)
         self.schemas = [
             replace(SCHEMA, table_id=str(20_000 + number), table_name=f"t{number}") for number in range(count)
@@ -90,23 +90,6 @@ class World:
 
     def publish(self, *, now: float) -> None:
         self.boundaries.publish(self.ledger.report(), lambda one, _: self.published.append(one), now=now)
-
-
-class Store(MemoryStore):
-    """Counts listings and reads, and may be away."""
-
-    listings = gets = 0
-    away = False
-
-    def get(self, key: str) -> bytes:
-        self.gets += 1
-        if self.away:
-            raise StoreUnavailable("away")
-        return super().get(key)
-
-    def list(self, *args: Any, **kwargs: Any) -> Iterator[str]:
-        self.listings += 1
-        return super().list(*args, **kwargs)
 
 
 def test_a_table_that_has_rested_is_served_at_once_and_then_once_per_target() -> None:

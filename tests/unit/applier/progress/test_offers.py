@@ -126,12 +126,13 @@ def test_times_that_differ_by_little_hold_nothing_longer_than_the_boundaries_are
 
 
 def test_a_boundary_that_somebody_removed_by_hand_lets_go_of_nothing(lake: Lake) -> None:
-    """Whether who removes what has expired knew of it or not."""
+    """Whether who removes what has expired published it, saw it or knows nothing of it."""
     began = lake.now
     lake.publish(1, 2, 3, 4, apart=HOUR / 3)
+    saw_it = lake.opened()
     lake.files.delete(key_of("shop", 2))
     lake.now += HOUR / 3
-    for one in (lake.opened(), lake.made):
+    for one in (saw_it, lake.opened(), lake.made):
         one.expire()
         assert lake.offered() == [3, 4]
         assert one.held_since <= began + HOUR

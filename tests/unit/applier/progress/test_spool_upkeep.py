@@ -15,7 +15,7 @@ from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpk
 from sluice.contract.entries import Changes, Commits, Progress
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
-from sluice.errors import StoreRefused, StoreUnavailable, WriterFenced
+from sluice.errors import StoreUnavailable, WriterFenced
 from sluice.health.reporter import Reporter
 from sluice.manifest import compaction
 from sluice.manifest.reader import load_state, pruned_through, read_entries
@@ -31,6 +31,7 @@ from sluice_spark.progress.spool_upkeep import Upkeep
 from tests.support.manifests import open_log, put, segment, table
 from tests.support.offers import offers
 from tests.support.pipeline import wait_until
+from tests.support.stores import WatchedStore
 
 SMALL, PATIENCE = 4, 30.0
 
@@ -140,16 +141,8 @@ def test_an_error_is_said_and_the_work_is_done_later(store: MemoryStore) -> None
 
 def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well() -> None:
     """With the very records: what the applier writes is read by a reporter, which judges."""
-
-    class Guarded(MemoryStore):
-        denied = True
-
-        def create(self, key: str, data: bytes | memoryview) -> None:
-            if self.denied and key.startswith(keys.ARCHIVES):
-                raise StoreRefused("the store refuses s3:PutObject for archive/")
-            super().create(key, data)
-
-    store = Guarded(uuid.uuid4().hex, prefix="shop/")
+    store = WatchedStore(uuid.uuid4().hex, prefix="shop/")
+    store.refuses = keys.ARCHIVES
     log = more(open_log(store), 14)
     lake = offers(MemoryStore(uuid.uuid4().hex, prefix=""))
     reports = Reports(store, instance="test", offers=lake)
@@ -170,7 +163,7 @@ def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well
         heard.get(timeout=PATIENCE)
     refused = "the applier cannot archive or prune it: the store refuses s3:PutObject for archive/"
     assert problems() == [("2030", refused)]
-    store.denied = False
+    store.refuses = None
     wait_until(lambda: not work.report.failing, what="a turn went well", timeout=PATIENCE)
     assert problems() == []
     work.stop()
