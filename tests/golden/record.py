@@ -1,8 +1,9 @@
-"""Records what a real server sends: `python -m tests.golden.record 14 15` writes tests/golden/pg<major>/*.bin.
+"""Records what a real server sends: `python -m tests.golden.record 14 15` writes
+tests/golden/pg<major>/*.bin, and *.json as the reference decoder reads it.
 
-A .bin file is a sequence of CopyData payloads, each behind its length as four big-endian bytes. To read one by eye:
-`python -m tests.golden.record FILE.bin` prints what the reference decoder reads, never sluice.protocol.
-(PostgreSQL: Streaming Replication Protocol.)
+A .bin file is a sequence of CopyData payloads, each behind its length as four big-endian bytes. The
+.json beside it is for people and for the test that compares sluice.protocol with it; it is never
+written by sluice.protocol. (PostgreSQL: Streaming Replication Protocol.)
 """
 
 import json
@@ -16,7 +17,6 @@ from pathlib import Path
 import psycopg
 from psycopg import pq
 
-from tests.support.recordings import recorded
 from tests.support.reference_decoder import readable
 from tools.local.postgres import PostgresServer, temporary_server
 
@@ -190,8 +190,11 @@ def copied(server: PostgresServer, source: str) -> list[bytes]:
     return chunks
 
 
-def write(folder: Path, name: str, frames: Sequence[bytes]) -> None:
+def write(folder: Path, name: str, frames: Sequence[bytes], *, described: bool = True) -> None:
     (folder / f"{name}.bin").write_bytes(b"".join(struct.pack(">I", len(frame)) + frame for frame in frames))
+    if described:
+        lines = ",\n".join(json.dumps(value, ensure_ascii=False) for value in readable(frames))
+        (folder / f"{name}.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def main(major: int) -> None:
@@ -222,14 +225,12 @@ def main(major: int) -> None:
             write(folder, "protocol4_parallel", streamed(server, "four", options, grow=grow))
             options += ", two_phase 'true'"
             write(folder, "protocol4_two_phase", prepared(server, "four_two_phase", options, ending=b"p", grow=grow))
-        write(folder, "copy_rows", copied(server, "(VALUES (1::bigint, 'tëa'), (NULL, ''), (-3, NULL))"))
-        write(folder, "copy_empty", copied(server, "(SELECT 1::bigint, 'x'::text WHERE false)"))
+        write(
+            folder, "copy_rows", copied(server, "(VALUES (1::bigint, 'tëa'), (NULL, ''), (-3, NULL))"), described=False
+        )
+        write(folder, "copy_empty", copied(server, "(SELECT 1::bigint, 'x'::text WHERE false)"), described=False)
 
 
 if __name__ == "__main__":
     for asked in sys.argv[1:]:
-        if asked.endswith(".bin"):
-            for message in readable(recorded(Path(asked))):
-                print(json.dumps(message, ensure_ascii=False))
-        else:
-            main(int(asked))
+        main(int(asked))

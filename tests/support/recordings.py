@@ -28,7 +28,7 @@ def recorded(path: Path) -> list[bytes]:
 
 
 def readable(message: m.ControlMessage) -> dict[str, Any]:
-    """A control message as the reference decoder has it."""
+    """A control message in the form of the .json files."""
     holder = message.version if isinstance(message, m.Relation) else message
     found: dict[str, Any] = {field.name: getattr(holder, field.name) for field in fields(holder)}
     if isinstance(message, m.Relation):
