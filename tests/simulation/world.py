@@ -459,7 +459,8 @@ class World:
         self.clock.pass_seconds(40 * 86400)
         for name in {table.name for table in self.server.tables.values()}:
             if attempt == 1:
-                self.ask("resume", name, random.getrandbits(40))
+                # The command line names requests by the time: this one comes behind those that wait.
+                self.ask("resume", name, 1 << 40 | random.getrandbits(40))
         for name in ("start", "connect"):
             if self._kinds[name].can():
                 self._heal_by(name, random)
