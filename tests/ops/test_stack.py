@@ -134,9 +134,8 @@ def test_logs_shows_the_last_lines_of_every_member(stack: LocalStack) -> None:
 
 def test_down_leaves_no_process_and_no_pid_file(stack: LocalStack) -> None:
     pids = stack.pids()
-    running = [
-        name for name in ("prometheus", "applier", "ingest", "s3", "postgres") if name in pids and alive(pids[name])
-    ]
+    order = ("prometheus", "applier", "ingest", "s3", "postgres")
+    running = [name for name in order if name in pids and alive(pids[name])]
     outcome = stack("down")
     assert outcome.returncode == 0, outcome.stderr
     assert _only("stopped", outcome.stdout) == running
