@@ -60,21 +60,13 @@ def test_what_a_pipeline_gives_overrides_the_release_and_the_rest_is_the_release
     assert crm["source"] == {"tables": ["sales.*"]}
     assert crm["spool"]["options"] == {"aws_region": "eu-central-1"}
     assert _config(rendered, "shop-sluice-shop-eu-config")["source"] == {"tables": ["public.*"]}
-    secrets = {
-        pod.pipeline: [
-            volume["secret"]["secretName"]
-            for volume in pod.spec["volumes"]
-            if volume["name"] in ("source", "spool-keys")
-        ]
-        for pod in manifests.pods(rendered)
-        if pod.component == "ingest"
-    }
+    secrets, memory = {}, {}
+    for pod in manifests.pods(rendered):
+        if pod.component == "ingest":
+            volumes = [volume for volume in pod.spec["volumes"] if volume["name"] in ("source", "spool-keys")]
+            secrets[pod.pipeline] = [volume["secret"]["secretName"] for volume in volumes]
+            memory[pod.pipeline] = pod.container("ingest")["resources"]["limits"]["memory"]
     assert secrets == {"archive": ["store"], "crm": ["crm-source", "store"], "shop_eu": ["store-of-shop"]}
-    memory = {
-        pod.pipeline: pod.spec["containers"][0]["resources"]["limits"]["memory"]
-        for pod in manifests.pods(rendered)
-        if pod.component == "ingest"
-    }
     assert memory == {"archive": "2Gi", "crm": "3Gi", "shop_eu": "2Gi"}
 
 

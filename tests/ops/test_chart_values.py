@@ -10,7 +10,6 @@ import yaml
 
 from deploy.chart import __main__ as generated
 from deploy.chart import values
-from sluice.errors import UsageError
 from sluice.settings import load
 from tests.ops import helm, manifests
 from tests.ops.helm import CHART, Refused
@@ -28,13 +27,6 @@ def test_a_generated_file_is_as_its_sources_say(name: str) -> None:
     assert (CHART / name).read_text(encoding="utf-8") == generated.FILES[name](values.read(CHART / "values.yaml")), (
         "run `make docs`"
     )
-
-
-def test_a_key_without_a_description_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "values.yaml"
-    file.write_text("# -- Described.\nknown: 1\nforgotten: 2\n")
-    with pytest.raises(UsageError, match="forgotten has no description"):
-        values.read(file)
 
 
 def test_no_value_is_a_number_of_replicas() -> None:

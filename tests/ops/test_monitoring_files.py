@@ -1,7 +1,6 @@
 """What is generated for monitoring is up to date, and every alert has its runbook."""
 
 import re
-import subprocess
 import textwrap
 from pathlib import Path
 
@@ -38,15 +37,13 @@ def test_there_is_no_runbook_without_an_alert() -> None:
 
 def test_the_documented_configurations_are_valid(promtool: Path, tmp_path: Path) -> None:
     """Values that the chart takes, and a configuration that Prometheus takes."""
-    values, configuration = re.findall(
-        r"^```yaml\n(.*?)```", (ROOT / "docs/how-to/monitoring.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    paused = re.findall(
-        r"^  ```yaml\n(.*?)```", (ROOT / "docs/how-to/monitoring.md").read_text(), re.DOTALL | re.MULTILINE
-    )
+    page = (ROOT / "docs/how-to/monitoring.md").read_text()
+    values, configuration = re.findall(r"^```yaml\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    paused = re.findall(r"^  ```yaml\n(.*?)```", page, re.DOTALL | re.MULTILINE)
     rules = tmp_path / "paused.yml"
     rules.write_text(textwrap.dedent(paused[0]))
-    subprocess.run([promtool, "check", "rules", rules], check=True, timeout=60)
+    done = commands.ended(promtool, "check", "rules", rules)
+    assert done.returncode == 0, done.stdout + done.stderr
     helm.render(helm.feature("default") | yaml.safe_load(values))
     written = tmp_path / "prometheus.yml"
     written.write_text(configuration.replace("deploy/monitoring/rules.yml", str(ROOT / PLAIN_RULES)))

@@ -27,24 +27,15 @@ import struct
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Literal, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-Operation = Literal[
-    "get",
-    "head",
-    "list",
-    "put",
-    "create",
-    "copy",
-    "delete",
-    "start upload",
-    "part",
-    "complete upload",
-    "abort upload",
-    "other",
-]
+from tests.support.http_stub import StubHandler
+
+_Plain = Literal["get", "head", "list", "put", "create", "copy", "delete", "other"]
+_Upload = Literal["start upload", "part", "complete upload", "abort upload"]
+Operation = _Plain | _Upload
 Kind = Literal["error", "error after", "reset before", "reset after", "truncated", "delayed", "stale list"]
 
 _HOP_BY_HOP = frozenset(
@@ -295,7 +286,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(StubHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -337,7 +328,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            return self.content()
         parts: list[bytes] = []
         while size := int(self.rfile.readline().split(b";")[0], 16):
             parts.append(self.rfile.read(size))
@@ -351,12 +342,7 @@ class _Handler(BaseHTTPRequestHandler):
             f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{fault.code}</Code><Message>by '
             "plan</Message><RequestId>1</RequestId></Error>"
         ).encode()
-        self.send_response(fault.status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(document)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(document)
+        self.answer(fault.status, document, {"Content-Type": "application/xml"}, body=self.command != "HEAD")
 
     def _pass_on(self, answer: http.client.HTTPResponse, content: bytes, *, whole: bool) -> None:
         if not whole and (not content or self.command == "HEAD"):
@@ -380,9 +366,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         with contextlib.suppress(OSError):
             self.connection.close()
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def _read(method: str, target: str, *, conditional: bool, copies: bool) -> tuple[Operation, str, str]:
