@@ -47,6 +47,9 @@ Operation = Literal[
 ]
 Kind = Literal["error", "error after", "reset before", "reset after", "truncated", "delayed", "stale list"]
 
+MESSAGE = "by plan"
+"""What an answer of the proxy says beside its code."""
+
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "trailer", "upgrade", "proxy-connection", "expect"}
 )
@@ -348,8 +351,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, fault: Fault) -> None:
         document = (
-            f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{fault.code}</Code><Message>by '
-            "plan</Message><RequestId>1</RequestId></Error>"
+            f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{fault.code}</Code><Message>{MESSAGE}'
+            "</Message><RequestId>1</RequestId></Error>"
         ).encode()
         self.send_response(fault.status)
         self.send_header("Content-Type", "application/xml")
