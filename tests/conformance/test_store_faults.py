@@ -17,6 +17,7 @@ from sluice.store.refused_operations import PATIENCE_SECONDS, RefusedOperations
 from sluice.store.remote import RemoteStore
 from tests.support.manifests import open_log
 from tests.support.s3proxy_faults import (
+    MESSAGE,
     Fault,
     Operation,
     S3FaultProxy,
@@ -47,8 +48,6 @@ def store(proxy: S3FaultProxy, moto: Bucket, monkeypatch: pytest.MonkeyPatch) ->
     return open_store(f"{moto.uri}/spool", options={**moto.options, "endpoint": proxy.endpoint})
 
 
-TEXT = "by plan"
-"""What the proxy's own answers say beside their code."""
 OPERATIONS: dict[str, Callable[[ObjectStore], object]] = {
     "create": lambda store: store.create("k", b"1"),
     "put": lambda store: store.put("k", b"1"),
@@ -93,7 +92,7 @@ def test_a_status_has_one_meaning_and_its_text_stays_inside(
         with pytest.raises(expected) as raised:
             OPERATIONS[operation](store)
         assert raised.type is expected
-        assert TEXT not in str(raised.value) + raised.value.hint
+        assert MESSAGE not in str(raised.value) + raised.value.hint
         assert operation in str(raised.value)
 
 

@@ -38,6 +38,9 @@ _Upload = Literal["start upload", "part", "complete upload", "abort upload"]
 Operation = _Plain | _Upload
 Kind = Literal["error", "error after", "reset before", "reset after", "truncated", "delayed", "stale list"]
 
+MESSAGE = "by plan"
+"""What an answer of the proxy says beside its code."""
+
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "trailer", "upgrade", "proxy-connection", "expect"}
 )
@@ -339,8 +342,8 @@ class _Handler(StubHandler):
 
     def _refuse(self, fault: Fault) -> None:
         document = (
-            f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{fault.code}</Code><Message>by '
-            "plan</Message><RequestId>1</RequestId></Error>"
+            f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{fault.code}</Code><Message>{MESSAGE}'
+            "</Message><RequestId>1</RequestId></Error>"
         ).encode()
         self.answer(fault.status, document, {"Content-Type": "application/xml"}, body=self.command != "HEAD")
 

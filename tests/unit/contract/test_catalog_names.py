@@ -4,22 +4,19 @@ from sluice.contract.catalog_names import CatalogNames, clashing, misspelled, to
 
 
 @pytest.mark.parametrize(
-    ("template", "expected"),
+    ("template", "table", "expected"),
     [
-        ("{schema}.{target}", "sales.order_lines"),
-        ("lake.{schema}_{target}", "lake.sales_order_lines"),
-        ("{pipeline}.{database}.{schema}_{table}_{target}", "shop.my_db.sales_order_lines_order_lines"),
+        ("{schema}.{target}", ("Sales", "Order Lines", ""), "sales.order_lines"),
+        ("lake.{schema}_{target}", ("Sales", "Order Lines", ""), "lake.sales_order_lines"),
+        ("{pipeline}.{database}.{table}_{target}", ("s", "Order Lines", ""), "shop.my_db.order_lines_order_lines"),
+        ("{schema}.{target}", ("public", "orders", "orders-log"), "public.orders_log"),
+        ("{schema}.{target}", ("public", "Größe", ""), "public.gr__e"),
     ],
 )
-def test_a_name_has_small_letters_digits_and_underscores_alone(template: str, expected: str) -> None:
-    names = CatalogNames(template, "shop", "My-Db")
-    assert names.name("Sales", "Order Lines", "") == expected
-
-
-def test_the_target_tells_lake_tables_of_one_table_apart() -> None:
-    names = CatalogNames("{schema}.{target}")
-    assert names.name("public", "orders", "orders-log") == "public.orders_log"
-    assert names.name("public", "Größe", "") == "public.gr__e"
+def test_a_name_of_each_target_has_small_letters_digits_and_underscores_alone(
+    template: str, table: tuple[str, str, str], expected: str
+) -> None:
+    assert CatalogNames(template, "shop", "My-Db").name(*table) == expected
 
 
 @pytest.mark.parametrize(

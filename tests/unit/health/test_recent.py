@@ -22,7 +22,7 @@ def test_a_minute_holds_what_was_counted_within_it() -> None:
     assert minutes[0]["at"] == "1970-01-01T00:10:00+00:00"
 
 
-def test_a_process_that_began_within_a_minute_counts_from_there_and_a_total_that_fell_from_zero() -> None:
+def test_a_process_counts_from_within_the_minute_it_began_and_a_total_that_fell_from_zero() -> None:
     rows = Throughput(("rows",))
     for total in (100, 150, 20):
         rows.add({"rows": total}, now=645)

@@ -71,9 +71,24 @@ def test_a_value_does_not_change_with_later_looks() -> None:
     assert kept.seconds_behind(200, now=200) == 0.0
 
 
-def test_the_slot_lasts_at_the_rate_of_the_last_minutes() -> None:
-    seen = watched(*((15.0 * look, 100 + 15 * look * MEBI) for look in range(9)))
-    assert seen.seconds_until_lost(600 * MEBI) == 600.0
+STEADY = [(15.0 * look, 100 + 15 * look * MEBI) for look in range(9)]
+FORECASTS: dict[str, tuple[list[tuple[float, int]], int | None, float | None]] = {
+    "the rate of the last minutes": (STEADY, 600 * MEBI, 600.0),
+    "no limit": ([(0, 0), (60, 60)], None, None),
+    "nothing is written": ([(0, 500), (60, 500), (120, 500)], 10, None),
+    "no look": ([], 10, None),
+    "one look": ([(0, 0)], 10, None),
+    "less than a minute": ([(0, 0), (59, 5000)], 10, None),
+    "a clock that was set back": ([(1000, 0), (1060, 6000), (500, 6000)], 100, None),
+    "a limit that is reached": ([], 0, 0.0),
+    "a limit that was passed, and nothing is written": ([(0, 7), (100, 7)], -5 * MEBI, 0.0),
+}
+
+
+@pytest.mark.parametrize("case", FORECASTS)
+def test_the_slot_lasts_at_the_rate_of_the_last_minutes_or_nothing_is_said(case: str) -> None:
+    looks, left, seconds = FORECASTS[case]
+    assert watched(*looks).seconds_until_lost(left) == seconds
 
 
 def test_only_the_last_minutes_count() -> None:
@@ -83,29 +98,10 @@ def test_only_the_last_minutes_count() -> None:
     assert quiet_then_busy.bytes_per_second() == MEBI
 
 
-def test_there_is_no_forecast_without_a_limit_and_while_nothing_is_written() -> None:
-    assert watched((0, 0), (60, 60)).seconds_until_lost(None) is None
-    assert watched((0, 500), (60, 500), (120, 500)).seconds_until_lost(10) is None
-
-
-@pytest.mark.parametrize("looks", [(), ((0, 0),), ((0, 0), (59, 5000))])
-def test_a_rate_of_less_than_a_minute_is_no_rate(looks: tuple[tuple[float, int], ...]) -> None:
-    assert watched(*looks).seconds_until_lost(10) is None
-
-
 def test_a_position_that_went_back_begins_the_rate_anew() -> None:
     seen = watched((0, 10_000), (60, 70_000), (75, 500))
     assert seen.seconds_until_lost(1000) is None
     assert seen.noted(135, 6500).seconds_until_lost(1000) == 10.0
-
-
-def test_a_clock_that_was_set_back_begins_anew() -> None:
-    assert watched((1000, 0), (1060, 6000), (500, 6000)).seconds_until_lost(100) is None
-
-
-def test_a_limit_that_is_reached_leaves_no_time_whatever_is_written() -> None:
-    assert watched().seconds_until_lost(0) == 0.0
-    assert watched((0, 7), (100, 7)).seconds_until_lost(-5 * MEBI) == 0.0
 
 
 def test_a_limit_that_was_lowered_shortens_the_time_and_does_not_change_the_rate() -> None:

@@ -17,7 +17,6 @@ from sluice.cli import exits, status, status_view
 from sluice.contract.table_state import State
 from sluice.errors import SlotLost, StoreUnavailable
 from sluice.findings import SEVERITIES
-from sluice.health.endpoint import Health, HealthServer
 from sluice.health.export.verdict import export_verdict
 from sluice.health.facts import (
     ApplierSeen,
@@ -40,7 +39,7 @@ from sluice.manifest.values import PipelineState
 from sluice.settings.spool import SpoolSettings
 from sluice.telemetry import catalogue
 from sluice.telemetry.metrics import Metrics
-from tests.support.answers import ask
+from tests.support.answers import ask, serving
 from tests.support.recorded import NOW, RecordedPipeline
 from tests.support.source_facts import server, slot
 
@@ -159,28 +158,17 @@ class Shown:
     """All surfaces of one report, as their readers get them."""
 
     def __init__(self) -> None:
-        self._verdict = judge(WELL)
-        self._status: dict[str, Any] = {}
+        self.verdict, self.status, self.address = judge(WELL), dict[str, Any](), ""
         self.metrics = Metrics("shop")
-        self._server = HealthServer(
-            "127.0.0.1:0",
-            metrics=self.metrics,
-            health=Health(self.metrics),
-            status=lambda: self._status,
-            verdict=lambda: self._verdict,
-        )
-
-    def close(self) -> None:
-        self._server.close()
 
     def get(self, path: str) -> tuple[int, str]:
-        return ask(self._server.address, path)
+        return ask(self.address, path)
 
     def agree(self, report: Report) -> None:
         """Raises AssertionError unless every surface says what the verdict says."""
-        verdict = self._verdict = report.verdict
+        verdict = self.verdict = report.verdict
         codes = sorted(problem.code for problem in verdict.problems)
-        self._status = json.loads(json.dumps(report.to_json()))
+        self.status = json.loads(json.dumps(report.to_json()))
         served, tables = json.loads(self.get("/status")[1]), report.tables_json()
         assert (served["state"], sorted(one["code"] for one in served["problems"])) == (verdict.state, codes)
         assert (tables["state"], tables["problems"]) == (served["state"], served["problems"])
@@ -213,8 +201,8 @@ def exported(metrics: Metrics) -> tuple[str, set[str]]:
 @pytest.fixture
 def shown() -> Iterator[Shown]:
     surfaces = Shown()
-    yield surfaces
-    surfaces.close()
+    with serving(status=lambda: surfaces.status, verdict=lambda: surfaces.verdict) as (surfaces.address, _):
+        yield surfaces
 
 
 def reports() -> Iterator[Report]:

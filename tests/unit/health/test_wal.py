@@ -31,18 +31,14 @@ def behind(at: Positions, *, now: float = 100) -> dict[str, tuple[int | None, fl
     return {stage.stage: (stage.behind_bytes, stage.behind_seconds) for stage in stages(at, now=now)}
 
 
+STAGES = ("server", "received", "flushed", "confirmed", "applied")
 HISTORY = SourceHistory().noted(0, 500).noted(60, 900).noted(90, 1000)
 
 
 def test_a_stage_is_behind_since_the_server_went_further() -> None:
     at = Positions(HISTORY, 1000, 500, confirmed_lsn=400, applied_lsn=450, received_lsn=950, has_live=True)
-    assert behind(at) == {
-        "server": (0, 0.0),
-        "received": (50, 10.0),
-        "flushed": (500, 40.0),
-        "confirmed": (600, 100.0),
-        "applied": (550, 40.0),
-    }
+    expected = ((0, 0.0), (50, 10.0), (500, 40.0), (600, 100.0), (550, 40.0))
+    assert behind(at) == dict(zip(STAGES, expected, strict=True))
 
 
 def test_the_wal_of_others_is_no_lag_once_it_was_received() -> None:
@@ -58,10 +54,5 @@ def test_what_is_not_durable_or_not_applied_is_lag_by_its_own_age() -> None:
 
 def test_while_the_server_is_not_reached_lag_counts_from_when_there_was_none() -> None:
     at = Positions(HISTORY, None, 950, received_lsn=990)
-    assert behind(at) == {
-        "server": (None, None),
-        "received": (None, 40.0),
-        "flushed": (None, 40.0),
-        "confirmed": (None, None),
-        "applied": (None, None),
-    }
+    expected = ((None, None), (None, 40.0), (None, 40.0), (None, None), (None, None))
+    assert behind(at) == dict(zip(STAGES, expected, strict=True))

@@ -293,8 +293,8 @@ def chunk(lsn: int, *ranges: tuple[int, int], final: bool = False, first: bool =
 
 
 def read_twice(state: PipelineState, *, first_lsn: int = 10, between: int | None = None) -> PipelineState:
-    """Chunks at `first_lsn` and at 20 with every block, a change without all its values at `between` before or behind
-    the second one, and the manifest through 30.
+    """Chunks at `first_lsn` and at 20 with every block, `between` their entries one with a change of that position
+    that lacks a value, and the manifest through 30.
     """
     state, _ = follow(state, chunk(first_lsn, (0, 5), first=True))
     if between is not None:

@@ -4,18 +4,11 @@ from typing import Any
 
 from sluice.process.fleet.page import page
 
+SAID = {"pipeline": "shop", "state": "healthy", "headline": "healthy", "tables": 3, "lag_seconds": 1.25}
+
 
 def row(**given: Any) -> dict[str, Any]:
-    return {
-        "pipeline": "shop",
-        "state": "healthy",
-        "headline": "healthy",
-        "tables": 3,
-        "lag_seconds": 1.25,
-        "configuration_refused": None,
-        "ingest": {"running": True, "restarts": 2},
-        **given,
-    }
+    return {**SAID, "configuration_refused": None, "ingest": {"running": True, "restarts": 2}, **given}
 
 
 def shown(*rows: dict[str, Any], refused: tuple[dict[str, str], ...] = ()) -> str:

@@ -26,6 +26,14 @@ def test_every_frame_keeps_its_bytes_and_its_tag() -> None:
     assert bytes(table.buffer) == table.raw
 
 
+def test_the_tail_holds_a_tuple_of_nulls_and_bytes_to_read_past_both() -> None:
+    table = join([INSERT])
+    assert table.raw[table.nulls_at : table.nulls_at + 1664] == b"n" * 1664
+    assert table.raw[int(table.end[-1]) : int(table.end[-1]) + 16] == bytes(16)
+    assert table.raw[table.nulls_at + 1664 :].strip(b"\0") == b""
+    assert len(table.raw) - table.nulls_at - 1664 >= 24
+
+
 def test_only_row_messages_are_not_control_messages() -> None:
     every = [wire.xlogdata(wire.u8(tag)) for tag in range(256)]
     table = join([*every, KEEPALIVE])

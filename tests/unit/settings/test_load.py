@@ -270,7 +270,7 @@ def test_what_is_none_or_could_mean_two_things_is_refused_with_an_example(
         parse(value)
 
 
-def test_every_setting_has_a_variable_of_its_own_and_the_json_schema_forbids_unknown_keys_everywhere() -> None:
+def test_every_setting_has_its_own_variable_and_the_json_schema_forbids_unknown_keys() -> None:
     found = list(keys())
     assert len({key.env for key in found}) == len(found)
     schema = json_schema()

@@ -80,7 +80,7 @@ def test_a_foreign_exception_is_named_and_placed_and_its_message_left_out(log_fo
     assert "test_a_foreign_exception" in text
 
 
-def test_json_lines_have_time_level_and_event_and_the_words_of_our_own_errors_and_none_is_below_the_level() -> None:
+def test_json_lines_have_time_level_event_and_words_of_our_errors_and_none_is_below_the_level() -> None:
     stream = lines("auto", "warning")  # which is JSON where there is no terminal
     structlog.get_logger().info("chatter")
     logging.getLogger("library").info("chatter")

@@ -120,7 +120,7 @@ def test_a_histogram_counts_what_is_observed_one_by_one_and_in_batches() -> None
         metrics.attach(catalogue.TRANSACTION_BYTES, rows)
 
 
-def test_a_gauge_by_table_is_capped_with_the_rows_and_gives_its_place_to_another_when_its_table_leaves() -> None:
+def test_a_gauge_by_table_is_capped_with_the_rows_and_its_place_is_free_when_its_table_leaves() -> None:
     metrics = Metrics("shop", max_tables=1, monotonic=iter(range(0, 100, 10)).__next__)
     metrics.add_rows("public", "a", {"insert": 1})
     for table in ("a", "b"):
