@@ -87,8 +87,7 @@ def test_a_resync_behind_a_restored_copy_takes_no_names_of_lost_entries_for_thos
     kept.restore()
     _resync(pipeline, FIRST, {"id": 1, "a": 1, "b": 2})
     row = pipeline.apply(tables={"public.items": {"targets": [target]}}).tables["16385"]
-    found = _rows(pipeline)
-    assert row.state == "stale" or (2, 1, 2) in found, (row.state, found)
+    assert row.state == "stale" or (2, 1, 2) in _rows(pipeline), (row.state, _rows(pipeline))
 
 
 def test_a_shape_that_is_the_same_again_is_followed(pipeline: Pipeline) -> None:
