@@ -107,7 +107,8 @@ class Forked:
 
     def poll(self) -> int | None:
         # The code follows the end, except while the forker is frozen.
-        return self.wait() if _is_readable(self._named, 0.0) and _is_readable(self._code, 0.0) else None
+        has_ended = self._ended is not None or all(_is_readable(one, 0.0) for one in (self._named, self._code))
+        return self.wait() if has_ended else None
 
     def wait(self) -> int:
         _is_readable(self._named, None)
