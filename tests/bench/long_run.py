@@ -62,7 +62,7 @@ def p11(_rounds: int) -> dict[str, float | None]:
                     maintained.append(upkeep.turn())
             table = DeltaTable(pipeline.path())
             files, log = len(table.file_uris()), len(list((pipeline.path() / "_delta_log").iterdir()))
-            total = sum(row["qty"] for row in pipeline.rows())  # type: ignore[misc]
+            total = sum(row["qty"] for row in pipeline.rows())
             if total != sum(quantities.values()):
                 raise RuntimeError("the lake does not add up to the source")
         finally:

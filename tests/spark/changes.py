@@ -5,6 +5,7 @@ as it would chain them.
 import io
 import json
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,16 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice.contract import envelope, keys
-from sluice.contract.entries import BodyCommit, Changes, Commits, Entry, Opened, Segment, Snapshot, Table, digest
+from sluice.contract.chunks import BlockRange
+from sluice.contract.entries import BodyCommit, Changes, Commits, Entry, Segment, Snapshot, Table, digest
 from sluice.contract.schema import ColumnSchema, TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.types import lake_type
+from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice_spark.read.column_defaults import arrow_type
+from tests.support.manifests import opened
 from tests.support.reasons import because
 
 MAP = pa.map_(pa.string(), pa.string())
 TS = pa.timestamp("us", tz="UTC")
+FACTS = '{"publishes": "iudt"}'
+"""What the catalog says of the publication, unless a test says otherwise."""
 INT4, INT8, TEXT, TIMESTAMP, NUMERIC, FLOAT8, INT4_ARRAY = 23, 20, 25, 1114, 1700, 701, 1007
 
 
@@ -70,10 +76,9 @@ def segment_table(changes: list[Change], schema: TableSchema) -> pa.Table:
         for item in schema.columns
     }
     arrays[envelope.OP] = pa.array([change.op for change in changes], pa.string())
-    arrays[envelope.LSN] = pa.array([change.lsn for change in changes], pa.int64())
-    arrays[envelope.TS] = pa.array([change.lsn for change in changes], pa.int64()).cast(TS)
-    arrays[envelope.ORDINAL] = pa.array([change.ordinal for change in changes], pa.int64())
-    arrays[envelope.XID] = pa.array([change.xid for change in changes], pa.int64())
+    for name, field_ in ((envelope.LSN, "lsn"), (envelope.ORDINAL, "ordinal"), (envelope.XID, "xid")):
+        arrays[name] = pa.array([getattr(change, field_) for change in changes], pa.int64())
+    arrays[envelope.TS] = arrays[envelope.LSN].cast(TS)
     attnums = {item.name: item.attnum for item in schema.columns}
     arrays[envelope.UNCHANGED] = pa.array(
         [[attnums[name] for name in change.unchanged] or None for change in changes], pa.list_(pa.int16())
@@ -81,12 +86,11 @@ def segment_table(changes: list[Change], schema: TableSchema) -> pa.Table:
     if schema.identity_columns:
         kind = pa.struct([(item.name, arrow_type(item.lake.sql)) for item in schema.identity_columns])
         arrays[envelope.OLD] = pa.array([change.old for change in changes], kind)
-    arrays[envelope.SPECIAL] = pa.array(
-        [list(change.special.items()) if change.special else None for change in changes], MAP
-    )
-    arrays[envelope.OLD_SPECIAL] = pa.array(
-        [list(change.old_special.items()) if change.old_special else None for change in changes], MAP
-    )
+    for name, marks in (
+        (envelope.SPECIAL, [change.special for change in changes]),
+        (envelope.OLD_SPECIAL, [change.old_special for change in changes]),
+    ):
+        arrays[name] = pa.array([list(one.items()) if one else None for one in marks], MAP)
     return pa.table(arrays)
 
 
@@ -105,21 +109,7 @@ class Manifest:
         self.examined_lsn: int | None = None
         """Through where entries say that the catalog was examined; None: as far as each of them goes."""
         self.counter = 0
-        self.append(
-            Opened(
-                "1",
-                1,
-                "shop",
-                5,
-                "sluice_shop",
-                "sluice_shop",
-                two_phase=False,
-                origin=origin,
-                server_version=180006,
-                start_lsn=100,
-                instance="tests",
-            )
-        )
+        self.append(opened(origin=origin, server_version=180006, start_lsn=100))
 
     def append(self, body: Any, *, through_lsn: int | None = None) -> int:
         from_lsn, self.lsn = self.lsn if self.seq else 0, max(self.lsn, through_lsn or self.lsn)
@@ -145,16 +135,9 @@ class Manifest:
         """
         fingerprint = "" if publishes is None else json.dumps({"publishes": publishes})
         names = (schema.table_id, schema.schema_name, schema.table_name)
-        return self.append(
-            Table(
-                *names,
-                State(state),
-                generation,
-                because(reason),
-                schema=schema if new else None,
-                fingerprint=fingerprint,
-            )
-        )
+        known = schema if new else None
+        why = because(reason)
+        return self.append(Table(*names, State(state), generation, why, schema=known, fingerprint=fingerprint))
 
     def segment(self, changes: list[Change], schema: TableSchema, *, body: BodyCommit | None = None) -> Segment:
         lsns = [body.end_lsn] if body else [change.lsn or 0 for change in changes]
@@ -184,11 +167,43 @@ class Manifest:
         )
 
     def snapshot(
-        self, rows: list[dict[str, Any]], schema: TableSchema, *, generation: int = 1, final: bool = True
+        self, rows: Sequence[Mapping[str, Any]], schema: TableSchema, *, generation: int = 1, final: bool = True
     ) -> int:
-        changes = [Change("i", row, lsn=self.lsn, ordinal=place) for place, row in enumerate(rows)]
+        changes = [Change("i", dict(row), lsn=self.lsn, ordinal=place) for place, row in enumerate(rows)]
         segments = (self.segment(changes, schema),) if rows else ()
         return self.append(Snapshot(schema.table_id, generation, schema.version, self.lsn, segments, final))
+
+    def chunk(
+        self,
+        rows: Iterable[Change | Mapping[str, Any]],
+        schema: TableSchema,
+        blocks: tuple[int, int],
+        *,
+        generation: int = 1,
+        first: bool | None = None,
+        lsn: int = 0,
+    ) -> Snapshot:
+        """The rows of these blocks as of `lsn`, by default as of now. The `first` chunk, by default that of the first
+        block, says what is read.
+        """
+        at = lsn or self.lsn
+        changes = [replace(one) if isinstance(one, Change) else Change("i", dict(one)) for one in rows]
+        for place, change in enumerate(changes):
+            change.lsn, change.ordinal = at, place
+        segments = (self.segment(changes, schema),) if changes else ()
+        relations = ("1",) if (blocks[0] == 0 if first is None else first) else ()
+        ranges = (BlockRange("1", *blocks),)
+        names = (schema.table_id, generation, schema.version)
+        body = Snapshot(*names, at, segments, False, 1, FACTS, relations, ranges)
+        self.append(body)
+        return body
+
+    def finish(self, schema: TableSchema, *, generation: int = 1) -> int:
+        """No more chunks come: the snapshot is as of the last one."""
+        snapshot = load_state(self.store).tables[schema.table_id].snapshot
+        assert snapshot is not None
+        last = Snapshot(schema.table_id, generation, schema.version, snapshot.snapshot_lsn, (), True, 1, FACTS)
+        return self.append(last)
 
     def transaction(self, changes: list[Change], schema: TableSchema) -> int:
         """One entry with one transaction of these changes."""

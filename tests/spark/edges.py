@@ -7,9 +7,8 @@ version of a table that calls itself live has the rows of the entries that the r
 and no less.
 """
 
-import threading
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,15 +18,13 @@ from sluice.contract import envelope, keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.schema import TableSchema
 from sluice.errors import ObjectMissing, ServiceError
-from sluice_spark.applier import Applier
 from tests.chaos.stages import Situation
 from tests.spark.changes import Change
-from tests.spark.conftest import Pipeline
+from tests.spark.conftest import Pipeline, Running, running
 from tests.spark.lake import rows_in
-from tests.spark.model import SCHEMA
-from tests.support.pipeline import wait_until
+from tests.spark.model import SCHEMA, named, row
 
-LOG = replace(SCHEMA, table_id="16386", table_name="log")
+LOG = named("log")
 """A changelog, in which a window that is applied twice shows: a MERGE by key would hide it."""
 MODES = {"public.log": {"targets": [{"kind": "changelog"}]}}
 TABLES = (SCHEMA, LOG)
@@ -89,24 +86,9 @@ class Expected:
         return self._after[-1][3]
 
 
-@dataclass
-class Work:
-    """An applier at work in a thread."""
-
-    applier: Applier
-    stop: threading.Event
-    ended: list[BaseException] = field(default_factory=list)
-
-    def run(self) -> None:
-        try:
-            self.applier.run()
-        except BaseException as error:  # noqa: BLE001 - the test judges what it was
-            self.ended.append(error)
-
-    @property
-    def read_seq(self) -> int:
-        ledger = getattr(self.applier, "_ledger", None)
-        return ledger.read_seq if ledger is not None else 0
+def _read_seq(work: Running) -> int:
+    ledger = getattr(work.applier, "_ledger", None)
+    return ledger.read_seq if ledger is not None else 0
 
 
 class Edges:
@@ -132,59 +114,37 @@ class Edges:
         """
         self.sound = False
         self.cases += 1
-        gate = self.pipeline.folder / f"gate-{self.cases}"
-        stop = threading.Event()
-        work = Work(
-            Applier(
-                self.pipeline.options(once=False, workers=2, tables=MODES, report_seconds=0.2),
-                self.pipeline.store,
-                self.pipeline.spark,
-                stop=stop,
-            ),
-            stop,
-        )
         # Nobody waits for the first MERGE of a process here, which warming up would make in the background.
-        work.applier._warm = True
-        thread = threading.Thread(target=work.run)
-        thread.start()
-        try:
-            wait_until(
-                lambda: bool(work.ended) or work.read_seq == self.pipeline.manifest.seq,
-                what="the applier has read the manifest",
-            )
-            self._fail(work, gate, edge, error, situation)
-        finally:
-            gate.touch()
-            stop.set()
-            thread.join(120)
-            faults.arm("")
-        assert not thread.is_alive(), "it hangs"
-        assert all(isinstance(one, ServiceError) or type(one).__name__ == error for one in work.ended), work.ended
+        with running(self.pipeline, ends=None, warm=True, workers=2, tables=MODES, report_seconds=0.2) as work:
+            work.until(lambda: _read_seq(work) == self.pipeline.manifest.seq, what="the applier has read the manifest")
+            self._fail(work, edge, error, situation)
+        faults.arm("")
+        assert all(isinstance(one, ServiceError) or type(one).__name__ == error for one in work.errors), work.errors
         self.assert_reports_true()
         self._go_on(error)
         self.sound = True
 
-    def _fail(self, work: Work, gate: Path, edge: Edge, error: str, situation: Situation) -> None:
-        table = TABLES[self.cases % len(TABLES)]
+    def _fail(self, work: Running, edge: Edge, error: str, situation: Situation) -> None:
+        """What it arms stays so until the applier has ended."""
+        table, gate = TABLES[self.cases % len(TABLES)], self.pipeline.folder / f"gate-{self.cases}"
         faults.arm(f"{edge.point}=hold:{gate}{f'+raise:{error}' if error else ''}@1")
-        if edge.in_snapshot:
-            self._copy_again(table)
-        else:
-            self._transact(table)
-        wait_until(lambda: bool(work.ended) or faults.passages(edge.point) > 0, what=f"{edge.point} is reached")
-        if situation is not Situation.IDLE:
-            seq = self._transact(*TABLES)
-            wait_until(
-                lambda: bool(work.ended) or edge.on_loop or work.read_seq >= seq, what="what waits behind is read"
-            )
-        if situation is Situation.DRAINING:
-            work.stop.set()
-        gate.touch()
+        try:
+            if edge.in_snapshot:
+                self._copy_again(table)
+            else:
+                self._transact(table)
+            work.passes(edge.point)
+            if situation is not Situation.IDLE:
+                seq = self._transact(*TABLES)
+                work.until(lambda: edge.on_loop or _read_seq(work) >= seq, what="what waits behind is read")
+            if situation is Situation.DRAINING:
+                work.stop.set()
+        finally:
+            gate.touch()
         if situation is not Situation.DRAINING:
             seq = self._transact(*TABLES)
-            wait_until(
-                lambda: bool(work.ended) or all(_settled(row, seq) for row in self.pipeline.reported().values()),
-                what="it goes on or ends",
+            work.until(
+                lambda: all(_settled(one, seq) for one in self.pipeline.reported().values()), what="it goes on or ends"
             )
 
     def _go_on(self, error: str) -> None:
@@ -202,7 +162,7 @@ class Edges:
     def assert_equal(self) -> None:
         """Every table is live and the lake has what the manifest has, each change once."""
         reported = self.pipeline.reported()
-        assert {row.state for row in reported.values()} == {"live"}, reported
+        assert {table.state for table in reported.values()} == {"live"}, reported
         for schema in TABLES:
             _assert_same(self._lake(schema), self._expected[schema.table_id].newest, f"{schema.table_name} in the lake")
         assert self.pipeline.complete().seq == self.pipeline.manifest.seq
@@ -222,38 +182,31 @@ class Edges:
             except ObjectMissing:
                 continue
             if key.startswith(keys.APPLY_LOG):
-                for row in AppliedLog.decode(data).tables.values():
-                    self._judge(row, key)
+                for reported in AppliedLog.decode(data).tables.values():
+                    self._judge(reported, key)
             else:
                 self._judge_complete(Complete.decode(data), key)
 
-    def _judge(self, row: AppliedTable, key: str) -> None:
-        expected = self._expected[row.table_id]
-        if row.state == "live":
-            held = self._lake(expected.schema, row.delta_version)
-            _assert_same(
-                held, expected.at_seq(row.through_seq), f"{key}: {row.table_name} through entry {row.through_seq}"
-            )
-            _assert_same(
-                held,
-                expected.at_lsn(row.complete_through_lsn, row.generation),
-                f"{key}: {row.table_name} complete through {row.complete_through_lsn}",
-            )
+    def _judge(self, said: AppliedTable, key: str) -> None:
+        if said.state != "live":
+            return
+        expected, where = self._expected[said.table_id], f"{key}: {said.table_name}"
+        held = self._lake(expected.schema, said.delta_version)
+        seq, lsn = said.through_seq, said.complete_through_lsn
+        _assert_same(held, expected.at_seq(seq), f"{where} through entry {seq}")
+        _assert_same(held, expected.at_lsn(lsn, said.generation), f"{where} complete through {lsn}")
 
     def _judge_complete(self, complete: Complete, key: str) -> None:
         for schema in TABLES:
             version = complete.versions.get(schema.qualified_name)
             if version is not None:
-                _assert_same(
-                    self._lake(schema, version),
-                    self._expected[schema.table_id].at_seq(complete.seq),
-                    f"{key}: {schema.table_name}",
-                )
+                expected = self._expected[schema.table_id].at_seq(complete.seq)
+                _assert_same(self._lake(schema, version), expected, f"{key}: {schema.table_name}")
 
     def _lake(self, schema: TableSchema, version: int | None = None) -> Rows:
         rows = rows_in(self.pipeline.path(schema.table_name), metadata=True, version=version)
         names = ("id", "v") if schema is SCHEMA else (envelope.OP, envelope.LSN, envelope.ORDINAL)
-        return Counter(tuple(row[name] for name in names) for row in rows)
+        return Counter(tuple(one[name] for name in names) for one in rows)
 
     # what happens at the source
 
@@ -263,10 +216,10 @@ class Edges:
         for schema in tables:
             self._numbers += 1
             expected = self._expected[schema.table_id]
-            changes = [Change("i", _row(self._numbers, 0))]
+            changes = [Change("i", row(self._numbers))]
             if expected.rows:
                 updated = max(expected.rows)
-                changes.append(Change("u", _row(updated, self._numbers)))
+                changes.append(Change("u", row(updated, self._numbers)))
                 expected.rows[updated] = self._numbers
             if len(expected.rows) > 3:
                 deleted = min(expected.rows)
@@ -295,19 +248,15 @@ class Edges:
         it, at the same LSN.
         """
         expected = self._expected[schema.table_id]
-        rows = [_row(key, v) for key, v in expected.rows.items()]
+        rows = [row(key, v) for key, v in expected.rows.items()]
         self.pipeline.manifest.snapshot(rows, schema, generation=expected.generation)
         lsn = self.pipeline.manifest.lsn
         expected.changes = Counter((envelope.OP_INSERT, lsn, place) for place in range(len(rows)))
         expected.note(begun, lsn)
 
 
-def _row(key: int, v: int) -> dict[str, object]:
-    return {"id": key, "v": v, "big": "B", "at": None}
-
-
-def _settled(row: AppliedTable, seq: int) -> bool:
-    return row.state == "stale" or (row.state == "live" and row.through_seq >= seq and not row.failing)
+def _settled(table: AppliedTable, seq: int) -> bool:
+    return table.state == "stale" or (table.state == "live" and table.through_seq >= seq and not table.failing)
 
 
 def _assert_same(found: Rows, expected: Rows, where: str) -> None:

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
-from sluice.contract.chunks import ENDLESS, BlockRange
-from sluice.contract.entries import Snapshot
+from sluice.contract.chunks import ENDLESS
 from sluice.manifest.reader import load_state
 from sluice_spark.spool import StorePrefix
+from tests.spark import changes
 from tests.spark.changes import Change, Manifest
 from tests.spark.model import SCHEMA
 
 BLOCKS, RANGES = 8, 4
-FACTS = '{"publishes": "iudt"}'
+FACTS = changes.FACTS
 _numbers = itertools.count()
 Pick = Callable[[Sequence[Any]], Any]
 
@@ -65,19 +65,12 @@ class Heap:
         first = place * size
         end = first + size if place < RANGES - 1 else BLOCKS
         found = [self.rows[key] for key, block in sorted(self.blocks.items()) if first <= block < end]
-        lsn = self.manifest.lsn
-        changes = [Change("i", dict(row), lsn=lsn, ordinal=number) for number, row in enumerate(found)]
-        segments = (self.manifest.segment(changes, SCHEMA),) if changes else ()
-        relations = ("1",) if len(self.unread) == RANGES else ()
+        blocks, is_first = (first, ENDLESS if end == BLOCKS else end), len(self.unread) == RANGES
         self.unread.remove(place)
-        ranges = (BlockRange("1", first, ENDLESS if end == BLOCKS else end),)
-        body = Snapshot("16385", self.generation, 1, lsn, segments, False, 1, FACTS, relations, ranges)
-        self.manifest.append(body)
+        self.manifest.chunk(found, SCHEMA, blocks, generation=self.generation, first=is_first)
 
     def finish(self) -> None:
-        self.manifest.append(
-            Snapshot("16385", self.generation, 1, self.last_lsn, (), final=True, relfilenode=1, fingerprint=FACTS)
-        )
+        self.manifest.finish(SCHEMA, generation=self.generation)
 
     @property
     def last_lsn(self) -> int:

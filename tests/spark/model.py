@@ -2,19 +2,38 @@
 to a dict.
 """
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import hypothesis.strategies as st
 
+from sluice.contract.schema import TableSchema
 from sluice_spark.fold.fold import DELETED, KEEP, KEY, MATCH, Folded
 from tests.spark.changes import INT4, INT8, TEXT, TIMESTAMP, Change, column, table_schema
 
 SCHEMA = table_schema(
     column("id", 1, INT8, key=True), column("v", 2, INT4), column("big", 3, TEXT), column("at", 5, TIMESTAMP)
 )
+ID = SCHEMA.table_id
 NAMES = ("id", "v", "big", "at")
 Lake = dict[int, dict[str, Any]]
+
+
+def row(key: int, v: int = 0, big: str | None = "B", **more: object) -> dict[str, object]:
+    """One of the table."""
+    return {"id": key, "v": v, "big": big, "at": None, **more}
+
+
+def by_key(rows: list[dict[str, Any]]) -> dict[object, dict[str, Any]]:
+    found = {one["id"]: one for one in rows}
+    assert len(found) == len(rows), "two rows with one key"
+    return found
+
+
+def named(name: str, table_id: str = "16386") -> TableSchema:
+    """Another table of the same columns."""
+    return replace(SCHEMA, table_id=table_id, table_name=name)
 
 
 @st.composite

@@ -108,19 +108,12 @@ BINARY = Kind(
     more=lambda n: n.to_bytes(3, "big"),
     large=True,
 )
+_DAYS = ("0001-01-01", "1582-10-04", "1582-10-15", "1500-02-28", "1969-12-31", "9999-12-31")
 DATES = Kind(
     DATE,
     (
-        dt.date(1, 1, 1),
-        dt.date(1582, 10, 4),
-        dt.date(1582, 10, 15),
-        dt.date(1500, 2, 28),
-        dt.date(1969, 12, 31),
-        dt.date(9999, 12, 31),
-        Marked("infinity"),
-        Marked("-infinity"),
-        Marked("4713-01-01 BC"),
-        Marked("5874897-12-31"),
+        *map(dt.date.fromisoformat, _DAYS),
+        *map(Marked, ("infinity", "-infinity", "4713-01-01 BC", "5874897-12-31")),
     ),
     more=lambda n: dt.date(2000, 1, 1) + dt.timedelta(days=n % 300_000),
 )
@@ -128,13 +121,8 @@ TIMESTAMPS = Kind(
     TIMESTAMP,
     (
         dt.datetime(1, 1, 1),  # noqa: DTZ001 - timestamp without time zone
-        dt.datetime(1582, 10, 4, 23, 59, 59, 999_999),  # noqa: DTZ001
-        dt.datetime(1969, 12, 31, 23, 59, 59, 999_999),  # noqa: DTZ001
-        dt.datetime(9999, 12, 31, 23, 59, 59, 999_999),  # noqa: DTZ001
-        Marked("infinity"),
-        Marked("-infinity"),
-        Marked("4713-01-01 00:00:00 BC"),
-        Marked("294276-12-31 23:59:59.999999"),
+        *(dt.datetime.fromisoformat(f"{day}T23:59:59.999999") for day in ("1582-10-04", "1969-12-31", "9999-12-31")),
+        *map(Marked, ("infinity", "-infinity", "4713-01-01 00:00:00 BC", "294276-12-31 23:59:59.999999")),
     ),
     more=lambda n: dt.datetime(2020, 2, 29) + n * _HOUR + dt.timedelta(microseconds=n),  # noqa: DTZ001
 )
@@ -152,27 +140,15 @@ INSTANTS = Kind(
 MONEY = Kind(
     NUMERIC,
     (
-        Decimal("0.00"),
-        Decimal("-0.01"),
-        Decimal("9999999999.99"),
-        Decimal("-9999999999.99"),
-        Marked("NaN"),
-        Marked("Infinity"),
-        Marked("-Infinity"),
+        *map(Decimal, ("0.00", "-0.01", "9999999999.99", "-9999999999.99")),
+        *map(Marked, ("NaN", "Infinity", "-Infinity")),
     ),
     decimal_typmod(12, 2),
     more=lambda n: Decimal(n + 100).scaleb(-2),
 )
 WIDE_DECIMAL = Kind(
     NUMERIC,
-    (
-        Decimal("9" * 38),
-        Decimal("-" + "9" * 38),
-        Decimal("9" * 37 + "8"),
-        Decimal(0),
-        Decimal(1),
-        Marked("NaN"),
-    ),
+    (*map(Decimal, ("9" * 38, "-" + "9" * 38, "9" * 37 + "8", "0", "1")), Marked("NaN")),
     decimal_typmod(38, 0),
     more=lambda n: Decimal((n + 2) * 10**30),
 )

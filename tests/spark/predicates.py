@@ -92,14 +92,8 @@ class Condition:
     values: tuple[Any, ...] = ()
 
 
-def conditions(kind: str, *, every: bool = True, only: Collection[str] = ()) -> Iterator[Condition]:
-    """Those on the column of `kind`; without `every` the ones by which most engines leave out files, and of these
-    those with a sign in `only`, where there are any.
-    """
-    return (one for one in _conditions(kind, every=every) if not only or one.sign in only)
-
-
-def _conditions(kind: str, *, every: bool) -> Iterator[Condition]:
+def conditions(kind: str, *, every: bool) -> Iterator[Condition]:
+    """Those on the column of `kind`; without `every` the ones by which most engines leave out files."""
     sql = _sql(kind)
     values = [value for value in KINDS[kind].pool if not isinstance(value, Marked)]
     yield Condition(kind, "IS NULL")
@@ -150,14 +144,26 @@ class SqlEngine(Engine):
 
     scanned = "lake"
     null_safe = "IS NOT DISTINCT FROM"
+    typed, listed, binary = "{}::{}", "[{}]", "X'{}'"
+    """How a value of a type, a list and bytes are spelled."""
 
     @abstractmethod
     def rows(self, text: str) -> list[dict[str, Any]]:
         """What a statement answers."""
 
     @abstractmethod
+    def type_of(self, sql: str) -> str:
+        """What the engine calls the type that Spark calls `sql`."""
+
     def literal(self, value: Any, sql: str) -> str:
         """`value` as a constant of the type that Spark calls `sql`."""
+        if isinstance(value, bytes):
+            return self.binary.format(value.hex())
+        if isinstance(value, list):
+            made = self.listed.format(", ".join(self.literal(item, sql[6:-1]) for item in value))
+        else:
+            made = _quoted(value)
+        return self.typed.format(made, self.type_of(sql))
 
     def found(self, asked: Sequence[Condition]) -> Found:
         branches = (f"SELECT {place} AS p, id FROM lake WHERE {self._text(one)}" for place, one in enumerate(asked))
@@ -203,6 +209,7 @@ class Spark(SqlEngine):
 
     name = "Spark"
     null_safe = "<=>"
+    typed, listed = "CAST({} AS {})", "array({})"
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self._session = spark.newSession()
@@ -210,43 +217,33 @@ class Spark(SqlEngine):
         read.withColumn("number", read["id"]).createOrReplaceTempView("lake")
 
     def rows(self, text: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._session.sql(text).toArrow().to_pylist()
-        return found
+        return list(self._session.sql(text).toArrow().to_pylist())
+
+    def type_of(self, sql: str) -> str:
+        return sql
 
     def literal(self, value: Any, sql: str) -> str:
-        if isinstance(value, list):
-            return f"CAST(array({', '.join(self.literal(item, sql[6:-1]) for item in value)}) AS {sql})"
-        if isinstance(value, bytes):
-            return f"X'{value.hex()}'"
         if isinstance(value, str):
             return f"CAST(X'{value.encode().hex()}' AS STRING)"
-        return f"CAST({_quoted(value)} AS {sql})"
+        return super().literal(value, sql)
 
 
 class DataFusion(SqlEngine):
     """delta-rs, asked through its SQL."""
 
     name = "delta-rs"
+    typed, listed = "arrow_cast({}, '{}')", "make_array({})"
 
     def __init__(self, path: Path) -> None:
         self._builder = QueryBuilder().register("lake", DeltaTable(path))
 
     def rows(self, text: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = pa.table(
-            self._builder.execute(text.replace("number", "id")).read_all()
-        ).to_pylist()
-        return found
+        answer = pa.table(self._builder.execute(text.replace("number", "id")).read_all())
+        return list(answer.to_pylist())
 
-    def literal(self, value: Any, sql: str) -> str:
-        if isinstance(value, list):
-            made = ", ".join(self.literal(item, sql[6:-1]) for item in value)
-            return f"arrow_cast(make_array({made}), 'List({self._arrow(sql[6:-1])})')"
-        if isinstance(value, bytes):
-            return f"X'{value.hex()}'"
-        return f"arrow_cast({_quoted(value)}, '{self._arrow(sql)}')"
-
-    @staticmethod
-    def _arrow(sql: str) -> str:
+    def type_of(self, sql: str) -> str:
+        if sql.startswith("array<"):
+            return f"List({self.type_of(sql[6:-1])})"
         parts = decimal_parts(sql)
         return f"Decimal128({parts[0]}, {parts[1]})" if parts else _ARROW[sql]
 
@@ -258,6 +255,7 @@ class DuckDb(SqlEngine):
 
     name = "DuckDB"
     scanned = "whole"
+    binary = "from_hex('{}')"
 
     def __init__(self, path: Path) -> None:
         self._files = DataFiles.of(path)
@@ -272,15 +270,10 @@ class DuckDb(SqlEngine):
         self._base.execute("CREATE TABLE whole AS SELECT * FROM lake")
 
     def rows(self, text: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._base.sql(text).to_arrow_table().to_pylist()
-        return found
+        return list(self._base.sql(text).to_arrow_table().to_pylist())
 
-    def literal(self, value: Any, sql: str) -> str:
-        if isinstance(value, list):
-            return f"[{', '.join(self.literal(item, sql[6:-1]) for item in value)}]::{_duck(sql)}"
-        if isinstance(value, bytes):
-            return f"from_hex('{value.hex()}')"
-        return f"{_quoted(value)}::{_duck(sql)}"
+    def type_of(self, sql: str) -> str:
+        return f"{self.type_of(sql[6:-1])}[]" if sql.startswith("array<") else _DUCK.get(sql, sql)
 
 
 class Datasets(Engine):
@@ -371,12 +364,6 @@ _ARROW = {
 _DUCK = {"timestamp": "TIMESTAMPTZ", "timestamp_ntz": "TIMESTAMP", "string": "VARCHAR", "binary": "BLOB"}
 
 
-def _duck(sql: str) -> str:
-    if sql.startswith("array<"):
-        return f"{_duck(sql[6:-1])}[]"
-    return _DUCK.get(sql, sql)
-
-
 def _quoted(value: Any) -> str:
     if value is None:
         return "NULL"
@@ -389,8 +376,8 @@ def _quoted(value: Any) -> str:
 
 
 def differences(engine: Engine, kinds: Iterable[str], *, every: bool, only: Collection[str] = ()) -> list[str]:
-    """Where `engine` finds other rows by a condition than by a full scan."""
-    asked = [one for kind in kinds for one in conditions(kind, every=every, only=only)]
+    """Where `engine` finds other rows by a condition than by a full scan. Signs are those in `only`, if any."""
+    asked = [one for kind in kinds for one in conditions(kind, every=every) if not only or one.sign in only]
     wrong = []
     for start in range(0, len(asked), AT_ONCE):
         some = asked[start : start + AT_ONCE]

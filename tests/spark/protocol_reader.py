@@ -25,7 +25,7 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+")
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_NAME, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
+_NAME = "delta.columnMapping.physicalName"
 _MAGIC = 1_681_511_377
 _READER_FEATURES = frozenset({"columnMapping", "deletionVectors", "timestampNtz"})
 
@@ -88,13 +88,11 @@ class State:
         assert len({path for path, _ in self.adds}) == len(self.adds), "one file is live twice"
         return [_file(self.folder, add) for add in self.adds.values()]
 
-    def rows(self, *, by_id: bool = False) -> list[dict[str, Any]]:
-        """Every live row by logical column names. Columns are found by their physical names, or `by_id` by their field
-        ids.
-        """
+    def rows(self) -> list[dict[str, Any]]:
+        """Every live row by logical column names. (Ids are checked by `table_audit.check_files`.)"""
         found: list[dict[str, Any]] = []
         for file in self.files:
-            table = self.read(file, by_id=by_id)
+            table = self.read(file)
             live = np.setdiff1d(np.arange(len(table)), np.fromiter(file.deleted, np.int64, len(file.deleted)))
             found += table.take(pa.array(live)).to_pylist()
         return found
@@ -122,10 +120,10 @@ class State:
                     )
         return found
 
-    def read(self, file: File, *, by_id: bool = False) -> pa.Table:
+    def read(self, file: File) -> pa.Table:
         """All rows of one file, deleted ones included, by logical names and in the file's order."""
         table = pq.ParquetFile(file.path).read()
-        arrays = [_column(table, column, by_id=by_id) for column in self.fields]
+        arrays = [_column(table, column) for column in self.fields]
         if not arrays:
             return table.select([])
         return pa.table(arrays, names=[column["name"] for column in self.fields])
@@ -312,21 +310,17 @@ def _container(data: bytes, at: int, cardinality: int, *, is_run: bool) -> tuple
     return np.flatnonzero(bits), at + 8192
 
 
-def _column(table: pa.Table, column: Action, *, by_id: bool) -> pa.Array:
+def _column(table: pa.Table, column: Action) -> pa.Array:
     """The column of `table` that the metadata calls `column`, NULL for a file that is older than the column."""
-    place = _found(list(table.schema), column, by_id=by_id)
+    place = _found(list(table.schema), column)
     if place is None:
         assert column["nullable"], f"{column['name']} is missing in a file"
         return pa.nulls(len(table), _null_type(column["type"]))
-    return _logical(table.column(place).combine_chunks(), column["type"], by_id=by_id)
+    return _logical(table.column(place).combine_chunks(), column["type"])
 
 
-def _found(fields: list[pa.Field], column: Action, *, by_id: bool) -> int | None:
-    name, number = column["metadata"][_NAME], column["metadata"][_ID]
-    if by_id:
-        places = [place for place, one in enumerate(fields) if field_id(one) == number]
-    else:
-        places = [place for place, one in enumerate(fields) if one.name == name]
+def _found(fields: list[pa.Field], column: Action) -> int | None:
+    places = [place for place, one in enumerate(fields) if one.name == column["metadata"][_NAME]]
     assert len(places) <= 1, f"{column['name']} is {len(places)} times in a file"
     return places[0] if places else None
 
@@ -337,7 +331,7 @@ def field_id(one: pa.Field) -> int | None:
     return None if found is None else int(found)
 
 
-def _logical(array: Any, kind: Any, *, by_id: bool) -> pa.Array:
+def _logical(array: Any, kind: Any) -> pa.Array:
     """`array` with the fields of structs under their logical names."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -345,9 +339,9 @@ def _logical(array: Any, kind: Any, *, by_id: bool) -> pa.Array:
         return array
     inner = []
     for column in kind["fields"]:
-        place = _found([array.type.field(number) for number in range(array.type.num_fields)], column, by_id=by_id)
+        place = _found([array.type.field(number) for number in range(array.type.num_fields)], column)
         assert place is not None, f"{column['name']} is missing in a struct"
-        inner.append(_logical(array.field(place), column["type"], by_id=by_id))
+        inner.append(_logical(array.field(place), column["type"]))
     names = [column["name"] for column in kind["fields"]]
     return pa.StructArray.from_arrays(inner, names=names, mask=array.is_null()) if inner else array
 

@@ -33,20 +33,14 @@ TOTAL = 400
 
 def _begin(pipeline: Pipeline) -> None:
     for schema in (LEFT, RIGHT):
-        rows: list[dict[str, object]] = [{"id": key, "amount": 100} for key in (1, 2)]
-        pipeline.begin(schema, *rows)
+        pipeline.begin(schema, *({"id": key, "amount": 100} for key in (1, 2)))
 
 
 def _transfer(pipeline: Pipeline, amount: int) -> int:
     """From one table to the other, in one transaction; 100 and 100 are what was there. The LSN that it ends at."""
-    manifest = pipeline.manifest
-    manifest.entry(
-        [
-            ([Change("u", {"id": 1, "amount": 100 - amount})], LEFT),
-            ([Change("u", {"id": 1, "amount": 100 + amount})], RIGHT),
-        ]
-    )
-    return manifest.lsn
+    parts = ((LEFT, 100 - amount), (RIGHT, 100 + amount))
+    pipeline.manifest.entry([([Change("u", {"id": 1, "amount": left})], schema) for schema, left in parts])
+    return pipeline.manifest.lsn
 
 
 def _sum(lake: Lake, **moment: Any) -> int:
@@ -106,7 +100,7 @@ def test_a_boundary_is_named_as_expired_once_its_retention_is_over(
     with pytest.raises(BoundaryExpired, match=show(first.boundary.lsn)):
         lake.as_of(lsn=first.boundary.lsn)
     assert [one.lsn for one in lake.boundaries()] == [pipeline.manifest.lsn]
-    shutil.rmtree(pipeline.path("accounts") / "_delta_log")
+    shutil.rmtree(pipeline.log("accounts"))
     with pytest.raises(BoundaryExpired, match="does not offer"):
         first.arrow("accounts")
 
@@ -132,7 +126,8 @@ def test_a_table_that_does_not_follow_is_left_out_by_name(pipeline: Pipeline) ->
     _lake(pipeline).as_of().spark(session)
     assert {table.name for table in session.catalog.listTables()} == {"accounts", "other.accounts"}
     pipeline.manifest.table(RIGHT, state="stale", reason="it changed", new=False)
-    end = _transfer_left(pipeline)
+    pipeline.change(Change("u", {"id": 1, "amount": 7}), schema=LEFT)
+    end = pipeline.manifest.lsn
     pipeline.apply()
     lake = _lake(pipeline)
     now = lake.as_of()
@@ -165,11 +160,6 @@ def _refusing_views(lake: Lake) -> duckdb.DuckDBPyConnection:
         if "delta_scan" not in statement.query:
             connection.execute(statement.query)
     return connection
-
-
-def _transfer_left(pipeline: Pipeline) -> int:
-    pipeline.manifest.transaction([Change("u", {"id": 1, "amount": 7})], LEFT)
-    return pipeline.manifest.lsn
 
 
 def test_a_lake_without_boundaries_says_so(pipeline: Pipeline) -> None:

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from sluice.contract.chunks import ENDLESS, BlockRange
-from sluice.contract.entries import Snapshot
+from sluice.contract.chunks import ENDLESS
 from sluice.contract.schema import TableSchema
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
@@ -26,7 +25,7 @@ from sluice_spark.lake.commit_way import DISTRIBUTED
 from sluice_spark.options import AUTO, ApplyOptions
 from tests.chaos import nemesis
 from tests.spark.changes import Change, Manifest
-from tests.spark.model import SCHEMA
+from tests.spark.model import SCHEMA, by_key, named, row
 from tests.spark.processes import Run, run_applier
 from tests.support.extent import slow
 from tests.support.kubernetes_cluster import kubernetes_cluster
@@ -35,9 +34,9 @@ from tests.support.yarn_cluster import yarn_cluster
 from tools.local.s3 import running_s3
 
 pytestmark = pytest.mark.timeout(600)
-CHUNKED = replace(SCHEMA, table_id="16386", table_name="chunked")
-IN_PARTS = replace(SCHEMA, table_id="16388", table_name="in_parts")
+CHUNKED, OTHER, IN_PARTS = named("chunked"), named("other", "16387"), named("in_parts", "16388")
 KEYS = 60
+Rows = dict[object, dict[str, Any]]
 POINTS = ("snapshot", "joined", "cut", "folded", "marked", "finished", "appended")
 AS_CHANGELOG = {"public.chunked": {"targets": [{"kind": "changelog"}]}}
 """Chunks of a mirror are not joined: they are applied one by one."""
@@ -64,7 +63,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def _row(key: int, v: int = 0, big: str = "B") -> dict[str, Any]:
-    return {"id": key, "v": v, "big": f"{big}{key}", "at": None}
+    return row(key, v, f"{big}{key}")
 
 
 @dataclass(frozen=True)
@@ -99,13 +98,16 @@ class Shared:
     def table(self, name: str = "items") -> DeltaTable:
         return DeltaTable(f"{self.uri}/lake/public/{name}", storage_options=self.secrets)
 
-    def rows(self, name: str = "items") -> dict[int, dict[str, Any]]:
+    def rows(self, name: str = "items") -> Rows:
         """By key. It scans, as an engine of its own."""
         found = pa.table(QueryBuilder().register("lake", self.table(name)).execute("select * from lake").read_all())
-        rows = [{column: row[column] for column in ("id", "v", "big", "at")} for row in found.to_pylist()]
-        by_key = {row["id"]: row for row in rows}
-        assert len(by_key) == len(rows), "a row is there twice"
-        return by_key
+        return by_key([{column: one[column] for column in ("id", "v", "big", "at")} for one in found.to_pylist()])
+
+
+@pytest.fixture
+def shared(cluster: SparkCluster, tmp_path: Path) -> Shared:
+    """A folder of this machine."""
+    return Shared(cluster, f"file://{tmp_path}", {})
 
 
 def _begin(manifest: Manifest, schema: TableSchema = SCHEMA) -> None:
@@ -114,7 +116,7 @@ def _begin(manifest: Manifest, schema: TableSchema = SCHEMA) -> None:
     manifest.table(schema, state="live", new=False)
 
 
-def _changes(manifest: Manifest, schema: TableSchema = SCHEMA) -> dict[int, dict[str, Any]]:
+def _changes(manifest: Manifest, schema: TableSchema = SCHEMA) -> Rows:
     """Two windows: one that keeps values of the lake, moves and removes rows, and one of new rows. Returns
     the table after them.
     """
@@ -123,30 +125,30 @@ def _changes(manifest: Manifest, schema: TableSchema = SCHEMA) -> dict[int, dict
     gone = [Change("d", old={"id": key}) for key in range(30, 40)]
     manifest.transaction([*kept, *moved, *gone], schema)
     manifest.transaction([Change("i", _row(key, 3, "new")) for key in range(200, 240)], schema)
-    expected = {key: _row(key) for key in range(40, KEYS)}
+    expected: Rows = {key: _row(key) for key in range(40, KEYS)}
     expected.update((key, _row(key, 1)) for key in range(20))
     expected.update((key + 100, {**_row(key, 2), "id": key + 100}) for key in range(20, 30))
     expected.update((key, _row(key, 3, "new")) for key in range(200, 240))
     return expected
 
 
-def _chunks(manifest: Manifest, schema: TableSchema) -> dict[int, dict[str, Any]]:
+def _chunks(manifest: Manifest, schema: TableSchema) -> Rows:
     """A table whose snapshot was read at two moments, with changes between them. Returns the table."""
     manifest.table(schema)
-    facts = '{"publishes": "iudt"}'
-    for keys, blocks in ((range(30), (0, 8)), (range(30, KEYS), (8, ENDLESS))):
-        rows = [Change("i", _row(key), lsn=manifest.lsn, ordinal=place) for place, key in enumerate(keys)]
-        chunk = Snapshot(schema.table_id, 1, 1, manifest.lsn, (manifest.segment(rows, schema),), final=False)
-        relations = ("1",) if blocks[0] == 0 else ()
-        manifest.append(
-            replace(chunk, relfilenode=1, fingerprint=facts, relations=relations, ranges=(BlockRange("1", *blocks),))
-        )
-        moment = manifest.lsn
-        if blocks[0] == 0:
-            manifest.transaction([Change("u", _row(key, 1)) for key in range(10)], schema)
-    manifest.append(Snapshot(schema.table_id, 1, 1, moment, (), final=True, relfilenode=1, fingerprint=facts))
+    manifest.chunk([_row(key) for key in range(30)], schema, (0, 8))
+    manifest.transaction([Change("u", _row(key, 1)) for key in range(10)], schema)
+    manifest.chunk([_row(key) for key in range(30, KEYS)], schema, (8, ENDLESS))
+    manifest.finish(schema)
     manifest.table(schema, state="live", new=False)
     return {key: _row(key, 1 if key < 10 else 0) for key in range(KEYS)}
+
+
+def _every_phase(shared: Shared) -> dict[str, Rows]:
+    """What brings executors to every point; the tables after it, by name."""
+    manifest = Manifest(shared.store)
+    _begin(manifest)
+    expected = {"chunked": _chunks(manifest, CHUNKED), "in_parts": _chunks(manifest, IN_PARTS)}
+    return {**expected, "items": _changes(manifest)}
 
 
 @slow
@@ -164,16 +166,13 @@ def test_executors_that_share_only_a_store_make_an_equal_table(cluster: SparkClu
 
 
 @slow
-def test_executors_run_a_python_with_sluice_that_came_as_an_archive(cluster: SparkCluster, tmp_path: Path) -> None:
-    archive = Path(shutil.make_archive(str(tmp_path / "environment"), "gztar", cluster.python.parents[1]))
-    shared = Shared(cluster, f"file://{tmp_path}", {})
+def test_executors_run_a_python_with_sluice_that_came_as_an_archive(shared: Shared, tmp_path: Path) -> None:
+    archive = Path(shutil.make_archive(str(tmp_path / "environment"), "gztar", shared.cluster.python.parents[1]))
     manifest = Manifest(shared.store)
     _begin(manifest)
     expected = _changes(manifest)
-    there = "./environment/bin/python"
-    run = run_applier(
-        shared.options({"spark.archives": f"{archive.as_uri()}#environment", "spark.pyspark.python": there})
-    )
+    conf = {"spark.archives": f"{archive.as_uri()}#environment", "spark.pyspark.python": "./environment/bin/python"}
+    run = run_applier(shared.options(conf))
     assert run.code == 0, run.output
     assert run.output.count("way=distributed") == 2
     assert shared.rows() == expected
@@ -208,7 +207,8 @@ def _kill_python(python: int) -> None:
     os.kill(python, signal.SIGKILL)
 
 
-def _assert_each_row_once(shared: Shared, run: Run, expected: dict[str, dict[int, dict[str, Any]]]) -> None:
+def _assert_each_row_once(shared: Shared, run: Run, expected: dict[str, Rows]) -> None:
+    assert "window failed" not in run.output, "Spark tries a task again, and the window need not be"
     assert run.code == 0, run.output
     assert {name: shared.rows(name) for name in expected} == expected
     # The accounts are those of the attempts that were committed.
@@ -236,47 +236,33 @@ def test_every_point_of_the_executors_is_one_where_they_are_killed() -> None:
 @pytest.mark.parametrize("strike", [_kill_python, _kill_executor], ids=["python", "executor"])
 @slow
 def test_executors_killed_in_every_phase_lose_and_double_nothing(
-    cluster: SparkCluster, tmp_path: Path, strike: Callable[[int], None]
+    shared: Shared, tmp_path: Path, strike: Callable[[int], None]
 ) -> None:
-    shared = Shared(cluster, f"file://{tmp_path}", {})
-    manifest = Manifest(shared.store)
-    _begin(manifest)
-    expected = {"chunked": _chunks(manifest, CHUNKED), "in_parts": _chunks(manifest, IN_PARTS)}
-    expected["items"] = _changes(manifest)
+    expected = _every_phase(shared)
     armed = _faults(tmp_path, "first:{0}+hold:{0}.gate")
     options = shared.options({"spark.executorEnv.SLUICE_FAULTS": armed}, tables=AS_CHANGELOG)
     run = _run_and_strike(options, tmp_path, strike)
-    assert "window failed" not in run.output, "Spark tries a task again, and the window need not be"
     _assert_each_row_once(shared, run, expected)
 
 
 @slow
 def test_an_attempt_that_is_overtaken_in_every_phase_leaves_nothing_in_the_table(
-    cluster: SparkCluster, tmp_path: Path
+    shared: Shared, tmp_path: Path
 ) -> None:
-    shared = Shared(cluster, f"file://{tmp_path}", {})
-    manifest = Manifest(shared.store)
-    _begin(manifest)
-    expected = {"chunked": _chunks(manifest, CHUNKED), "in_parts": _chunks(manifest, IN_PARTS)}
-    expected["items"] = _changes(manifest)
+    expected = _every_phase(shared)
     armed = _faults(tmp_path, "first:{0}+hold:{0}.never")
     conf = {**SPECULATION, "spark.executorEnv.SLUICE_FAULTS": armed}
     run = _run_and_strike(shared.options(conf, tables=AS_CHANGELOG), tmp_path, lambda _: None)
-    assert "window failed" not in run.output
     _assert_each_row_once(shared, run, expected)
 
 
 @slow
-def test_a_table_whose_tasks_always_die_is_quarantined_by_name_and_others_go_on(
-    cluster: SparkCluster, tmp_path: Path
-) -> None:
-    shared = Shared(cluster, f"file://{tmp_path}", {})
+def test_a_table_whose_tasks_always_die_is_quarantined_by_name_and_others_go_on(shared: Shared) -> None:
     manifest = Manifest(shared.store)
-    other = replace(SCHEMA, table_id="16387", table_name="other")
     _begin(manifest)
-    _begin(manifest, other)
+    _begin(manifest, OTHER)
     before = {key: _row(key) for key in range(KEYS)}
-    expected = _changes(manifest, other)
+    expected = _changes(manifest, OTHER)
     _changes(manifest)
     conf = {"spark.executorEnv.SLUICE_FAULTS": "apply.distributed.folded=crash"}
     run = run_applier(shared.options(conf, way=AUTO, tables={"public.items": {"way": DISTRIBUTED}}))
@@ -294,20 +280,18 @@ def test_a_table_whose_tasks_always_die_is_quarantined_by_name_and_others_go_on(
     ids=["no Sluice", "no Python"],
 )
 @slow
-def test_what_executors_lack_is_named(cluster: SparkCluster, tmp_path: Path, python: str, said: str) -> None:
-    shared = Shared(cluster, f"file://{tmp_path}", {})
+def test_what_executors_lack_is_named(shared: Shared, python: str, said: str) -> None:
     _begin(Manifest(shared.store))
-    path = str(cluster.bare_python) if python == "bare" else "/nowhere/python"
+    path = str(shared.cluster.bare_python) if python == "bare" else "/nowhere/python"
     run = run_applier(shared.options({"spark.pyspark.python": path}))
     assert run.code == 75, run.output
     assert said in run.output
 
 
 @slow
-def test_executors_with_other_code_than_the_driver_apply_nothing(cluster: SparkCluster, tmp_path: Path) -> None:
-    shared = Shared(cluster, f"file://{tmp_path}", {})
+def test_executors_with_other_code_than_the_driver_apply_nothing(shared: Shared) -> None:
     _begin(Manifest(shared.store))
-    (fold,) = cluster.python.parents[1].glob("lib/*/site-packages/sluice_spark/fold/fold.py")
+    (fold,) = shared.cluster.python.parents[1].glob("lib/*/site-packages/sluice_spark/fold/fold.py")
     whole = fold.read_text(encoding="utf-8")
     fold.write_text(f"{whole}# another version\n", encoding="utf-8")
     try:

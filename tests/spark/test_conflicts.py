@@ -5,11 +5,11 @@ What rearranges files leads to a fresh look and a right commit. What changes row
 Another applier ends this one, or did the same work.
 """
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,16 +17,14 @@ from pyspark.sql import SparkSession
 from sluice import faults
 from sluice.contract import keys
 from sluice.contract.schema import TableSchema
-from sluice_spark.applier import Applier
 from sluice_spark.lake.commit_way import DIRECT, MERGE
 from tests.spark.changes import Change
-from tests.spark.conftest import Pipeline, running
-from tests.spark.model import SCHEMA
+from tests.spark.conftest import Pipeline, held, running
+from tests.spark.model import SCHEMA, named, row
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.replays import by_delta_rs
 from tests.spark.table_audit import check_checksum, check_files
 from tests.support.extent import FULL
-from tests.support.pipeline import wait_until
 
 WAYS = (DIRECT, MERGE)
 PLACES = {
@@ -42,18 +40,9 @@ BEGUN: Rows = dict.fromkeys(range(1, 9), (0, "B"))
 CHANGED: Rows = {**{number: row for number, row in BEGUN.items() if number != 8}, 2: (2, "two"), 9: (9, "nine")}
 """After a first window, which leaves a vector and a second file."""
 
-FIRST = (
-    Change("u", {"id": 2, "v": 2, "big": "two", "at": None}),
-    Change("d", old={"id": 8}),
-    Change("i", {"id": 9, "v": 9, "big": "nine", "at": None}),
-)
+FIRST = (Change("u", row(2, 2, "two")), Change("d", old={"id": 8}), Change("i", row(9, 9, "nine")))
 """Every window at every place in every way in `make chaos`; otherwise these foreign commits meet a direct one."""
-QUICK = (
-    "optimize",
-    "append of a key of the window",
-    "delete",
-    "add column",
-)
+QUICK = ("optimize", "append of a key of the window", "delete", "add column")
 Counted = Counter[tuple[int, tuple[int, str]]]
 
 
@@ -70,9 +59,9 @@ WINDOWS = {
         (
             Change("u", {"id": 3, "v": 33}, unchanged=("big", "at")),
             Change("d", old={"id": 4}),
-            Change("i", {"id": 20, "v": 20, "big": "new", "at": None}),
+            Change("i", row(20, 20, "new")),
             Change("u", {"id": 21, "v": 5}, old={"id": 5}, unchanged=("big", "at")),
-            Change("u", {"id": 9, "v": 99, "big": "ninety", "at": None}),
+            Change("u", row(9, 99, "ninety")),
         ),
         {
             **{number: row for number, row in CHANGED.items() if number not in (4, 5)},
@@ -80,13 +69,10 @@ WINDOWS = {
         },
     ),
     "append": Window(
-        (
-            Change("i", {"id": 20, "v": 20, "big": "new", "at": None}),
-            Change("i", {"id": 22, "v": 22, "big": "b", "at": None}),
-        ),
+        (Change("i", row(20, 20, "new")), Change("i", row(22, 22, "b"))),
         {**CHANGED, 20: (20, "new"), 22: (22, "b")},
     ),
-    "overwrite": Window((Change("t"), Change("i", {"id": 20, "v": 20, "big": "new", "at": None})), {20: (20, "new")}),
+    "overwrite": Window((Change("t"), Change("i", row(20, 20, "new"))), {20: (20, "new")}),
 }  # fmt: skip
 
 
@@ -101,7 +87,6 @@ class Foreign:
     keeps: bool = False
     adds: bool = False
     after: Counted = field(default_factory=Counter)
-    settings: tuple[tuple[str, str], ...] = ()
 
 
 def _counted(rows: Rows, *more: tuple[int, tuple[int, str]]) -> Counted:
@@ -109,7 +94,11 @@ def _counted(rows: Rows, *more: tuple[int, tuple[int, str]]) -> Counted:
 
 
 def _rows(rows: Rows) -> list[dict[str, object]]:
-    return [{"id": number, "v": v, "big": big, "at": None} for number, (v, big) in rows.items()]
+    return [row(number, v, big) for number, (v, big) in rows.items()]
+
+
+def _by_id(rows: Iterable[dict[str, Any]]) -> Counted:
+    return Counter((one["id"], (one["v"], one["big"])) for one in rows)
 
 
 def _without(number: int) -> Rows:
@@ -120,12 +109,11 @@ def _inserted(number: int) -> str:
     return f"INSERT INTO {{t}} (id, v, big) VALUES ({number}, 7, 'foreign')"
 
 
-_LISTING = (("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2"),)
 FOREIGN = {
     "optimize": Foreign("OPTIMIZE {t}", keeps=True),
     "zorder": Foreign("OPTIMIZE {t} ZORDER BY (id)", keeps=True),
     "reorg": Foreign("REORG TABLE {t} APPLY (PURGE)", keeps=True),
-    "vacuum": Foreign("VACUUM {t}", keeps=True, settings=_LISTING),
+    "vacuum": Foreign("VACUUM {t}", keeps=True),
     "property": Foreign("ALTER TABLE {t} SET TBLPROPERTIES ('somebodys' = 'own')", keeps=True),
     "comment": Foreign("ALTER TABLE {t} CHANGE COLUMN v COMMENT 'said'", keeps=True),
     "checkpoint interval": Foreign("ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')", keeps=True),
@@ -157,32 +145,20 @@ class Field:
 
     def __init__(self, spark: SparkSession, folder: Path, way: str) -> None:
         self.pipeline = Pipeline(spark, folder)
-        self.ended: list[str] = []
         self._numbers = 20_000
-        self._stop = threading.Event()
         # The manifest is there before the applier.
         self._new("warm")
-        options = self.pipeline.options(once=False, way=way)
-        self._applier = Applier(options, self.pipeline.store, spark, stop=self._stop)
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._applier.run()
-        except Exception as error:  # noqa: BLE001 - the test judges what it was
-            self.ended.append(type(error).__name__)
+        self._context = running(self.pipeline, ends=None, way=way)
+        self.work = self._context.__enter__()
 
     def stop(self) -> None:
         faults.arm("")
-        self._stop.set()
-        self._thread.join(120)
-        assert not self._thread.is_alive()
+        self._context.__exit__(None, None, None)
 
     def _new(self, name: str) -> TableSchema:
         """A table with a vector and two files."""
         self._numbers += 1
-        schema = replace(SCHEMA, table_id=str(self._numbers), table_name=name)
+        schema = named(name, str(self._numbers))
         self.pipeline.begin(schema, *_rows(BEGUN))
         self._commit(schema, FIRST)
         return schema
@@ -191,51 +167,47 @@ class Field:
         """Lets a window of a new table come to `place`, where `act` is done to the table's folder, and go on."""
         schema = self._new(name)
         self._settle(schema)
-        gate = self.pipeline.folder / f"gate-{schema.table_id}"
-        faults.arm(f"{place}=hold:{gate}@1")
-        try:
+        with held(self.pipeline.folder / f"gate-{schema.table_id}", f"{place}@1") as let_go:
             self._commit(schema, window.changes)
-            wait_until(lambda: bool(self.ended) or faults.passages(place) > 0, what=f"{place} is reached")
+            self.work.passes(place)
             act(self.pipeline.path(name))
-        finally:
-            gate.touch()
-        self._settle(schema)
-        faults.arm("")
+            let_go()
+            self._settle(schema)
         return schema
 
     def go_on(self, schema: TableSchema) -> None:
         """One more window."""
-        self._commit(schema, (Change("i", {"id": 99, "v": 1, "big": "last", "at": None}), Change("d", old={"id": 1})))
+        self._commit(schema, (Change("i", row(99, 1, "last")), Change("d", old={"id": 1})))
         self._settle(schema)
 
     def _commit(self, schema: TableSchema, changes: tuple[Change, ...]) -> None:
-        self.pipeline.manifest.transaction([replace(change) for change in changes], schema)
+        self.pipeline.change(*(replace(change) for change in changes), schema=schema)
 
     def _settle(self, schema: TableSchema) -> None:
+        """The window is taken or refused."""
         seq = self.pipeline.manifest.seq
 
         def settled() -> bool:
-            row = self.pipeline.reported().get(schema.table_id)
-            return row is not None and (row.state == "stale" or (row.state == "live" and row.through_seq >= seq))
+            found = self.pipeline.reported().get(schema.table_id)
+            return found is not None and (
+                found.state == "stale" or (found.state == "live" and found.through_seq >= seq)
+            )
 
-        wait_until(lambda: bool(self.ended) or settled(), what="the window is taken or refused")
+        self.work.until(settled, what="the window is taken or refused")
 
     def found(self, name: str) -> Counted:
-        """The rows by four readings, which agree, of a table that is sound. Somebody else's RESTORE writes no checksum
+        """The rows by three readings, which agree, of a table that is sound. Somebody else's RESTORE writes no checksum
         file.
         """
         path = self.pipeline.path(name)
         state = DeltaFolder(path).state()
         spark = self.pipeline.spark.newSession().read.format("delta").load(str(path)).toArrow().to_pylist()
-        counted = [
-            Counter((row["id"], (row["v"], row["big"])) for row in rows)
-            for rows in (state.rows(), state.rows(by_id=True), by_delta_rs(path, None), spark)
-        ]
-        assert all(one == counted[0] for one in counted), f"{name}: readers do not agree: {counted}"
+        first, *others = map(_by_id, (state.rows(), by_delta_rs(path, None), spark))
+        assert others == [first] * 2, f"{name}: readers do not agree: {first}, {others}"
         check_files(state)
         if DeltaFolder(path).checksum(state.version) is not None:
             check_checksum(DeltaFolder(path), state.version)
-        return counted[0]
+        return first
 
 
 class Fields:
@@ -247,7 +219,7 @@ class Fields:
         self._fields: dict[str, Field] = {}
 
     def of(self, way: str) -> Field:
-        if way not in self._fields or self._fields[way].ended:
+        if way not in self._fields or self._fields[way].work.ended:
             self.stop(way)
             self._fields[way] = Field(self._spark, self._folders.mktemp(f"conflicts-{way}"), way)
         return self._fields[way]
@@ -271,9 +243,7 @@ def _cases() -> Iterator[tuple[str, str, str, str]]:
         for foreign in FOREIGN:
             for window in WINDOWS:
                 for place in places:
-                    is_quick = (
-                        way == DIRECT and foreign in QUICK and window == "merge" and place == "apply.commit.before"
-                    )
+                    is_quick = (way, window, place) == (DIRECT, "merge", "apply.commit.before") and foreign in QUICK
                     if FULL or is_quick:
                         yield way, foreign, window, place
 
@@ -289,22 +259,19 @@ def test_a_commit_by_somebody_else_right_before_ours_costs_a_fresh_look_or_stops
     fields: Fields, way: str, foreign: str, window: str, place: str
 ) -> None:
     at_work, other, ours = fields.of(way), FOREIGN[foreign], WINDOWS[window]
-    session = at_work.pipeline.spark.newSession()
-    for name, value in other.settings:
-        session.conf.set(name, value)
     name = _name(way, foreign, window, place)
-    schema = at_work.meet(name, ours, place, lambda path: session.sql(other.sql.format(t=f"delta.`{path}`")).collect())
-    assert at_work.ended == []
-    row = at_work.pipeline.reported()[schema.table_id]
+    schema = at_work.meet(name, ours, place, lambda _: at_work.pipeline.sql(other.sql, table=name))
+    assert at_work.work.ended == []
+    reported = at_work.pipeline.reported()[schema.table_id]
     if other.keeps:
-        assert (row.state, row.reason) == ("live", "")
+        assert (reported.state, reported.reason) == ("live", "")
         assert at_work.found(name) == _counted(ours.after)
         at_work.go_on(schema)
         last = {key: value for key, value in ours.after.items() if key != 1} | {99: (1, "last")}
         assert at_work.found(name) == _counted(last)
         return
-    assert row.state == "stale"
-    assert "somebody else changed the lake table" in row.reason
+    assert reported.state == "stale"
+    assert "somebody else changed the lake table" in reported.reason
     possible = [other.after]
     if other.adds:
         # Delta lets ours pass, for it did not need to know of the new rows; the look at it stops the table.
@@ -322,32 +289,22 @@ def test_another_applier_that_takes_over_before_our_commit_leaves_each_row_once(
 ) -> None:
     pipeline = Pipeline(spark, tmp_path)
     pipeline.begin(SCHEMA, *_rows(BEGUN))
-    pipeline.manifest.transaction([replace(change) for change in FIRST], SCHEMA)
+    pipeline.change(*(replace(change) for change in FIRST))
     pipeline.apply(way=way)
-    gate = tmp_path / "gate"
+    pipeline.change(*(replace(change) for change in WINDOWS["merge"].changes))
     place = "apply.commit.before"
-    faults.arm(f"{place}=hold:{gate}@1")
-    ended: list[str] = []
-    try:
-        pipeline.manifest.transaction([replace(change) for change in WINDOWS["merge"].changes], SCHEMA)
-        with running(pipeline, way=way) as work:
-            wait_until(lambda: bool(work.ended) or faults.passages(place) > 0, what=f"{place} is reached")
-            if further:
-                pipeline.manifest.transaction([Change("i", {"id": 60, "v": 6, "big": "more", "at": None})], SCHEMA)
-            pipeline.store.delete(keys.APPLY_LEASE)
-            pipeline.apply(way=way)
-            gate.touch()
-            wait_until(lambda: bool(work.ended), what="the first applier ends")
-            ended = work.ended
-    finally:
-        gate.touch()
-        faults.arm("")
-    assert ended == ["WriterFenced"]
-    after = {**WINDOWS["merge"].after, **({60: (6, "more")} if further else {})}
-    assert Counter((row["id"], (row["v"], row["big"])) for row in pipeline.rows()) == _counted(after)
+    with held(tmp_path / "gate", f"{place}@1") as let_go, running(pipeline, ends="WriterFenced", way=way) as work:
+        work.passes(place)
+        if further:
+            pipeline.change(Change("i", row(60, 6, "more")))
+        pipeline.store.delete(keys.APPLY_LEASE)
+        pipeline.apply(way=way)
+        let_go()
+        work.until(lambda: work.ended, what="the first applier ends")
+    after = _counted({**WINDOWS["merge"].after, **({60: (6, "more")} if further else {})})
     state = DeltaFolder(pipeline.path()).state()
     check_files(state)
-    assert Counter((row["id"], (row["v"], row["big"])) for row in state.rows()) == _counted(after)
+    assert _by_id(pipeline.rows()) == _by_id(state.rows()) == after
 
 
 @pytest.mark.parametrize("way", WAYS if FULL else (DIRECT,))
@@ -360,7 +317,7 @@ def test_a_marker_of_ours_set_by_somebody_else_ahead_of_us_ends_the_applier(
         at_work.meet("fenced", WINDOWS["merge"], "apply.commit.before", lambda path: _marked_ahead(at_work, path))
     finally:
         at_work.stop()
-    assert at_work.ended == ["WriterFenced"]
+    assert at_work.work.ended == ["WriterFenced"]
     assert at_work.found("fenced") == _counted(CHANGED)
 
 

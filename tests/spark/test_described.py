@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from sluice.contract.applied import AppliedTable
 from sluice.contract.description import Description, ForeignKey
 from sluice.contract.entries import Table
 from sluice.contract.schema import ColumnRule, ExcludedColumn, RuleKind, TableSchema
 from sluice.errors import ApplyError
 from sluice_spark.lake import arranging
 from sluice_spark.lake.commit_way import DIRECT
-from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 
@@ -35,11 +35,8 @@ def _say(pipeline: Pipeline, schema: TableSchema, said: Description) -> None:
     pipeline.manifest.append(Table(*names, None, 1, described=said))
 
 
-def _apply(pipeline: Pipeline, kind: str = "mirror", **layout: Any) -> Any:
-    tables = {"public.items": {"targets": [{"kind": kind, "layout": layout}]}}
-    row = pipeline.apply(tables=tables).tables["16385"]
-    assert row.state == "live", row.reason
-    return row
+def _apply(pipeline: Pipeline, kind: str = "mirror", **layout: Any) -> AppliedTable:
+    return pipeline.applied(target={"kind": kind, "layout": layout})
 
 
 def _found(pipeline: Pipeline) -> tuple[str | None, dict[str, str], dict[str, dict[str, Any]]]:
@@ -53,7 +50,7 @@ def _found(pipeline: Pipeline) -> tuple[str | None, dict[str, str], dict[str, di
 
 def _commits(pipeline: Pipeline) -> list[set[str]]:
     """By version, the kinds of actions besides those that every commit has."""
-    files = sorted((pipeline.path() / "_delta_log").glob("*.json"))
+    files = sorted(pipeline.log().glob("*.json"))
     return [
         {next(iter(json.loads(line))) for line in file.read_text().splitlines()} - {"commitInfo", "txn"}
         for file in files
@@ -73,11 +70,10 @@ def test_what_the_source_says_is_read_by_other_engines(pipeline: Pipeline, kind:
     assert (fields["who"]["comment"], fields["what"]["comment"]) == ("who bought", ODD)
     assert json.loads(fields["what"]["sluice.labels"]) == ["w1", 'w"2']
     assert fields["id"]["sluice.type"] == SCHEMA.columns[0].type_name
-    spark = pipeline.spark.newSession()
-    shown = {row.col_name: row.comment for row in spark.sql(f"DESCRIBE delta.`{pipeline.path()}`").collect()}
+    shown = {row.col_name: row.comment for row in pipeline.sql("DESCRIBE {t}")}
     assert (shown["who"], shown["what"]) == ("who bought", ODD)
     if kind == "mirror":
-        assert sorted(row["id"] for row in lake.rows_in(pipeline.path())) == [row["id"] for row in ROWS]
+        assert pipeline.keys() == [row["id"] for row in ROWS]
 
 
 def test_another_comment_is_one_commit_without_files_and_windows_stay_direct(pipeline: Pipeline) -> None:
@@ -92,7 +88,7 @@ def test_another_comment_is_one_commit_without_files_and_windows_stay_direct(pip
     assert (comment, properties.keys() & {"sluice.commented", "sluice.foreignKeys"}) == (None, set())
     assert fields["who"]["comment"] == "whom"
     assert not {"comment", "sluice.labels", "sluice.commented"} & fields["what"].keys()
-    pipeline.manifest.transaction([Change("u", {"id": 3, "who": 9}, unchanged=("what",))], SCHEMA)
+    pipeline.change(Change("u", {"id": 3, "who": 9}, unchanged=("what",)))
     assert _apply(pipeline).way == DIRECT
     assert len(_commits(pipeline)) == before + 2, "nothing is said twice"
 
@@ -100,9 +96,8 @@ def test_another_comment_is_one_commit_without_files_and_windows_stay_direct(pip
 def test_a_comment_of_somebody_else_stays_where_the_source_has_none(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline)
-    spark = pipeline.spark.newSession()
-    spark.sql(f"ALTER TABLE delta.`{pipeline.path()}` ALTER COLUMN who COMMENT 'ours'")
-    spark.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('comment' = 'ours', 'sluice.mine' = '1')")
+    pipeline.sql("ALTER TABLE {t} ALTER COLUMN who COMMENT 'ours'")
+    pipeline.sql("ALTER TABLE {t} SET TBLPROPERTIES ('comment' = 'ours', 'sluice.mine' = '1')")
     _say(pipeline, SCHEMA, Description(comments={3: "x"}))
     _apply(pipeline)
     comment, properties, fields = _found(pipeline)
@@ -116,9 +111,9 @@ def test_a_comment_that_the_configuration_sets_is_not_replaced_by_that_of_the_so
     properties = (("comment", "configured"),)
     _apply(pipeline, properties=properties)
     assert _found(pipeline)[0] == "configured"
-    version = DeltaTable(pipeline.path()).version()
+    version = pipeline.version()
     _apply(pipeline, properties=properties)
-    assert DeltaTable(pipeline.path()).version() == version, "the comment was set again"
+    assert pipeline.version() == version, "the comment was set again"
 
 
 def test_a_column_under_a_rule_says_so_and_not_what_its_labels_are(pipeline: Pipeline) -> None:
@@ -133,7 +128,7 @@ def test_a_column_under_a_rule_says_so_and_not_what_its_labels_are(pipeline: Pip
     assert fields["what"]["comment"] == "a mood\nColumn rule: hash with key 1a2b3c4d"
     assert (fields["what"]["sluice.rule"], "sluice.labels" in fields["what"]) == ("hash with key 1a2b3c4d", False)
     assert json.loads(properties["sluice.excludedColumns"]) == ["card"]
-    assert "customer" not in "".join(file.read_text() for file in (pipeline.path() / "_delta_log").glob("*.json"))
+    assert "customer" not in "".join(file.read_text() for file in pipeline.log().glob("*.json"))
 
 
 def test_comments_go_with_their_columns_through_renames_additions_and_a_resync(pipeline: Pipeline) -> None:
@@ -145,16 +140,14 @@ def test_comments_go_with_their_columns_through_renames_additions_and_a_resync(p
     exchanged = table_schema(
         identity, replace(what, name="who"), replace(who, name="what"), column("new", 4, TEXT), version=2
     )
-    pipeline.manifest.table(exchanged, state="live")
-    pipeline.manifest.transaction([Change("i", {"id": 50, "who": "x", "what": 1, "new": "y"})], exchanged)
+    pipeline.evolve(exchanged)
+    pipeline.change(Change("i", {"id": 50, "who": "x", "what": 1, "new": "y"}))
     _apply(pipeline)
     _, properties, fields = _found(pipeline)
     assert (fields["what"]["comment"], fields["who"]["comment"]) == ("who bought", ODD)
     assert json.loads(properties["sluice.foreignKeys"])[0]["columns"] == ["what"]
     assert fields["new"]["sluice.type"] == exchanged.columns[3].type_name
-    pipeline.manifest.table(exchanged, generation=2, new=False)
-    pipeline.manifest.snapshot([{"id": 1, "who": "a", "what": 2, "new": "b"}], exchanged, generation=2)
-    pipeline.manifest.table(exchanged, state="live", generation=2, new=False)
+    pipeline.begin(exchanged, {"id": 1, "who": "a", "what": 2, "new": "b"}, generation=2)
     _apply(pipeline)
     assert _found(pipeline)[2]["who"]["comment"] == ODD
 
@@ -171,10 +164,10 @@ def test_a_comment_that_cannot_be_committed_is_a_problem_and_holds_no_window_up(
     with monkeypatch.context() as patched:
         patched.setattr(arranging, "tell", refused)
         _say(pipeline, SCHEMA, SAID)
-        pipeline.manifest.transaction([Change("d", old={"id": 4})], SCHEMA)
+        pipeline.change(Change("d", old={"id": 4}))
         row = _apply(pipeline)
         assert (row.maintenance.failing["layout"], row.way) == ("no more of this", DIRECT)
-    pipeline.manifest.transaction([Change("d", old={"id": 5})], SCHEMA)
+    pipeline.change(Change("d", old={"id": 5}))
     assert not _apply(pipeline).maintenance.failing
     assert _found(pipeline)[0] == ODD
-    assert {row["id"] for row in lake.rows_in(pipeline.path())} == {1, 2, 3, 6, 7, 8}
+    assert pipeline.keys() == [1, 2, 3, 6, 7, 8]

@@ -17,13 +17,12 @@ from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.layout import TableLayout
 from sluice_spark.lake.table import CHOSEN
 from tests.spark.changes import INT8, TEXT, Change, column, table_schema
-from tests.spark.conftest import Pipeline, running
+from tests.spark.conftest import Pipeline, held, running
 from tests.spark.lake import rows_in
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.table_audit import check_checksum, check_files
 from tests.spark.windows import Windows
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
 
 ITEMS = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
 MOST_FILES = 16 + 2
@@ -49,16 +48,12 @@ def test_files_stay_few_and_rows_right_over_many_windows(pipeline: Pipeline) -> 
             else:
                 del rows[key]
                 changes.append(Change("d", old={"id": key}))
-        pipeline.manifest.transaction(changes, ITEMS)
-        windows.apply()
-        assert windows.table is not None
-        assert windows.table.way.name == DIRECT, windows.table.way.reason
+        assert windows.change(*changes).way == CommitWay(DIRECT)
         assert len(DeltaTable(pipeline.path()).file_uris()) <= MOST_FILES
     expected = [{"id": key, "s": text} for key, text in rows.items()]
-    assert sorted(pipeline.rows(), key=str) == sorted(expected, key=str)
+    assert pipeline.rows() == sorted(expected, key=str)
     assert {item["operation"] for item in DeltaTable(pipeline.path()).history()} >= {"MERGE", "OPTIMIZE"}
-    pipeline.apply()
-    assert [row.state for row in pipeline.reported().values()] == ["live"]
+    pipeline.applied()
 
 
 @slow
@@ -72,12 +67,11 @@ def test_rows_that_take_no_space_in_a_file_are_not_joined_beyond_what_memory_hol
     pa.set_memory_pool(pool)
     try:
         for number in range(46):
-            changes = [Change("i", {"id": number * at_once + place, "s": text}) for place in range(at_once)]
-            pipeline.manifest.transaction(changes, ITEMS)
             if number == 30:
                 # A new process knows the files by their sizes on disk.
                 windows.lake._direct.clear()
-            files = windows.apply().files
+            changes = [Change("i", {"id": number * at_once + place, "s": text}) for place in range(at_once)]
+            files = windows.change(*changes).files
     finally:
         pa.set_memory_pool(before)
     assert pool.max_memory() < 250 << 20
@@ -95,22 +89,16 @@ def test_a_table_falls_back_for_a_property_in_any_spelling_says_why_and_returns(
     windows.apply()
 
     def applied(key: int) -> Applied:
-        pipeline.manifest.transaction([Change("i", {"id": key, "s": "b"})], ITEMS)
-        return windows.apply()
-
-    def switch(value: str) -> None:
-        windows.session.sql(
-            f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ('delta.enableDeletionVectors'='{value}')"
-        )
+        return windows.change(Change("i", {"id": key, "s": "b"}))
 
     first = applied(2)
     assert (first.way, first.files) == (CommitWay("direct"), len(DeltaTable(pipeline.path()).file_uris()))
     assert {"find", "write", "commit"} <= first.seconds.keys()
-    switch("False")
+    pipeline.set(enableDeletionVectors="False")
     second = applied(3)
     assert (second.way, second.files) == (CommitWay("merge", "deletion vectors are off"), None)
     assert "commit" in second.seconds
-    switch("TRUE")
+    pipeline.set(enableDeletionVectors="TRUE")
     assert applied(4).way == CommitWay("direct")
     assert len(pipeline.rows()) == 4
 
@@ -119,8 +107,7 @@ def test_a_table_that_is_to_be_merged_says_that_it_was_chosen(pipeline: Pipeline
     pipeline.begin(ITEMS, {"id": 1, "s": "a"})
     windows = Windows(pipeline, way="merge")
     assert windows.apply().way == CommitWay()
-    pipeline.manifest.transaction([Change("u", {"id": 1, "s": "b"})], ITEMS)
-    assert windows.apply().way == CommitWay("merge", CHOSEN)
+    assert windows.change(Change("u", {"id": 1, "s": "b"})).way == CommitWay("merge", CHOSEN)
 
 
 def test_a_join_whose_answer_was_lost_keeps_its_files(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,15 +126,13 @@ def test_a_join_whose_answer_was_lost_keeps_its_files(pipeline: Pipeline, monkey
     monkeypatch.setattr(DeltaTransaction, "commit", landed_unseen)
     keys = range(1, 40)
     for key in keys:
-        pipeline.manifest.transaction([Change("i", {"id": key, "s": f"row {key}"})], ITEMS)
-        windows.apply()
+        windows.change(Change("i", {"id": key, "s": f"row {key}"}))
         if lost:
             break
     assert lost
     expected = [{"id": key, "s": f"row {key}"} for key in range(key + 1)]
-    assert sorted(pipeline.rows(), key=str) == sorted(expected, key=str)
-    pipeline.manifest.transaction([Change("u", {"id": 0, "s": "later"})], ITEMS)
-    assert windows.apply().way == CommitWay(DIRECT)
+    assert pipeline.rows() == sorted(expected, key=str)
+    assert windows.change(Change("u", {"id": 0, "s": "later"})).way == CommitWay(DIRECT)
     assert len(pipeline.rows()) == len(expected)
 
 
@@ -156,34 +141,29 @@ def test_windows_go_on_while_files_are_joined_and_rows_that_go_meanwhile_stay_aw
 ) -> None:
     expected: dict[object, object] = {number: f"row {number}" for number in range(20)}
     pipeline.begin(ITEMS, *({"id": key, "s": text} for key, text in expected.items()))
-    let_go, written = pipeline.folder / "go", "apply.join.data_written"
-    faults.arm(f"{written}=hold:{let_go}")
-
-    def window(*changes: Change) -> None:
-        seq = pipeline.manifest.transaction(list(changes), ITEMS)
-        wait_until(lambda: (row := pipeline.reported().get("16385")) is not None and row.through_seq >= seq, what="it")
+    written = "apply.join.data_written"
 
     def joins() -> list[dict[str, Any]]:
         return [one for one in DeltaTable(pipeline.path()).history() if one["operation"] == "OPTIMIZE"]
 
-    try:
-        with running(pipeline, workers=1) as work:
-            while not faults.passages(written):
-                key = len(expected)
-                expected |= {key: "a", key + 1: "b"}
-                window(Change("i", {"id": key, "s": "a"}), Change("i", {"id": key + 1, "s": "b"}))
-            # Of the files that are joined: one row of the first, all of the second, and one that changes.
-            window(*(Change("d", old={"id": key}) for key in (20, 22, 23)), Change("u", {"id": 24, "s": "c"}))
-            expected = {key: text for key, text in expected.items() if key not in {20, 22, 23}} | {24: "c"}
-            assert joins() == []
-            let_go.touch()
-            while not joins():
-                key = max(int(str(key)) for key in expected) + 1
-                expected[key] = "d"
-                window(Change("i", {"id": key, "s": "d"}))
-            assert not work.ended
-    finally:
-        faults.arm("")
+    with held(pipeline.folder / "go", written) as let_go, running(pipeline, workers=1) as work:
+
+        def window(*changes: Change) -> None:
+            work.takes(pipeline.change(*changes))
+
+        while not faults.passages(written):
+            key = len(expected)
+            expected |= {key: "a", key + 1: "b"}
+            window(Change("i", {"id": key, "s": "a"}), Change("i", {"id": key + 1, "s": "b"}))
+        # Of the files that are joined: one row of the first, all of the second, and one that changes.
+        window(*(Change("d", old={"id": key}) for key in (20, 22, 23)), Change("u", {"id": 24, "s": "c"}))
+        expected = {key: text for key, text in expected.items() if key not in {20, 22, 23}} | {24: "c"}
+        assert joins() == []
+        let_go()
+        while not joins():
+            key = max(int(str(key)) for key in expected) + 1
+            expected[key] = "d"
+            window(Change("i", {"id": key, "s": "d"}))
     (joined,) = joins()
     state = DeltaFolder(pipeline.path()).state(joined["version"])
     check_files(state)
@@ -218,8 +198,7 @@ def test_what_was_joined_and_cannot_be_taken_in_is_deleted(
 
     monkeypatch.setattr(Joining, "ready", disturbed)
     for number in range(1, 17):
-        pipeline.manifest.transaction([Change("i", {"id": number, "s": "b"})], ITEMS)
-        windows.apply()
+        windows.change(Change("i", {"id": number, "s": "b"}))
     assert found
     assert not any((pipeline.path() / joined.written.paths[0]).exists() for joined in found)
     assert len(DeltaTable(pipeline.path()).file_uris()) == len(pipeline.rows()) == 17

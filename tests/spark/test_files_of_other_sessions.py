@@ -41,10 +41,7 @@ def test_times_of_any_year_stay_exact_in_files_of_the_old_form(pipeline: Pipelin
     expected = {f"{year:04}-12-31 23:00:00": "0" for year in YEARS}
 
     def window(*changes: Change) -> None:
-        pipeline.manifest.transaction(list(changes), schema)
-        applied.apply()
-        assert applied.table is not None
-        assert applied.table.way == CommitWay(DIRECT)
+        assert applied.change(*changes).way == CommitWay(DIRECT)
 
     window(Change("i", {"at": dt.datetime(2000, 1, 1, tzinfo=dt.UTC), "v": 1}))
     _optimized(pipeline, outputTimestampType="INT96")
@@ -65,12 +62,11 @@ def test_days_counted_in_the_julian_calendar_are_left_to_spark(pipeline: Pipelin
     pipeline.begin(schema, *({"day": day, "v": 0, "days": [day]} for day in days))
     applied = Windows(pipeline, way=way)
     applied.apply()
-    pipeline.manifest.transaction([Change("i", {"day": dt.date(2000, 1, 1), "v": 0})], schema)
-    applied.apply()
+    applied.change(Change("i", {"day": dt.date(2000, 1, 1), "v": 0}))
     _optimized(pipeline, datetimeRebaseModeInWrite="LEGACY")
     changes = [Change("u", {"day": day, "v": 1}, unchanged=("days",)) for day in days[:3]]
     before = applied.place, applied.state
-    pipeline.manifest.transaction(changes, schema)
+    pipeline.change(*changes)
     rows = [(str(day), "1" if number < 3 else "0", f"[{day}]") for number, day in enumerate(days)]
     if way == DISTRIBUTED:
         with pytest.raises(ApplyError):
@@ -78,9 +74,7 @@ def test_days_counted_in_the_julian_calendar_are_left_to_spark(pipeline: Pipelin
         # The error asks the operator to choose another way.
         applied = Windows(pipeline, way=MERGE)
         applied.place, applied.state = before
-    applied.apply()
-    assert applied.table is not None
-    assert applied.table.way.name == MERGE
+    assert applied.apply().way.name == MERGE
     assert _texts(pipeline, "day", "v", "days") == sorted([*rows, ("2000-01-01", "0", None)])
 
 
@@ -101,8 +95,7 @@ def test_settings_of_spark_under_which_days_and_types_would_differ_are_not_ours(
     days = [dt.date(year, 3, 1) for year in YEARS]
     for op, v in (("i", 0), ("u", 1)):
         at = dt.datetime(1500, 3, 1, tzinfo=dt.UTC)
-        pipeline.manifest.transaction([Change(op, {"day": day, "at": at, "v": v}) for day in days], schema)
-        applied.apply()
+        applied.change(*(Change(op, {"day": day, "at": at, "v": v}) for day in days))
     assert _texts(pipeline, "day", "v", "at", "typeof(at)") == [
         (str(day), "1", "1500-03-01 00:00:00", "timestamp") for day in days
     ]

@@ -11,7 +11,6 @@ from tests.spark.conftest import Pipeline
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.replays import by_delta_rs, way_of
 from tests.spark.table_audit import check_checksum, check_files
-from tests.spark.test_followed_rows import turn
 from tests.spark.windows import Windows
 
 FIRST = table_schema(column("id", 1, INT4, key=True), column("s", 2, TEXT))
@@ -47,15 +46,13 @@ def test_rows_that_are_older_than_a_column_have_its_default_and_keep_their_ids(
     windows.apply()
     folder = pipeline.path()
     if way == DIRECT:
-        turn(windows.session, pipeline, RowTracking="true", ChangeDataFeed="true")
-    pipeline.manifest.transaction([Change("u", {"id": 1, "s": "changed"}), Change("d", old={"id": 2})], FIRST)
-    windows.apply()
+        pipeline.set(enableRowTracking="true", enableChangeDataFeed="true")
+    windows.change(Change("u", {"id": 1, "s": "changed"}), Change("d", old={"id": 2}))
     state = DeltaFolder(folder).state()
     ids = {row["id"]: one for one, _, row in state.tracked_rows()} if way == DIRECT else {}
-    pipeline.manifest.table(WIDER, state="live")
-    new = {"id": 9, "s": "new", "n": None, "t": "x", "a": None, "m": None}
-    pipeline.manifest.transaction([Change("i", new)], WIDER)
-    assert pipeline.apply(way=DIRECT).tables["16385"].state == "live"
+    pipeline.evolve(WIDER)
+    pipeline.change(Change("i", {"id": 9, "s": "new", "n": None, "t": "x", "a": None, "m": None}))
+    pipeline.applied(way=DIRECT)
     table, (version, made) = DeltaFolder(folder), _evolved(folder)
     assert made == way
     filled = table.state(version)

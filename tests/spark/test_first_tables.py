@@ -15,15 +15,14 @@ from sluice.errors import ManifestCorrupt
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED
 from sluice_spark.lake.layout import TABLE_PROPERTIES
 from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, table_schema
-from tests.spark.conftest import Pipeline, running
-from tests.spark.model import SCHEMA
+from tests.spark.conftest import Pipeline, held, running
+from tests.spark.model import ID, SCHEMA, row
 from tests.spark.processes import SMALL_JVM, run_applier
 from tests.spark.protocol_reader import DeltaFolder, State
 from tests.spark.replays import by_delta_rs
 from tests.spark.table_audit import check_checksum, check_files, live_files
 from tests.spark.windows import Windows
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
 
 WIDE = table_schema(
     column("id", 1, INT8, key=True), column("a `b` ${c}", 2, TEXT), column("n", 3, NUMERIC, typmod=(12 << 16 | 3) + 4),
@@ -36,7 +35,7 @@ CASES: dict[str, tuple[TableSchema, list[dict[str, object]], dict[str, object]]]
     "changelog": (WIDE, ROWS, {"tables": {"public.items": {"targets": [{"kind": "changelog"}]}}}),
     "no rows": (WIDE, [], {}),
     "no key": (NO_KEY, [{"v": 1, "s": "x"}, {"v": 1, "s": "x"}], {}),
-    "no metadata columns": (SCHEMA, [{"id": 1, "v": 2, "big": "b", "at": None}], {"metadata_columns": False}),
+    "no metadata columns": (SCHEMA, [row(1)], {"metadata_columns": False}),
 }
 
 
@@ -45,7 +44,7 @@ def _made(spark: SparkSession, folder: Path, case: str, way: str) -> Pipeline:
     folder.mkdir()
     pipeline = Pipeline(spark, folder)
     pipeline.begin(schema, *rows)
-    assert pipeline.apply(way=way, **options).tables["16385"].state == "live"
+    pipeline.applied(way=way, **options)  # type: ignore[arg-type]
     return pipeline
 
 
@@ -72,7 +71,6 @@ def test_a_table_made_without_a_job_is_the_one_that_spark_makes(spark: SparkSess
     assert _properties(ours) == _properties(sparks)
     assert ours.metadata["partitionColumns"] == sparks.metadata["partitionColumns"]
     assert ours.metadata["format"] == sparks.metadata["format"]
-    assert [one["name"] for one in ours.fields] == [one["name"] for one in sparks.fields]
     assert _columns(ours)[0] == _columns(sparks)[0] or case == "changelog"
     assert [{**one, "type": str(one["type"])[:9]} for one in _columns(ours)] == [
         {**one, "type": str(one["type"])[:9]} for one in _columns(sparks)
@@ -83,62 +81,49 @@ def test_a_table_made_without_a_job_is_the_one_that_spark_makes(spark: SparkSess
 
 
 def test_neither_a_small_snapshot_nor_the_first_window_runs_a_task(pipeline: Pipeline) -> None:
-    pipeline.begin(SCHEMA, {"id": 1, "v": 0, "big": "b", "at": None})
+    pipeline.begin(SCHEMA, row(1))
     windows = Windows(pipeline)
     tracker = pipeline.spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
     windows.apply()
-    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 5}, unchanged=("big", "at"))], SCHEMA)
-    assert windows.apply().way.name == DIRECT
+    assert windows.change(Change("u", {"id": 1, "v": 5}, unchanged=("big", "at"))).way.name == DIRECT
     infos = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup()) - before]
     # Delta asks for the files of the table that is not there yet: a job without a stage.
     assert all(info is not None and not list(info.stageIds) for info in infos)
-    assert pipeline.rows() == [{"id": 1, "v": 5, "big": "b", "at": None}]
+    assert pipeline.rows() == [row(1, 5)]
 
 
 def test_a_small_snapshot_with_a_changed_segment_makes_no_table(pipeline: Pipeline) -> None:
-    pipeline.begin(SCHEMA, {"id": 1, "v": 0, "big": "b", "at": None})
+    pipeline.begin(SCHEMA, row(1))
     (segment,) = pipeline.store.list("data/")
-    content = bytearray(pipeline.store.get(segment))
-    content[len(content) // 2] ^= 1
-    pipeline.store.put(segment, bytes(content))
+    pipeline.damage(segment)
     with pytest.raises(ManifestCorrupt):
         Windows(pipeline).apply()
     assert not pipeline.path().exists()
 
 
 def test_a_snapshot_replaces_no_table_that_somebody_else_made(pipeline: Pipeline) -> None:
-    pipeline.begin(SCHEMA, {"id": 1, "v": 0, "big": "b", "at": None})
+    pipeline.begin(SCHEMA, row(1))
     theirs = pipeline.spark.newSession().sql("SELECT 9 AS id")
     theirs.write.format("delta").options(**TABLE_PROPERTIES).save(str(pipeline.path()))
     for _ in range(2):
-        reported = pipeline.apply().tables[SCHEMA.table_id]
-        assert reported.state == "stale"
-        assert reported.reason == "somebody else's table is where the lake table should be"
+        reason = pipeline.applied(state="stale").reason
+        assert reason == "somebody else's table is where the lake table should be"
         assert by_delta_rs(pipeline.path(), None) == [{"id": 9}]
 
 
 def test_a_table_that_appears_before_the_first_commit_is_not_replaced(pipeline: Pipeline) -> None:
-    pipeline.begin(SCHEMA, {"id": 1, "v": 0, "big": "b", "at": None})
-    path = pipeline.path()
-
-    gate = pipeline.folder / "gate"
-    faults.arm(f"apply.direct.data_written=hold:{gate}@1")
-    try:
-        with running(pipeline) as work:
-            wait_until(
-                lambda: bool(work.ended) or faults.passages("apply.direct.data_written") > 0, what="it is written"
-            )
-            session = pipeline.spark.newSession()
-            session.sql("SELECT 9 AS theirs").write.format("delta").save(str(path))
-            gate.touch()
-            wait_until(lambda: bool(work.ended) or bool(pipeline.reported()), what="the table is reported")
-    finally:
-        faults.arm("")
-    (reported,) = pipeline.reported().values()
+    pipeline.begin(SCHEMA, row(1))
+    point = "apply.direct.data_written"
+    with held(pipeline.folder / "gate", f"{point}@1") as let_go, running(pipeline) as work:
+        work.passes(point)
+        pipeline.spark.newSession().sql("SELECT 9 AS theirs").write.format("delta").save(str(pipeline.path()))
+        let_go()
+        work.until(pipeline.reported, what="the table is reported")
+    reported = pipeline.reported()[ID]
     assert reported.state == "stale"
     assert "somebody else changed the lake table" in reported.reason
-    assert by_delta_rs(path, None) == [{"theirs": 9}]
+    assert by_delta_rs(pipeline.path(), None) == [{"theirs": 9}]
 
 
 @pytest.mark.timeout(300)
@@ -153,15 +138,14 @@ def test_a_table_that_appears_before_the_first_commit_is_not_replaced(pipeline: 
 def test_a_kill_while_a_table_is_made_leaves_no_table_or_the_whole_one(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, point: str, *, is_there: bool
 ) -> None:
-    rows: list[dict[str, object]] = [{"id": number, "v": number, "big": "b", "at": None} for number in range(50)]
-    pipeline.begin(SCHEMA, *rows)
+    pipeline.begin(SCHEMA, *(row(number, number) for number in range(50)))
     monkeypatch.setenv("SLUICE_FAULTS", f"{point}=crash")
     run = run_applier(pipeline.options(**SMALL_JVM))
     assert run.code == faults.CRASHED, run.output
-    assert (pipeline.path() / "_delta_log" / f"{0:020d}.json").exists() == is_there
+    assert (pipeline.log() / f"{0:020d}.json").exists() == is_there
     monkeypatch.delenv("SLUICE_FAULTS")
-    assert pipeline.apply().tables["16385"].state == "live"
+    pipeline.applied()
     state = DeltaFolder(pipeline.path()).state()
     assert len(live_files(state)) == 1
     check_files(state)
-    assert sorted(row["id"] for row in state.rows()) == list(range(50))
+    assert sorted(one["id"] for one in state.rows()) == list(range(50))

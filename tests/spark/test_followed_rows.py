@@ -6,10 +6,8 @@ import json
 import os
 from collections import Counter
 
-import duckdb
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
@@ -17,6 +15,7 @@ from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from tests.spark.conftest import Pipeline
 from tests.spark.followed_rows import Feed, FollowedRows, Row, feed_of, without_no_change
 from tests.spark.protocol_reader import DeltaFolder, State
+from tests.spark.replays import seq_of
 from tests.spark.table_audit import check_checksum, check_files
 from tests.spark.windows import Windows
 from tests.support.extent import FULL, cases, slow
@@ -26,9 +25,8 @@ FIRST = int(os.environ.get("WAYS_FIRST", "1"))
 SEEDS = range(FIRST, FIRST + (int(os.environ.get("WAYS_SEEDS", "2")) if FULL else 1))
 
 
-def turn(session: SparkSession, pipeline: Pipeline, **values: str) -> None:
-    properties = ", ".join(f"'delta.enable{name}' = '{value}'" for name, value in values.items())
-    session.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ({properties})")
+def _turn(pipeline: Pipeline, value: str) -> None:
+    pipeline.set(enableRowTracking=value, enableChangeDataFeed=value)
 
 
 class Followed:
@@ -71,25 +69,12 @@ def changes_by_spark(session: SparkSession, pipeline: Pipeline, first: int, last
     return {number: without_no_change(changes) for number, changes in found.items()}
 
 
-def _connected(pipeline: Pipeline) -> duckdb.DuckDBPyConnection:
-    """DuckDB with the rows as delta-rs scans them: `found`."""
-    connection = duckdb.connect()
-    rows = QueryBuilder().register("lake", DeltaTable(pipeline.path())).execute("select * from lake").read_all()
-    connection.register("found", pa.table(rows))
-    return connection
-
-
-def seq_of(table: DeltaFolder, version: int) -> int | None:
-    markers = [action["txn"] for action in table.commit(version) if "txn" in action]
-    return next((one["version"] for one in markers if one["appId"].count("/") == 4), None)
-
-
 def check_feed(session: SparkSession, pipeline: Pipeline, rows: FollowedRows, first: int, last: int) -> None:
     """What Spark reads as the changes of each version is what the rows before and after it say."""
     table, found = DeltaFolder(pipeline.path()), changes_by_spark(session, pipeline, first, last)
     before = rows.by_seq[min(rows.by_seq)]
     for version in range(first, last + 1):
-        seq = seq_of(table, version)
+        seq = seq_of(table.commit(version))
         after = before if seq is None else rows.by_seq[seq]
         assert found[version] == feed_of(before, after), f"version {version}"
         before = after
@@ -109,8 +94,8 @@ def test_rows_keep_their_ids_and_readers_see_every_change(pipeline: Pipeline, wa
     windows = Windows(pipeline, way=way, max_memory_bytes=20_000 if way == DISTRIBUTED else 1 << 26)
     windows.apply()
     session = windows.session
-    turn(session, pipeline, RowTracking="true", ChangeDataFeed="true")
-    first = DeltaTable(pipeline.path()).version() + 1
+    _turn(pipeline, "true")
+    first = pipeline.version() + 1
     followed = Followed(pipeline)
     followed.check(rows.rows)
     for number in range(14 if FULL else 8):
@@ -120,11 +105,11 @@ def test_rows_keep_their_ids_and_readers_see_every_change(pipeline: Pipeline, wa
         assert applied.way.name == way, applied.way
         followed.check(rows.rows)
         if number == 3:
-            session.sql(f"OPTIMIZE delta.`{pipeline.path()}`").collect()
+            pipeline.sql("OPTIMIZE {t}")
             followed.check(rows.rows)
     table = DeltaFolder(pipeline.path())
     last = table.versions()[-1]
-    session.sql(f"REORG TABLE delta.`{pipeline.path()}` APPLY (PURGE)").collect()
+    pipeline.sql("REORG TABLE {t} APPLY (PURGE)")
     followed.check(rows.rows)
     ids = {number: version for _, (number, version) in by_spark(session, pipeline).items()}
     assert {number: version for number, version, _ in table.state().tracked_rows()} == ids
@@ -141,8 +126,8 @@ def test_files_that_are_joined_keep_ids_and_versions_of_rows_and_say_nothing_of_
     rows = FollowedRows(pipeline, seed)
     windows = Windows(pipeline, way=DIRECT)
     windows.apply()
-    turn(windows.session, pipeline, RowTracking="true", ChangeDataFeed="true")
-    first = DeltaTable(pipeline.path()).version() + 1
+    _turn(pipeline, "true")
+    first = pipeline.version() + 1
     followed = Followed(pipeline)
     table = DeltaFolder(pipeline.path())
     joins = 0
@@ -160,15 +145,11 @@ def test_files_that_are_joined_keep_ids_and_versions_of_rows_and_say_nothing_of_
     last = table.versions()[-1]
     check_feed(windows.session, pipeline, rows, first, last)
     with pytest.raises(DeltaError, match="Column mapping is not supported"):
-        # Its readers of rows are, see below.
+        # Its readers of rows support it.
         DeltaTable(pipeline.path()).load_cdf(starting_version=first, ending_version=last)
-    by_duckdb = _connected(pipeline).execute("SELECT name, id, v FROM found").fetchall()
-    assert sorted(by_duckdb) == sorted((row["name"], row["id"], row["v"]) for row in rows.rows.values())
-    settings = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
-    for name, value in settings.items():
-        windows.session.conf.set(name, value)
-    windows.session.sql(f"OPTIMIZE delta.`{pipeline.path()}`").collect()
-    windows.session.sql(f"VACUUM delta.`{pipeline.path()}` RETAIN 0 HOURS").collect()
+    assert pipeline.rows() == sorted(rows.rows.values(), key=str)
+    pipeline.sql("OPTIMIZE {t}")
+    pipeline.sql("VACUUM {t} RETAIN 0 HOURS")
     followed.check(rows.rows)
 
 
@@ -185,9 +166,7 @@ QUICK = ["files are purged", "both are turned on", "the feature is dropped"]
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED] if FULL else [DIRECT])
-@pytest.mark.parametrize(
-    "case", cases(BETWEEN, quick=["files are purged", "both are turned on", "the feature is dropped"])
-)
+@pytest.mark.parametrize("case", cases(BETWEEN, quick=QUICK))
 def test_whatever_somebody_does_right_before_a_commit_every_row_keeps_one_id(
     pipeline: Pipeline, way: str, case: str
 ) -> None:
@@ -195,21 +174,20 @@ def test_whatever_somebody_does_right_before_a_commit_every_row_keeps_one_id(
     rows = FollowedRows(pipeline, 5, moves=way != DISTRIBUTED)
     windows = Windows(pipeline, way=way, max_memory_bytes=20_000 if way == DISTRIBUTED else 1 << 26)
     windows.apply()
-    foreign = pipeline.spark.newSession()
     followed = Followed(pipeline)
     if state != "never":
-        turn(foreign, pipeline, RowTracking="true", ChangeDataFeed="true")
+        _turn(pipeline, "true")
     rows.window(changes=6)
     windows.apply()
     if state != "never":
         followed.check(rows.rows)
     if state == "off":
-        turn(foreign, pipeline, RowTracking="false", ChangeDataFeed="false")
-    left = [statement.format(t=f"delta.`{pipeline.path()}`")]
+        _turn(pipeline, "false")
+    left = [statement]
 
     def act() -> None:
         if left:
-            foreign.sql(left.pop()).collect()
+            pipeline.sql(left.pop())
 
     windows.lake._before_commit = act
     rows.window(changes=12)

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from sluice_spark import jars
+from tests.support import commands
 from tests.support.maven import repository_on_disk
 
-FETCH = [sys.executable, "-m", "sluice_spark.jars", "fetch"]
+FETCH = (sys.executable, "-m", "sluice_spark.jars", "fetch")
 
 
 @pytest.fixture
@@ -60,8 +61,7 @@ def test_apply_fetches_missing_jars_and_says_so(environment: dict[str, str], pip
 
 
 def test_a_log_of_json_has_no_line_of_the_jvm_in_it(environment: dict[str, str], pipeline: Path) -> None:
-    command = [sys.executable, "-m", "sluice", "apply", "--once", "-c", str(pipeline), "--log-format", "json"]
-    done = subprocess.run([*command, "-v"], env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = commands.sluice("apply", "--once", "-c", str(pipeline), "--log-format", "json", "-v", env=environment)
     events = [json.loads(line) for line in done.stderr.splitlines()]
     names = [event["event"] for event in events]
     assert names.index("fetching jars") < names.index("starting Spark") < names.index("Spark has started")
@@ -97,9 +97,7 @@ def test_a_stop_while_jars_are_fetched_ends_at_once_with_0(environment: dict[str
 def test_another_jar_than_the_recorded_one_is_refused_and_not_kept(environment: dict[str, str], tmp_path: Path) -> None:
     jar = next((tmp_path / "maven").rglob("delta-spark*.jar"))
     jar.write_bytes(jar.read_bytes() + b"more")
-    done = subprocess.run(
-        [*FETCH, "--to", tmp_path / "to"], env=environment, capture_output=True, text=True, check=False
-    )
+    done = commands.ended(*FETCH, "--to", tmp_path / "to", env=environment)
     assert done.returncode == 2
     assert "different io.delta_delta-spark" in done.stderr
     assert list((tmp_path / "to").iterdir()) == []
@@ -107,9 +105,7 @@ def test_another_jar_than_the_recorded_one_is_refused_and_not_kept(environment: 
 
 def test_a_repository_without_the_jar_is_named_with_the_way_round(environment: dict[str, str], tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "maven" / "io" / "delta" / "delta-storage")
-    done = subprocess.run(
-        [*FETCH, "--to", tmp_path / "to"], env=environment, capture_output=True, text=True, check=False
-    )
+    done = commands.ended(*FETCH, "--to", tmp_path / "to", env=environment)
     assert done.returncode == 2
     assert "did not deliver" in done.stderr
     assert "sluice jars fetch --to DIR" in done.stderr
@@ -127,8 +123,8 @@ def test_jars_are_fetched_into_a_folder_with_a_bar_on_a_terminal(environment: di
     assert has_delta(tmp_path / "to")
     assert "fetching jars" in shown
     assert "MB" in shown
-    again = subprocess.run(command, env={**environment, "JAVA_HOME": "/nowhere"}, capture_output=True, check=False)
-    assert again.returncode == 0, "what is there and right is not fetched again, so that no Java is needed"
+    again = commands.ended(*command, env={**environment, "JAVA_HOME": "/nowhere"})
+    assert again.returncode == 0, f"what is there and right is fetched again: {again.stderr}"
 
 
 def _everything(read: Callable[[], bytes]) -> str:
@@ -141,9 +137,3 @@ def _everything(read: Callable[[], bytes]) -> str:
         if not more:
             return shown.decode(errors="replace")
         shown += more
-
-
-def test_the_recorded_sizes_are_those_of_the_jars() -> None:
-    for one in (jars.DELTA, jars.S3):
-        sizes = [path.stat().st_size for path in jars.present(one, jars.default_directory())]
-        assert sum(sizes) == one.size_bytes, one.name

@@ -1,7 +1,6 @@
 """What a history and a mirror with soft deletes keep when rows are read again, columns change or time passes."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
 from itertools import product
@@ -10,34 +9,42 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice.contract.entries import REPAIR_ORDINAL, Progress, Repair
+from sluice.contract.entries import REPAIR_ORDINAL, Repair
 from sluice.contract.schema import TableSchema
 from sluice_spark.lake import expiring
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from sluice_spark.session import private
-from tests.spark import lake
 from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, Change, Manifest, column, table_schema
 from tests.spark.conftest import Pipeline
+from tests.spark.model import ID
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.table_audit import check_files
 from tests.spark.windows import Windows
 from tests.support.extent import FULL, cases, slow
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4), column("big", 3, TEXT))
+IDENTITY, VALUE, BIG = SCHEMA.columns
+MORE = column("more", 4, INT4, missing="7")
+RENAMED = replace(VALUE, name="w")
 WAYS = [DIRECT, DISTRIBUTED, MERGE] if FULL else [DIRECT]
 HISTORY = {"kind": "history"}
 SOFT = {"kind": "mirror", "deletes": "soft"}
+KINDS = {"history": HISTORY, "soft": SOFT}
+keeping = pytest.mark.parametrize("target", KINDS.values(), ids=KINDS)
 
 
-def _apply(pipeline: Pipeline, target: dict[str, Any], way: str = DIRECT, *, state: str = "live") -> str:
-    row = pipeline.apply(way=way, tables={"public.items": {"targets": [target]}}).tables["16385"]
-    assert row.state == state, row.reason
-    return str(row.reason)
+def _row(key: int, value: int, **more: object) -> dict[str, object]:
+    return {"id": key, "v": value, "big": f"b{key}", **more}
+
+
+def _kept(key: int, value: int, name: str = "v", **more: object) -> Change:
+    """An update that does not send the large value."""
+    return Change("u", {"id": key, name: value, **more}, unchanged=("big",))
 
 
 def _versions(pipeline: Pipeline) -> list[tuple[Any, ...]]:
     """(key, value, from, to) of every version, by key and time."""
-    rows = lake.rows_in(pipeline.path(), metadata=True)
+    rows = pipeline.rows(metadata=True)
     for row in rows:
         assert (row["_sluice_to_lsn"] is None) == row["_sluice_is_current"] == (row["_sluice_valid_to"] is None)
     return sorted((row["id"], row["v"], row["_sluice_from_lsn"], row["_sluice_to_lsn"] or 0) for row in rows)
@@ -45,7 +52,7 @@ def _versions(pipeline: Pipeline) -> list[tuple[Any, ...]]:
 
 def _marked(pipeline: Pipeline) -> list[tuple[Any, ...]]:
     """(key, value, deleted at, LSN) of every row."""
-    rows = lake.rows_in(pipeline.path(), metadata=True)
+    rows = pipeline.rows(metadata=True)
     at = [None if row["_sluice_deleted_at"] is None else _micros(row["_sluice_deleted_at"]) for row in rows]
     return sorted(
         ((row["id"], row["v"], when, row["_sluice_lsn"]) for row, when in zip(rows, at, strict=True)),
@@ -58,37 +65,40 @@ def _micros(when: Any) -> int:
     return micros
 
 
-def _begun(pipeline: Pipeline, target: dict[str, Any], way: str) -> None:
+def _values(pipeline: Pipeline, target: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """(key, value, until) of all that is kept."""
+    return [row[:3] for row in (_versions if target["kind"] == "history" else _marked)(pipeline)]
+
+
+def _begun(pipeline: Pipeline, target: dict[str, Any], way: str = DIRECT) -> None:
     """Rows 1 to 4 at 100; at 110 row 1 changes and row 2 goes."""
-    pipeline.begin(SCHEMA, *({"id": number, "v": number, "big": f"b{number}"} for number in range(1, 5)))
-    _apply(pipeline, target, way)
-    changes = [Change("u", {"id": 1, "v": 10}, unchanged=("big",)), Change("d", old={"id": 2})]
-    pipeline.manifest.transaction(changes, SCHEMA)
-    _apply(pipeline, target, way)
+    pipeline.begin(SCHEMA, *(_row(number, number) for number in range(1, 5)))
+    pipeline.applied(target=target, way=way)
+    pipeline.change(_kept(1, 10), Change("d", old={"id": 2}))
+    pipeline.applied(target=target, way=way)
 
 
-def _read_again(pipeline: Pipeline, rows: Iterable[tuple[int, int]], *, generation: int = 2) -> None:
-    pipeline.manifest.append(Progress(), through_lsn=pipeline.manifest.lsn + 40)
-    pipeline.begin(SCHEMA, *({"id": key, "v": value, "big": f"b{key}"} for key, value in rows), generation=generation)
+def _read_again(pipeline: Pipeline, *rows: tuple[int, int], generation: int = 2) -> None:
+    pipeline.begin_again(SCHEMA, *(_row(*row) for row in rows), generation=generation)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_resync_of_a_history_ends_and_begins_versions_only_where_rows_differ(pipeline: Pipeline, way: str) -> None:
     _begun(pipeline, HISTORY, way)
-    _read_again(pipeline, [(1, 10), (3, 33), (5, 5)])
-    _apply(pipeline, HISTORY, way)
+    _read_again(pipeline, (1, 10), (3, 33), (5, 5))
+    pipeline.applied(target=HISTORY, way=way)
     kept = [(1, 1, 100, 110), (1, 10, 110, 0), (2, 2, 100, 110), (3, 3, 100, 150)]
     assert _versions(pipeline) == [*kept, (3, 33, 150, 0), (4, 4, 100, 150), (5, 5, 150, 0)]
-    pipeline.manifest.transaction([Change("u", {"id": 3, "v": 34}, unchanged=("big",))], SCHEMA)
-    _apply(pipeline, HISTORY, way)
+    pipeline.change(_kept(3, 34))
+    pipeline.applied(target=HISTORY, way=way)
     assert _versions(pipeline)[4:6] == [(3, 33, 150, 160), (3, 34, 160, 0)]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_resync_marks_rows_that_went_and_leaves_those_that_were_deleted(pipeline: Pipeline, way: str) -> None:
     _begun(pipeline, SOFT, way)
-    _read_again(pipeline, [(1, 10), (3, 33), (5, 5)])
-    _apply(pipeline, SOFT, way)
+    _read_again(pipeline, (1, 10), (3, 33), (5, 5))
+    pipeline.applied(target=SOFT, way=way)
     living = [(1, 10, None, 150), (3, 33, None, 150), (5, 5, None, 150)]
     assert _marked(pipeline) == sorted([*living, (2, 2, 110, 110), (4, 4, 150, 150)])
 
@@ -97,96 +107,81 @@ def test_a_resync_marks_rows_that_went_and_leaves_those_that_were_deleted(pipeli
 def test_what_somebody_else_did_to_past_rows_does_not_outlive_a_resync(
     pipeline: Pipeline, spark: SparkSession, target: dict[str, Any]
 ) -> None:
-    _begun(pipeline, target, DIRECT)
-    read = _versions if target is HISTORY else _marked
-    before = read(pipeline)
-    table = f"delta.`{pipeline.path()}`"
+    _begun(pipeline, target)
+    before = _values(pipeline, target)
     foreign = private(spark)
-    foreign.sql(f"UPDATE {table} SET v = v + 1000 WHERE id = 1")
-    foreign.sql(f"OPTIMIZE {table}")
-    foreign.sql(f"DELETE FROM {table} WHERE id = 2")
-    assert "somebody else changed" in _apply(pipeline, target, state="stale")
-    _read_again(pipeline, [(1, 10), (3, 3), (4, 4)])
-    _apply(pipeline, target)
-    assert [row[:3] for row in read(pipeline)] == [row[:3] for row in before]
+    for statement in ("UPDATE {t} SET v = v + 1000 WHERE id = 1", "OPTIMIZE {t}", "DELETE FROM {t} WHERE id = 2"):
+        pipeline.sql(statement, session=foreign)
+    assert "somebody else changed" in pipeline.applied(target=target, state="stale").reason
+    _read_again(pipeline, (1, 10), (3, 3), (4, 4))
+    pipeline.applied(target=target)
+    assert _values(pipeline, target) == before
     # The commits of others are behind it now.
-    pipeline.manifest.transaction([Change("u", {"id": 3, "v": 34}, unchanged=("big",))], SCHEMA)
-    _apply(pipeline, target)
-    _read_again(pipeline, [(1, 10), (3, 34), (4, 4)], generation=3)
-    kept = read(pipeline)
-    _apply(pipeline, target)
-    assert [row[:3] for row in read(pipeline)] == [row[:3] for row in kept]
+    pipeline.change(_kept(3, 34))
+    pipeline.applied(target=target)
+    _read_again(pipeline, (1, 10), (3, 34), (4, 4), generation=3)
+    kept = _values(pipeline, target)
+    pipeline.applied(target=target)
+    assert _values(pipeline, target) == kept
 
 
-@pytest.mark.parametrize("target", [HISTORY, SOFT])
+@keeping
 def test_a_property_that_was_set_is_no_change_of_rows_that_a_resync_passes_by(
     pipeline: Pipeline, spark: SparkSession, target: dict[str, Any]
 ) -> None:
-    read = _versions if target is HISTORY else _marked
+    _begun(pipeline, target)
     target = {**target, "layout": {"properties": (("team", "shop"),)}}
-    _begun(pipeline, {**target, "layout": {}}, DIRECT)
-    pipeline.manifest.transaction([Change("u", {"id": 3, "v": 30}, unchanged=("big",))], SCHEMA)
-    _apply(pipeline, target)
-    before = read(pipeline)
-    table, foreign = f"delta.`{pipeline.path()}`", private(spark)
-    assert foreign.sql(f"SHOW TBLPROPERTIES {table} ('team')").first() == ("team", "shop")
+    pipeline.change(_kept(3, 30))
+    pipeline.applied(target=target)
+    before = _values(pipeline, target)
+    foreign = private(spark)
+    assert pipeline.sql("SHOW TBLPROPERTIES {t} ('team')", session=foreign) == [("team", "shop")]
     # Files of the version before are not there any more.
-    foreign.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    foreign.sql(f"OPTIMIZE {table}")
-    foreign.sql(f"VACUUM {table} RETAIN 0 HOURS")
-    _read_again(pipeline, [(1, 10), (3, 30), (4, 4)])
-    _apply(pipeline, target)
-    assert [row[:3] for row in read(pipeline)] == [row[:3] for row in before]
+    pipeline.sql("OPTIMIZE {t}", session=foreign)
+    pipeline.sql("VACUUM {t} RETAIN 0 HOURS", session=foreign)
+    _read_again(pipeline, (1, 10), (3, 30), (4, 4))
+    pipeline.applied(target=target)
+    assert _values(pipeline, target) == before
 
 
-def _with_other_columns(pipeline: Pipeline, schema: TableSchema, rows: list[dict[str, Any]]) -> None:
-    """The table is read again because of what was done to its columns."""
-    pipeline.manifest.append(Progress(), through_lsn=pipeline.manifest.lsn + 40)
-    pipeline.manifest.table(schema, generation=2)
-    pipeline.manifest.snapshot(rows, schema, generation=2)
-    pipeline.manifest.table(schema, state="live", generation=2, new=False)
-
-
-@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+@keeping
 def test_columns_that_were_renamed_before_a_resync_keep_their_values(
     pipeline: Pipeline, target: dict[str, Any]
 ) -> None:
-    _begun(pipeline, target, DIRECT)
-    identity, value, _ = SCHEMA.columns
-    after = table_schema(identity, replace(value, name="w"), column("more", 4, INT4, missing="7"), version=2)
-    rows = [{"id": key, "w": number, "more": 7} for key, number in ((1, 10), (3, 33))]
-    _with_other_columns(pipeline, after, rows)
-    _apply(pipeline, target)
-    found = lake.rows_in(pipeline.path(), metadata=True)
+    _begun(pipeline, target)
+    after = table_schema(IDENTITY, RENAMED, MORE, version=2)
+    pipeline.begin_again(after, *({"id": key, "w": number, "more": 7} for key, number in ((1, 10), (3, 33))), new=True)
+    pipeline.applied(target=target)
+    found = pipeline.rows(metadata=True)
     assert not {"v", "big"} & found[0].keys()
     before = {(1, 1), (1, 10), (2, 2), (3, 3), (4, 4)} if target is HISTORY else {(1, 10), (2, 2), (4, 4)}
     assert {(row["id"], row["w"]) for row in found} == before | {(3, 33)}
     assert {row["more"] for row in found} == {7}
 
 
-@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+@keeping
 def test_a_column_of_another_type_stops_the_table_by_its_name_and_keeps_its_rows(
     pipeline: Pipeline, target: dict[str, Any]
 ) -> None:
-    exact = table_schema(column("id", 1, INT4, key=True), column("n", 2, NUMERIC, typmod=(10 << 16 | 2) + 4))
+    identity = column("id", 1, INT4, key=True)
+    exact, cut = (
+        table_schema(identity, column("n", 2, NUMERIC, typmod=(10 << 16 | scale) + 4), version=version)
+        for version, scale in ((1, 2), (2, 1))
+    )
     pipeline.begin(exact, {"id": 1, "n": Decimal("1.25")})
-    _apply(pipeline, target)
-    identity, number = exact.columns
-    cut = table_schema(identity, column("n", 2, NUMERIC, typmod=(10 << 16 | 1) + 4), version=2)
-    assert cut.columns[1].lake.sql != number.lake.sql
-    _with_other_columns(pipeline, cut, [{"id": 1, "n": Decimal("1.3")}])
-    assert "'n' is decimal(10,1) now and decimal(10,2)" in _apply(pipeline, target, state="stale")
-    assert [row["n"] for row in lake.rows_in(pipeline.path())] == [Decimal("1.25")]
+    pipeline.applied(target=target)
+    pipeline.begin_again(cut, {"id": 1, "n": Decimal("1.3")}, new=True)
+    assert "'n' is decimal(10,1) now and decimal(10,2)" in pipeline.applied(target=target, state="stale").reason
+    assert pipeline.keys(column="n") == [Decimal("1.25")]
 
 
 def test_columns_that_exchanged_their_names_before_a_resync_stop_the_table(pipeline: Pipeline) -> None:
-    schema = table_schema(column("id", 1, INT4, key=True), column("a", 2, INT4), column("b", 3, INT4))
-    pipeline.begin(schema, {"id": 1, "a": 1, "b": 2})
-    _apply(pipeline, HISTORY)
-    identity, a, b = schema.columns
+    identity, a, b = column("id", 1, INT4, key=True), column("a", 2, INT4), column("b", 3, INT4)
+    pipeline.begin(table_schema(identity, a, b), {"id": 1, "a": 1, "b": 2})
+    pipeline.applied(target=HISTORY)
     after = table_schema(identity, replace(a, name="b"), replace(b, name="a"), version=2)
-    _with_other_columns(pipeline, after, [{"id": 1, "a": 2, "b": 1}])
-    assert "columns exchanged their names" in _apply(pipeline, HISTORY, state="stale")
+    pipeline.begin_again(after, {"id": 1, "a": 2, "b": 1}, new=True)
+    assert "columns exchanged their names" in pipeline.applied(target=HISTORY, state="stale").reason
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -196,59 +191,52 @@ def test_columns_that_exchanged_their_names_before_a_resync_stop_the_table(pipel
 def test_a_large_value_that_was_not_sent_of_a_column_that_is_dropped_later_in_a_window_is_nobodys(
     pipeline: Pipeline, target: dict[str, Any], way: str
 ) -> None:
-    rows: list[dict[str, Any]] = [{"id": number, "v": number, "big": f"b{number}"} for number in (1, 2)]
-    pipeline.begin(SCHEMA, *rows)
-    _apply(pipeline, target, way)
-    identity, value, _ = SCHEMA.columns
-    dropped = table_schema(identity, value, version=2)
-    again = table_schema(identity, value, column("big", 4, TEXT), version=3)
-    pipeline.manifest.table(dropped, state="live")
-    pipeline.manifest.table(again, state="live")
+    pipeline.begin(SCHEMA, _row(1, 1), _row(2, 2))
+    pipeline.applied(target=target, way=way)
+    dropped = table_schema(IDENTITY, VALUE, version=2)
+    again = table_schema(IDENTITY, VALUE, column("big", 4, TEXT), version=3)
+    for schema in (dropped, again):
+        pipeline.evolve(schema)
     pipeline.manifest.entry(
-        [
-            ([Change("u", {"id": 1, "v": 10}, unchanged=("big",))], SCHEMA),
-            ([Change("u", {"id": 2, "v": 20})], dropped),
-            ([Change("u", {"id": 2, "v": 21}, unchanged=("big",))], again),
-        ]
+        [([_kept(1, 10)], SCHEMA), ([Change("u", {"id": 2, "v": 20})], dropped), ([_kept(2, 21)], again)]
     )
-    _apply(pipeline, target, way)
+    pipeline.applied(target=target, way=way)
     living = [
         row
-        for row in lake.rows_in(pipeline.path(), metadata=True)
+        for row in pipeline.rows(metadata=True)
         if row.get("_sluice_is_current", True) and row.get("_sluice_op", "u") == "u"
     ]
     assert {(row["id"], row["v"], row["big"]) for row in living} - {(2, 20, None)} == {(1, 10, None), (2, 21, None)}
 
 
-@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+@keeping
 def test_a_name_that_passed_to_a_new_column_before_a_resync_keeps_its_values_apart(
     pipeline: Pipeline, target: dict[str, Any]
 ) -> None:
-    rows: list[dict[str, Any]] = [{"id": number, "v": number, "big": f"b{number}"} for number in (1, 2)]
-    pipeline.begin(SCHEMA, *rows)
-    _apply(pipeline, target)
-    identity, value, _ = SCHEMA.columns
-    again = table_schema(identity, value, column("big", 4, TEXT), version=2)
-    pipeline.manifest.table(again, state="live")
-    pipeline.manifest.entry([([Change("u", {"id": 1, "v": 1, "big": "new"}), Change("d", old={"id": 2})], again)])
-    _apply(pipeline, target)
-    renamed = table_schema(identity, value, column("large", 4, TEXT), version=3)
-    _with_other_columns(pipeline, renamed, [{"id": 1, "v": 1, "large": "new"}])
-    _apply(pipeline, target)
-    found = [(row["id"], row["large"]) for row in lake.rows_in(pipeline.path(), metadata=True)]
+    pipeline.begin(SCHEMA, _row(1, 1), _row(2, 2))
+    pipeline.applied(target=target)
+    again, renamed = (
+        table_schema(IDENTITY, VALUE, column(name, 4, TEXT), version=version)
+        for version, name in ((2, "big"), (3, "large"))
+    )
+    pipeline.evolve(again)
+    pipeline.change(Change("u", {"id": 1, "v": 1, "big": "new"}), Change("d", old={"id": 2}))
+    pipeline.applied(target=target)
+    pipeline.begin_again(renamed, {"id": 1, "v": 1, "large": "new"}, new=True)
+    pipeline.applied(target=target)
+    found = [(row["id"], row["large"]) for row in pipeline.rows(metadata=True)]
     assert Counter(found) == Counter([(1, "new"), (2, None)] + ([(1, None)] if target is HISTORY else []))
 
 
-@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+@keeping
 def test_rows_that_a_new_key_makes_one_live_once_after_a_resync(pipeline: Pipeline, target: dict[str, Any]) -> None:
     first, second, value = column("a", 1, INT4, key=True), column("b", 2, INT4, key=True), column("v", 3, INT4)
-    rows: list[dict[str, Any]] = [{"a": 1, "b": b, "v": b} for b in (1, 2, 3)]
-    pipeline.begin(table_schema(first, second, value), *rows)
-    _apply(pipeline, target)
+    pipeline.begin(table_schema(first, second, value), *({"a": 1, "b": b, "v": b} for b in (1, 2, 3)))
+    pipeline.applied(target=target)
     after = table_schema(first, column("b", 2, INT4), value, version=2)
-    _with_other_columns(pipeline, after, [{"a": 1, "b": 2, "v": 2}])
-    _apply(pipeline, target)
-    rows = lake.rows_in(pipeline.path(), metadata=True)
+    pipeline.begin_again(after, {"a": 1, "b": 2, "v": 2}, new=True)
+    pipeline.applied(target=target)
+    rows = pipeline.rows(metadata=True)
     lives = "_sluice_is_current" if target is HISTORY else "_sluice_deleted_at"
     assert [(row["a"], row["b"]) for row in rows if row[lives] in (True, None)] == [(1, 2)]
     if target is HISTORY:
@@ -259,42 +247,40 @@ def test_rows_that_a_new_key_makes_one_live_once_after_a_resync(pipeline: Pipeli
 @pytest.mark.parametrize("lsn", [100, 150])
 def test_a_history_goes_on_at_another_server_only_where_positions_are_later(pipeline: Pipeline, lsn: int) -> None:
     """As after a recovery to a point in time, or a move of the database: the pipeline is a new one over the lake."""
-    _begun(pipeline, HISTORY, DIRECT)
+    _begun(pipeline, HISTORY)
     before = _versions(pipeline)
     for key in list(pipeline.store.list("")):
         pipeline.store.delete(key)
     pipeline.manifest = Manifest(pipeline.store, origin="none")
-    pipeline.manifest.append(Progress(), through_lsn=lsn)
-    pipeline.begin(SCHEMA, {"id": 1, "v": 11, "big": "b1"})
+    pipeline.progress(lsn - pipeline.manifest.lsn)
+    pipeline.begin(SCHEMA, _row(1, 11))
     if lsn > 110:
-        _apply(pipeline, HISTORY)
+        pipeline.applied(target=HISTORY)
         assert _versions(pipeline)[1:3] == [(1, 10, 110, lsn), (1, 11, lsn, 0)]
     else:
-        assert "0/6E, and the snapshot was read at 0/64" in _apply(pipeline, HISTORY, state="stale")
+        reason = pipeline.applied(target=HISTORY, state="stale").reason
+        assert "0/6E, and the snapshot was read at 0/64" in reason
         assert _versions(pipeline) == before
 
 
 def test_a_resync_that_finds_no_row_keeps_all_that_were_there(pipeline: Pipeline) -> None:
-    _begun(pipeline, HISTORY, DIRECT)
-    _read_again(pipeline, [])
-    _apply(pipeline, HISTORY)
+    _begun(pipeline, HISTORY)
+    _read_again(pipeline)
+    pipeline.applied(target=HISTORY)
     assert [version[3] for version in _versions(pipeline)] == [110, 150, 110, 150, 150]
 
 
-@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+@keeping
 def test_rows_that_are_read_again_change_only_what_differs(pipeline: Pipeline, target: dict[str, Any]) -> None:
-    _begun(pipeline, target, DIRECT)
+    _begun(pipeline, target)
     manifest = pipeline.manifest
-    manifest.append(Progress(), through_lsn=manifest.lsn + 10)
-    rows = [("u", 1, 10), ("u", 3, 30), ("u", 6, 6)]
-    changes = [
-        Change(op, {"id": key, "v": value, "big": f"b{key}"}, lsn=manifest.lsn, ordinal=REPAIR_ORDINAL + place)
-        for place, (op, key, value) in enumerate(rows)
-    ]
-    changes += [Change("d", old={"id": key}, lsn=manifest.lsn, ordinal=REPAIR_ORDINAL + 10 + key) for key in (2, 4)]
-    segment = manifest.segment(changes, SCHEMA)
-    manifest.append(Repair("16385", 1, 1, manifest.lsn, manifest.lsn, (segment,)))
-    _apply(pipeline, target)
+    pipeline.progress(10)
+    changes = [Change(op, _row(key, value)) for op, key, value in (("u", 1, 10), ("u", 3, 30), ("u", 6, 6))]
+    changes += [Change("d", old={"id": key}) for key in (2, 4)]
+    for place, change in enumerate(changes):
+        change.lsn, change.ordinal = manifest.lsn, REPAIR_ORDINAL + place
+    manifest.append(Repair(ID, 1, 1, manifest.lsn, manifest.lsn, (manifest.segment(changes, SCHEMA),)))
+    pipeline.applied(target=target)
     if target is HISTORY:
         kept = [(1, 1, 100, 110), (1, 10, 110, 0), (2, 2, 100, 110), (3, 3, 100, 120), (3, 30, 120, 0)]
         assert _versions(pipeline) == [*kept, (4, 4, 100, 120), (6, 6, 120, 0)]
@@ -303,111 +289,86 @@ def test_rows_that_are_read_again_change_only_what_differs(pipeline: Pipeline, t
         assert _marked(pipeline) == sorted([*living, (2, 2, 110, 110), (4, 4, 120, 120)])
 
 
-@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+@keeping
 def test_a_table_without_a_key_is_refused_with_what_to_do(pipeline: Pipeline, target: dict[str, Any]) -> None:
-    keyless = table_schema(column("v", 1, INT4), identity="f")
-    pipeline.begin(keyless, {"v": 1})
-    reason = _apply(pipeline, target, state="stale")
+    pipeline.begin(table_schema(column("v", 1, INT4), identity="f"), {"v": 1})
+    reason = pipeline.applied(target=target, state="stale").reason
     assert "needs a key" in reason
     assert "primary key" in reason
 
 
 def test_a_history_that_tracks_an_unknown_column_is_refused_by_its_name(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, {"id": 1})
-    assert "'status'" in _apply(pipeline, {"kind": "history", "track": ["status"]}, state="stale")
+    assert "'status'" in pipeline.applied(target={**HISTORY, "track": ["status"]}, state="stale").reason
+
+
+def _tracked(pipeline: Pipeline, name: str, after: TableSchema, *changes: Change) -> list[dict[str, Any]]:
+    """A history that tracks `name`, of a row in which first v becomes 2, and then the rest after a change of columns:
+    the applier comes late, to one window for each.
+    """
+    pipeline.begin(SCHEMA, {"id": 1, "v": 1, "big": "b"})
+    pipeline.change(_kept(1, 2))
+    pipeline.evolve(after)
+    for change in changes:
+        pipeline.change(change)
+    pipeline.applied(max_window_bytes=1, target={**HISTORY, "track": [name]})
+    return pipeline.rows(metadata=True)
 
 
 @pytest.mark.parametrize("name", ["v", "w"])
 def test_a_tracked_column_is_known_by_its_number_when_its_name_changes(pipeline: Pipeline, name: str) -> None:
-    target = {"kind": "history", "track": [name]}
-    identity, value, big = SCHEMA.columns
-    pipeline.begin(SCHEMA, {"id": 1, "v": 1, "big": "b"})
-    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 2}, unchanged=("big",))], SCHEMA)
-    after = table_schema(identity, replace(value, name="w"), big, version=2)
-    pipeline.manifest.table(after, state="live")
-    for number, text in ((2, "other"), (3, "other")):
-        pipeline.manifest.transaction([Change("u", {"id": 1, "w": number, "big": text})], after)
-    row = pipeline.apply(max_window_bytes=1, tables={"public.items": {"targets": [target]}}).tables["16385"]
-    assert row.state == "live", row.reason
-    rows = lake.rows_in(pipeline.path(), metadata=True)
+    changes = [Change("u", {"id": 1, "w": number, "big": "other"}) for number in (2, 3)]
+    rows = _tracked(pipeline, name, table_schema(IDENTITY, RENAMED, BIG, version=2), *changes)
     assert sorted((row["w"], row["big"]) for row in rows) == [(1, "b"), (2, "other"), (3, "other")]
 
 
 def test_a_tracked_name_means_each_column_that_had_it_also_when_the_applier_is_late(pipeline: Pipeline) -> None:
-    target = {"kind": "history", "track": ["v"]}
-    identity, value, big = SCHEMA.columns
-    pipeline.begin(SCHEMA, {"id": 1, "v": 1, "big": "b"})
-    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 2}, unchanged=("big",))], SCHEMA)
-    after = table_schema(identity, replace(value, name="before"), big, column("v", 4, INT4), version=2)
-    pipeline.manifest.table(after, state="live")
-    for before, now in ((2, 5), (2, 6), (3, 6)):
-        changed = {"id": 1, "before": before, "v": now}
-        pipeline.manifest.transaction([Change("u", changed, unchanged=("big",))], after)
-    row = pipeline.apply(max_window_bytes=1, tables={"public.items": {"targets": [target]}}).tables["16385"]
-    assert row.state == "live", row.reason
-    rows = lake.rows_in(pipeline.path(), metadata=True)
+    after = table_schema(IDENTITY, replace(VALUE, name="before"), BIG, column("v", 4, INT4), version=2)
+    rows = _tracked(pipeline, "v", after, *(_kept(1, now, before=before) for before, now in ((2, 5), (2, 6), (3, 6))))
     assert sorted((row["before"], row["v"] or 0) for row in rows) == [(1, 0), (2, 0), (2, 5), (2, 6), (3, 6)]
 
 
 def test_a_history_is_made_from_before_the_column_that_it_tracks_was_added(pipeline: Pipeline) -> None:
-    pipeline.begin(SCHEMA, {"id": 1, "v": 1, "big": "b"})
-    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 2}, unchanged=("big",))], SCHEMA)
-    after = table_schema(*SCHEMA.columns, column("more", 4, INT4, missing="7"), version=2)
-    pipeline.manifest.table(after, state="live")
-    pipeline.manifest.transaction([Change("u", {"id": 1, "v": 3, "more": 8}, unchanged=("big",))], after)
-    target = {"kind": "history", "track": ["more"]}
-    row = pipeline.apply(max_window_bytes=1, tables={"public.items": {"targets": [target]}}).tables["16385"]
-    assert row.state == "live", row.reason
-    rows = lake.rows_in(pipeline.path(), metadata=True)
+    rows = _tracked(pipeline, "more", table_schema(*SCHEMA.columns, MORE, version=2), _kept(1, 3, more=8))
     assert sorted((row["v"], row["more"]) for row in rows) == [(2, 7), (3, 8)]
 
 
 def test_versions_keep_the_values_of_a_renamed_column_and_have_the_default_of_a_later_one(pipeline: Pipeline) -> None:
-    _begun(pipeline, HISTORY, DIRECT)
-    identity, value, big = SCHEMA.columns
-    after = table_schema(identity, replace(value, name="w"), big, column("more", 4, INT4, missing="7"), version=2)
-    pipeline.manifest.table(after, state="live")
-    pipeline.manifest.transaction([Change("u", {"id": 1, "w": 10, "more": 8}, unchanged=("big",))], after)
-    _apply(pipeline, HISTORY)
-    rows = sorted(
-        (row["id"], row["w"], row["more"], row["big"]) for row in lake.rows_in(pipeline.path(), metadata=True)
-    )
-    assert rows == [
-        (1, 1, 7, "b1"),
-        (1, 10, 7, "b1"),
-        (1, 10, 8, "b1"),
-        (2, 2, 7, "b2"),
-        (3, 3, 7, "b3"),
-        (4, 4, 7, "b4"),
-    ]
+    _begun(pipeline, HISTORY)
+    pipeline.evolve(table_schema(IDENTITY, RENAMED, BIG, MORE, version=2))
+    pipeline.change(_kept(1, 10, "w", more=8))
+    pipeline.applied(target=HISTORY)
+    rows = [(row["id"], row["w"], row["more"], row["big"]) for row in pipeline.rows(metadata=True)]
+    first = [(number, number, 7, f"b{number}") for number in range(1, 5)]
+    assert sorted(rows) == sorted([*first, (1, 10, 7, "b1"), (1, 10, 8, "b1")])
 
 
 def test_rows_that_were_deleted_long_enough_ago_go_and_no_others(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiring, "SHORTEST_TURN_SECONDS", 0.001)
-    _begun(pipeline, {**SOFT, "soft_delete_retention": 0.01}, DIRECT)
-    assert [row[0] for row in _marked(pipeline)] == [1, 3, 4]
-    pipeline.manifest.transaction([Change("i", {"id": 2, "v": 5})], SCHEMA)
-    _apply(pipeline, SOFT)
-    assert [row[0] for row in _marked(pipeline)] == [1, 2, 3, 4]
+    _begun(pipeline, {**SOFT, "soft_delete_retention": 0.01})
+    assert pipeline.keys() == [1, 3, 4]
+    pipeline.change(Change("i", {"id": 2, "v": 5}))
+    pipeline.applied(target=SOFT)
+    assert pipeline.keys() == [1, 2, 3, 4]
 
 
 def test_rows_go_under_a_retention_that_was_made_longer(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiring, "SHORTEST_TURN_SECONDS", 0.001)
     monkeypatch.setattr(expiring, "LONGEST_TURN_SECONDS", 0.05)
-    _begun(pipeline, {**SOFT, "soft_delete_retention": 0.01}, DIRECT)
-    pipeline.manifest.transaction([Change("d", old={"id": 3})], SCHEMA)
-    _apply(pipeline, {**SOFT, "soft_delete_retention": 1000.0})
-    assert [row[0] for row in _marked(pipeline)] == [1, 4]
+    _begun(pipeline, {**SOFT, "soft_delete_retention": 0.01})
+    pipeline.change(Change("d", old={"id": 3}))
+    pipeline.applied(target={**SOFT, "soft_delete_retention": 1000.0})
+    assert pipeline.keys() == [1, 4]
 
 
 def test_the_other_kinds_of_tables_are_recognised_by_their_columns(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, {"id": 1})
-    _apply(pipeline, SOFT)
+    pipeline.applied(target=SOFT)
     for target, held in ((HISTORY, "history"), ({"kind": "mirror"}, "mirror")):
-        assert held in _apply(pipeline, target, state="stale")
-    _apply(pipeline, SOFT)
+        assert held in pipeline.applied(target=target, state="stale").reason
+    pipeline.applied(target=SOFT)
 
 
 def _rows_of(session: SparkSession, pipeline: Pipeline, version: int) -> Counter[tuple[Any, ...]]:
@@ -435,20 +396,17 @@ def _feed_of(session: SparkSession, pipeline: Pipeline, versions: range) -> dict
     ),
 )
 def test_readers_of_changes_see_which_versions_came_and_went(pipeline: Pipeline, way: str, kind: str) -> None:
-    target = {"history": HISTORY, "soft": SOFT}[kind]
-    windows = Windows(pipeline, way=way, tables={"public.items": {"targets": [target]}})
-    pipeline.begin(SCHEMA, *({"id": number, "v": number, "big": f"b{number}"} for number in range(1, 30)))
+    windows = Windows(pipeline, way=way, tables={"public.items": {"targets": [KINDS[kind]]}})
+    pipeline.begin(SCHEMA, *(_row(number, number) for number in range(1, 30)))
     windows.apply()
     session = windows.session
-    both = "'delta.enableRowTracking' = 'true', 'delta.enableChangeDataFeed' = 'true'"
-    session.sql(f"ALTER TABLE delta.`{pipeline.path()}` SET TBLPROPERTIES ({both})")
+    pipeline.set(enableRowTracking="true", enableChangeDataFeed="true")
     first = DeltaFolder(pipeline.path()).versions()[-1]
     for turn in range(2):
         keys = range(1 + turn, 20, 2)
-        changes = [Change("u", {"id": key, "v": 100 * turn + key}, unchanged=("big",)) for key in keys if key % 3]
+        changes = [_kept(key, 100 * turn + key) for key in keys if key % 3]
         changes += [Change("d", old={"id": 20 + turn}), Change("i", {"id": 40 + turn, "v": 1, "big": "new"})]
-        pipeline.manifest.transaction(changes, SCHEMA)
-        applied = windows.apply()
+        applied = windows.change(*changes)
         assert applied.way.name == way, applied.way
         state = DeltaFolder(pipeline.path()).state()
         check_files(state)

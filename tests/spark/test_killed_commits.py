@@ -11,7 +11,7 @@ from sluice_spark.lake.commit_way import DIRECT
 from sluice_spark.lake.direct.compaction import FILES_OF_A_TIER
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
-from tests.spark.model import SCHEMA
+from tests.spark.model import SCHEMA, row
 from tests.spark.processes import SMALL_JVM, run_applier
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.replays import by_delta_rs
@@ -38,10 +38,6 @@ JOIN_POINTS = {
 }
 
 
-def _row(key: int, v: int = 0, big: str = "B") -> dict[str, object]:
-    return {"id": key, "v": v, "big": big, "at": None}
-
-
 def _files(folder: Path) -> set[Path]:
     """Data and vectors, whoever needs them."""
     return {file for file in folder.iterdir() if file.suffix in (".parquet", ".bin")}
@@ -50,24 +46,21 @@ def _files(folder: Path) -> set[Path]:
 def _assert_rows(folder: Path, rows: list[dict[str, object]]) -> None:
     state = DeltaFolder(folder).state()
     for found in (state.rows(), by_delta_rs(folder, None)):
-        plain = [{name: row[name] for name in rows[0]} for row in found]
+        plain = [{name: one[name] for name in rows[0]} for one in found]
         assert sorted(plain, key=str) == sorted(rows, key=str)
     check_files(state)
     check_checksum(DeltaFolder(folder), state.version)
 
 
 def _ids(folder: Path) -> dict[int, int]:
-    found = {row["id"]: number for number, _, row in DeltaFolder(folder).state().tracked_rows()}
+    found = {one["id"]: number for number, _, one in DeltaFolder(folder).state().tracked_rows()}
     assert len(set(found.values())) == len(found)
     return found
 
 
 def _collect_orphans(pipeline: Pipeline) -> None:
     folder = pipeline.path()
-    session = pipeline.spark.newSession()
-    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
-    session.sql(f"VACUUM delta.`{folder}` RETAIN 0 HOURS")
+    pipeline.sql("VACUUM {t} RETAIN 0 HOURS")
     assert _files(folder) == live_files(DeltaFolder(folder).state()), "an orphan stays, or a live file went"
 
 
@@ -76,27 +69,22 @@ def _collect_orphans(pipeline: Pipeline) -> None:
 def test_a_killed_direct_commit_leaves_orphans_only_and_the_next_process_is_right(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    before = [_row(1), _row(2, 2), _row(3), _row(5)]
-    after = [_row(1, 11), _row(3, 33), _row(6), _row(7)]
-    pipeline.begin(SCHEMA, _row(1), _row(2), _row(3), _row(4))
-    pipeline.manifest.transaction([Change("u", _row(2, 2)), Change("d", old={"id": 4}), Change("i", _row(5))], SCHEMA)
+    before = [row(1), row(2, 2), row(3), row(5)]
+    after = [row(1, 11), row(3, 33), row(6), row(7)]
+    pipeline.begin(SCHEMA, row(1), row(2), row(3), row(4))
+    pipeline.change(Change("u", row(2, 2)), Change("d", old={"id": 4}), Change("i", row(5)))
     pipeline.apply(way=DIRECT)
     folder = pipeline.path()
     _assert_rows(folder, before)
-    session, both = pipeline.spark.newSession(), ("enableRowTracking", "enableChangeDataFeed")
-    properties = ", ".join(f"'delta.{name}' = 'true'" for name in both)
-    session.sql(f"ALTER TABLE delta.`{folder}` SET TBLPROPERTIES ({properties})")
+    pipeline.set(enableRowTracking="true", enableChangeDataFeed="true")
     ids = _ids(folder)
     version, files = DeltaFolder(folder).versions()[-1], _files(folder)
-    pipeline.manifest.transaction(
-        [
-            Change("u", {"id": 1, "v": 11}, unchanged=("big", "at")),
-            Change("d", old={"id": 2}),
-            Change("u", {"id": 3, "v": 33}, unchanged=("big", "at")),
-            Change("u", {"id": 6, "v": 0}, old={"id": 5}, unchanged=("big", "at")),
-            Change("i", _row(7)),
-        ],
-        SCHEMA,
+    pipeline.change(
+        Change("u", {"id": 1, "v": 11}, unchanged=("big", "at")),
+        Change("d", old={"id": 2}),
+        Change("u", {"id": 3, "v": 33}, unchanged=("big", "at")),
+        Change("u", {"id": 6, "v": 0}, old={"id": 5}, unchanged=("big", "at")),
+        Change("i", row(7)),
     )
     monkeypatch.setenv("SLUICE_FAULTS", f"{point}=crash")
     run = run_applier(pipeline.options(way=DIRECT, **SMALL_JVM))
@@ -107,7 +95,7 @@ def test_a_killed_direct_commit_leaves_orphans_only_and_the_next_process_is_righ
     written = _files(folder) - files
     assert written, "nothing was written before the kill"
     assert written.isdisjoint(live_files(DeltaFolder(folder).state())) == (not is_there)
-    assert pipeline.apply(way=DIRECT).tables["16385"].state == "live"
+    pipeline.applied(way=DIRECT)
     _assert_rows(folder, after)
     now = _ids(folder)
     assert [now[key] for key in (1, 3, 6)] == [ids[key] for key in (1, 3, 5)], "a row got another id"
@@ -124,32 +112,30 @@ def test_a_killed_join_of_small_files_leaves_orphans_only_and_the_next_process_i
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """The window before it is in the lake, whatever becomes of the files."""
-    pipeline.begin(SCHEMA, _row(0))
+    pipeline.begin(SCHEMA, row(0))
     windows = Windows(pipeline, way=DIRECT)
     windows.apply()
     folder, last = pipeline.path(), 0
     while len(DeltaFolder(folder).state().files) < FILES_OF_A_TIER - 1:
         last += 1
         # Each removes a row of the file before.
-        changes = [Change("i", _row(last)), Change("u", {"id": last - 1, "v": 7}, unchanged=("big", "at"))]
-        pipeline.manifest.transaction(changes, SCHEMA)
-        windows.apply()
-    rows = [*(_row(key, 7) for key in range(last)), _row(last)]
+        windows.change(Change("i", row(last)), Change("u", {"id": last - 1, "v": 7}, unchanged=("big", "at")))
+    rows = [*(row(key, 7) for key in range(last)), row(last)]
     _assert_rows(folder, rows)
     before = DeltaFolder(folder).state()
-    pipeline.manifest.transaction([Change("i", _row(90))], SCHEMA)
+    pipeline.change(Change("i", row(90)))
     name, _, passage = point.partition("@")
     monkeypatch.setenv("SLUICE_FAULTS", f"{name}=crash" + (f"@{passage}" if passage else ""))
     run = run_applier(pipeline.options(way=DIRECT, **SMALL_JVM))
     assert run.code == faults.CRASHED, run.output
     is_there = JOIN_POINTS[point]
     assert DeltaFolder(folder).versions()[-1] == before.version + 1 + is_there
-    rows.append(_row(90))
+    rows.append(row(90))
     _assert_rows(folder, rows)
     assert (len(live_files(DeltaFolder(folder).state())) < len(live_files(before))) == is_there
-    pipeline.manifest.transaction([Change("u", _row(0, 8)), Change("d", old={"id": 1})], SCHEMA)
-    assert pipeline.apply(way=DIRECT).tables["16385"].state == "live"
-    rows = [_row(0, 8), *rows[2:]]
+    pipeline.change(Change("u", row(0, 8)), Change("d", old={"id": 1}))
+    pipeline.applied(way=DIRECT)
+    rows = [row(0, 8), *rows[2:]]
     _assert_rows(folder, rows)
     assert len(live_files(DeltaFolder(folder).state())) < len(live_files(before)), "the files were not joined"
     _collect_orphans(pipeline)

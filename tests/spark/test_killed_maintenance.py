@@ -15,7 +15,7 @@ from sluice.manifest.newest_record import newest_log
 from sluice_spark.maintenance.planner import FILES_OF_A_TIER, VERSIONS, Turn
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
-from tests.spark.model import SCHEMA
+from tests.spark.model import ID, SCHEMA, row
 from tests.spark.processes import SMALL_JVM, run_applier
 from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.table_audit import check_files, live_files
@@ -25,26 +25,22 @@ CASES = [(turn, point) for turn in Turn for point in ("before", "after")]
 TWO_DAYS = 2 * 86_400.0
 
 
-def _row(key: int, v: int = 0) -> dict[str, object]:
-    return {"id": key, "v": v, "big": "B", "at": None}
-
-
 def _scattered(pipeline: Pipeline, turn: Turn) -> Path:
     """A table that needs the turn: in many files, after many versions, with a file that a killed commit left."""
-    pipeline.begin(SCHEMA, *(_row(key) for key in range(300)))
+    pipeline.begin(SCHEMA, *(row(key) for key in range(300)))
     pipeline.apply()
     folder, session = pipeline.path(), pipeline.spark.newSession()
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", "100")
     session.sql(f"OPTIMIZE delta.`{folder}` ZORDER BY (id)")
     for number in range(VERSIONS):
-        session.sql(f"ALTER TABLE delta.`{folder}` SET TBLPROPERTIES ('n' = '{number}')")
+        pipeline.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('n' = '{number}')")
     log = newest_log(pipeline.store).read()
     assert log is not None
-    row = log.tables[SCHEMA.table_id]
+    said = log.tables[ID]
     long_ago = datetime.fromtimestamp(time.time() - 9 * TWO_DAYS, UTC).isoformat()
-    version = row.delta_version if turn is Turn.TIDY else row.delta_version + 10 * VERSIONS
+    version = said.delta_version if turn is Turn.TIDY else said.delta_version + 10 * VERSIONS
     seen = Maintenance(tidied_version=version, vacuumed_at="" if turn is Turn.TIDY else long_ago)
-    stated = replace(log, number=log.number + 1, tables={SCHEMA.table_id: replace(row, maintenance=seen)})
+    stated = replace(log, number=log.number + 1, tables={ID: replace(said, maintenance=seen)})
     pipeline.store.create(keys.apply_log(stated.number), stated.encode())
     orphan = folder / "part-left.parquet"
     orphan.write_bytes(b"left")
@@ -67,13 +63,13 @@ def test_a_kill_in_maintenance_leaves_the_rows_and_the_next_process_goes_on(
     run = run_applier(options)
     assert run.code == faults.CRASHED, run.output
     state = DeltaFolder(folder).state()
-    assert {row["id"]: row["v"] for row in state.rows()} == rows
+    assert {one["id"]: one["v"] for one in state.rows()} == rows
     check_files(state)
     assert (state.version > before.version) == (point == "after")
     assert (folder / "part-left.parquet").exists() == (turn is Turn.TIDY or point == "before")
-    pipeline.manifest.transaction([Change("u", _row(7, 7))], SCHEMA)
+    pipeline.change(Change("u", row(7, 7)))
     monkeypatch.delenv("SLUICE_FAULTS")
-    assert pipeline.apply().tables[SCHEMA.table_id].state == "live"
+    pipeline.applied()
     state = DeltaFolder(folder).state()
-    assert {row["id"]: row["v"] for row in state.rows()} == rows | {7: 7}
+    assert {one["id"]: one["v"] for one in state.rows()} == rows | {7: 7}
     check_files(state)

@@ -3,6 +3,7 @@ line.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from sluice.errors import UsageError
 from sluice_spark.kinds.registry import registered
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from sluice_spark.options import ApplyOptions
-from tests.spark import arrivals_kind, lake, traced_kind
+from tests.spark import arrivals_kind, traced_kind
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.heap import RANGES
@@ -40,46 +41,47 @@ def test_each_kind_is_what_its_line_says() -> None:
     assert len(signs) == len(set(signs)), "two kinds are recognised by the same column"
 
 
-def test_a_kind_that_nobody_registered_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match=r"lake\.mode") as refused:
-        ApplyOptions("p", "file:///s", "file:///l", mode="snapshots")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mode": "snapshots"}, r"lake\.mode"),
+        ({"tables": {"public.t": {"targets": [{"kind": "snapshots"}]}}}, "snapshots"),
+    ],
+)
+def test_a_kind_that_nobody_registered_is_refused_with_those_there_are(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        ApplyOptions("p", "file:///s", "file:///l", **options)
     assert refused.value.hint == "choose one of: mirror, changelog, history, traced, arrivals"
 
 
 def _traced(pipeline: Pipeline) -> dict[object, tuple[object, ...]]:
-    return {
-        row["id"]: (row["v"], row["big"], row["_sluice_xid"]) for row in lake.rows_in(pipeline.path(), metadata=True)
-    }
+    return {row["id"]: (row["v"], row["big"], row["_sluice_xid"]) for row in pipeline.rows(metadata=True)}
 
 
 def _windows(pipeline: Pipeline) -> Iterator[None]:
     """A snapshot, then windows with every operation, one for each entry."""
-    manifest = pipeline.manifest
     pipeline.begin(SCHEMA, *({"id": number, "v": number, "big": f"b{number}"} for number in range(1, 6)))
     yield
-    manifest.transaction(
-        [
-            Change("u", {"id": 1, "v": 10}, unchanged=("big",), xid=20),
-            Change("d", old={"id": 2}, xid=20),
-            Change("u", {"id": 30, "v": 3, "big": "moved"}, old={"id": 3}, xid=21),
-            Change("i", {"id": 6, "v": 6, "big": "b6"}, special={"at": "infinity"}, xid=22),
-            Change("i", {"id": 7, "v": 7}, xid=22),
-            Change("d", old={"id": 7}, xid=23),
-        ],
-        SCHEMA,
+    pipeline.change(
+        Change("u", {"id": 1, "v": 10}, unchanged=("big",), xid=20),
+        Change("d", old={"id": 2}, xid=20),
+        Change("u", {"id": 30, "v": 3, "big": "moved"}, old={"id": 3}, xid=21),
+        Change("i", {"id": 6, "v": 6, "big": "b6"}, special={"at": "infinity"}, xid=22),
+        Change("i", {"id": 7, "v": 7}, xid=22),
+        Change("d", old={"id": 7}, xid=23),
     )
     yield
-    manifest.transaction([Change("i", {"id": 2, "v": 22}, xid=24)], SCHEMA)
+    pipeline.change(Change("i", {"id": 2, "v": 22}, xid=24))
     yield
-    manifest.transaction([Change("i", {"id": 8}, xid=25), Change("t", xid=26), Change("i", {"id": 9}, xid=27)], SCHEMA)
+    pipeline.change(Change("i", {"id": 8}, xid=25), Change("t", xid=26), Change("i", {"id": 9}, xid=27))
     yield
-    manifest.transaction([Change("d", old={"id": 9}, xid=28), Change("i", {"id": 1, "v": 1}, xid=29)], SCHEMA)
+    pipeline.change(Change("d", old={"id": 9}, xid=28), Change("i", {"id": 1, "v": 1}, xid=29))
     yield
 
 
-def _apply(pipeline: Pipeline, way: str, mode: str, **options: object) -> None:
-    row = pipeline.apply(way=way, mode=mode, **options).tables["16385"]
-    assert (row.state, row.reason, row.mode) == ("live", "", mode)
+def _apply(pipeline: Pipeline, way: str, mode: str, **options: Any) -> None:
+    row = pipeline.applied(way=way, mode=mode, **options)
+    assert (row.reason, row.mode) == ("", mode)
     assert row.way in ("", way)
 
 
@@ -98,8 +100,7 @@ def test_a_mirror_with_a_column_more_holds_the_source_in_every_way(
     second = {key: row for key, row in first.items() if key not in (1, 2, 3)}
     second |= {1: (10, "b1", 20), 30: (3, "moved", 21), 6: (6, "b6", 22)}
     assert found == [first, second, second | {2: (22, None, 24)}, {9: (None, None, 27)}, {1: (1, None, 29)}]
-    names = set(lake.rows_in(pipeline.path(), metadata=True)[0])
-    assert ("_sluice_lsn" in names) == metadata
+    assert ("_sluice_lsn" in pipeline.rows(metadata=True)[0]) == metadata
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -107,7 +108,7 @@ def test_a_kind_that_keeps_what_arrived_is_appended_to_in_every_way(pipeline: Pi
     found = []
     for _ in _windows(pipeline):
         _apply(pipeline, way, "arrivals")
-        rows = lake.rows_in(pipeline.path(), metadata=True)
+        rows = pipeline.rows(metadata=True)
         found.append(sorted((row["id"], row["_sluice_arrived"] is not None) for row in rows))
     first = [(number, False) for number in range(1, 6)]
     second = sorted([*first, (6, True), (7, True)])
@@ -138,11 +139,6 @@ def test_a_window_in_portions_and_a_snapshot_in_parts_are_of_the_kind_too(pipeli
 def test_another_kind_is_recognised_by_its_column(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, {"id": 1})
     pipeline.apply(mode="traced")
-    for mode, said in (
-        ("mirror", "holds a traced, but the configured kind is mirror"),
-        ("arrivals", "arrivals"),
-    ):
-        row = pipeline.apply(mode=mode).tables["16385"]
-        assert row.state == "stale"
-        assert said in row.reason
-    assert pipeline.apply(mode="traced").tables["16385"].state == "live"
+    for mode, said in (("mirror", "holds a traced, but the configured kind is mirror"), ("arrivals", "arrivals")):
+        assert said in pipeline.applied(mode=mode, state="stale").reason
+    pipeline.applied(mode="traced")

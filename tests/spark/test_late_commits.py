@@ -22,9 +22,9 @@ from sluice_spark.lake.opening import Lake
 from sluice_spark.read.window import Chunk, Window
 from sluice_spark.snapshot_apply import SnapshotApply
 from tests.spark.changes import Change
-from tests.spark.conftest import Pipeline
+from tests.spark.conftest import Pipeline, held
 from tests.spark.heap import RANGES
-from tests.spark.model import SCHEMA
+from tests.spark.model import SCHEMA, row
 from tests.spark.test_snapshot_parts import assert_equal, heap_of
 from tests.spark.windows import Windows
 from tests.support.pipeline import wait_until
@@ -34,7 +34,7 @@ READ = "apply.read.after"
 
 
 def _insert(key: int) -> Change:
-    return Change("i", {"id": key, "v": key, "big": f"b{key}", "at": None})
+    return Change("i", row(key))
 
 
 class _Worker(threading.Thread):
@@ -55,19 +55,27 @@ class _Worker(threading.Thread):
 @contextmanager
 def _held(worker: _Worker, gate: Path, *, then: str = "") -> Iterator[Callable[[], None]]:
     """`worker` right before its first commit. It is given what lets it go on and end. `then` are faults of others."""
-    faults.arm(f"{BEFORE}=hold:{gate}@1{then}")
+    with held(gate, f"{BEFORE}@1", also=then) as let_go:
 
-    def thaw() -> None:
-        gate.touch()
-        worker.join()
+        def thaw() -> None:
+            let_go()
+            worker.join()
 
-    try:
         worker.start()
-        wait_until(lambda: faults.passages(BEFORE) > 0, what="the first is about to commit")
-        yield thaw
-    finally:
-        thaw()
-        faults.arm("")
+        try:
+            wait_until(lambda: faults.passages(BEFORE) > 0, what="the first is about to commit")
+            yield thaw
+        finally:
+            thaw()
+
+
+def _two(pipeline: Pipeline, way: str) -> tuple[Windows, Windows]:
+    """An applier that has applied row 1, and its successor."""
+    pipeline.begin(SCHEMA, _insert(1).values)
+    frozen, successor = Windows(pipeline, way=way), Windows(pipeline, way=way)
+    frozen.apply()
+    successor.place, successor.state = frozen.place, frozen.state
+    return frozen, successor
 
 
 @contextmanager
@@ -75,15 +83,11 @@ def _frozen(pipeline: Pipeline, way: str, *, then: str = "") -> Iterator[tuple[W
     """An applier that is frozen right before its commit of row 2. Rows 2 and 3 wait for its successor, which is given
     with what lets the frozen one go on and end. `then` are faults of the successor.
     """
-    pipeline.begin(SCHEMA, _insert(1).values)
-    frozen, gate = Windows(pipeline, way=way), pipeline.folder / "gate"
-    frozen.apply()
-    successor = Windows(pipeline, way=way)
-    successor.place, successor.state = frozen.place, frozen.state
-    pipeline.manifest.transaction([_insert(2)], SCHEMA)
+    frozen, successor = _two(pipeline, way)
+    pipeline.change(_insert(2))
     one = _Worker(frozen.apply)
-    with _held(one, gate, then=then) as thaw:
-        pipeline.manifest.transaction([_insert(3)], SCHEMA)
+    with _held(one, pipeline.folder / "gate", then=then) as thaw:
+        pipeline.change(_insert(3))
 
         def thawed() -> None:
             thaw()
@@ -92,16 +96,12 @@ def _frozen(pipeline: Pipeline, way: str, *, then: str = "") -> Iterator[tuple[W
         yield successor, thawed
 
 
-def _keys(pipeline: Pipeline) -> list[object]:
-    return sorted(row["id"] for row in pipeline.rows())  # type: ignore[type-var]
-
-
 @pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED, MERGE])
 def test_a_commit_of_a_replaced_applier_that_lands_after_our_look_is_not_applied_again(
     pipeline: Pipeline, tmp_path: Path, way: str
 ) -> None:
     gate = tmp_path / "read"
-    with _frozen(pipeline, way, then=f",{READ}=hold:{gate}@2") as (successor, thaw):
+    with _frozen(pipeline, way, then=f"{READ}=hold:{gate}@2") as (successor, thaw):
         worker = _Worker(successor.apply)
         worker.start()
         wait_until(lambda: faults.passages(READ) > 1, what="the successor has looked")
@@ -109,7 +109,7 @@ def test_a_commit_of_a_replaced_applier_that_lands_after_our_look_is_not_applied
         gate.touch()
         worker.join()
     assert isinstance(worker.error, CommitConflict)
-    assert _keys(pipeline) == [1, 2]
+    assert pipeline.keys() == [1, 2]
 
 
 @pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED, MERGE])
@@ -125,16 +125,13 @@ def test_a_late_commit_of_a_replaced_applier_leaves_no_row_twice_in_silence(pipe
         assert "rows may be there twice" in str(worker.error)
     else:
         assert isinstance(worker.error, CommitConflict)
-        assert _keys(pipeline) == [1, 2]
+        assert pipeline.keys() == [1, 2]
 
 
 def test_a_late_commit_between_two_windows_of_the_successor_stops_the_table(pipeline: Pipeline, tmp_path: Path) -> None:
-    pipeline.begin(SCHEMA, _insert(1).values)
-    frozen, successor = Windows(pipeline, way=MERGE), Windows(pipeline, way=MERGE)
-    frozen.apply()
-    successor.place, successor.state = frozen.place, frozen.state
+    frozen, successor = _two(pipeline, MERGE)
     for key in (2, 3):
-        pipeline.manifest.transaction([_insert(key)], SCHEMA)
+        pipeline.change(_insert(key))
     with _held(_Worker(frozen.apply), tmp_path / "gate") as thaw:
         successor.apply(entries=1)
         thaw()
@@ -183,7 +180,7 @@ class _Parts:
 
 
 def test_the_loop_takes_what_landed_late_for_applied_and_goes_on(pipeline: Pipeline) -> None:
-    with _frozen(pipeline, DIRECT, then=f",{READ}=delay:3@2") as (_, thaw):
+    with _frozen(pipeline, DIRECT, then=f"{READ}=delay:3@2") as (_, thaw):
         late = threading.Timer(1.5, thaw)
         loop = threading.Thread(target=lambda: pipeline.apply(way=DIRECT))
         loop.start()
@@ -191,5 +188,5 @@ def test_the_loop_takes_what_landed_late_for_applied_and_goes_on(pipeline: Pipel
         late.start()
         loop.join()
         late.join()
-    assert _keys(pipeline) == [1, 2, 3]
+    assert pipeline.keys() == [1, 2, 3]
     assert [row.state for row in pipeline.reported().values()] == ["live"]

@@ -5,7 +5,7 @@ it was reported. Other readers find the same table, whoever is killed or fails o
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -23,21 +23,17 @@ from sluice_spark.lake.log_upkeep import LAST, LogUpkeep
 from sluice_spark.maintenance import checkpoints
 from tests.spark import lake
 from tests.spark.changes import Change
-from tests.spark.conftest import Pipeline, running
-from tests.spark.model import SCHEMA
+from tests.spark.conftest import Pipeline, Running, armed, held, running
+from tests.spark.model import ID, SCHEMA, row
 from tests.spark.processes import SMALL_JVM, run_applier
-from tests.spark.protocol_reader import DeltaFolder, State
+from tests.spark.protocol_reader import DeltaFolder
+from tests.spark.table_audit import check_checkpoints, said
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
 
 RETENTION = 600.0
 REPORTED = 20
 NEWEST = REPORTED + 3
 BEFORE, WRITTEN, NAMED = (f"apply.checkpoint.{point}" for point in ("before", "written", "named"))
-
-
-def _row(key: int, v: int = 0) -> dict[str, object]:
-    return {"id": key, "v": v, "big": "B", "at": None}
 
 
 @pytest.fixture
@@ -79,25 +75,14 @@ def _upkeep(spark: SparkSession, path: Path, require_owner: Callable[[], None] =
     return LogUpkeep(spark.newSession(), str(path), store=store, folder=f"{path.name}/", require_owner=require_owner)
 
 
-def _said(state: State) -> object:
-    """All that a log says of a table, as a checkpoint keeps it: it leaves out what nobody needs of removed files."""
-    adds = {
-        name: {**_without(add, "stats_parsed"), "stats": json.loads(add["stats"])} for name, add in state.adds.items()
-    }
-    removes = {name: _without(one, "stats", "tags") for name, one in state.removes.items()}
-    features = {name: sorted(said) if isinstance(said, list) else said for name, said in state.protocol.items()}
-    return adds, removes, state.markers, state.metadata, features
-
-
-def _without(action: dict[str, object], *names: str) -> dict[str, object]:
-    # Whether rows changed is said of the commit alone.
-    return {name: value for name, value in action.items() if name not in {*names, "dataChange"}}
+@pytest.fixture
+def upkeep(spark: SparkSession, table: Path) -> LogUpkeep:
+    return _upkeep(spark, table)
 
 
 def test_what_a_reported_checkpoint_replaces_leaves_the_log_and_the_table_stays_whole(
-    spark: SparkSession, table: Path
+    upkeep: LogUpkeep, table: Path
 ) -> None:
-    upkeep = _upkeep(spark, table)
     assert upkeep.look(NEWEST).checkpoint == 0
     upkeep.name(upkeep.write(REPORTED))
     assert (upkeep.look(NEWEST).checkpoint, upkeep.look(NEWEST).interval) == (REPORTED, 1000)
@@ -108,9 +93,8 @@ def test_what_a_reported_checkpoint_replaces_leaves_the_log_and_the_table_stays_
 
 
 def test_nothing_leaves_the_log_while_the_checkpoint_is_newer_than_the_last_report(
-    spark: SparkSession, table: Path
+    upkeep: LogUpkeep, table: Path
 ) -> None:
-    upkeep = _upkeep(spark, table)
     assert not upkeep.clean(retention_seconds=RETENTION, reported=NEWEST), "there is no checkpoint"
     upkeep.name(upkeep.write(REPORTED))
     assert not upkeep.clean(retention_seconds=RETENTION, reported=REPORTED - 1)
@@ -119,37 +103,35 @@ def test_nothing_leaves_the_log_while_the_checkpoint_is_newer_than_the_last_repo
 
 
 @slow
-def test_what_is_younger_than_the_retention_stays(spark: SparkSession, table: Path) -> None:
+def test_what_is_younger_than_the_retention_stays(upkeep: LogUpkeep, table: Path) -> None:
     _age(table, seconds=RETENTION / 2)
-    upkeep = _upkeep(spark, table)
     upkeep.name(upkeep.write(REPORTED))
     assert upkeep.clean(retention_seconds=RETENTION, reported=NEWEST)
     assert _versions(table) == list(range(NEWEST + 1))
 
 
 def test_a_process_that_may_not_commit_deletes_nothing_and_names_no_checkpoint(
-    spark: SparkSession, table: Path
+    spark: SparkSession, upkeep: LogUpkeep, table: Path
 ) -> None:
     def fenced() -> None:
         raise WriterFenced("another applier has taken this pipeline over")
 
-    upkeep = _upkeep(spark, table)
+    replaced = _upkeep(spark, table, fenced)
     with pytest.raises(WriterFenced):
-        _upkeep(spark, table, fenced).write(REPORTED)
+        replaced.write(REPORTED)
     written = upkeep.write(REPORTED)
     with pytest.raises(WriterFenced):
-        _upkeep(spark, table, fenced).name(written)
+        replaced.name(written)
     assert _named(table) is None
     upkeep.name(written)
     with pytest.raises(WriterFenced):
-        _upkeep(spark, table, fenced).clean(retention_seconds=RETENTION, reported=NEWEST)
+        replaced.clean(retention_seconds=RETENTION, reported=NEWEST)
     assert _versions(table) == list(range(NEWEST + 1))
 
 
 @slow
 @pytest.mark.parametrize("last", [b"", b"{", b'{"version": "x"}', b"[]"])
-def test_a_damaged_hint_is_taken_for_none_and_written_anew(spark: SparkSession, table: Path, last: bytes) -> None:
-    upkeep = _upkeep(spark, table)
+def test_a_damaged_hint_is_taken_for_none_and_written_anew(upkeep: LogUpkeep, table: Path, last: bytes) -> None:
     upkeep.name(upkeep.write(REPORTED - 1))
     (table / "_delta_log" / LAST).write_bytes(last)
     (table / "_delta_log" / f".{LAST}.crc").unlink(missing_ok=True)
@@ -160,9 +142,8 @@ def test_a_damaged_hint_is_taken_for_none_and_written_anew(spark: SparkSession, 
 
 
 def test_a_checkpoint_does_not_come_into_a_folder_whose_table_was_removed_meanwhile(
-    spark: SparkSession, table: Path
+    upkeep: LogUpkeep, table: Path
 ) -> None:
-    upkeep = _upkeep(spark, table)
     written = upkeep.write(REPORTED)
     assert (_checkpoints(table), _named(table)) == ([REPORTED], None)
     for file in (table / "_delta_log").glob("*.json"):
@@ -170,12 +151,6 @@ def test_a_checkpoint_does_not_come_into_a_folder_whose_table_was_removed_meanwh
     with pytest.raises(ApplyError, match="the lake table's log is gone"):
         upkeep.name(written)
     assert (_checkpoints(table), _named(table)) == ([], None)
-
-
-@pytest.fixture
-def armed() -> Iterator[Callable[[str], None]]:
-    yield faults.arm
-    faults.arm("")
 
 
 @pytest.fixture
@@ -192,64 +167,52 @@ class Table:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.expected = dict.fromkeys(range(100), 0)
-        pipeline.begin(SCHEMA, *map(_row, self.expected))
+        pipeline.begin(SCHEMA, *map(row, self.expected))
 
-    def window(self) -> None:
+    def window(self, work: Running) -> None:
         """One more, until it is in the lake and reported."""
         key = len(self.expected)
         self.expected |= {key: key, key % 100: -key}
-        changes = [Change("i", _row(key, key)), Change("u", _row(key % 100, -key))]
-        seq = self.pipeline.manifest.transaction(changes, SCHEMA)
-        wait_until(lambda: self.reached(seq), what=f"the window of entry {seq}")
-
-    def reached(self, seq: int) -> bool:
-        row = self.pipeline.reported().get(SCHEMA.table_id)
-        return row is not None and row.through_seq >= seq
+        work.takes(self.pipeline.change(Change("i", row(key, key)), Change("u", row(key % 100, -key))))
 
     def failing(self) -> str:
         """Why checkpoints fail, as reported."""
-        return self.pipeline.reported()[SCHEMA.table_id].maintenance.failing.get(CHECKPOINT, "")
+        return self.pipeline.reported()[ID].maintenance.failing.get(CHECKPOINT, "")
 
     def rows(self) -> dict[object, object]:
-        return {row["id"]: row["v"] for row in self.pipeline.rows()}
+        return {one["id"]: one["v"] for one in self.pipeline.rows()}
 
 
 @pytest.mark.usefixtures("often")
-def test_windows_go_on_while_a_checkpoint_of_their_table_is_written(
-    pipeline: Pipeline, armed: Callable[[str], None]
-) -> None:
-    table, path, let_go = Table(pipeline), pipeline.path(), pipeline.folder / "go"
-    armed(f"{BEFORE}=hold:{let_go}")
-    with running(pipeline, workers=1) as work:
+def test_windows_go_on_while_a_checkpoint_of_their_table_is_written(pipeline: Pipeline) -> None:
+    table, path = Table(pipeline), pipeline.path()
+    with held(pipeline.folder / "go", BEFORE) as let_go, running(pipeline, workers=1) as work:
         while not faults.passages(BEFORE):
-            table.window()
-        held = lake.version(path)
+            table.window(work)
+        begun = pipeline.version()
         # Whatever of Delta's it may hold on to is held on to here.
         log = _upkeep(pipeline.spark, path)._newest()
         log.snapshotLock().lock()
         try:
             for _ in range(8):
-                table.window()
-            assert lake.version(path) >= held + 8
+                table.window(work)
+            assert pipeline.version() >= begun + 8
             assert (_checkpoints(path), faults.passages(BEFORE)) == ([], 1), "no commit wrote one"
         finally:
             log.snapshotLock().unlock()
-        let_go.touch()
-        wait_until(lambda: _named(path) is not None, what="the checkpoint is named")
-        wait_until(lambda: (_named(path) or 0) > held, what="the next one is named")
-        assert not work.ended
+        let_go()
+        work.until(lambda: _named(path) is not None, what="the checkpoint is named")
+        work.until(lambda: (_named(path) or 0) > begun, what="the next one is named")
     assert table.rows() == table.expected
-    folder = DeltaFolder(path)
-    for version in folder.checkpoints():
-        assert _said(folder.state(version)) == _said(folder.state(version, checkpoints=False))
+    check_checkpoints(DeltaFolder(path))
 
 
 @pytest.mark.usefixtures("often")
 def test_other_readers_read_the_checkpoints_without_the_commits_before_them(pipeline: Pipeline) -> None:
     table, path = Table(pipeline), pipeline.path()
-    with running(pipeline):
+    with running(pipeline) as work:
         while len(_checkpoints(path)) < 2:
-            table.window()
+            table.window(work)
     wanted = table.expected
     newest = _checkpoints(path)[-1]
     assert _named(path) == newest
@@ -258,15 +221,10 @@ def test_other_readers_read_the_checkpoints_without_the_commits_before_them(pipe
     for version in _versions(path):
         if version < newest:
             (path / "_delta_log" / f"{version:020d}.json").unlink()
-    assert _said(DeltaFolder(path).state(newest)) == _said(whole)
-    read = (
-        duckdb.connect()
-        .execute(
-            f"SELECT add.path, add.stats, add.deletionVector.cardinality "
-            f"FROM read_parquet('{path}/_delta_log/{newest:020d}.checkpoint.parquet') WHERE add IS NOT NULL"
-        )
-        .fetchall()
-    )
+    assert said(DeltaFolder(path).state(newest)) == said(whole)
+    checkpoint = f"read_parquet('{path}/_delta_log/{newest:020d}.checkpoint.parquet')"
+    asked = f"SELECT add.path, add.stats, add.deletionVector.cardinality FROM {checkpoint} WHERE add IS NOT NULL"
+    read = duckdb.connect().execute(asked).fetchall()
     assert sorted((name, json.loads(stats)["numRecords"], removed) for name, stats, removed in read) == sorted(
         (add["path"], json.loads(add["stats"])["numRecords"], (add.get("deletionVector") or {}).get("cardinality"))
         for add in whole.adds.values()
@@ -274,55 +232,49 @@ def test_other_readers_read_the_checkpoints_without_the_commits_before_them(pipe
     assert table.rows() == wanted
     assert DeltaTable(path).transaction_version(next(iter(whole.markers))) is not None
     # The next process finds the table where it stands.
-    assert pipeline.apply().tables[SCHEMA.table_id].state == "live"
+    pipeline.applied()
 
 
 @slow
 @pytest.mark.usefixtures("often")
-def test_a_checkpoint_that_fails_is_named_and_tried_again_and_windows_go_on(
-    pipeline: Pipeline, armed: Callable[[str], None]
-) -> None:
+def test_a_checkpoint_that_fails_is_named_and_tried_again_and_windows_go_on(pipeline: Pipeline) -> None:
     table, path = Table(pipeline), pipeline.path()
-    armed(f"{BEFORE}=raise:OSError")
     with running(pipeline) as work:
-        while not faults.passages(BEFORE):
-            table.window()
-        wait_until(lambda: table.failing() != "", what="it is named")
-        assert table.failing() == "an unexpected error (OSError)"
-        for _ in range(3):
-            table.window()
-        assert _checkpoints(path) == []
-        armed("")
-        wait_until(lambda: _named(path) is not None, what="it is written")
-        wait_until(lambda: table.failing() == "", what="nothing fails any more")
-        assert not work.ended
+        with armed(f"{BEFORE}=raise:OSError"):
+            while not faults.passages(BEFORE):
+                table.window(work)
+            work.until(lambda: table.failing() != "", what="it is named")
+            assert table.failing() == "an unexpected error (OSError)"
+            for _ in range(3):
+                table.window(work)
+            assert _checkpoints(path) == []
+        work.until(lambda: _named(path) is not None, what="it is written")
+        work.until(lambda: table.failing() == "", what="nothing fails any more")
     assert table.rows() == table.expected
 
 
 @slow
 @pytest.mark.usefixtures("often")
-def test_a_checkpoint_that_is_long_overdue_is_a_problem(pipeline: Pipeline, armed: Callable[[str], None]) -> None:
-    table, let_go = Table(pipeline), pipeline.folder / "go"
-    armed(f"{BEFORE}=hold:{let_go}")
-    with running(pipeline):
-        while not faults.passages(BEFORE):
-            table.window()
-    assert table.failing() == ""
-    let_go.touch()
-    armed(f"{BEFORE}=raise:StoreUnavailable")
-    with running(pipeline):
-        for _ in range(5 * checkpoints.OVERDUE):
-            table.window()
-        wait_until(lambda: "versions old" in table.failing(), what="it is named")
-        armed("")
-        wait_until(lambda: table.failing() == "", what="it is written")
+def test_a_checkpoint_that_is_long_overdue_is_a_problem(pipeline: Pipeline) -> None:
+    table = Table(pipeline)
+    with held(pipeline.folder / "go", BEFORE):
+        with running(pipeline) as work:
+            while not faults.passages(BEFORE):
+                table.window(work)
+        assert table.failing() == ""
+    with running(pipeline) as work:
+        with armed(f"{BEFORE}=raise:StoreUnavailable"):
+            for _ in range(5 * checkpoints.OVERDUE):
+                table.window(work)
+            work.until(lambda: "versions old" in table.failing(), what="it is named")
+        work.until(lambda: table.failing() == "", what="it is written")
 
 
 @pytest.mark.usefixtures("often")
 def test_an_applier_that_ends_with_the_backlog_writes_the_checkpoints_that_are_due(pipeline: Pipeline) -> None:
     table = Table(pipeline)
     for number in range(8):
-        pipeline.manifest.transaction([Change("u", _row(number, 1))], SCHEMA)
+        pipeline.change(Change("u", row(number, 1)))
         pipeline.apply()
     assert len(_checkpoints(pipeline.path())) >= 1
     assert table.rows() == table.expected | dict.fromkeys(range(8), 1)
@@ -337,20 +289,20 @@ def test_a_kill_around_a_checkpoint_leaves_the_table_to_every_reader(
     table, path = Table(pipeline), pipeline.path()
     pipeline.apply()
     for name, value in [*(("n", number) for number in range(4)), ("delta.checkpointInterval", 3)]:
-        pipeline.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{name}' = '{value}')")
+        pipeline.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('{name}' = '{value}')")
     assert (_checkpoints(path), _named(path)) == ([], None)
     monkeypatch.setenv("SLUICE_FAULTS", f"{point}=crash")
     run = run_applier(pipeline.options(once=False, **SMALL_JVM))
     assert run.code == faults.CRASHED, run.output
     assert (_checkpoints(path) != [], _named(path) is not None) == (point != BEFORE, point == NAMED)
     folder = DeltaFolder(path)
-    assert _said(folder.state()) == _said(folder.state(checkpoints=False))
+    assert said(folder.state()) == said(folder.state(checkpoints=False))
     monkeypatch.delenv("SLUICE_FAULTS")
     newest = folder.versions()[-1]
     pipeline.move()
-    with running(pipeline):
+    with running(pipeline) as work:
         while (_named(pipeline.path()) or 0) <= newest:
-            table.window()
+            table.window(work)
     assert table.rows() == table.expected
     folder = DeltaFolder(pipeline.path())
-    assert _said(folder.state()) == _said(folder.state(checkpoints=False))
+    assert said(folder.state()) == said(folder.state(checkpoints=False))

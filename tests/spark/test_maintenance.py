@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from deltalake import DeltaTable
 
 from sluice import faults
 from sluice.contract import keys
-from sluice.contract.applied import AppliedTable, Complete
+from sluice.contract.applied import Complete, Maintenance
 from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
 from sluice.manifest.newest_record import newest_log
 from sluice_spark.lake.commit_way import MERGE
@@ -25,18 +24,13 @@ from sluice_spark.maintenance.planner import Turn
 from sluice_spark.maintenance.tasks import SETTINGS, Call, Interrupted, Outcome, TableTurn
 from sluice_spark.session import private
 from tests.spark.changes import Change
-from tests.spark.conftest import Pipeline, running
+from tests.spark.conftest import Pipeline, armed, running
 from tests.spark.lake import rows_in, version
-from tests.spark.model import SCHEMA
+from tests.spark.model import ID, SCHEMA, row
 from tests.support.extent import slow
-from tests.support.pipeline import wait_until
 
 HOUR = 3600.0
 AFTER = "apply.maintenance.after"
-
-
-def _row(key: int, v: int = 0) -> dict[str, object]:
-    return {"id": key, "v": v, "big": "B", "at": None}
 
 
 def _orphan(folder: Path, name: str, *, age: float) -> Path:
@@ -149,47 +143,42 @@ def test_merged_tables_are_maintained_between_windows_and_stay_equal_to_their_so
 ) -> None:
     """With a failure, somebody else's OPTIMIZE and a restart in between."""
     rows = dict.fromkeys(range(20), 0)
-    pipeline.begin(SCHEMA, *map(_row, rows))
-    options: dict[str, object] = {"way": MERGE, "maintenance_share": 1.0}
+    pipeline.begin(SCHEMA, *map(row, rows))
+    options: dict[str, Any] = {"way": MERGE, "maintenance_share": 1.0}
 
-    def is_reported(claim: Callable[[AppliedTable], bool]) -> bool:
-        row = pipeline.reported().get(SCHEMA.table_id)
-        return row is not None and claim(row)
-
-    def window() -> None:
-        key = 100 + len(rows)
-        rows.update({key % 20: key, key: 0})
-        changes = [Change("u", _row(key % 20, key)), Change("i", _row(key))]
-        seq = pipeline.manifest.transaction(changes, SCHEMA)
-        wait_until(lambda: is_reported(lambda row: row.through_seq >= seq), what="a window")
+    def maintenance() -> Maintenance:
+        return pipeline.reported()[ID].maintenance
 
     with running(pipeline, **options) as work:
-        faults.arm(f"{AFTER}=raise:ApplyError@1")
-        while not faults.passages(AFTER):
-            window()
-        wait_until(lambda: is_reported(lambda row: "tidy" in row.maintenance.failing), what="it is named")
-        # It may meet our own, which the two of them settle.
-        with suppress(Exception):
-            pipeline.spark.sql(f"OPTIMIZE delta.`{pipeline.path()}`")
-        while not is_reported(lambda row: bool(row.maintenance.runs)):
-            window()
-        assert is_reported(lambda row: not row.maintenance.failing)
-        faults.arm("")
+
+        def window() -> None:
+            key = 100 + len(rows)
+            rows.update({key % 20: key, key: 0})
+            work.takes(pipeline.change(Change("u", row(key % 20, key)), Change("i", row(key))))
+
+        with armed(f"{AFTER}=raise:ApplyError@1"):
+            while not faults.passages(AFTER):
+                window()
+            work.until(lambda: "tidy" in maintenance().failing, what="it is named")
+            # It may meet our own, which the two of them settle.
+            with suppress(Exception):
+                pipeline.sql("OPTIMIZE {t}")
+            while not maintenance().runs:
+                window()
+            assert not maintenance().failing
         orphan = _orphan(pipeline.path(), "part-1.parquet", age=2 * HOUR)
         monkeypatch.setattr(planner, "DAY", 0.1)
-        wait_until(lambda: is_reported(lambda row: "vacuum" in row.maintenance.runs), what="VACUUM")
+        work.until(lambda: "vacuum" in maintenance().runs, what="VACUUM")
         monkeypatch.setattr(planner, "DAY", 86_400.0)
-        assert not work.ended
     assert orphan.exists(), "it is younger than lake.vacuum_after"
-    row, table = pipeline.reported()[SCHEMA.table_id], DeltaTable(pipeline.path())
-    assert (row.state, row.failing, row.delta_version) == ("live", False, table.version())
+    said, table = pipeline.reported()[ID], DeltaTable(pipeline.path())
+    assert (said.state, said.failing, said.delta_version) == ("live", False, table.version())
     assert {one["id"]: one["v"] for one in pipeline.rows()} == rows
     assert len(table.file_uris()) < 2 * planner.FILES_OF_A_TIER
     for key in pipeline.store.list(keys.APPLY_COMPLETE):
         complete = Complete.decode(pipeline.store.get(key))
         assert len(rows_in(pipeline.path(), version=complete.versions["public.items"])) >= 20
-    with running(pipeline, **options):
+    with running(pipeline, **options) as work:
         number = newest_log(pipeline.store).number()
-        wait_until(lambda: newest_log(pipeline.store).number() > number, what="the next process reports")
-    again = pipeline.reported()[SCHEMA.table_id]
-    assert again.maintenance == row.maintenance
+        work.until(lambda: newest_log(pipeline.store).number() > number, what="the next process reports")
+    assert maintenance() == said.maintenance

@@ -8,42 +8,21 @@ from typing import Any
 
 import pytest
 
-from sluice.contract.chunks import ENDLESS, BlockRange
-from sluice.contract.entries import Changes, Commits, Snapshot
-from sluice.contract.schema import TableSchema
-from sluice.manifest.reader import load_state
-from tests.spark.changes import INT4, NUMERIC, TEXT, Change, Manifest, column, table_schema
+from sluice.contract.chunks import ENDLESS
+from sluice.contract.entries import Changes, Commits
+from tests.spark.changes import INT4, NUMERIC, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
-from tests.spark.lake import rows_in
-from tests.spark.model import SCHEMA
+from tests.spark.model import SCHEMA, row
 from tests.spark.replays import by_delta_rs
 from tests.spark.test_snapshot_parts import assert_equal, heap_of, read_all
 from tests.support.extent import slow
 
-FACTS = '{"publishes": "iudt"}'
 TEN_AND_TWO = (10 << 16 | 2) + 4
 """What the catalog says of numeric(10, 2)."""
 KEYED = table_schema(
     column("n", 1, NUMERIC, typmod=TEN_AND_TWO, key=True), column("t", 2, TEXT, key=True), column("v", 3, INT4)
 )
 Key = tuple[str, str]
-
-
-def _chunk(
-    manifest: Manifest, schema: TableSchema, rows: list[Change], blocks: tuple[int, int], *, lsn: int = 0
-) -> None:
-    for place, row in enumerate(rows):
-        row.lsn, row.ordinal = lsn or manifest.lsn, place
-    relations = ("1",) if blocks[0] == 0 else ()
-    segments = (manifest.segment(rows, schema),)
-    ranges = (BlockRange("1", *blocks),)
-    manifest.append(Snapshot("16385", 1, 1, lsn or manifest.lsn, segments, False, 1, FACTS, relations, ranges))
-
-
-def _end(manifest: Manifest) -> None:
-    snapshot = load_state(manifest.store).tables["16385"].snapshot
-    assert snapshot is not None
-    manifest.append(Snapshot("16385", 1, 1, snapshot.snapshot_lsn, (), True, 1, FACTS))
 
 
 def _values(key: Key) -> tuple[dict[str, Any], dict[str, str] | None]:
@@ -63,19 +42,18 @@ def test_keys_that_are_marked_or_have_one_hash_stay_apart(pipeline: Pipeline) ->
     manifest = pipeline.manifest
     manifest.table(KEYED)
     first = [_keyed("i", ("NaN", "a"), 1), _keyed("i", ("1", "plumless"), 1), _keyed("i", ("Infinity", "a"), 1)]
-    _chunk(manifest, KEYED, first, (0, 8))
-    manifest.transaction(
-        [_keyed("u", ("NaN", "a"), 2), _keyed("u", ("5", "buckeroo"), 9, old=("1", "plumless"))], KEYED
-    )
-    manifest.transaction([_keyed("u", ("Infinity", "b"), 3, old=("Infinity", "a"))], KEYED)
+    manifest.chunk(first, KEYED, (0, 8))
+    moved = _keyed("u", ("5", "buckeroo"), 9, old=("1", "plumless"))
+    pipeline.change(_keyed("u", ("NaN", "a"), 2), moved, schema=KEYED)
+    pipeline.change(_keyed("u", ("Infinity", "b"), 3, old=("Infinity", "a")), schema=KEYED)
     pipeline.apply()
     second = [_keyed("i", ("NaN", "a"), 2), _keyed("i", ("5", "buckeroo"), 9), _keyed("i", ("Infinity", "b"), 3)]
     # These two did not change: the first one has the hash of a key that did.
     untouched = [_keyed("i", ("5", "plumless"), 7), _keyed("i", ("NaN", "b"), 4)]
-    _chunk(manifest, KEYED, [*second, *untouched], (8, ENDLESS))
-    _end(manifest)
+    manifest.chunk([*second, *untouched], KEYED, (8, ENDLESS))
+    manifest.finish(KEYED)
     pipeline.apply()
-    found = {(str(row["n"]), row["t"]): row["v"] for row in rows_in(pipeline.path())}
+    found = {(str(one["n"]), one["t"]): one["v"] for one in pipeline.rows()}
     expected = {
         ("NaN", "a"): 2,
         ("5.00", "buckeroo"): 9,
@@ -83,18 +61,14 @@ def test_keys_that_are_marked_or_have_one_hash_stay_apart(pipeline: Pipeline) ->
         ("5.00", "plumless"): 7,
         ("NaN", "b"): 4,
     }
-    assert (found, len(rows_in(pipeline.path()))) == (expected, len(expected))
+    assert (found, len(pipeline.rows())) == (expected, len(expected))
 
 
 @slow
 def test_a_segment_that_reaches_across_a_moment_is_applied_on_both_sides_of_it(pipeline: Pipeline) -> None:
     manifest = pipeline.manifest
     manifest.table(SCHEMA)
-
-    def row(key: int, v: int) -> dict[str, Any]:
-        return {"id": key, "v": v, "big": "x", "at": None}
-
-    _chunk(manifest, SCHEMA, [Change("i", row(1, 1)), Change("i", row(2, 1))], (0, 8))
+    manifest.chunk([row(1, 1), row(2, 1)], SCHEMA, (0, 8))
     changes = [
         Change("u", row(1, 2), lsn=110),
         Change("u", row(2, 3), lsn=130),
@@ -102,10 +76,9 @@ def test_a_segment_that_reaches_across_a_moment_is_applied_on_both_sides_of_it(p
         Change("d", {}, old={"id": 4}, lsn=130, ordinal=2),
     ]
     manifest.append(Changes((manifest.segment(changes, SCHEMA),), Commits([110, 130], [1, 1], [7, 8])), through_lsn=130)
-    read = [Change("i", row(key, 1)) for key in (3, 4, 5)]
-    _chunk(manifest, SCHEMA, read, (8, ENDLESS), lsn=120)
+    manifest.chunk([row(key, 1) for key in (3, 4, 5)], SCHEMA, (8, ENDLESS), lsn=120)
     pipeline.apply()
-    _end(manifest)
+    manifest.finish(SCHEMA)
     pipeline.apply()
     before = {one["id"]: one["v"] for one in by_delta_rs(pipeline.path(), 0)}
     assert before == {1: 2, 2: 1, 3: 1, 4: 1, 5: 1}, "the snapshot is not the table as of its moment"
@@ -119,23 +92,18 @@ def test_every_way_and_every_maintenance_goes_on_from_files_that_came_in_parts(p
     read_all(pipeline, heap, random.Random(8))
     heap.finish()
     pipeline.apply()
-    session = pipeline.spark.newSession()
-    path = f"delta.`{pipeline.path()}`"
-    for number, (way, statement) in enumerate(
-        (
-            ("direct", f"OPTIMIZE {path}"),
-            ("distributed", f"REORG TABLE {path} APPLY (PURGE)"),
-            ("merge", f"VACUUM {path} RETAIN 0 HOURS"),
-        )
-    ):
+    acts = {
+        "direct": "OPTIMIZE {t}",
+        "distributed": "REORG TABLE {t} APPLY (PURGE)",
+        "merge": "VACUUM {t} RETAIN 0 HOURS",
+    }
+    for number, (way, statement) in enumerate(acts.items()):
         changes = []
         for key in (8, 9, 10, 11 + number):
             heap.rows[key] = {**heap.rows[key], "v": 50 + number}
             changes.append(Change("u", {"id": key, "v": 50 + number}, unchanged=("big", "at")))
-        heap.manifest.transaction(changes, SCHEMA)
+        pipeline.change(*changes)
         pipeline.apply(way=way)
         assert_equal(pipeline.path(), heap.rows)
-        session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-        session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
-        session.sql(statement)
+        pipeline.sql(statement)
         assert_equal(pipeline.path(), heap.rows)

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from sluice.contract.applied import AppliedTable
 from sluice_spark.lake.commit_way import DIRECT, MERGE
-from tests.spark import lake
 from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.support.extent import cases
@@ -32,28 +32,27 @@ ROWS: list[dict[str, object]] = [
 ]
 
 
-def _apply(pipeline: Pipeline, properties: dict[str, str], *, kind: str = "mirror", state: str = "live") -> Any:
-    layout = {"properties": tuple(properties.items())}
-    tables = {"public.items": {"targets": [{"kind": kind, "layout": layout}]}}
-    row = pipeline.apply(tables=tables).tables["16385"]
-    assert row.state == state, row.reason
-    return row
+def _apply(
+    pipeline: Pipeline, properties: dict[str, str], *, kind: str = "mirror", state: str = "live"
+) -> AppliedTable:
+    target = {"kind": kind, "layout": {"properties": tuple(properties.items())}}
+    return pipeline.applied(target=target, state=state)
 
 
 def _features(pipeline: Pipeline) -> set[str]:
-    (found,) = pipeline.spark.newSession().sql(f"DESCRIBE DETAIL delta.`{pipeline.path()}`").collect()
+    (found,) = pipeline.sql("DESCRIBE DETAIL {t}")
     return set(found["tableFeatures"])
 
 
 def _rows(pipeline: Pipeline) -> list[dict[str, Any]]:
     """As delta-rs reads them, without our own columns."""
-    return sorted(lake.rows_in(pipeline.path()), key=lambda row: row["id"])
+    return sorted(pipeline.rows(), key=lambda row: row["id"])
 
 
 def _read_alone(pipeline: Pipeline) -> list[dict[str, Any]]:
     """The same by a reader of Parquet that is given the files and nothing else: by pyarrow, and by DuckDB."""
     live: set[str] = set()
-    for file in sorted((pipeline.path() / "_delta_log").glob("*.json")):
+    for file in sorted(pipeline.log().glob("*.json")):
         for line in file.read_text().splitlines():
             action = json.loads(line)
             live |= {action["add"]["path"]} if "add" in action else set()
@@ -77,8 +76,7 @@ def test_every_change_of_rows_comes_to_a_table_that_any_reader_can_read(pipeline
     assert not _features(pipeline) & {"deletionVectors", "columnMapping"}
     assert DeltaTable(pipeline.path()).protocol().reader_features == ["timestampNtz"]
     changes = [Change("u", {"id": 3, "who": 9, "weight": -0.0}, unchanged=("what",)), Change("d", old={"id": 4})]
-    changes += [Change("i", {"id": 100, "who": 1, "what": "", "weight": 0.0})]
-    pipeline.manifest.transaction(changes, SCHEMA)
+    pipeline.change(*changes, Change("i", {"id": 100, "who": 1, "what": "", "weight": 0.0}))
     row = _apply(pipeline, BOTH)
     assert (row.way, row.way_reason) == (MERGE, "deletion vectors are off")
     expected: dict[object, dict[str, object]] = {row["id"]: dict(row) for row in ROWS}
@@ -94,10 +92,10 @@ def test_every_change_of_rows_comes_to_a_table_that_any_reader_can_read(pipeline
 def test_without_column_mapping_alone_windows_stay_direct(pipeline: Pipeline, kind: str) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline, UNMAPPED, kind=kind)
-    pipeline.manifest.transaction([Change("u", {"id": 3, "who": 9, "weight": 1.5}, unchanged=("what",))], SCHEMA)
+    pipeline.change(Change("u", {"id": 3, "who": 9, "weight": 1.5}, unchanged=("what",)))
     assert _apply(pipeline, UNMAPPED, kind=kind).way == DIRECT
     assert "columnMapping" not in _features(pipeline)
-    current = [row for row in lake.rows_in(pipeline.path()) if row["id"] == 3 and row["who"] == 9]
+    current = [row for row in pipeline.rows() if row["id"] == 3 and row["who"] == 9]
     assert [(row["what"], row["weight"]) for row in current] == [("w3", 1.5)]
 
 
@@ -105,9 +103,8 @@ def test_without_vectors_alone_rows_are_merged_and_columns_keep_their_files(pipe
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline, NO_VECTORS)
     assert _features(pipeline) & {"deletionVectors", "columnMapping"} == {"columnMapping"}
-    renamed = table_schema(IDENTITY, replace(WHO, name="whom"), WHAT, WEIGHT, version=2)
-    pipeline.manifest.table(renamed, state="live")
-    pipeline.manifest.transaction([Change("d", old={"id": 4})], renamed)
+    pipeline.evolve(table_schema(IDENTITY, replace(WHO, name="whom"), WHAT, WEIGHT, version=2))
+    pipeline.change(Change("d", old={"id": 4}))
     assert _apply(pipeline, NO_VECTORS).way == MERGE
     assert [row["whom"] for row in _rows(pipeline)] == [row["who"] for row in ROWS if row["id"] != 4]
 
@@ -123,16 +120,15 @@ def test_columns_that_are_renamed_dropped_and_come_again_have_their_own_values(
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline, properties, kind=kind)
     # Two columns exchange their names; one is dropped; another one gets its name, and must not have its values.
-    exchanged = table_schema(IDENTITY, replace(WHO, name="weight"), WHAT, replace(WEIGHT, name="who"), version=2)
-    dropped = table_schema(IDENTITY, replace(WHO, name="weight"), replace(WEIGHT, name="who"), version=3)
-    again = table_schema(
-        IDENTITY, replace(WHO, name="weight"), replace(WEIGHT, name="who"), column("what", 5, TEXT), version=4
-    )
+    weight, who = replace(WHO, name="weight"), replace(WEIGHT, name="who")
+    exchanged = table_schema(IDENTITY, weight, WHAT, who, version=2)
+    dropped = table_schema(IDENTITY, weight, who, version=3)
+    again = table_schema(IDENTITY, weight, who, column("what", 5, TEXT), version=4)
     expected: list[dict[str, object]] = [{"id": row["id"], "weight": row["who"], "who": row["weight"]} for row in ROWS]
     for number, schema in enumerate((exchanged, dropped, again), start=1):
-        pipeline.manifest.table(schema, state="live")
+        pipeline.evolve(schema)
         added: dict[str, object] = {"id": 100 + number, "weight": number, "who": -0.0}
-        pipeline.manifest.transaction([Change("i", added)], schema)
+        pipeline.change(Change("i", added))
         expected.append(added)
         _apply(pipeline, properties, kind=kind)
     named = [{name: row[name] for name in ("id", "weight", "who")} for row in _rows(pipeline)]
@@ -147,7 +143,7 @@ def test_a_table_that_is_there_keeps_its_features_and_says_so(pipeline: Pipeline
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline, {})
     failing = _apply(pipeline, BOTH).maintenance.failing
-    pipeline.manifest.transaction([Change("d", old={"id": 4})], SCHEMA)
+    pipeline.change(Change("d", old={"id": 4}))
     row = _apply(pipeline, BOTH)
     assert "rebuild" in {**failing, **row.maintenance.failing}["layout"]
     assert row.way == DIRECT
@@ -159,13 +155,9 @@ def test_a_table_without_column_mapping_takes_no_name_that_needs_it_whatever_is_
 ) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline, UNMAPPED)
-    renamed = table_schema(IDENTITY, WHO, WHAT, replace(WEIGHT, name="a.b"), version=2)
-    pipeline.manifest.table(renamed, state="live")
-    pipeline.manifest.transaction(
-        [Change("i", {"id": 100, "a.b": -0.0}), Change("i", {"id": 101, "a.b": 0.0})], renamed
-    )
-    row = _apply(pipeline, {}, state="stale")
-    assert "'a.b'" in row.reason
+    pipeline.evolve(table_schema(IDENTITY, WHO, WHAT, replace(WEIGHT, name="a.b"), version=2))
+    pipeline.change(Change("i", {"id": 100, "a.b": -0.0}), Change("i", {"id": 101, "a.b": 0.0}))
+    assert "'a.b'" in _apply(pipeline, {}, state="stale").reason
     assert _rows(pipeline) == ROWS
 
 

@@ -54,19 +54,17 @@ def _fill(pipeline: Pipeline, way: str) -> Windows:
     windows = Windows(pipeline, way=way if way in (DISTRIBUTED, MERGE) else DIRECT)
     windows.apply()
     for file in files:
-        pipeline.manifest.transaction([_change("i", row) for row in file], SCHEMA)
+        pipeline.change(*(_change("i", row) for row in file), schema=SCHEMA)
         if way != "one file":
             windows.apply()
     if way == "one file":
         windows.apply()
     if way == "vectors":
         for file in files:
-            pipeline.manifest.transaction([Change("d", old={"id": file[0]["id"]}), _change("u", file[-1])], SCHEMA)
-            windows.apply()
+            windows.change(Change("d", old={"id": file[0]["id"]}), _change("u", file[-1]), schema=SCHEMA)
     if way == "joined":
         for number in range(20):
-            pipeline.manifest.transaction([_change("i", {"id": 1000 + number})], SCHEMA)
-            windows.apply()
+            windows.change(_change("i", {"id": 1000 + number}), schema=SCHEMA)
         assert windows.table is not None
         assert (windows.table.known_file_count or 99) < 20, "nothing was joined"
     if way == "optimized":
@@ -123,14 +121,13 @@ def test_no_writer_states_bounds_of_floats_whatever_becomes_of_the_columns(pipel
     versions = (first, added, list_added, renamed, anew, dropped)[: None if FULL else 2]
     for place, schema in enumerate(versions, start=1):
         if schema != first:
-            pipeline.manifest.table(schema, state="live")
+            pipeline.evolve(schema)
         values = {one.name: _VALUES[one.lake.sql] for one in schema.columns if one != ID}
-        rows_of_window = [Change("i", {**values, "id": 10 * place + number}) for number in range(9)]
-        pipeline.manifest.transaction(rows_of_window, schema)
-        assert pipeline.apply(way=MERGE).tables["16385"].reason == "", schema.version
+        pipeline.change(*(Change("i", {**values, "id": 10 * place + number}) for number in range(9)))
+        assert pipeline.applied(way=MERGE).reason == "", schema.version
         _require_stated(pipeline.path(), schema)
         if schema in (added, anew):
-            pipeline.spark.newSession().sql(f"OPTIMIZE delta.`{pipeline.path()}`").collect()
+            pipeline.sql("OPTIMIZE {t}")
             _require_stated(pipeline.path(), schema)
     assert len(pipeline.rows()) == 1 + 9 * len(versions)
 
@@ -157,17 +154,13 @@ def stated_floats(path: Path) -> list[str]:
             }
         elif "add" in action:
             stats = json.loads(action["add"]["stats"])
-            found += [
-                f"{name} in the log" for name in floats & {*stats.get("minValues", ()), *stats.get("maxValues", ())}
-            ]
+            bounded = {*stats.get("minValues", ()), *stats.get("maxValues", ())}
+            found += [f"{name} in the log" for name in floats & bounded]
             group = pq.ParquetFile(path / unquote(action["add"]["path"])).metadata.row_group(0)
-            columns = [group.column(place) for place in range(group.num_columns)]
-            found += [
-                f"{one.path_in_schema} in {action['add']['path']}"
-                for one in columns
-                if one.path_in_schema.split(".")[0] in floats
-                and (one.statistics is not None or one.has_dictionary_page)
-            ]
+            for one in (group.column(place) for place in range(group.num_columns)):
+                is_stated = one.statistics is not None or one.has_dictionary_page
+                if is_stated and one.path_in_schema.split(".")[0] in floats:
+                    found.append(f"{one.path_in_schema} in {action['add']['path']}")
     return found
 
 

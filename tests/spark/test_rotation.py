@@ -9,7 +9,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from sluice.store.opening import open_store
 from tests.spark.changes import Change, Manifest
-from tests.spark.model import SCHEMA
+from tests.spark.model import SCHEMA, row
 from tests.support.extent import slow
 from tests.support.pipeline import QUICK_JAVA, wait_until
 from tests.support.policies import GuardedS3, guarded_s3
@@ -37,10 +37,6 @@ def children(pid: int) -> list[tuple[str, str]]:
             if int(parent) == pid:
                 found.append((name, state))
     return found
-
-
-def row(key: int) -> dict[str, object]:
-    return {"id": key, "v": 0, "big": "B", "at": None}
 
 
 @slow

@@ -10,26 +10,22 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from sluice.contract import keys
-from sluice.contract.applied import AppliedLog
 from sluice.errors import UsageError
+from sluice.manifest.newest_record import newest_log
 from sluice.store.opening import open_store
 from sluice_spark import jars
 from sluice_spark.options import ApplyOptions
 from tests.spark.changes import FLOAT8, INT4, Change, Manifest, column, table_schema
-from tests.spark.model import SCHEMA
+from tests.spark.model import SCHEMA, named, row
 from tests.spark.processes import SMALL_JVM, run_applier
 from tests.support.policies import GuardedS3, guarded_s3
-
-
-def _row(key: int, v: int = 0, big: str | None = "B") -> dict[str, object]:
-    return {"id": key, "v": v, "big": big, "at": None}
 
 
 def _rows(s3: GuardedS3, table: str) -> list[dict[str, object]]:
     lake = DeltaTable(f"{s3.lake_uri}/public/{table}", storage_options=s3.options["anybody"])
     rows = pa.table(QueryBuilder().register("lake", lake).execute("select * from lake").read_all()).to_pylist()
-    return [{name: value for name, value in row.items() if not name.startswith("_sluice")} for row in rows]
+    plain = [{name: value for name, value in one.items() if not name.startswith("_sluice")} for one in rows]
+    return sorted(plain, key=str)
 
 
 @pytest.fixture
@@ -45,24 +41,24 @@ def test_merge_append_overwrite_and_large_windows_on_s3_with_the_appliers_policy
         pytest.fail(f"{error}: {error.hint}")
     store = open_store(s3.spool_uri, prefix="test/", options=s3.options["anybody"])
     manifest = Manifest(store)
-    counted = replace(
-        table_schema(column("a", 1, INT4), column("f", 2, FLOAT8), identity="f", table="counted"), table_id="16386"
+    whole_rows = table_schema(column("a", 1, INT4), column("f", 2, FLOAT8), identity="f", table="counted")
+    counted, emptied, in_parts = (
+        replace(whole_rows, table_id="16386"),
+        named("emptied", "16387"),
+        named("in_parts", "16388"),
     )
-    emptied = replace(SCHEMA, table_id="16387", table_name="emptied")
-    for schema, rows in ((SCHEMA, [_row(1), _row(2)]), (counted, [{"a": 1, "f": 0.5}] * 3), (emptied, [_row(1)])):
+    for schema, rows in ((SCHEMA, [row(1), row(2)]), (counted, [{"a": 1, "f": 0.5}] * 3), (emptied, [row(1)])):
         manifest.table(schema)
         manifest.snapshot(list(rows), schema)
-    in_parts = replace(SCHEMA, table_id="16388", table_name="in_parts")
     manifest.table(in_parts)
     for keys_read in (range(5), range(5, 9), ()):
-        manifest.snapshot([_row(key) for key in keys_read], in_parts, final=not keys_read)
-    manifest.transaction([Change("i", _row(key)) for key in range(3, 50)], SCHEMA)
+        manifest.snapshot([row(key) for key in keys_read], in_parts, final=not keys_read)
+    manifest.transaction([Change("i", row(key)) for key in range(3, 50)], SCHEMA)
     moved = Change("u", {"id": 100, "v": 1}, old={"id": 1}, unchanged=("big", "at"))
-    manifest.transaction(
-        [moved, Change("d", old={"id": 2}), *(Change("u", _row(key, 9)) for key in range(3, 50))], SCHEMA
-    )
+    updated = [Change("u", row(key, 9)) for key in range(3, 50)]
+    manifest.transaction([moved, Change("d", old={"id": 2}), *updated], SCHEMA)
     manifest.transaction([Change("d", old={"a": 1, "f": 0.5})], counted)
-    manifest.transaction([Change("t"), Change("i", _row(7))], emptied)
+    manifest.transaction([Change("t"), Change("i", row(7))], emptied)
     small: dict[str, Any] = {
         **SMALL_JVM,
         "once": True,
@@ -70,22 +66,14 @@ def test_merge_append_overwrite_and_large_windows_on_s3_with_the_appliers_policy
         "max_window_bytes": 1,
         "max_memory_bytes": 2_000,
     }
-    options = ApplyOptions(
-        "test",
-        s3.spool_uri,
-        s3.lake_uri,
-        spool_options=s3.options["applier"],
-        lake_options=s3.options["applier"],
-        **small,
-    )
-    run = run_applier(options)
+    both: dict[str, Any] = dict.fromkeys(("spool_options", "lake_options"), s3.options["applier"])
+    run = run_applier(ApplyOptions("test", s3.spool_uri, s3.lake_uri, **both, **small))
     assert run.code == 0, run.output
-    assert sorted(_rows(s3, "items"), key=str) == sorted(
-        [_row(100, 1), *(_row(key, 9) for key in range(3, 50))], key=str
-    )
+    assert _rows(s3, "items") == sorted([row(100, 1), *(row(key, 9) for key in range(3, 50))], key=str)
     assert _rows(s3, "counted") == [{"a": 1, "f": 0.5}] * 2
-    assert _rows(s3, "emptied") == [_row(7)]
-    assert sorted(_rows(s3, "in_parts"), key=str) == [_row(key) for key in range(9)]
-    log = AppliedLog.decode(store.get(list(store.list(keys.APPLY_LOG))[-1]))
+    assert _rows(s3, "emptied") == [row(7)]
+    assert _rows(s3, "in_parts") == [row(key) for key in range(9)]
+    log = newest_log(store).read()
+    assert log is not None
     assert {table.state for table in log.tables.values()} == {"live"}
     assert list(store.list("apply/scratch/")) == []

@@ -1,31 +1,24 @@
 """Several lake tables of one source table: each goes its own way, and all are fed from the same segments."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from sluice import faults
 from sluice.contract.applied import AppliedLog
-from sluice.contract.entries import REPAIR_ORDINAL, Progress, Repair
+from sluice.contract.entries import REPAIR_ORDINAL, Repair
 from sluice.errors import UsageError, WriterFenced
 from sluice.manifest import pruning
 from sluice_lake import Lake
 from tests.spark import lake
 from tests.spark.changes import Change
-from tests.spark.conftest import Pipeline
-from tests.spark.model import SCHEMA
+from tests.spark.conftest import Pipeline, armed
+from tests.spark.model import ID, SCHEMA, named, row
 from tests.support.extent import cases
 
-ID = "16385"
 MIRROR = {"kind": "mirror"}
 COPY = {"kind": "mirror", "name": "items_copy"}
 LOG = {"kind": "changelog", "name": "items_log"}
-
-
-def _row(key: int, v: int = 0) -> dict[str, object]:
-    return {"id": key, "v": v, "big": "B", "at": None}
 
 
 def _apply(pipeline: Pipeline, *targets: dict[str, str], **options: object) -> AppliedLog:
@@ -33,27 +26,29 @@ def _apply(pipeline: Pipeline, *targets: dict[str, str], **options: object) -> A
 
 
 def _states(log: AppliedLog) -> dict[str, str]:
-    return {key: row.state.value for key, row in log.tables.items()}
+    return {key: table.state.value for key, table in log.tables.items()}
 
 
 def _values(path: Path) -> dict[object, object]:
-    return {row["id"]: row["v"] for row in lake.rows_in(path)}
+    return {one["id"]: one["v"] for one in lake.rows_in(path)}
 
 
 def _ops(path: Path) -> str:
-    rows = lake.rows_in(path, metadata=True)
-    return "".join(
-        row["_sluice_op"] for row in sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
-    )
+    rows = sorted(lake.rows_in(path, metadata=True), key=lambda one: (one["_sluice_lsn"], one["_sluice_ordinal"]))
+    return "".join(one["_sluice_op"] for one in rows)
 
 
 def _begin(pipeline: Pipeline) -> None:
-    pipeline.begin(SCHEMA, _row(1), _row(2))
-    pipeline.manifest.transaction([Change("u", _row(1, 10)), Change("i", _row(3))], SCHEMA)
+    pipeline.begin(SCHEMA, row(1), row(2))
+    pipeline.change(Change("u", row(1, 10)), Change("i", row(3)))
 
 
 def _change(pipeline: Pipeline, v: int) -> None:
-    pipeline.manifest.transaction([Change("u", _row(1, v)), Change("d", old=_row(2)), Change("i", _row(2, v))], SCHEMA)
+    pipeline.change(Change("u", row(1, v)), Change("d", old=row(2)), Change("i", row(2, v)))
+
+
+def _assert_live(log: AppliedLog) -> None:
+    assert set(_states(log).values()) == {"live"}
 
 
 def _assert_all(pipeline: Pipeline, v: int) -> None:
@@ -70,13 +65,12 @@ def test_every_target_of_a_table_is_fed_from_one_set_of_segments(pipeline: Pipel
     _change(pipeline, 20)
     log = _apply(pipeline, MIRROR, COPY, LOG)
     assert len(list(pipeline.store.list("data/"))) == len(before) + 1
-    assert [row.title for row in log.tables.values()] == [
-        "public.items", "public.items/items_copy", "public.items/items_log",
-    ]  # fmt: skip
-    assert [row.mode for row in log.tables.values()] == ["mirror", "mirror", "changelog"]
+    titles = ["public.items", "public.items/items_copy", "public.items/items_log"]
+    assert [table.title for table in log.tables.values()] == titles
+    assert [table.mode for table in log.tables.values()] == ["mirror", "mirror", "changelog"]
     _assert_all(pipeline, 20)
     complete = pipeline.complete()
-    assert complete.versions.keys() == {row.title for row in log.tables.values()}
+    assert list(complete.versions) == titles
     assert complete.paths["public.items/items_log"] == "public/items_log"
     for title, version in complete.versions.items():
         assert DeltaTable(pipeline.folder / "lake" / complete.paths[title]).version() == version
@@ -98,23 +92,9 @@ def test_a_target_whose_lake_table_others_changed_stops_alone(pipeline: Pipeline
     assert [hold.what for hold in holds] == ["public.items/items_copy"]
 
     # Another snapshot is one for all of them.
-    pipeline.begin(SCHEMA, _row(1, 20), _row(2, 20), _row(3), generation=2)
-    assert set(_states(_apply(pipeline, MIRROR, COPY, LOG)).values()) == {"live"}
+    pipeline.begin(SCHEMA, row(1, 20), row(2, 20), row(3), generation=2)
+    _assert_live(_apply(pipeline, MIRROR, COPY, LOG))
     assert _values(pipeline.path("items_copy")) == {1: 20, 2: 20, 3: 0}
-
-
-def test_a_target_that_is_added_later_is_built_from_the_spool_and_touches_no_other(pipeline: Pipeline) -> None:
-    _begin(pipeline)
-    _apply(pipeline, MIRROR)
-    _change(pipeline, 20)
-    _apply(pipeline, MIRROR)
-    version = lake.version(pipeline.path())
-    log = _apply(pipeline, MIRROR, LOG, COPY)
-    assert set(_states(log).values()) == {"live"}
-    assert lake.version(pipeline.path()) == version
-    assert len({row.complete_through_lsn for row in log.tables.values()}) == 1
-    _assert_all(pipeline, 20)
-    assert _ops(pipeline.path("items_log")) == "iiuiudi"
 
 
 @pytest.mark.parametrize(
@@ -126,18 +106,13 @@ def test_a_late_target_that_is_cut_off_half_way_is_finished_by_the_next_process(
     for v in (20, 30):
         _change(pipeline, v)
     _apply(pipeline, MIRROR)
-    version = lake.version(pipeline.path())
+    version = pipeline.version()
     for passage in (1, 2):
-        faults.arm(f"{point}=raise:WriterFenced@{passage}")
-        try:
-            with pytest.raises(WriterFenced):
-                _apply(pipeline, MIRROR, LOG, max_window_bytes=1)
-        finally:
-            faults.arm("")
-    log = _apply(pipeline, MIRROR, LOG)
-    assert set(_states(log).values()) == {"live"}
+        with armed(f"{point}=raise:WriterFenced@{passage}"), pytest.raises(WriterFenced):
+            _apply(pipeline, MIRROR, LOG, max_window_bytes=1)
+    _assert_live(_apply(pipeline, MIRROR, LOG))
     assert _ops(pipeline.path("items_log")) == "iiui" + "udi" * 2
-    assert (lake.version(pipeline.path()), _values(pipeline.path())) == (version, {1: 30, 2: 30, 3: 0})
+    assert (pipeline.version(), _values(pipeline.path())) == (version, {1: 30, 2: 30, 3: 0})
 
 
 def test_a_late_target_that_the_spool_no_longer_reaches_says_so_and_holds_up_nothing(pipeline: Pipeline) -> None:
@@ -161,13 +136,13 @@ def test_a_late_target_that_the_spool_no_longer_reaches_says_so_and_holds_up_not
 def test_a_target_that_is_removed_leaves_its_lake_table_and_goes_on_when_it_comes_back(pipeline: Pipeline) -> None:
     _begin(pipeline)
     _apply(pipeline, MIRROR, COPY, LOG)
-    version = lake.version(pipeline.path("items_copy"))
+    version = pipeline.version("items_copy")
     _change(pipeline, 20)
     for _ in range(2):
         log = _apply(pipeline, MIRROR, LOG)
         assert log.left == {"public.items/items_copy": "public/items_copy"}
         assert f"{ID}/items_copy" not in log.tables
-        assert (lake.version(pipeline.path("items_copy")), pipeline.complete().left_out) == (version, {})
+        assert (pipeline.version("items_copy"), pipeline.complete().left_out) == (version, {})
     assert pruning.plan(pipeline.store, keep_seconds=0).holds == ()
     log = _apply(pipeline, MIRROR, COPY, LOG)
     assert (log.left, set(_states(log).values())) == ({}, {"live"})
@@ -179,7 +154,7 @@ def test_a_target_that_is_removed_leaves_its_lake_table_and_goes_on_when_it_come
 
 
 def test_a_target_never_takes_the_place_of_another_lake_table(pipeline: Pipeline) -> None:
-    pipeline.begin(replace(SCHEMA, table_id="20001", table_name="items_copy"), _row(7, 7))
+    pipeline.begin(named("items_copy", "20001"), row(7, 7))
     _begin(pipeline)
     for targets in ((MIRROR,), (MIRROR, COPY), (MIRROR, COPY)):
         log = _apply(pipeline, *targets)
@@ -192,10 +167,9 @@ def test_rows_that_are_read_again_for_a_mirror_are_no_changes_of_its_changelog(p
     _begin(pipeline)
     _apply(pipeline, MIRROR, LOG)
     manifest = pipeline.manifest
-    again = manifest.segment([Change("u", _row(3, 99), lsn=manifest.lsn, ordinal=REPAIR_ORDINAL)], SCHEMA)
+    again = manifest.segment([Change("u", row(3, 99), lsn=manifest.lsn, ordinal=REPAIR_ORDINAL)], SCHEMA)
     manifest.append(Repair(ID, 1, SCHEMA.version, manifest.lsn, manifest.lsn, (again,)))
-    log = _apply(pipeline, MIRROR, LOG)
-    assert set(_states(log).values()) == {"live"}
+    _assert_live(_apply(pipeline, MIRROR, LOG))
     assert _values(pipeline.path())[3] == 99
     assert _ops(pipeline.path("items_log")) == "iiui"
 
@@ -205,8 +179,7 @@ def test_a_table_that_is_made_again_from_the_spool_comes_with_all_its_lake_table
     _change(pipeline, 20)
     _apply(pipeline, MIRROR, COPY, LOG)
     DeltaTable(pipeline.path("items_copy")).delete("id = 3")
-    log = _apply(pipeline, MIRROR, COPY, LOG, rebuild=("public.items",))
-    assert set(_states(log).values()) == {"live"}
+    _assert_live(_apply(pipeline, MIRROR, COPY, LOG, rebuild=("public.items",)))
     _assert_all(pipeline, 20)
 
 
@@ -215,20 +188,19 @@ def test_what_a_lake_table_keeps_from_before_the_snapshot_outlives_a_rebuild(pip
     targets = {"history": {"kind": "history"}, "soft": {"kind": "mirror", "deletes": "soft"}}
     kept = {**targets[kind], "name": "items_kept"}
     _begin(pipeline)
-    pipeline.manifest.transaction([Change("d", old=_row(3))], SCHEMA)
+    pipeline.change(Change("d", old=row(3)))
     _apply(pipeline, MIRROR, kept)
-    pipeline.manifest.append(Progress(), through_lsn=pipeline.manifest.lsn + 40)
-    pipeline.begin(SCHEMA, _row(1, 10), generation=2)
+    pipeline.begin_again(SCHEMA, row(1, 10))
     _apply(pipeline, MIRROR, kept)
-    before = sorted(map(str, lake.rows_in(pipeline.path("items_kept"), metadata=True)))
+    before = pipeline.rows("items_kept", metadata=True)
     assert len(before) > 1
     DeltaTable(pipeline.path()).delete("id = 1")
-    assert set(_states(_apply(pipeline, MIRROR, kept, rebuild=("public.items",))).values()) == {"live"}
+    _assert_live(_apply(pipeline, MIRROR, kept, rebuild=("public.items",)))
     assert _values(pipeline.path()) == {1: 10}
-    assert sorted(map(str, lake.rows_in(pipeline.path("items_kept"), metadata=True))) == before
+    assert pipeline.rows("items_kept", metadata=True) == before
     with pytest.raises(UsageError, match="items_kept keeps rows from before the snapshot"):
         _apply(pipeline, kept, rebuild=("public.items",))
-    assert sorted(map(str, lake.rows_in(pipeline.path("items_kept"), metadata=True))) == before
+    assert pipeline.rows("items_kept", metadata=True) == before
 
 
 def test_readers_find_each_target_under_a_name_of_its_own(pipeline: Pipeline) -> None:

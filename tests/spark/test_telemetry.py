@@ -1,37 +1,25 @@
 """The metrics of windows that Spark really applied."""
 
-import threading
 from datetime import UTC, datetime
 
 import pytest
 from deltalake import DeltaTable
 
-from sluice import faults
-from sluice.contract import keys
-from sluice.contract.applied import AppliedLog
-from sluice_spark.applier import Applier
-from sluice_spark.telemetry import ApplyTelemetry
+from sluice.manifest.newest_record import newest_log
 from tests.spark.changes import Change
-from tests.spark.conftest import Pipeline
-from tests.spark.model import SCHEMA
+from tests.spark.conftest import Pipeline, armed, running
+from tests.spark.model import SCHEMA, row
 from tests.support.collector import Collector
 from tests.support.openlineage import events_of
 
 
 def test_windows_rows_phases_and_success_are_counted_and_recorded(pipeline: Pipeline) -> None:
     began = datetime.now(UTC)
-    rows = [{"id": key, "v": 0, "big": "B", "at": None} for key in range(3)]
-    pipeline.manifest.table(SCHEMA)
-    pipeline.manifest.snapshot(rows, SCHEMA)
-    pipeline.manifest.table(SCHEMA, state="live", new=False)
-    new = {"id": 9, "v": 0, "big": "B", "at": None}
-    pipeline.manifest.transaction(
-        [Change("i", new), Change("u", {**new, "v": 5}), Change("d", {"id": 0}, old={"id": 0})], SCHEMA
-    )
-    options = pipeline.options()
-    telemetry = ApplyTelemetry(options)
-    Applier(options, pipeline.store, pipeline.spark, stop=threading.Event(), telemetry=telemetry).run()
-    text = telemetry.metrics.render().decode()
+    pipeline.begin(SCHEMA, *(row(key) for key in range(3)))
+    seq = pipeline.change(Change("i", row(9)), Change("u", row(9, 5)), Change("d", {"id": 0}, old={"id": 0}))
+    with running(pipeline, once=True) as work:
+        work.takes(seq)
+    text = work.telemetry.metrics.render().decode()
     for line in (
         'sluice_apply_runs_total{outcome="committed",pipeline="shop"} 2.0',
         'sluice_apply_runs_total{outcome="failed",pipeline="shop"} 0.0',
@@ -56,23 +44,20 @@ def test_windows_rows_phases_and_success_are_counted_and_recorded(pipeline: Pipe
         'sluice_apply_read_sequence{pipeline="shop"} 5.0',
     ):
         assert line in text
-    assert telemetry.health.ready_problems() == ["stopping"]
-    log = AppliedLog.decode(pipeline.store.get(list(pipeline.store.list(keys.APPLY_LOG))[-1]))
+    assert work.telemetry.health.ready_problems() == ["stopping"]
+    log = newest_log(pipeline.store).read()
+    assert log is not None
     assert began <= datetime.fromisoformat(log.succeeded_at) <= datetime.now(UTC)
     (table,) = log.tables.values()
     assert (table.way, table.way_reason) == ("direct", "")
-    assert table.files == len(DeltaTable(f"{options.lake_uri}/{table.path}").file_uris())
+    assert table.files == len(DeltaTable(pipeline.path()).file_uris())
 
 
 def test_an_applier_that_ends_unexpectedly_completes_no_run_of_lineage(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA)
     collector = Collector()
-    faults.arm("apply.entries.read=raise:KeyError@1")
-    try:
-        with collector.listening(), pytest.raises(KeyError):
-            pipeline.apply(lineage=collector.url("/"), lineage_source="db.example:5432")
-    finally:
-        faults.arm("")
+    with armed("apply.entries.read=raise:KeyError@1"), collector.listening(), pytest.raises(KeyError):
+        pipeline.apply(lineage=collector.url("/"), lineage_source="db.example:5432")
     last = events_of(collector.requests)[-1]
     assert last["eventType"] == "FAIL"
     assert last["run"]["facets"]["errorMessage"]["message"] == "an unexpected error (KeyError)"

@@ -6,7 +6,9 @@ every shape in every way, counted up from WAYS_FIRST.
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,7 +16,8 @@ from pyspark.sql import SparkSession
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from tests.spark import pools
 from tests.spark.pools import EVERY_KIND, Kind
-from tests.spark.replays import Replay
+from tests.spark.protocol_reader import DeltaFolder
+from tests.spark.replays import Replay, seq_of
 from tests.spark.stories import Story
 from tests.spark.story_lake import Added, Shape
 from tests.support.extent import FULL
@@ -152,3 +155,61 @@ def test_a_history_leaves_the_lake_equal_and_sound_in_every_way(
         assert replay.said == {DISTRIBUTED}
     elif way == MERGE:
         assert MERGE in replay.ways
+
+
+class Effect(NamedTuple):
+    """How many rows a commit wrote and removed, and how many there are afterwards."""
+
+    came: int
+    went: int
+    there: int
+
+
+def _effects(replay: Replay) -> dict[int, Effect]:
+    """By the entry of the marker. A row that moves to another key is changed, or one goes and another comes where
+    executors have both keys in different parts: it is the same to the table.
+    """
+    table = DeltaFolder(replay.pipeline.path())
+    found: dict[int, Effect] = {}
+    for version in table.versions():
+        actions = table.commit(version)
+        if (seq := seq_of(actions)) is None:
+            continue
+        metrics = next(action["commitInfo"]["operationMetrics"] for action in actions if "commitInfo" in action)
+        inserted, updated, deleted = (
+            int(metrics.get(f"numTargetRows{one}", 0)) for one in ("Inserted", "Updated", "Deleted")
+        )
+        came = inserted + updated if "numTargetRowsInserted" in metrics else int(metrics.get("numOutputRows", 0))
+        files = table.state(version).files
+        there = sum(file.stats["numRecords"] - len(file.deleted) for file in files)
+        found[seq] = Effect(came, updated + deleted, there)
+    return found
+
+
+EDITED = [
+    pytest.param(replace(shape, then=("", ""), added=(), steps=3), seed, id=f"{shape.name.replace(' ', '_')}-{seed}")
+    for shape in SHAPES
+    if shape.name in (("a bigint key", "composite", "removals that are not sent") if FULL else ("a bigint key",))
+    for seed in SEEDS
+]
+"""Nobody else writes to the tables."""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("shape", "seed"), EDITED)
+def test_each_way_does_the_same_to_the_rows_of_the_table(
+    spark: SparkSession, tmp_path: Path, shape: Shape, seed: int
+) -> None:
+    """Two runners and a statement make one edit: as many rows come, change and go. That they are the right ones is
+    what the other test asks.
+    """
+    found = {}
+    for way in WAYS:
+        replay = Replay(spark, tmp_path / way, Story(shape, seed), way)
+        for phase in replay.story.phases:
+            replay.phase(phase)
+        found[way] = _effects(replay)
+    assert len(found[DIRECT]) > 2
+    assert any(effect.went for effect in found[DIRECT].values())
+    assert found[DIRECT] == found[DISTRIBUTED]
+    assert found[DIRECT] == found[MERGE]

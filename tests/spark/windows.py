@@ -1,6 +1,7 @@
 """One window after the other through one `Lake`, as a running applier applies them, without its loop."""
 
 from sluice.contract.entries import Changes, Snapshot
+from sluice.contract.schema import TableSchema
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import reduce
 from sluice.manifest.targets import lake_tables
@@ -13,6 +14,7 @@ from sluice_spark.lake.table import LakeTable
 from sluice_spark.read.window import Window
 from sluice_spark.snapshot_apply import SnapshotApply
 from sluice_spark.table_apply import TableApply
+from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 
 
@@ -27,6 +29,11 @@ class Windows:
         self.place = ExaminedVersion()
         self.state = PipelineState()
         self.table: LakeTable | None = None
+
+    def change(self, *changes: Change, schema: TableSchema | None = None) -> Applied:
+        """One transaction as a window."""
+        self.pipeline.change(*changes, schema=schema)
+        return self.apply()
 
     def apply(self, *, entries: int | None = None) -> Applied:
         """Everything new, or so many entries of it, as one window; a snapshot ends a window."""
