@@ -74,9 +74,7 @@ def test_the_script_gives_what_ingest_needs_and_not_more(poor: Poor) -> None:
 
 
 def test_the_script_can_be_run_again_for_a_new_table(poor: Poor) -> None:
-    poor.database.execute(
-        "CREATE TABLE s.later (id int PRIMARY KEY)", f"ALTER PUBLICATION {poor.database.publication} ADD TABLE s.later"
-    )
+    poor.database.execute("CREATE TABLE s.later (id int PRIMARY KEY)", "ALTER PUBLICATION {p} ADD TABLE s.later")
     assert poor.codes() == {"table.not_readable"}
     grant(poor.database, poor.role)
     assert poor.codes() == set()

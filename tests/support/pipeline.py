@@ -9,12 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from sluice.contract import keys
 from sluice.contract.applied import Complete
-from tests.support.pgproxy import PgProxy, Status
-from tests.support.sources import Database
+from tests.support.pgproxy import Status
 from tools.local.sluice import Pipeline, SluiceProcess
 
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
@@ -61,19 +59,6 @@ def _file_below(folder: Path) -> Callable[[str], bytes | None]:
             return None
 
     return read
-
-
-def witnessed(database: Database, directory: Path) -> tuple[PgProxy, Pipeline]:
-    """A pipeline `t` in `directory` whose every connection to the source goes through a proxy with
-    the oracle. The caller closes the proxy.
-    """
-    proxy = PgProxy(database.server.port, on_status=AckOracle(directory.resolve() / "spool" / "t"))
-    settings: dict[str, dict[str, Any]] = {
-        "source": {"slot": database.slot, "publication": database.publication, "tables": ["public.*"]},
-        "spool": {"max_delay": "200ms"},
-        "apply": {"poll": "200ms"},
-    }
-    return proxy, Pipeline(directory, name="t", dsn=proxy.dsn(dbname=database.name), settings=settings)
 
 
 def complete_through(pipeline: Pipeline) -> int:

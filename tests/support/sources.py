@@ -42,10 +42,16 @@ class Database:
             return connection.execute(query.encode(), parameters or None).fetchall()
 
     def execute(self, *statements: str) -> None:
-        """Each statement in a transaction of its own."""
+        """Each statement in a transaction of its own; `{p}` in it is the publication."""
         with self.connect() as connection:
             for statement in statements:
-                connection.execute(statement.encode())
+                connection.execute(statement.replace("{p}", self.publication).encode())
+
+    def transact(self, *statements: str, end: str = "COMMIT") -> None:
+        """All of them in one transaction, one after the other."""
+        with self.connect() as connection:
+            for statement in ("BEGIN", *statements, end):
+                connection.execute(statement.replace("{p}", self.publication).encode())
 
     def cut_stream(self) -> None:
         """The server ends the connection that serves the slot, and that is over when this returns."""
