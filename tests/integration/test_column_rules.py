@@ -155,21 +155,19 @@ def test_another_rule_begins_a_generation_and_no_row_more_is_stored_under_the_ol
 ) -> None:
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, card text, v text)", *BEFORE[2:], **PLAIN)
     if seen_by == "a row":
-        pipeline.execute(
-            BEFORE[1],
-        )
+        pipeline.execute(BEFORE[1])
     effect, cause, why = planned(pipeline, YAML)["public.t"]
     assert (effect, cause) == ("snapshot", "rules")
     assert "card: include becomes exclude" in why
     pipeline.run(times=2, **RULED)
-    assert_equal(pipeline)
+    assert_equal(pipeline, hidden=False)
     assert (pipeline.table("public.t").generation, pipeline.table("public.t").resyncs.counts) == (2, {"rules": 1})
     assert shape(pipeline) == (["id", "v"], ["card"])
     assert planned(pipeline, YAML)["public.t"][0] == "nothing"
     effect, cause, why = planned(pipeline, {})["public.t"]
     assert (effect, cause, "card: exclude becomes include" in why) == ("snapshot", "rules", True)
     pipeline.run(times=2, **PLAIN)
-    assert_equal(pipeline)
+    assert_equal(pipeline, hidden=False)
     assert shape(pipeline) == (["id", "card", "v"], [])
 
 
@@ -179,11 +177,9 @@ def test_rules_that_are_edited_hold_for_an_ingest_that_runs(pipeline: IngestPipe
         running.wait_until(lambda: pipeline.state().tables and pipeline.table("public.t").state == "live")
         ingest = running.ingest
         running.call(lambda: ingest.reconfigure(pipeline.options(**RULED)))
-        pipeline.execute(
-            BEFORE[1],
-        )
+        pipeline.execute(BEFORE[1])
         running.wait_until(lambda: (now := pipeline.table("public.t")).generation == 2 and now.state == "live")
-    assert_equal(pipeline)
+    assert_equal(pipeline, hidden=False)
 
 
 def test_a_partition_that_is_published_by_itself_needs_rules_of_its_own(pipeline: IngestPipeline) -> None:
@@ -215,7 +211,7 @@ def test_a_table_renamed_away_from_its_rules_waits_until_they_are_listed_for_it(
     pipeline.run(times=2, **under(ColumnRules({"card": EXCLUDED}), "public.customers"))
     assert_equal(pipeline)
     pipeline.run(times=2, **under(ColumnRules({"card": None}), "public.customers"))
-    assert_equal(pipeline)
+    assert_equal(pipeline, hidden=False)
     assert shape(pipeline, "public.customers") == (["id", "card", "v"], [])
 
 

@@ -206,7 +206,7 @@ def test_a_row_that_the_source_has_is_never_removed_however_its_key_is_named(pip
 UNANNOUNCED = {
     "a column came and went": ("ALTER TABLE t ADD COLUMN x int", "ALTER TABLE t DROP COLUMN x"),
     "a type was renamed": ("ALTER TYPE mood RENAME TO feeling",),
-    "a type moved": ("CREATE SCHEMA apart", "ALTER TYPE mood SET SCHEMA apart"),
+    "a type moved": ("CREATE SCHEMA apart", "ALTER TYPE feeling SET SCHEMA apart"),
     "the table was renamed": ("ALTER TABLE t RENAME TO u", "ALTER TABLE u RENAME TO t"),
     "a column was renamed": ("ALTER TABLE t RENAME COLUMN v TO w", "ALTER TABLE t RENAME COLUMN w TO v"),
     "another default": ("ALTER TABLE t ALTER COLUMN e SET DEFAULT 7",),
