@@ -5,6 +5,7 @@ refused by name, and nothing of that server gets into the spool or into an answe
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,7 @@ from sluice.contract.row_form import LakeAnswer, LakeQuestion
 from sluice.errors import ServiceError, SlotLost, SourceMoved
 from sluice.manifest.reader import identity
 from sluice.operate.compare.verify import Run
-from sluice.settings import load
 from sluice.source.sessions import open_query, open_replication
-from sluice.store.opening import open_store
 from tests.support.command_line import command_line
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
@@ -38,18 +37,16 @@ class Two:
     tables the one has rows that say `here`, the other rows that say `other`.
     """
 
-    def __init__(self, servers: tuple[PostgresServer, PostgresServer], proxy: PgProxy, name: str, spool: Path) -> None:
+    def __init__(self, servers: tuple[PostgresServer, PostgresServer], proxy: PgProxy, name: str, folder: Path) -> None:
         self.here, self.other = (Database(server, name, slot=name, publication=name) for server in servers)
         self.proxy = proxy
-        self.spool = spool
         for server in servers:
             with server.superuser() as admin:
                 admin.execute(f"CREATE DATABASE {name}".encode())
         self.execute(f"CREATE PUBLICATION {name} FOR ALL TABLES")
         self.make("a")
         self.make("b")
-        store = open_store(spool.as_uri(), prefix="test/", options={})
-        self.pipeline = IngestPipeline(self.here, store, dsn=proxy.dsn(dbname=name))
+        self.pipeline = IngestPipeline.local(self.here, folder, dsn=proxy.dsn(dbname=name))
 
     def execute(self, *statements: str) -> None:
         for database in (self.here, self.other):
@@ -80,7 +77,7 @@ class Two:
 @pytest.fixture
 def two(servers: tuple[PostgresServer, PostgresServer], tmp_path: Path) -> Iterator[Two]:
     with PgProxy(servers[0].port) as proxy:
-        yield Two(servers, proxy, f"t{abs(hash(tmp_path)):x}", tmp_path / "spool")
+        yield Two(servers, proxy, f"t{abs(hash(tmp_path)):x}", tmp_path)
 
 
 def refused(two: Two, lead_away: Callable[[], None]) -> SlotLost:
@@ -145,14 +142,9 @@ def test_a_comparison_compares_with_no_other_server(two: Two) -> None:
         run.repaired(states)
 
 
-def test_plan_and_drain_look_at_no_other_servers_catalog(two: Two, tmp_path: Path) -> None:
+def test_plan_and_drain_look_at_no_other_servers_catalog(two: Two) -> None:
     two.pipeline.run()
-    file = tmp_path / "sluice.yaml"
-    file.write_text(
-        f"version: 1\npipeline: test\nsource: {{dsn: '{two.pipeline.dsn}', slot: {two.here.slot}, publication: "
-        f"{two.here.publication}}}\nspool: {{uri: '{two.spool.as_uri()}'}}\nlake: {{uri: '{tmp_path.as_uri()}/lake'}}\n"
-    )
-    settings = load(str(file), environ={}).settings
+    settings = two.pipeline.settings()
     assert {one.preview.effect for one in plan.look(settings)} == {"nothing"}
     two.lead_away()
     with pytest.raises(SlotLost, match="WRONG_CLUSTER"):
@@ -163,23 +155,18 @@ def test_a_wait_for_now_takes_no_position_of_another_server(
     two: Two, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The lake may be further than that server, and has nothing of what was written there."""
-    sluice = command_line(monkeypatch, capsys)
+    wait = partial(command_line(monkeypatch, capsys), "wait", cwd=two.pipeline.configured().parent)
     two.pipeline.run()
     (tmp_path / "lake").mkdir()
     publish(tmp_path / "lake", 1, 1 << 40, pipeline="test", manifest="of a pipeline before")
-    (tmp_path / "sluice.yaml").write_text(
-        f"version: 1\npipeline: test\nsource: {{dsn: '{two.pipeline.dsn}', slot: {two.here.slot}, publication: "
-        f"{two.here.publication}}}\nspool: {{uri: '{two.spool.as_uri()}'}}\nlake: {{uri: '{tmp_path.as_uri()}/lake'}}\n"
-    )
     for asked in (("--now",), ("--lsn", "0/1")):
-        answer = sluice("wait", *asked, "--timeout", "300ms", cwd=tmp_path)
+        answer = wait(*asked, "--timeout", "300ms")
         assert (answer.returncode, "of an earlier spool" in answer.stderr) == (75, True), answer.stderr
     publish(tmp_path / "lake", 2, 1 << 40, pipeline="test", manifest=identity(two.pipeline.store))
-    wait = ("wait", "--now", "--timeout", "30s")
-    answer = sluice(*wait, cwd=tmp_path)
+    answer = wait("--now", "--timeout", "30s")
     assert answer.returncode == 0, answer.stderr
     two.lead_away()
-    answer = sluice(*wait, cwd=tmp_path)
+    answer = wait("--now", "--timeout", "30s")
     assert (answer.returncode, "WRONG_CLUSTER" in answer.stderr) == (7, True), answer.stderr
 
 
@@ -192,7 +179,7 @@ def test_a_session_is_of_the_known_place_or_none_with_the_rights_of_the_pipeline
         "WRONG_DATABASE": ({"database_oid": 1}, SlotLost),
         "timeline 7": ({"timeline": 7}, SourceMoved),
     }
-    database.execute(f"CREATE PUBLICATION {database.publication}")
+    database.execute("CREATE PUBLICATION {p}")
     with pipeline_role(database) as role:
         grant(database, role)
         source = known(options_as(database, role))

@@ -9,9 +9,8 @@ import pytest
 from sluice.errors import SourceRefused
 from sluice.operate.new_slot import recreate
 from sluice.operate.slots import drop
-from tests.integration.test_ingest_conditions import encoded_in
 from tests.support.extent import cases
-from tests.support.ingesting import IngestPipeline
+from tests.support.ingesting import IngestPipeline, encoded_in
 from tools.local.postgres import PostgresServer
 
 
@@ -23,10 +22,9 @@ def ascii_only(postgres: PostgresServer, tmp_path: Path) -> Iterator[IngestPipel
 
 def test_a_value_that_the_server_cannot_send_stops_the_pipeline_by_name(ascii_only: IngestPipeline) -> None:
     """The stream cannot pass the row, so no table can go on; nothing behind it is acknowledged."""
-    ascii_only.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    ascii_only.run()
+    ascii_only.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     through = ascii_only.state().through_lsn
-    ascii_only.database.execute("INSERT INTO t VALUES (1, E'\\xff')")
+    ascii_only.execute("INSERT INTO t VALUES (1, E'\\xff')")
     with pytest.raises(SourceRefused) as refused:
         ascii_only.run()
     assert "not valid in its encoding" in refused.value.hint
@@ -61,7 +59,7 @@ def test_the_table_of_a_value_that_cannot_be_sent_is_named(ascii_only: IngestPip
         "ALTER TABLE whole REPLICA IDENTITY FULL",
         "INSERT INTO whole VALUES (1, E'\\xff')",
         "CREATE TABLE other (id int PRIMARY KEY)",
-        f"CREATE PUBLICATION {database.publication} FOR ALL TABLES WITH (publish_via_partition_root = true)",
+        "CREATE PUBLICATION {p} FOR ALL TABLES WITH (publish_via_partition_root = true)",
         f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'",
     )
     ascii_only.run(messages=True)
@@ -75,9 +73,8 @@ def test_the_table_of_a_character_that_only_the_databases_encoding_has_is_named(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     with encoded_in(postgres, tmp_path, "WIN1252") as windows:
-        windows.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-        windows.run()
-        windows.database.execute("INSERT INTO t SELECT 1, chr(129)")
+        windows.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        windows.execute("INSERT INTO t SELECT 1, chr(129)")
         with pytest.raises(SourceRefused, match=r"\(SQLSTATE 22P05\): a row of public\.t$"):
             windows.run()
 

@@ -139,8 +139,7 @@ def looking(database: Database) -> Iterator[tuple[Connection, str]]:
     with pipeline_role(database) as role:
         database.execute(
             *SETUP,
-            f"CREATE PUBLICATION {database.publication} FOR TABLE plain, typed, r, s.moved "
-            "WITH (publish_via_partition_root = true)",
+            "CREATE PUBLICATION {p} FOR TABLE plain, typed, r, s.moved WITH (publish_via_partition_root = true)",
             f"CREATE ROLE {role} LOGIN REPLICATION",
             f"GRANT USAGE ON SCHEMA s TO {role}",
             f"GRANT SELECT ON ALL TABLES IN SCHEMA public, s TO {role}",
@@ -266,7 +265,7 @@ def test_a_look_asks_for_the_tables_that_changed_and_for_no_other(
 
 
 def test_another_session_begins_with_a_look_at_everything(database: Database) -> None:
-    database.execute("CREATE TABLE a (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE a")
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE PUBLICATION {p} FOR TABLE a")
     published = PublishedTables(database.publication)
     with closing(open_query(options_of(database))) as one, closing(open_query(options_of(database))) as other:
         (first,) = published.look(one).values()

@@ -21,7 +21,7 @@ from sluice.operate.check.preflight import run_preflight
 from sluice.source import ddl_signal
 from sluice.source.slot import ensure_slot
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
-from tests.support.source_setup import server_major
+from tests.support.source_setup import since
 from tests.support.sources import Database, fresh_database
 from tools.local.postgres import PostgresServer, temporary_server
 
@@ -32,6 +32,25 @@ PARTITIONED = (
 )
 SIGNAL_AGAIN = tuple(one.replace("{", "{{").replace("}", "}}") for one in ddl_signal.statements()[1:])
 ADD = "ALTER PUBLICATION {publication} ADD TABLE "
+GRANT = "GRANT SELECT ON b TO {role}"
+KEYED = "CREATE TABLE b (id int PRIMARY KEY)"
+KEY = ("ALTER TABLE b ADD PRIMARY KEY (id)",)
+FOREIGN = ("CREATE FOREIGN DATA WRAPPER f", "CREATE SERVER s FOREIGN DATA WRAPPER f")
+STANDBY = "SELECT pg_create_physical_replication_slot('standby_{slot}')"
+NO_SLOT = "SELECT pg_drop_replication_slot('{slot}')"
+
+
+def member(columns: str, *more: str, how: str = "") -> tuple[str, ...]:
+    """A table that the role may read, in the publication."""
+    return f"CREATE TABLE b ({columns})", *more, GRANT, f"{ADD}b{how}"
+
+
+def slot(*arguments: str) -> str:
+    return f"SELECT pg_create_logical_replication_slot('{{slot}}', {', '.join(arguments)})"
+
+
+def system(name: str, value: str) -> tuple[str, ...]:
+    return f"ALTER SYSTEM SET {name} = {value}", "SELECT pg_reload_conf()"
 
 
 @dataclass(frozen=True)
@@ -54,45 +73,31 @@ CASES: dict[str, Case] = {
     "limits on what the role cannot see": Case(
         (), {"role.load_limits"}, load_limits=("source.snapshot_max_replica_lag", "source.snapshot_max_active_sessions")
     ),
-    "no identity": Case(
-        ("CREATE TABLE b (id int)", "GRANT SELECT ON b TO {role}", ADD + "b"),
-        {"table.no_identity"},
-        fix=("ALTER TABLE b ADD PRIMARY KEY (id)",),
-    ),
+    "no identity": Case(member("id int"), {"table.no_identity"}, fix=KEY),
     "no identity, by its own statement": Case(
-        (
-            "CREATE TABLE b (id int PRIMARY KEY)",
-            "ALTER TABLE b REPLICA IDENTITY NOTHING",
-            "GRANT SELECT ON b TO {role}",
-            ADD + "b",
-        ),
-        {"table.no_identity"},
+        member("id int PRIMARY KEY", "ALTER TABLE b REPLICA IDENTITY NOTHING"), {"table.no_identity"}
     ),
-    "full without a key": Case(
-        ("CREATE TABLE b (id int)", "ALTER TABLE b REPLICA IDENTITY FULL", "GRANT SELECT ON b TO {role}", ADD + "b"),
-        {"table.no_key"},
-        fix=("ALTER TABLE b ADD PRIMARY KEY (id)",),
-    ),
+    "full without a key": Case(member("id int", "ALTER TABLE b REPLICA IDENTITY FULL"), {"table.no_key"}, fix=KEY),
     "identity outside the column list": Case(
-        ("CREATE TABLE b (id int PRIMARY KEY, v int)", "GRANT SELECT ON b TO {role}", ADD + "b (v)"),
+        member("id int PRIMARY KEY, v int", how=" (v)"),
         {"table.identity_not_published"},
         fix=("ALTER PUBLICATION {publication} SET TABLE t, b (id, v)",),
         since=15,
     ),
     "filter on large values": Case(
-        ("CREATE TABLE b (id int PRIMARY KEY, body text)", "GRANT SELECT ON b TO {role}", ADD + "b WHERE (id > 0)"),
+        member("id int PRIMARY KEY, body text", how=" WHERE (id > 0)"),
         {"table.filter_hides_values"},
         fix=("ALTER PUBLICATION {publication} SET TABLE t",),
         since=15,
     ),
     "filter": Case(
-        ("CREATE TABLE b (id int PRIMARY KEY)", "GRANT SELECT ON b TO {role}", ADD + "b WHERE (id > 0)"),
+        member("id int PRIMARY KEY", how=" WHERE (id > 0)"),
         {"table.row_filter"},
         fix=("ALTER PUBLICATION {publication} SET TABLE t, b",),
         since=15,
     ),
     "no columns": Case(
-        ("CREATE TABLE b ()", "ALTER TABLE b REPLICA IDENTITY FULL", "GRANT SELECT ON b TO {role}", ADD + "b"),
+        member("", "ALTER TABLE b REPLICA IDENTITY FULL"),
         {"table.no_columns", "table.no_key"},
         fix=("ALTER TABLE b ADD id int PRIMARY KEY",),
     ),
@@ -147,21 +152,15 @@ CASES: dict[str, Case] = {
         fix=("DROP TABLE b",),
     ),
     "unlogged, by its own statement": Case(
-        ("CREATE UNLOGGED TABLE b (id int PRIMARY KEY)", "GRANT SELECT ON b TO {role}"),
-        {"table.unlogged"},
-        patterns=("public.t", "public.b"),
+        ("CREATE UNLOGGED TABLE b (id int PRIMARY KEY)", GRANT), {"table.unlogged"}, patterns=("public.t", "public.b")
     ),
     "foreign": Case(
-        (
-            "CREATE FOREIGN DATA WRAPPER f",
-            "CREATE SERVER s FOREIGN DATA WRAPPER f",
-            "CREATE FOREIGN TABLE b (id int) SERVER s",
-        ),
+        (*FOREIGN, "CREATE FOREIGN TABLE b (id int) SERVER s"),
         {"table.foreign"},
         patterns=("public.*",),
         fix=("DROP FOREIGN TABLE b",),
     ),
-    "not readable": Case(("CREATE TABLE b (id int PRIMARY KEY)", ADD + "b"), {"table.not_readable"}),
+    "not readable": Case((KEYED, ADD + "b"), {"table.not_readable"}),
     "schema not usable": Case(
         ("CREATE SCHEMA s", "CREATE TABLE s.b (id int PRIMARY KEY)", ADD + "s.b"), {"table.not_readable"}
     ),
@@ -170,8 +169,7 @@ CASES: dict[str, Case] = {
     ),
     "reading fails": Case(
         (
-            "CREATE FOREIGN DATA WRAPPER f",
-            "CREATE SERVER s FOREIGN DATA WRAPPER f",
+            *FOREIGN,
             "CREATE TABLE p (id int) PARTITION BY RANGE (id)",
             "CREATE FOREIGN TABLE p1 PARTITION OF p DEFAULT SERVER s",
             "ALTER TABLE p REPLICA IDENTITY FULL",
@@ -194,15 +192,10 @@ CASES: dict[str, Case] = {
     ),
     "no publication": Case(("DROP PUBLICATION {publication}",), {"publication.missing"}, patterns=("public.*",)),
     "table outside the publication": Case(
-        ("CREATE TABLE b (id int PRIMARY KEY)", "GRANT SELECT ON b TO {role}"),
-        {"publication.lacks_tables"},
-        patterns=("public.t", "public.b"),
+        (KEYED, GRANT), {"publication.lacks_tables"}, patterns=("public.t", "public.b")
     ),
     "table outside the publication, by a pattern": Case(
-        ("CREATE TABLE b (id int PRIMARY KEY)",),
-        {"publication.lacks_tables"},
-        patterns=("public.*",),
-        fix=("DROP TABLE b",),
+        (KEYED,), {"publication.lacks_tables"}, patterns=("public.*",), fix=("DROP TABLE b",)
     ),
     "pattern without a table": Case(
         (),
@@ -234,74 +227,32 @@ CASES: dict[str, Case] = {
     "role may not replicate": Case(("ALTER ROLE {role} NOREPLICATION",), {"role.replication"}),
     "superuser": Case(("ALTER ROLE {role} SUPERUSER",), {"role.superuser"}, fix=("ALTER ROLE {role} NOSUPERUSER",)),
     "role may not log in": Case(("ALTER ROLE {role} NOLOGIN",), {"source.connect"}, fix=("ALTER ROLE {role} LOGIN",)),
-    "no slot": Case(
-        ("SELECT pg_drop_replication_slot('{slot}')",),
-        {"slot.missing"},
-        fix=("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",),
-    ),
+    "no slot": Case((NO_SLOT,), {"slot.missing"}, fix=(slot("'pgoutput'"),)),
     "slot of another plugin": Case(
-        (
-            "SELECT pg_drop_replication_slot('{slot}')",
-            "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')",
-        ),
-        {"slot.wrong"},
-        fix=(
-            "SELECT pg_drop_replication_slot('{slot}')",
-            "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",
-        ),
+        (NO_SLOT, slot("'test_decoding'")), {"slot.wrong"}, fix=(NO_SLOT, slot("'pgoutput'"))
     ),
     "two_phase": Case(
-        (),
-        {"slot.two_phase"},
-        two_phase=True,
-        fix=(
-            "SELECT pg_drop_replication_slot('{slot}')",
-            "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, true)",
-        ),
-        since=15,
+        (), {"slot.two_phase"}, two_phase=True, fix=(NO_SLOT, slot("'pgoutput'", "false", "true")), since=15
     ),
     "slot without failover": Case(
-        ("SELECT pg_create_physical_replication_slot('standby_{slot}')",),
-        {"slot.failover"},
-        fix=("SELECT pg_drop_replication_slot('standby_{slot}')",),
-        since=17,
+        (STANDBY,), {"slot.failover"}, fix=(NO_SLOT.replace("{slot}", "standby_{slot}"),), since=17
     ),
     "failover slot ahead of its standby": Case(
-        (
-            "SELECT pg_create_physical_replication_slot('standby_{slot}')",
-            "SELECT pg_drop_replication_slot('{slot}')",
-            "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', failover => true)",
-        ),
+        (STANDBY, NO_SLOT, slot("'pgoutput'", "failover => true")),
         {"server.synchronized_standbys"},
-        fix=("ALTER SYSTEM SET synchronized_standby_slots = 'standby_{slot}'", "SELECT pg_reload_conf()"),
+        fix=system("synchronized_standby_slots", "'standby_{slot}'"),
         since=17,
     ),
-    "unlimited WAL": Case(
-        ("ALTER SYSTEM SET max_slot_wal_keep_size = -1", "SELECT pg_reload_conf()"), {"server.keep_size"}
-    ),
-    "no WAL": Case(("ALTER SYSTEM SET max_slot_wal_keep_size = 0", "SELECT pg_reload_conf()"), {"server.keep_size"}),
-    "little WAL": Case(
-        ("ALTER SYSTEM SET max_slot_wal_keep_size = '1GB'", "SELECT pg_reload_conf()"), {"server.keep_size"}
-    ),
-    "idle slots": Case(
-        ("ALTER SYSTEM SET idle_replication_slot_timeout = 60", "SELECT pg_reload_conf()"),
-        {"server.idle_slots"},
-        since=18,
-    ),
-    "short timeout": Case(
-        ("ALTER SYSTEM SET wal_sender_timeout = '1s'", "SELECT pg_reload_conf()"), {"server.sender_timeout"}
-    ),
-    "no timeout": Case(
-        ("ALTER SYSTEM SET wal_sender_timeout = 0", "SELECT pg_reload_conf()"), {"server.sender_timeout"}
-    ),
+    "unlimited WAL": Case(system("max_slot_wal_keep_size", "-1"), {"server.keep_size"}),
+    "no WAL": Case(system("max_slot_wal_keep_size", "0"), {"server.keep_size"}),
+    "little WAL": Case(system("max_slot_wal_keep_size", "'1GB'"), {"server.keep_size"}),
+    "idle slots": Case(system("idle_replication_slot_timeout", "60"), {"server.idle_slots"}, since=18),
+    "short timeout": Case(system("wal_sender_timeout", "'1s'"), {"server.sender_timeout"}),
+    "no timeout": Case(system("wal_sender_timeout", "0"), {"server.sender_timeout"}),
     "synchronous": Case(
-        (
-            "SET synchronous_commit = local",
-            "ALTER SYSTEM SET synchronous_standby_names = 'sluice_test'",
-            "SELECT pg_reload_conf()",
-        ),
+        ("SET synchronous_commit = local", *system("synchronous_standby_names", "'sluice_test'")),
         {"server.synchronous"},
-        fix=("ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()"),
+        fix=system("synchronous_standby_names", "''"),
     ),
 }
 
@@ -316,11 +267,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 def _reset(admin: psycopg.Connection) -> None:
-    for statement in (
-        "ALTER SYSTEM RESET ALL",
-        "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'",
-        "SELECT pg_reload_conf()",
-    ):
+    for statement in ("ALTER SYSTEM RESET ALL", *system("max_slot_wal_keep_size", "'100GB'")):
         admin.execute(statement.encode())
 
 
@@ -382,8 +329,7 @@ def test_each_way_to_be_bad_is_found_alone_and_gone_once_its_sql_has_run(
     server: PostgresServer, case: Case, tmp_path: Path
 ) -> None:
     with perfect(server) as (database, role):
-        if server_major(database) < case.since:
-            pytest.skip(f"needs PostgreSQL {case.since}, this is {server_major(database)}")
+        since(database, case.since, "what is bad")
         names = {"role": role, "publication": database.publication, "slot": database.slot}
         with database.connect() as admin:
             for statement in case.bad:

@@ -4,7 +4,6 @@ sessions that stand in the way, slots that are lost.
 
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,9 +19,9 @@ from sluice.operate.check.preflight import run_preflight
 from sluice.operate.check.server import examine_version
 from sluice.source.slot import ensure_slot
 from sluice.source.start_replication import start_command, start_replication
-from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
+from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of, server_major, since
 from tests.support.sources import Database
 from tools.local.binaries import helper_account
@@ -95,8 +94,7 @@ def test_a_limit_on_connections_that_is_too_low_is_found_and_one_that_is_enough_
     """Enough is what a pipeline with snapshots needs, which runs with just that."""
     with pipeline_role(published) as role:
         grant(published, role, tables="t")
-        store = open_store(tmp_path.as_uri(), options={})
-        pipeline = IngestPipeline(published, store, dsn=options_as(published, role).dsn)
+        pipeline = IngestPipeline.local(published, tmp_path, dsn=options_as(published, role).dsn)
         sessions = pipeline.options().query_sessions
         name = role if limited == "ROLE" else published.name
         senders = 0 if server_major(published) >= 18 else preflight_server.HELPERS
@@ -114,7 +112,7 @@ def test_a_limit_on_connections_that_is_too_low_is_found_and_one_that_is_enough_
             published.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY)", f"GRANT SELECT ON t{number} TO {role}")
             published.execute(f"ALTER PUBLICATION {published.publication} ADD TABLE t{number}")
         assert not pipeline.run(tables=()).errors.recent()
-        assert {table.state for table in pipeline.state().tables.values()} == {"live"}
+        assert pipeline.states() == {"live"}
 
 
 def test_a_server_without_connections_to_spare_is_found(published: Database) -> None:
@@ -243,7 +241,10 @@ def test_a_slot_that_loses_its_wal_is_named_before_and_after() -> None:
         (before,) = [finding for finding in found(database) if finding.code.startswith("slot.")]
         assert before.code == "slot.unreserved"
         database.execute(*before.fix_sql.rstrip(";").split(";"))
-        assert not any(finding.code.startswith("slot.") for finding in _settled(database))
+        # A reload reaches the server's processes a moment later.
+        wait_until(
+            lambda: not any(finding.code.startswith("slot.") for finding in found(database)), what="the slot is safe"
+        )
         database.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '16MB'", "SELECT pg_reload_conf()")
         for _ in range(20):
             # The reload reaches the checkpointer, which removes WAL, a moment later.
@@ -256,16 +257,6 @@ def test_a_slot_that_loses_its_wal_is_named_before_and_after() -> None:
         assert (after.code, after.by_hand) == ("slot.invalidated", True)
         database.execute(after.fix_sql)
         assert [finding.code for finding in found(database) if finding.code.startswith("slot.")] == ["slot.missing"]
-
-
-def _settled(database: Database) -> list[Finding]:
-    """A reload reaches the server's processes a moment later."""
-    for _ in range(100):
-        findings = found(database)
-        if "slot.unreserved" not in {finding.code for finding in findings}:
-            break
-        threading.Event().wait(0.02)
-    return findings
 
 
 PLAIN = "'proto_version', '1', 'publication_names', 'p'"
@@ -309,7 +300,8 @@ def test_a_standby_is_examined_for_what_its_primary_could_do_to_the_slot() -> No
                 f"ALTER SYSTEM SET primary_conninfo = '{server.dsn()}'",
                 "SELECT pg_reload_conf()",
             )
-            for _ in range(200):
+
+            def is_synced() -> bool:
                 # The slot is taken over once it has moved past what the standby needs, and the
                 # standby has replayed that.
                 primary.execute(
@@ -317,9 +309,7 @@ def test_a_standby_is_examined_for_what_its_primary_could_do_to_the_slot() -> No
                     f"SELECT pg_logical_slot_get_binary_changes('s', NULL, NULL, {PLAIN})",
                 )
                 database.execute("SELECT pg_sync_replication_slots()")
-                if "slot.synced" in codes(found(database)):
-                    break
-                threading.Event().wait(0.05)
-            assert "slot.synced" in codes(found(database))
+                return "slot.synced" in codes(found(database))
+
+            wait_until(is_synced, what="the slot is taken over", timeout=60)
             assert "server.standby" not in codes(found(database))
-            assert server_major(database) >= 17

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.sources import Database
-from tools.local.compare import Comparison, compare_table, read_source
+from tools.local.compare import Comparison, compare_table
 from tools.local.postgres import PostgresServer
-from tools.local.rendering import array_text, float_text, postgres_texts, same_float
+from tools.local.rendering import array_text, float_text, same_float
 
 ROWS: list[dict[str, Any]] = [{"id": 1, "name": "one", "amount": None}, {"id": 2, "name": None, "amount": 2.5}]
 SCHEMA = pa.schema(
@@ -108,53 +108,6 @@ def test_a_changelog_is_compared_by_the_inserts_behind_its_last_truncate(databas
     assert compare(
         database, tmp_path, [dict(zip(schema.names, change, strict=True)) for change in changes], schema
     ).is_equal
-
-
-def test_texts_are_those_the_server_prints_for_every_typed_family(database: Database) -> None:
-    columns = {
-        "b": ("boolean", ["true", "false"]),
-        "s": ("smallint", ["-32768", "32767"]),
-        "l": ("bigint", ["-9223372036854775808", "9223372036854775807"]),
-        "n": ("numeric(38,20)", ["0.00000000000000000001", "-999999999999999999.99999999999999999999"]),
-        "z": ("numeric(12,2)", ["0", "-0.10"]),
-        "r": ("real", ["1e6", "123456.7"]),
-        "f": ("float8", ["1e15", "-1e-5"]),
-        "d": ("date", ["0001-01-01", "9999-12-31"]),
-        "p": ("timestamp", ["0001-01-01 00:00:00", "2020-02-29 23:59:59.120000"]),
-        "q": ("timestamptz", ["9999-12-31 23:59:59.999999+00", "1969-12-31 23:59:59.000001+00"]),
-        "y": ("bytea", ["", "\\x00ff5c"]),
-        "e": ("text[]", ["{}", '{a,NULL,"NULL",null,"","b c","q\\"\\\\",é,"{}"," x"}']),
-        "i": ("int[]", ["{1,NULL,-3}", "{}"]),
-        "u": ("timestamptz[]", ["{2020-01-01 00:00:00.5+00}", "{NULL}"]),
-        "v": ("bytea[]", ['{"\\\\x00",NULL}', "{}"]),
-        "w": ("float8[]", ["{1e100,0.1,NaN,-0}", "{Infinity}"]),
-    }
-    declared = ", ".join(f"{name} {kind}" for name, (kind, _) in columns.items())
-    literals = [", ".join("'" + values[row] + "'" for _, values in columns.values()) for row in (0, 1)]
-    database.execute(f"CREATE TABLE t ({declared})", *(f"INSERT INTO t VALUES ({row})" for row in literals))
-    with database.connect() as connection:
-        printed, _ = read_source(connection, schema="public", table="t")
-        typed = [list(values) for values in zip(*connection.execute("SELECT * FROM t").fetchall(), strict=True)]
-    arrow = [
-        pa.bool_(),
-        pa.int16(),
-        pa.int64(),
-        pa.decimal128(38, 20),
-        pa.decimal128(12, 2),
-        pa.float32(),
-        pa.float64(),
-        pa.date32(),
-        pa.timestamp("us"),
-        pa.timestamp("us", "UTC"),
-        pa.binary(),
-        pa.list_(pa.string()),
-        pa.list_(pa.int32()),
-        pa.list_(pa.timestamp("us", "UTC")),
-        pa.list_(pa.binary()),
-        pa.list_(pa.float64()),
-    ]
-    for at, name in enumerate(columns):
-        assert postgres_texts(pa.array(typed[at], arrow[at])) == [row[at] for row in printed.rows], name
 
 
 @settings(max_examples=25, deadline=None)

@@ -65,7 +65,7 @@ def test_each_command_says_one_thing_and_no_text_of_it(signalled: Database) -> N
         "ALTER SCHEMA public OWNER TO CURRENT_USER",
         "DROP TABLE t",
     )
-    signalled.execute(f"CREATE PUBLICATION {signalled.publication}")
+    signalled.execute("CREATE PUBLICATION {p}")
     messages = said(signalled, *(command.format(p=signalled.publication) for command in commands))
     tags = ["CREATE TABLE", "ALTER TABLE", "ALTER TABLE", "CREATE TYPE", "ALTER TYPE", "ALTER PUBLICATION"]
     tags += ["ALTER PUBLICATION", "GRANT", "ALTER SCHEMA", "DROP TABLE"]

@@ -5,7 +5,6 @@ and what two looks do not show is named.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -16,9 +15,8 @@ from sluice.contract.entries import Changes
 from sluice.ingest.options import FlushPolicy
 from sluice.source import ddl_signal
 from tests.integration.test_catalog_unseen_changes import LIMITS, MOOD, PARTED, PLAIN
-from tests.integration.test_wider_types_limits import FOLLOW
-from tests.integration.test_wider_types_limits import STORIES as WIDER
-from tests.support.catalog_stories import RESYNC, assert_equal, read_again, set_up, verdicts
+from tests.integration.test_wider_types import FOLLOW, REWRITTEN_TWICE
+from tests.support.catalog_stories import RESYNC, read_again
 from tests.support.extent import cases, slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.source_setup import since
@@ -72,18 +70,16 @@ def story(pipeline: IngestPipeline, name: str) -> tuple[tuple[str, ...], tuple[s
 
 
 def with_signal(pipeline: IngestPipeline, *statements: str) -> None:
-    set_up(pipeline, statements)
-    pipeline.database.execute(*ddl_signal.statements())
+    pipeline.execute(*statements, *ddl_signal.statements())
 
 
 def until_alone(pipeline: IngestPipeline, running: Running) -> None:
     """Until completeness needs no look any more."""
 
     def is_alone() -> bool:
-        pipeline.database.execute("SELECT pg_logical_emit_message(true, 'test', '')")
-        if running.ingest is not None:
-            running.ask(running.ingest.refresh)
-        return running.ingest is not None and not running.ingest.status.ddl_signal_lacks
+        pipeline.execute("SELECT pg_logical_emit_message(true, 'test', '')")
+        running.ask(running.ingest.refresh)
+        return not running.status.ddl_signal_lacks
 
     running.wait_until(is_alone)
 
@@ -91,36 +87,30 @@ def until_alone(pipeline: IngestPipeline, running: Running) -> None:
 @pytest.mark.parametrize(
     "name", cases(FOUND, quick=["label_added_and_renamed", "attached_for_a_moment_and_dropped", *list(FOUND)[-2:]])
 )
-def test_what_two_looks_do_not_show_is_named_when_it_was_signalled(
-    pipeline: IngestPipeline, tmp_path: Path, name: str
-) -> None:
+def test_what_two_looks_do_not_show_is_named_when_it_was_signalled(pipeline: IngestPipeline, name: str) -> None:
     before, after = story(pipeline, name)
     with_signal(pipeline, *before)
     pipeline.run(tables=())
-    set_up(pipeline, after)
-    for _ in range(2):
-        pipeline.run(tables=())
-    assert not [verdict for verdict in verdicts(pipeline, tmp_path) if verdict.is_silent_difference]
-    assert "stale" in [table.state for table in pipeline.state().tables.values()]
+    pipeline.run(*after, times=2, tables=())
+    assert pipeline.silent_differences() == []
+    assert "stale" in pipeline.states()
 
 
 @pytest.mark.parametrize("name", cases(FOUND, quick=["label_added_and_renamed"]))
-def test_it_is_named_while_ingest_runs_and_read_again(pipeline: IngestPipeline, tmp_path: Path, name: str) -> None:
+def test_it_is_named_while_ingest_runs_and_read_again(pipeline: IngestPipeline, name: str) -> None:
     before, after = story(pipeline, name)
     with_signal(pipeline, *before)
     with pipeline.running(**RESYNC) as running:
-        running.wait_until(lambda: {one.state for one in pipeline.state().tables.values()} == {"live"})
-        set_up(pipeline, after)  # and it is stopped at once: what was not looked at comes again
+        running.wait_until_live()
+        pipeline.execute(*after)  # and it is stopped at once: what was not looked at comes again
     read_again(pipeline, **RESYNC)
-    assert {(verdict.state, verdict.differences) for verdict in verdicts(pipeline, tmp_path)} == {("live", ())}
+    pipeline.assert_equal()
     assert max(one.generation for one in pipeline.state().tables.values()) > 1
 
 
-@pytest.mark.parametrize("name", cases(WIDER, quick=["numeric"]))
-def test_two_rewrites_of_a_column_are_named_under_on_widen_follow(
-    pipeline: IngestPipeline, tmp_path: Path, name: str
-) -> None:
-    kind, value, changes = WIDER[name]
+@pytest.mark.parametrize("name", cases(REWRITTEN_TWICE, quick=["numeric"]))
+def test_two_rewrites_of_a_column_are_named_under_on_widen_follow(pipeline: IngestPipeline, name: str) -> None:
+    kind, value, changes = REWRITTEN_TWICE[name]
     with_signal(
         pipeline,
         f"CREATE TABLE t (id int PRIMARY KEY, x {kind})",
@@ -128,10 +118,8 @@ def test_two_rewrites_of_a_column_are_named_under_on_widen_follow(
         "CREATE PUBLICATION {p} FOR TABLE t",
     )
     pipeline.run(**FOLLOW)
-    set_up(pipeline, tuple(f"ALTER TABLE t ALTER x {change}" for change in changes))
-    for _ in range(2):
-        pipeline.run(**FOLLOW)
-    assert_equal(pipeline, tmp_path, {"rewrite": 1})
+    pipeline.run(*(f"ALTER TABLE t ALTER x {change}" for change in changes), times=2, **FOLLOW)
+    pipeline.assert_equal({"rewrite": 1})
 
 
 ORDINARY = (
@@ -162,13 +150,11 @@ ORDINARY = (
 )
 
 
-def test_commands_that_undo_nothing_put_no_table_in_doubt(pipeline: IngestPipeline, tmp_path: Path) -> None:
+def test_commands_that_undo_nothing_put_no_table_in_doubt(pipeline: IngestPipeline) -> None:
     with_signal(pipeline, *PARTED[:-1], *MOOD[:-1], PARTED[-1].replace("TABLE r", "TABLE r, t"))
     pipeline.run(tables=())
-    set_up(pipeline, ORDINARY)
-    for _ in range(2):
-        pipeline.run(tables=())
-    assert {(verdict.state, verdict.differences) for verdict in verdicts(pipeline, tmp_path)} == {("live", ())}
+    pipeline.run(*ORDINARY, times=2, tables=())
+    pipeline.assert_equal()
 
 
 def test_completeness_follows_rows_without_a_look(pipeline: IngestPipeline) -> None:
@@ -177,7 +163,7 @@ def test_completeness_follows_rows_without_a_look(pipeline: IngestPipeline) -> N
         until_alone(pipeline, running)
         before = pipeline.state().seq
         for number in range(10, 20):
-            pipeline.database.execute(f"INSERT INTO t VALUES ({number}, 'x')")
+            pipeline.execute(f"INSERT INTO t VALUES ({number}, 'x')")
             running.wait_until(lambda: len(pipeline.rows("public.t")) == number - 9)  # noqa: B023
         entries = [entry for entry in pipeline.entries() if entry.seq > before and isinstance(entry.body, Changes)]
     assert len(entries) >= 10
@@ -196,9 +182,8 @@ def invisible(pipeline: IngestPipeline, command: str) -> Iterator[None]:
         thread = threading.Thread(target=connection.execute, args=(command.encode(),))
         thread.start()
         try:
-            with database.connect() as other:
-                while not other.execute("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'").rowcount:
-                    tick.wait(0.05)
+            while not database.all("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
+                tick.wait(0.05)
             yield
         finally:
             with psycopg.connect(database.dsn, autocommit=True) as admin:
@@ -231,39 +216,35 @@ def test_completeness_waits_until_a_command_that_was_signalled_can_be_seen(pipel
 
 @slow
 def test_a_signal_that_comes_late_is_relied_upon_from_the_next_connection_on(pipeline: IngestPipeline) -> None:
-    set_up(pipeline, PLAIN)
+    pipeline.execute(*PLAIN)
     with pipeline.running(**SWIFT) as running:
-        running.wait_until(lambda: {one.state for one in pipeline.state().tables.values()} == {"live"})
-        pipeline.database.execute(*ddl_signal.statements())
+        running.wait_until_live()
+        pipeline.execute(*ddl_signal.statements())
 
         def lacks(what: str) -> bool:
-            assert running.ingest is not None
             running.ask(running.ingest.refresh)
-            pipeline.database.execute("SELECT pg_logical_emit_message(true, 'test', '')")
-            return what in running.ingest.status.ddl_signal_lacks
+            pipeline.execute("SELECT pg_logical_emit_message(true, 'test', '')")
+            return what in running.status.ddl_signal_lacks
 
         running.wait_until(lambda: lacks("began without its messages"))
-        with pipeline.database.connect() as connection:
-            connection.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
+        pipeline.database.cut_stream()
         until_alone(pipeline, running)
 
 
 def test_a_transaction_older_than_the_signal_is_waited_for(pipeline: IngestPipeline) -> None:
     """It may have changed the catalog, and says nothing."""
-    set_up(pipeline, MOOD)
-    pipeline.run(tables=())
+    pipeline.run(*MOOD, tables=())
     with pipeline.database.connect() as older:
         older.execute("BEGIN")
         older.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
-        pipeline.database.execute(*ddl_signal.statements())
+        pipeline.execute(*ddl_signal.statements())
         with pipeline.running(**SWIFT) as running:
             for number in range(10, 20):
-                pipeline.database.execute(f"INSERT INTO t VALUES ({number}, 'ok')")
+                pipeline.execute(f"INSERT INTO t VALUES ({number}, 'ok')")
                 running.wait_until(lambda: len(pipeline.rows("public.t")) == number - 9)  # noqa: B023
-            assert running.ingest is not None
             running.wait_until(lambda: pipeline.state().examined_lsn == pipeline.state().through_lsn)
             running.call(running.ingest.refresh)
-            assert "older than it are open" in running.ingest.status.ddl_signal_lacks
+            assert "older than it are open" in running.status.ddl_signal_lacks
             older.execute("COMMIT")
             running.wait_until(lambda: pipeline.table("public.t").state == "stale")
             until_alone(pipeline, running)
@@ -273,50 +254,47 @@ def test_a_transaction_older_than_the_signal_is_waited_for(pipeline: IngestPipel
 def test_signals_go_to_the_messages_table_only_where_their_prefix_is_asked_for(pipeline: IngestPipeline) -> None:
     with_signal(pipeline, *PLAIN)
     prefixes = []
-    for options in ({}, {"message_prefixes": ("sluice.*",)}, {"message_prefixes": ("test",)}):
+    ways: tuple[dict[str, Any], ...] = ({}, {"message_prefixes": ("sluice.*",)}, {"message_prefixes": ("test",)})
+    for options in ways:
         pipeline.run(messages=True, tables=(), **options)
-        pipeline.database.execute("CREATE TABLE x (id int)", "DROP TABLE x")
-        pipeline.run(messages=True, tables=(), **options)
+        pipeline.run("CREATE TABLE x (id int)", "DROP TABLE x", messages=True, tables=(), **options)
         prefixes.append({row["prefix"] for row in pipeline.rows("_sluice.messages")} - {"test"})
     pipeline.run(tables=())
     before = pipeline.state().seq
-    pipeline.database.execute("SELECT pg_logical_emit_message(true, 'mine', '')", "CREATE TABLE x (id int)")
-    pipeline.run(tables=())
+    pipeline.run("SELECT pg_logical_emit_message(true, 'mine', '')", "CREATE TABLE x (id int)", tables=())
     assert prefixes == [set(), {"sluice.ddl"}, {"sluice.ddl"}]
     assert not [entry for entry in pipeline.entries() if entry.seq > before and isinstance(entry.body, Changes)]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"left": 5}', '{"left": [[]]}', '{"left": [["label", "x"], 7]}'])
-def test_a_forged_signal_costs_a_look_and_no_more(pipeline: IngestPipeline, content: str) -> None:
+FORGED = ("", "{", "[]", '{"left": 5}', '{"left": [[]]}', '{"left": [["label", "x"], 7]}')
+
+
+def test_a_forged_signal_costs_a_look_and_no_more(pipeline: IngestPipeline) -> None:
     with_signal(pipeline, *MOOD)
     pipeline.run(tables=())
-    with pipeline.database.connect() as connection:
-        connection.execute("SELECT pg_logical_emit_message(true, 'sluice.ddl', %s)", (content,))
-    pipeline.run(tables=())
+    pipeline.run(*(f"SELECT pg_logical_emit_message(true, 'sluice.ddl', '{one}')" for one in FORGED), tables=())
     assert pipeline.table("public.t").state == "live"
 
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["streamed", "prepared"])
 def test_a_signal_counts_where_its_transaction_ends_and_only_if_it_commits(
-    pipeline: IngestPipeline, tmp_path: Path, *, prepared: bool
+    pipeline: IngestPipeline, *, prepared: bool
 ) -> None:
     since(pipeline.database, 16, "streaming at once")
     pipeline.dsn = pipeline.database.dsn if prepared else pipeline.database.dsn + IMMEDIATELY
     options: dict[str, Any] = {"tables": (), "two_phase": True, "streaming": "on"}
+
+    def in_a_transaction(statement: str, end: str) -> None:
+        pipeline.database.transact(statement, end="PREPARE TRANSACTION 'story'" if prepared else end)
+        pipeline.execute(*([f"{end} PREPARED 'story'"] if prepared else []))
+
     with_signal(pipeline, *MOOD)
     pipeline.run(**options)
-    with pipeline.database.connect() as connection:
-        ends = ("PREPARE TRANSACTION 'story'", "ROLLBACK PREPARED 'story'") if prepared else ("ROLLBACK",)
-        for statement in ("BEGIN", "ALTER TYPE mood RENAME VALUE 'sad' TO 'x'", *ends):
-            connection.execute(statement.encode())
-        pipeline.run(**options)
-        assert pipeline.table("public.t").state == "live"
-        connection.execute("ALTER TYPE mood ADD VALUE 'new'")
-        connection.execute("INSERT INTO t VALUES (3, 'new')")
-        ends = ("PREPARE TRANSACTION 'story'", "COMMIT PREPARED 'story'") if prepared else ("COMMIT",)
-        for statement in ("BEGIN", "ALTER TYPE mood RENAME VALUE 'new' TO 'newer'", *ends):
-            connection.execute(statement.encode())
-    for _ in range(2):
-        pipeline.run(**options)
+    in_a_transaction("ALTER TYPE mood RENAME VALUE 'sad' TO 'x'", "ROLLBACK")
+    pipeline.run(**options)
+    assert pipeline.table("public.t").state == "live"
+    pipeline.execute("ALTER TYPE mood ADD VALUE 'new'", "INSERT INTO t VALUES (3, 'new')")
+    in_a_transaction("ALTER TYPE mood RENAME VALUE 'new' TO 'newer'", "COMMIT")
+    pipeline.run(times=2, **options)
     assert pipeline.table("public.t").state == "stale"
-    assert not [verdict for verdict in verdicts(pipeline, tmp_path) if verdict.is_silent_difference]
+    assert pipeline.silent_differences() == []

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
 from sluice.contract.description import LONGEST_COMMENT, LONGEST_TABLE_COMMENT, MOST_LABELS, NOTHING, ForeignKey
 from sluice.contract.entries import Table
 from sluice.contract.schema import ColumnRule, RuleKind
-from tests.support.catalog_stories import set_up
 from tests.support.column_rules import under
 from tests.support.ingesting import IngestPipeline
 
@@ -29,10 +27,7 @@ STORY = (
 )
 
 
-@pytest.fixture(autouse=True)
-def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resyncs, "REST", 0.0)
-    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
+pytestmark = pytest.mark.usefixtures("read_again_at_once")
 
 
 def described(pipeline: IngestPipeline, name: str = "public.t") -> Any:
@@ -40,8 +35,7 @@ def described(pipeline: IngestPipeline, name: str = "public.t") -> Any:
 
 
 def test_what_the_catalog_says_of_a_table_is_in_the_manifest(pipeline: IngestPipeline) -> None:
-    set_up(pipeline, STORY)
-    pipeline.run()
+    pipeline.run(*STORY)
     found = described(pipeline)
     assert found.comment == "What was\nsold: \"all\" of it, 'quoted' \\ \U0001f600"
     assert found.comments == {4: "a mood", 6: "of a customer"}
@@ -52,13 +46,9 @@ def test_what_the_catalog_says_of_a_table_is_in_the_manifest(pipeline: IngestPip
 
 
 def test_another_comment_is_an_entry_of_its_own_that_begins_no_version(pipeline: IngestPipeline) -> None:
-    set_up(pipeline, STORY)
-    pipeline.run()
+    pipeline.run(*STORY)
     before = pipeline.table("public.t")
-    set_up(
-        pipeline, ("COMMENT ON TABLE t IS 'other'", "COMMENT ON COLUMN t.how IS NULL", "ALTER TYPE mood ADD VALUE 'x'")
-    )
-    pipeline.run()
+    pipeline.run("COMMENT ON TABLE t IS 'other'", "COMMENT ON COLUMN t.how IS NULL", "ALTER TYPE mood ADD VALUE 'x'")
     after = pipeline.table("public.t")
     assert (after.described.comment, after.described.comments) == ("other", {6: "of a customer"})
     assert after.described.labels[4] == ("sad", 'it\'s "ok"', "x")
@@ -70,8 +60,7 @@ def test_another_comment_is_an_entry_of_its_own_that_begins_no_version(pipeline:
 
 
 def test_an_ordinary_table_costs_no_entry(pipeline: IngestPipeline) -> None:
-    set_up(pipeline, ("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE PUBLICATION {p} FOR TABLE t"))
-    pipeline.run()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE PUBLICATION {p} FOR TABLE t")
     assert described(pipeline) is not None
     assert described(pipeline) == NOTHING
     assert not [entry for entry in pipeline.entries() if isinstance(entry.body, Table) and entry.body.described]
@@ -79,8 +68,7 @@ def test_an_ordinary_table_costs_no_entry(pipeline: IngestPipeline) -> None:
 
 def test_nothing_is_said_of_a_column_that_a_rule_keeps_out(pipeline: IngestPipeline) -> None:
     rules = ColumnRules({"card": EXCLUDED, "how": ColumnRule(RuleKind.MASK, mask="*"), "b": EXCLUDED})
-    set_up(pipeline, STORY)
-    pipeline.run(**under(rules))
+    pipeline.run(*STORY, **under(rules))
     found = described(pipeline)
     assert (found.comments, found.foreign_keys) == ({4: "a mood"}, ())
     assert found.labels.keys() == {5}, "labels are values of the column"
@@ -89,17 +77,13 @@ def test_nothing_is_said_of_a_column_that_a_rule_keeps_out(pipeline: IngestPipel
 def test_comments_have_a_greatest_length(pipeline: IngestPipeline) -> None:
     labels = ", ".join(f"'l{number}'" for number in range(MOST_LABELS + 1))
     long = "\u00fc" * 1_000_000
-    set_up(
-        pipeline,
-        (
-            f"CREATE TYPE many AS ENUM ({labels})",
-            "CREATE TABLE t (id int PRIMARY KEY, m many)",
-            f"COMMENT ON TABLE t IS '{long}'",
-            f"COMMENT ON COLUMN t.m IS '{long}'",
-            "CREATE PUBLICATION {p} FOR TABLE t",
-        ),
+    pipeline.run(
+        f"CREATE TYPE many AS ENUM ({labels})",
+        "CREATE TABLE t (id int PRIMARY KEY, m many)",
+        f"COMMENT ON TABLE t IS '{long}'",
+        f"COMMENT ON COLUMN t.m IS '{long}'",
+        "CREATE PUBLICATION {p} FOR TABLE t",
     )
-    pipeline.run()
     found = described(pipeline)
     assert (len(found.comment), len(found.comments[2])) == (LONGEST_TABLE_COMMENT, LONGEST_COMMENT)
     assert found.comment.endswith("…")

@@ -60,9 +60,7 @@ def test_an_idle_pipeline_writes_no_entry_for_a_look(database: Database, tmp_pat
 
 def test_looks_at_any_rhythm_examine_what_was_published(database: Database, pipeline: IngestPipeline) -> None:
     """A look that begins too soon after the last one examines nothing, and must not put the next one off."""
-    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run()
-    database.execute("INSERT INTO a VALUES (1)")
-    pipeline.run(watch_interval_s=0.05)
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run("INSERT INTO a VALUES (1)", watch_interval_s=0.05)
     state = pipeline.entries()[-1]
     assert state.examined_lsn == state.through_lsn

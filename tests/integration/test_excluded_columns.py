@@ -9,11 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice import lsn
-from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
 from sluice.ingest.encode.builder import BuilderLimits
-from tests.support.catalog_stories import set_up
-from tests.support.column_rules import assert_equal, assert_hidden, carry, shape, under, written
+from tests.support.column_rules import assert_equal, assert_hidden, carry, run, shape, under, written
 from tests.support.extent import cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.least_rights import options_as, pipeline_role
@@ -55,10 +53,7 @@ SHAPES = (
 RULED = under(ColumnRules({"card": EXCLUDED}))
 
 
-@pytest.fixture(autouse=True)
-def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resyncs, "REST", 0.0)
-    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
+pytestmark = pytest.mark.usefixtures("read_again_at_once")
 
 
 @pytest.mark.parametrize(
@@ -69,19 +64,18 @@ def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ),
 )
 def test_an_excluded_column_is_stored_nowhere_and_the_others_are_exact(
-    pipeline: IngestPipeline, tmp_path: Path, way: str, identity: str
+    pipeline: IngestPipeline, way: str, identity: str
 ) -> None:
     options = dict(RULED)
     if way in ("streamed and stored", "prepared"):
         since(pipeline.database, 16, "streaming of small transactions")
         options |= {"streaming": "on", "two_phase": True, "builder": BuilderLimits(body_bytes=1)}
-    set_up(pipeline, written(*BEFORE, *IDENTITIES[identity]))
-    pipeline.run(**options)
+    run(pipeline, *BEFORE, *IDENTITIES[identity], **options)
     assert shape(pipeline) == (["id", "v", "large"], ["card"])
     if way == "streamed and stored":
         pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
     for statements in (CHANGES, SHAPES):
-        carry(pipeline, statements, tmp_path, way=way, options=options)
+        carry(pipeline, statements, way=way, options=options)
     assert shape(pipeline) == (["id", "v", "large", "w"], ["card"])
 
 
@@ -96,8 +90,7 @@ def test_rows_of_an_open_transaction_wait_in_the_store_without_what_they_say(
     """Which columns they have shows when it has committed: then the table is read again, and not before."""
     since(pipeline.database, 16, "streaming of small transactions")
     options = {**RULED, "streaming": "on", "builder": BuilderLimits(body_bytes=1)}
-    set_up(pipeline, written(*BEFORE))
-    pipeline.run(**options)
+    run(pipeline, *BEFORE, **options)
     pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
     for number, end in enumerate(("ROLLBACK", "COMMIT")):
         before = len(parked(tmp_path))
@@ -106,23 +99,20 @@ def test_rows_of_an_open_transaction_wait_in_the_store_without_what_they_say(
             for statement in written(*CHANGES, *SHAPES):
                 connection.execute(statement.encode())
             running.wait_until(lambda before=before: len(parked(tmp_path)) > before)
-            assert_hidden(tmp_path)
+            assert_hidden(pipeline)
             connection.execute(end.encode())
             row = connection.execute(f"INSERT INTO t (id) VALUES ({number + 100}) RETURNING pg_current_wal_lsn()")
             behind = lsn.parse(row.fetchall()[0][0])
             running.wait_until(lambda behind=behind: pipeline.state().through_lsn > behind)
-        pipeline.run(**options)
-        pipeline.run(**options)
-        assert_equal(pipeline, tmp_path)
-        assert_hidden(tmp_path)
+        pipeline.run(times=2, **options)
+        assert_equal(pipeline)
         assert pipeline.table("public.t").resyncs.counts == ({} if end == "ROLLBACK" else {"value": 1})
 
 
-def test_partitions_and_rows_in_a_filter_are_carried_without_it(pipeline: IngestPipeline, tmp_path: Path) -> None:
+def test_partitions_and_rows_in_a_filter_are_carried_without_it(pipeline: IngestPipeline) -> None:
     since(pipeline.database, 15, "row filters")
-    set_up(
-        pipeline,
-        written(
+    pipeline.execute(
+        *written(
             "CREATE TABLE t (id int, card text, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
             "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100)",
             # Its columns have other numbers than those of the root.
@@ -134,37 +124,34 @@ def test_partitions_and_rows_in_a_filter_are_carried_without_it(pipeline: Ingest
             "ALTER TABLE f REPLICA IDENTITY FULL",
             "INSERT INTO f VALUES (1, '{hidden}', 'a'), (2, 'no', 'b')",
             "CREATE PUBLICATION {p} FOR TABLE t, f WHERE (card LIKE 'canary%') WITH (publish_via_partition_root)",
-        ),
+        )
     )
     options = under(ColumnRules({"card": EXCLUDED}), "public.t", "public.f")
     pipeline.run(**options)
-    set_up(
+    run(
         pipeline,
-        written(
-            "INSERT INTO t VALUES (2, '{hidden}', 'c'), (102, '{hidden}', 'd')",
-            "UPDATE t SET id = id + 100 WHERE id = 1 AND false",
-            "UPDATE t SET v = 'moved', id = 103 WHERE id = 2",
-            "UPDATE f SET card = '{hidden}' WHERE id = 2",
-            "UPDATE f SET card = 'no' WHERE id = 1",
-        ),
+        "INSERT INTO t VALUES (2, '{hidden}', 'c'), (102, '{hidden}', 'd')",
+        "UPDATE t SET id = id + 100 WHERE id = 1 AND false",
+        "UPDATE t SET v = 'moved', id = 103 WHERE id = 2",
+        "UPDATE f SET card = '{hidden}' WHERE id = 2",
+        "UPDATE f SET card = 'no' WHERE id = 1",
+        **options,
     )
-    pipeline.run(**options)
-    assert_equal(pipeline, tmp_path)
-    assert_hidden(tmp_path)
+    assert_equal(pipeline)
     assert (shape(pipeline), shape(pipeline, "public.f")) == ((["id", "v"], ["card"]), (["id", "v"], ["card"]))
     assert {row["id"] for row in pipeline.rows("public.f") if row["_sluice_op"] == "i"} == {2}
 
 
-def test_a_role_that_may_not_read_it_carries_the_others(pipeline: IngestPipeline, tmp_path: Path) -> None:
+def test_a_role_that_may_not_read_it_carries_the_others(pipeline: IngestPipeline) -> None:
     """The snapshot does not ask for it."""
-    set_up(pipeline, written(*BEFORE))
+    pipeline.execute(*written(*BEFORE))
     with pipeline_role(pipeline.database) as role:
-        pipeline.database.execute(
+        pipeline.execute(
             f"CREATE ROLE {role} LOGIN REPLICATION",
             f"GRANT SELECT (id, v, large) ON t TO {role}",
             "GRANT EXECUTE ON FUNCTION pg_control_system, pg_control_checkpoint TO PUBLIC",
         )
         pipeline.dsn = options_as(pipeline.database, role).dsn
         pipeline.run(**RULED)
-        assert_equal(pipeline, tmp_path)
+        assert_equal(pipeline)
         assert shape(pipeline) == (["id", "v", "large"], ["card"])

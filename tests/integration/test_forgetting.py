@@ -197,8 +197,7 @@ def test_a_running_ingest_forgets_a_table_that_was_dropped_and_carries_its_succe
     monkeypatch.setattr("sluice.ingest.tables.forgetting.LOOK_SECONDS", 0.0)
     database = pipeline.database
     create = "CREATE TABLE gone (id int PRIMARY KEY, v int)"
-    database.execute(create, f"CREATE PUBLICATION {database.publication} FOR ALL TABLES")
-    pipeline.run(tables=())
+    pipeline.run(create, "CREATE PUBLICATION {p} FOR ALL TABLES", tables=())
     first = pipeline.table("public.gone")
     database.execute("INSERT INTO gone VALUES (1, 1)", "DROP TABLE gone", create, "INSERT INTO gone VALUES (2, 2)")
     pipeline.run(tables=())

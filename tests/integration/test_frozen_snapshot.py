@@ -30,7 +30,7 @@ def reading(database: Database, tmp_path: Path) -> Iterator[tuple[Pipeline, Slui
     database.execute(
         "CREATE TABLE wide (id int PRIMARY KEY, v text)",
         "INSERT INTO wide SELECT i, repeat('x', 1000) FROM generate_series(1, 60000) i",
-        f"CREATE PUBLICATION {database.publication} FOR TABLE wide",
+        "CREATE PUBLICATION {p} FOR TABLE wide",
     )
     source = {"slot": database.slot, "publication": database.publication, "snapshot_hold": "0s"}
     settings = {"source": {**source, "snapshot_connections": 1}}

@@ -41,36 +41,29 @@ def transactions(pipeline: IngestPipeline) -> list[int]:
 
 def received(pipeline: IngestPipeline, position: str) -> bool:
     """Whether ingest has reported to the server that it received everything before `position`."""
-    with pipeline.database.connect() as connection:
-        row = connection.execute(
-            "SELECT write_lsn >= %s::pg_lsn FROM pg_stat_replication WHERE application_name = %s",
-            (position, pipeline.database.slot),
-        ).fetchone()
-    return row == (True,)
+    asked = "SELECT write_lsn >= %s::pg_lsn FROM pg_stat_replication WHERE application_name = %s"
+    return pipeline.database.all(asked, position, pipeline.database.slot) == [(True,)]
 
 
 def test_a_transaction_waits_for_nothing_where_no_entry_is_under_way(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
     before = len(transactions(pipeline))
     with pipeline.running(flush=FlushPolicy(max_delay_s=HOUR), **TIMELESS) as running:
         for number in range(1, 4):
-            pipeline.database.execute(f"INSERT INTO a VALUES ({number})")
+            pipeline.execute(f"INSERT INTO a VALUES ({number})")
             running.wait_until(lambda number=number: len(transactions(pipeline)) == before + number)
     assert transactions(pipeline)[before:] == [1, 1, 1]
 
 
 def test_transactions_that_end_while_an_entry_is_under_way_share_the_next_one(pipeline: IngestPipeline) -> None:
     database = pipeline.database
-    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
     before = len(transactions(pipeline))
     store = Held(pipeline.store)
     beside = IngestPipeline(database, store)
     with beside.running(flush=FlushPolicy(max_delay_s=HOUR), **TIMELESS) as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "streaming")
-        assert running.ingest is not None
-        counts = running.ingest.status.stream
+        running.wait_until(lambda: running.status.state == "streaming")
+        counts = running.status.stream
         store.open.clear()
         database.execute("INSERT INTO a VALUES (0)")
         running.wait_until(store.waits.is_set)
@@ -88,8 +81,7 @@ def test_transactions_that_end_while_an_entry_is_under_way_share_the_next_one(pi
 
 def test_no_entry_is_written_sooner_after_another_than_the_least_interval(pipeline: IngestPipeline) -> None:
     database = pipeline.database
-    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
     before = len(transactions(pipeline))
     with pipeline.running(flush=FlushPolicy(max_delay_s=HOUR, min_interval_s=HOUR), **TIMELESS) as running:
         begun = pipeline.wal_end()

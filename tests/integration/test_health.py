@@ -4,7 +4,6 @@ command, and by its exit code.
 
 import json
 import shutil
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,25 +17,23 @@ from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
-from tests.integration.test_cli_pipeline import environment, running, sluice
 from tests.support.command_line import Ended, Sluice
 from tests.support.extent import cases, slow
 from tests.support.pipeline import wait_until
 from tests.support.recorded import rows
 from tests.support.sources import Database
 
-__all__ = ["environment", "running", "sluice"]
-
 
 @pytest.fixture
-def store(environment: dict[str, str], tmp_path: Path) -> ObjectStore:
+def store(tmp_path: Path) -> ObjectStore:
     return open_store(f"file://{tmp_path}/spool", prefix="shop/", options={})
 
 
-def applied(store: ObjectStore, *, seconds_ago: float, state: str = "live") -> None:
+def applied(store: ObjectStore, *, seconds_ago: float = 0, state: str = "live", number: int = 1) -> None:
     """The applier's record: everything that is in the manifest now is in the lake."""
     at = (datetime.now(UTC) - timedelta(seconds=seconds_ago)).isoformat()
-    store.create(keys.apply_log(1), AppliedLog(1, "host/1/a", at, rows(load_state(store), state), at).encode())
+    log = AppliedLog(number, "host/1/a", at, rows(load_state(store), state), at)
+    store.create(keys.apply_log(number), log.encode())
 
 
 def codes(document: dict[str, list[dict[str, str]]]) -> set[str]:
@@ -57,7 +54,10 @@ def test_an_applier_that_was_killed_ten_minutes_ago_is_a_problem_and_not_exit_0(
     sluice: Sluice, running: object, store: ObjectStore
 ) -> None:
     wait_for_streaming(sluice, store)
-    applied(store, seconds_ago=600)
+    applied(store)
+    ended = sluice("status", "--json")
+    assert (ended.returncode, json.loads(ended.stdout)["state"]) == (0, "healthy"), ended.stdout
+    applied(store, seconds_ago=600, number=2)
     ended = sluice("status", "--json")
     document = json.loads(ended.stdout)
     assert (ended.returncode, document["state"]) == (9, "degraded")
@@ -73,7 +73,7 @@ def test_a_pipeline_that_does_not_run_is_stopped_and_check_of_it_passes(sluice: 
     new = sluice("status", "--json")
     assert (new.returncode, json.loads(new.stdout)["state"]) == (11, "new")
     assert sluice("run", "--until-caught-up").returncode == 0
-    applied(store, seconds_ago=0)
+    applied(store)
     stopped = sluice("status", "--json")
     assert (stopped.returncode, json.loads(stopped.stdout)["state"]) == (10, "stopped")
     assert codes(json.loads(stopped.stdout)) == {"ingest.stopped"}
@@ -96,7 +96,7 @@ def test_check_does_not_call_a_damaged_spool_ready(
     sluice: Sluice, store: ObjectStore, tmp_path: Path, how: str
 ) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
-    applied(store, seconds_ago=0)
+    applied(store)
     (record,) = (tmp_path / "spool/shop/apply/log").iterdir()
     entry = sorted((tmp_path / "spool/shop/manifest").glob("0*.json"))[1]
     if how == "hole":
@@ -114,7 +114,7 @@ def test_check_does_not_call_a_damaged_spool_ready(
 
 def test_check_calls_a_stale_table_as_critical_as_status_does(sluice: Sluice, store: ObjectStore) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
-    applied(store, seconds_ago=0, state="stale")
+    applied(store, state="stale")
     checked = sluice("check", "--json")
     assert (checked.returncode, len(critical(checked, code="table.stale"))) == (3, 1), checked.stdout
 
@@ -123,7 +123,7 @@ def test_a_foreign_client_of_the_slot_is_named_and_not_taken_for_ingest(
     sluice: Sluice, database: Database, store: ObjectStore
 ) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
-    applied(store, seconds_ago=0)
+    applied(store)
     dsn = database.server.dsn(dbname=database.name)
     with psycopg.connect(dsn, replication="database", autocommit=True, application_name="pg_recvlogical") as stranger:
         start = (
@@ -152,15 +152,6 @@ def test_a_spool_that_is_gone_is_not_a_new_pipeline(sluice: Sluice, database: Da
     assert (checked.returncode, len(critical(checked, code="spool.gone"))) == (3, 1)
 
 
-def test_a_pipeline_that_runs_with_its_applier_is_healthy_and_exit_0(
-    sluice: Sluice, running: object, store: ObjectStore
-) -> None:
-    wait_for_streaming(sluice, store)
-    applied(store, seconds_ago=0)
-    ended = sluice("status", "--json")
-    assert (ended.returncode, json.loads(ended.stdout)["state"]) == (0, "healthy"), ended.stdout
-
-
 def test_a_table_that_nobody_publishes_is_not_read_and_the_nearest_is_named(
     sluice: Sluice, database: Database, store: ObjectStore
 ) -> None:
@@ -182,9 +173,8 @@ def test_a_request_that_ingest_refuses_is_a_problem_until_it_is_carried_out(
     wait_for_streaming(sluice, store)
     # As if it had been dropped between the command's look and ingest's.
     store.create(keys.control_request("one"), Request(RESYNC, "public", "gone", datetime.now(UTC).isoformat()).encode())
-    deadline = time.monotonic() + 90
-    while "request.refused" not in codes(document := json.loads(sluice("status", "--json").stdout)):
-        assert time.monotonic() < deadline
+    wait_until(lambda: "request.refused" in codes(json.loads(sluice("status", "--json").stdout)), what="it is refused")
+    document = json.loads(sluice("status", "--json").stdout)
     (refused,) = [problem for problem in document["problems"] if problem["code"] == "request.refused"]
     assert refused["where"] == "public.gone"
     assert refused["since"]
@@ -192,5 +182,4 @@ def test_a_request_that_ingest_refuses_is_a_problem_until_it_is_carried_out(
         "CREATE TABLE gone (id int PRIMARY KEY)", f"ALTER PUBLICATION {database.publication} ADD TABLE gone"
     )
     assert sluice("resync", "public.gone").returncode == 0
-    while "request.refused" in codes(json.loads(sluice("status", "--json").stdout)):
-        assert time.monotonic() < deadline + 90
+    wait_until(lambda: "request.refused" not in codes(json.loads(sluice("status", "--json").stdout)), what="it is done")

@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from sluice import lsn
-from sluice.errors import StoreUnavailable
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.manifest.reader import load_state
-from sluice.store.base import ObjectStore
-from sluice.store.opening import open_store
-from tests.support.forwarding import Forwarding
+from tests.support.forwarding import HeldStore
 from tests.support.ingesting import IngestPipeline
 from tests.support.pgproxy import PgProxy, Status
 from tests.support.sources import Database
@@ -23,7 +20,7 @@ from tools.local.postgres import temporary_server
 def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_moment(
     pipeline: IngestPipeline,
 ) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
+    pipeline.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     claims: list[tuple[int, int]] = []
 
     def witness(status: Status) -> None:
@@ -33,7 +30,7 @@ def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_
         pipeline.dsn = proxy.dsn(dbname=pipeline.database.name)
         pipeline.run()
         for number in range(20):
-            pipeline.database.execute(
+            pipeline.execute(
                 f"INSERT INTO a SELECT i, repeat('x', 200) FROM generate_series({number * 100}, {number * 100 + 99}) i"
             )
             if number % 5 == 4:
@@ -43,22 +40,19 @@ def test_the_acknowledged_position_is_never_beyond_what_the_store_holds_at_that_
     assert all(flush <= held for flush, held in claims)
 
 
-def test_nothing_is_acknowledged_while_the_store_takes_nothing_however_often_asked(
-    pipeline: IngestPipeline,
-) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run()
+def test_nothing_is_acknowledged_while_the_store_takes_nothing_however_often_asked(pipeline: IngestPipeline) -> None:
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
     before = pipeline.confirmed()
     held = HeldStore(pipeline.store)
     flushed: list[int] = []
     with PgProxy(pipeline.database.server.port, on_status=lambda status: flushed.append(status.flush)) as proxy:
         blocked = IngestPipeline(pipeline.database, held, dsn=proxy.dsn(dbname=pipeline.database.name))
         with blocked.running() as running:
-            running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
+            running.wait_until_connected()
             held.closed.set()
             acknowledged = max(flushed, default=before)
             for number in range(3):
-                pipeline.database.execute(f"INSERT INTO a VALUES ({number})")
+                pipeline.execute(f"INSERT INTO a VALUES ({number})")
             running.wait_until(held.refused.is_set)
             proxy.wait_for_status(lambda status: status.write > acknowledged)
             assert max(flushed) <= load_state(pipeline.store).through_lsn
@@ -74,8 +68,7 @@ def test_adjacent_commits_are_each_delivered_exactly_once_across_a_restart_betwe
     """With the next commit record starting where the last one ended, one byte
     too far loses it and one too few repeats it.
     """
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
     for attempt in range(200):
         with pipeline.database.connect() as one, pipeline.database.connect() as two:
             for connection, key in ((one, attempt * 2), (two, attempt * 2 + 1)):
@@ -119,16 +112,8 @@ def _last_two_commits(pipeline: IngestPipeline, attempt: int) -> tuple[int | Non
 
 
 def test_rows_of_one_snapshot_share_an_lsn_and_all_arrive_in_order(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run()
-    with (
-        pipeline.database.connect() as connection,
-        connection.cursor() as cursor,
-        cursor.copy("COPY a FROM STDIN") as copy,
-    ):
-        for number in range(500):
-            copy.write_row((number,))
-    pipeline.run()
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.run("COPY a FROM PROGRAM 'seq 0 499'")
     rows = pipeline.rows("public.a")
     assert [row["id"] for row in rows] == list(range(500))
     assert [row["_sluice_ordinal"] for row in rows] == list(range(500))
@@ -136,12 +121,11 @@ def test_rows_of_one_snapshot_share_an_lsn_and_all_arrive_in_order(pipeline: Ing
 
 
 def test_quiet_tables_do_not_hold_the_slot_while_others_write(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute("CREATE TABLE quiet (id int PRIMARY KEY)", "CREATE TABLE busy (id int, t text)")
+    pipeline.execute("CREATE TABLE quiet (id int PRIMARY KEY)", "CREATE TABLE busy (id int, t text)")
     with pipeline.running(tables=("public.quiet",)) as running:
         running.wait_until(lambda: bool(pipeline.state().tables))
-        pipeline.database.execute("INSERT INTO busy SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
+        pipeline.execute("INSERT INTO busy SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
         target = lsn.parse(pipeline.wal_end())
-        assert running.ingest is not None
         # The idle advance is recorded first, so it may take one progress interval; a fast stop of
         # the server would ask for it at once.
         running.stop()
@@ -152,8 +136,7 @@ def test_quiet_tables_do_not_hold_the_slot_while_others_write(pipeline: IngestPi
 
 
 def test_a_transaction_past_the_memory_budget_is_one_entry_of_several_segments(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
     with pipeline.database.connect() as connection, connection.transaction():
         connection.execute("INSERT INTO a SELECT i, repeat(md5(i::text), 20) FROM generate_series(1, 60000) i")
         connection.execute("INSERT INTO b VALUES (1)")
@@ -170,38 +153,16 @@ def test_a_transaction_past_the_memory_budget_is_one_entry_of_several_segments(p
     assert {row["_sluice_lsn"] for row in rows} == {change.commits.end_lsn[0]}
 
 
-def test_a_crash_of_the_server_repeats_nothing(pipeline: IngestPipeline, tmp_path: Path) -> None:
-    """After a crash the slot may be behind what was acknowledged; starting at our own
-    position makes that harmless.
-    """
-    with temporary_server(durable=True) as server:
-        database = Database(server, "postgres", "sluice_crash", "sluice_crash")
-        own = IngestPipeline(database, open_store((tmp_path / "crash").as_uri(), prefix="test/", options={}))
-        database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-        own.run()
-        database.execute("INSERT INTO a VALUES (1)")
-        own.run()
-        server.crash()
-        server.start()
-        database.execute("INSERT INTO a VALUES (2)")
-        own.run()
-        commits = own.commits()
-        assert len(commits) == len(set(commits))
-        assert [row["id"] for row in own.rows("public.a")] == [1, 2]
-
-
 def test_a_fast_stop_of_the_server_is_not_held_up_and_everything_committed_is_kept(tmp_path: Path) -> None:
     """The server waits for the client in a fast shutdown, so the client must flush and disconnect
     within a bound.
     """
     with temporary_server(durable=True) as server:
         database = Database(server, "postgres", "sluice_stop", "sluice_stop")
-        own = IngestPipeline(database, open_store((tmp_path / "stop").as_uri(), prefix="test/", options={}))
+        own = IngestPipeline.local(database, tmp_path)
         database.execute("CREATE TABLE a (id int PRIMARY KEY)")
         with own.running() as running:
-            running.wait_until(
-                lambda: bool(own.state().tables) and all(table.state == "live" for table in own.state().tables.values())
-            )
+            running.wait_until_live()
             database.execute("INSERT INTO a VALUES (1)")
             stopping = threading.Thread(target=server.stop, args=("fast",))
             stopping.start()
@@ -210,25 +171,3 @@ def test_a_fast_stop_of_the_server_is_not_held_up_and_everything_committed_is_ke
             server.start()
             database.execute("INSERT INTO a VALUES (2)")
             running.wait_until(lambda: [row["id"] for row in own.rows("public.a")] == [1, 2])
-
-
-class HeldStore(Forwarding):
-    """A store that does not answer writes while `closed` is set."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        self.closed = threading.Event()
-        self.refused = threading.Event()
-
-    def _check(self) -> None:
-        if self.closed.is_set():
-            self.refused.set()
-            raise StoreUnavailable("the store does not answer")
-
-    def put(self, key: str, data: bytes | memoryview) -> None:
-        self._check()
-        super().put(key, data)
-
-    def create(self, key: str, data: bytes | memoryview) -> None:
-        self._check()
-        super().create(key, data)

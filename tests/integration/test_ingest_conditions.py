@@ -3,22 +3,18 @@ again once what was wrong is fixed.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
-from sluice.health.reporter import Reporter
 from sluice.manifest.reader import read_entries
 from sluice.manifest.values import TableState
-from sluice.store.opening import open_store
 from sluice.tables.policies import Policies, TablePolicy
-from tests.support.ingesting import IngestPipeline
+from tests.support.ingesting import IngestPipeline, encoded_in
 from tests.support.least_rights import options_as, pipeline_role
-from tests.support.source_setup import since, until
-from tests.support.sources import fresh_database
+from tests.support.source_setup import no_free_slot, since, until
 from tools.local.postgres import PostgresServer
 
 EVERYTHING: dict[str, Any] = {"tables": (), "watch_interval_s": 0.2}
@@ -106,7 +102,7 @@ BROKEN: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int]]
         ("ALTER TABLE t DROP r", "ALTER TABLE t ADD PRIMARY KEY (id)"),
         14,
     ),
-    "column.reserved": (KEYED, ('ALTER TABLE t ADD "_sluice_op" text',), ('ALTER TABLE t DROP "_sluice_op"',), 14),
+    "column.reserved": (KEYED, ('ALTER TABLE t ADD "_Sluice_op" text',), ('ALTER TABLE t DROP "_Sluice_op"',), 14),
     "column.case": (KEYED, ('ALTER TABLE t ADD "V" int',), ('ALTER TABLE t DROP "V"',), 14),
 }
 LAST = {"table.identity_nullable": 18}
@@ -120,49 +116,20 @@ SAYS = {
     "table.identity_nullable": "NOT NULL is not validated",
     "table.identity_by_name": "the name of another object",
     "names inside the key": "the name of another object",
-    "column.reserved": "'_sluice_op'",
+    "column.reserved": "'_Sluice_op'",
     "column.case": "only by case",
 }
 
 
-@contextmanager
-def encoded_in(postgres: PostgresServer, folder: Path, encoding: str) -> Iterator[IngestPipeline]:
-    with fresh_database(postgres) as database:
-        with postgres.superuser() as admin:
-            admin.execute(f"DROP DATABASE {database.name}".encode())
-            admin.execute(
-                (
-                    f"CREATE DATABASE {database.name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' "
-                    "TEMPLATE template0"
-                ).encode()
-            )
-            admin.execute(f"ALTER DATABASE {database.name} SET client_encoding = 'UTF8'".encode())
-        yield IngestPipeline(database, open_store((folder / "spool").as_uri(), prefix="test/", options={}))
-
-
-@pytest.fixture
-def latin(postgres: PostgresServer, tmp_path: Path) -> Iterator[IngestPipeline]:
-    """A database whose encoding has one byte for each character."""
-    with encoded_in(postgres, tmp_path, "LATIN1") as pipeline:
-        yield pipeline
-
-
-@pytest.fixture
-def ascii_only(postgres: PostgresServer, tmp_path: Path) -> Iterator[IngestPipeline]:
-    """A database that takes any bytes."""
-    with encoded_in(postgres, tmp_path, "SQL_ASCII") as pipeline:
-        yield pipeline
-
-
-def publish(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute(
-        f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t, other WITH "
-        "(publish_via_partition_root = true)"
-    )
-
-
-def execute(pipeline: IngestPipeline, statements: tuple[str, ...]) -> None:
-    pipeline.database.execute(*(statement.replace("{p}", pipeline.database.publication) for statement in statements))
+def broken(pipeline: IngestPipeline, code: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What makes it so and what fixes it, of tables that are made and published here."""
+    before, bad, fix, major = BROKEN[code]
+    since(pipeline.database, major, code)
+    if code in LAST:
+        until(pipeline.database, LAST[code], code)
+    pipeline.execute(*PLAIN, *before)
+    pipeline.publish("t", "other")
+    return bad, fix
 
 
 def states_of(pipeline: IngestPipeline, table_name: str) -> list[str]:
@@ -179,34 +146,25 @@ def is_set_aside(table: TableState, says: str) -> bool:
 def test_a_condition_that_does_not_hold_keeps_a_table_from_joining_until_it_is_fixed(
     pipeline: IngestPipeline, code: str
 ) -> None:
-    before, bad, fix, major = BROKEN[code]
-    since(pipeline.database, major, code)
-    if code in LAST:
-        until(pipeline.database, LAST[code], code)
-    pipeline.database.execute(*PLAIN, *before)
-    publish(pipeline)
-    execute(pipeline, bad)
-    pipeline.run(**EVERYTHING)
+    bad, fix = broken(pipeline, code)
+    pipeline.run(*bad, **EVERYTHING)
     assert is_set_aside(pipeline.table("public.t"), SAYS[code]), pipeline.table("public.t").reason
     assert set(states_of(pipeline, "t")) == {"quarantined"}, "it was carried for a moment"
     if code != "publication.operations":
         assert pipeline.table("public.other").state == "live"
-    execute(pipeline, fix)
-    pipeline.run(**EVERYTHING)
+    pipeline.run(*fix, **EVERYTHING)
     assert pipeline.table("public.t").state == "live", pipeline.table("public.t").reason
     assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
 
 
 def test_a_table_that_changes_while_its_condition_does_not_hold_stays_set_aside(pipeline: IngestPipeline) -> None:
     before, bad, fix, _ = BROKEN["partition.not_logged"]
-    pipeline.database.execute(*PLAIN, *before, *bad)
-    publish(pipeline)
+    pipeline.execute(*PLAIN, *before, *bad)
+    pipeline.publish("t", "other")
     pipeline.run(**EVERYTHING)
-    pipeline.database.execute("ALTER TABLE t ADD COLUMN extra int")
-    pipeline.run(**EVERYTHING)
+    pipeline.run("ALTER TABLE t ADD COLUMN extra int", **EVERYTHING)
     assert set(states_of(pipeline, "t")) == {"quarantined"}, "it was carried for a moment"
-    execute(pipeline, fix)
-    pipeline.run(**EVERYTHING)
+    pipeline.run(*fix, **EVERYTHING)
     assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
 
 
@@ -214,35 +172,26 @@ def test_a_table_that_changes_while_its_condition_does_not_hold_stays_set_aside(
 def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_fixed(
     pipeline: IngestPipeline, code: str
 ) -> None:
-    before, bad, fix, major = BROKEN[code]
-    since(pipeline.database, major, code)
-    if code in LAST:
-        until(pipeline.database, LAST[code], code)
-    pipeline.database.execute(*PLAIN, *before)
-    publish(pipeline)
+    bad, fix = broken(pipeline, code)
     pipeline.run(**EVERYTHING)
     assert pipeline.table("public.t").state == "live"
-    execute(pipeline, bad)
-    pipeline.run(**EVERYTHING)
+    pipeline.run(*bad, **EVERYTHING)
     assert is_set_aside(pipeline.table("public.t"), SAYS[code]), pipeline.table("public.t").reason
-    execute(pipeline, fix)
-    pipeline.run(**EVERYTHING)
+    pipeline.run(*fix, **EVERYTHING)
     assert (pipeline.table("public.t").state, pipeline.table("public.t").generation) == ("live", 2)
     assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
 
 
 def test_a_publication_without_deletes_on_purpose_is_carried_and_named(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute(*PLAIN, *KEYED)
-    publish(pipeline)
-    execute(pipeline, ("ALTER PUBLICATION {p} SET (publish = 'insert, update')",))
+    pipeline.execute(*PLAIN, *KEYED)
+    pipeline.publish("t", "other")
+    pipeline.execute("ALTER PUBLICATION {p} SET (publish = 'insert, update')")
     accepting: dict[str, Any] = {**EVERYTHING, "policies": Policies(TablePolicy(accept_missing="dt"))}
     pipeline.run(**accepting)
-    execute(pipeline, ("DELETE FROM t WHERE id = 1", "UPDATE t SET v = -v WHERE id = 2", "TRUNCATE other"))
-    pipeline.run(**accepting)
+    pipeline.run("DELETE FROM t WHERE id = 1", "UPDATE t SET v = -v WHERE id = 2", "TRUNCATE other", **accepting)
     assert [pipeline.table(f"public.{name}").state for name in ("t", "other")] == ["live", "live"]
     assert [(row["_sluice_op"], row["id"]) for row in pipeline.rows("public.t")] == [("u", 2)]
-    reporter = Reporter(pipeline="test", store=pipeline.store, lake_uri="file:///nowhere", source=None)
-    (problem,) = [one for one in reporter.take().verdict.problems if one.code == "publication.operations"]
+    (problem,) = [one for one in pipeline.reporter().take().verdict.problems if one.code == "publication.operations"]
     assert (problem.severity, problem.count, "delete, truncate" in problem.message) == ("info", 2, True)
     pipeline.run(**EVERYTHING)
     assert is_set_aside(pipeline.table("public.t"), SAYS["publication.operations"]), "it is not accepted any more"
@@ -260,34 +209,26 @@ def role(pipeline: IngestPipeline) -> Iterator[str]:
         yield name
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says", "fix"),
+    [
+        ("SELECT 1", "cannot read it", "GRANT SELECT ON t TO {role}"),
+        (
+            "GRANT SELECT ON t TO {role}; ALTER TABLE t ENABLE ROW LEVEL SECURITY",
+            "row level security",
+            "ALTER TABLE t DISABLE ROW LEVEL SECURITY",
+        ),
+    ],
+)
 def test_a_table_without_the_right_to_read_it_is_set_aside_and_carried_once_it_is_granted(
-    pipeline: IngestPipeline, role: str
+    pipeline: IngestPipeline, role: str, wrong: str, says: str, fix: str
 ) -> None:
-    pipeline.run(**EVERYTHING)
-    assert is_set_aside(pipeline.table("public.t"), "cannot read it"), pipeline.table("public.t").reason
+    pipeline.run(wrong.replace("{role}", role), **EVERYTHING)
+    assert is_set_aside(pipeline.table("public.t"), says), pipeline.table("public.t").reason
     assert pipeline.table("public.other").state == "live"
-    pipeline.database.execute(f"GRANT SELECT ON t TO {role}")
-    pipeline.run(**EVERYTHING)
+    pipeline.run(fix.replace("{role}", role), **EVERYTHING)
     assert pipeline.table("public.t").state == "live"
     assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
-
-
-def test_a_right_to_the_columns_is_enough_to_snapshot(pipeline: IngestPipeline, role: str) -> None:
-    pipeline.database.execute(f"GRANT SELECT (id) ON t TO {role}")
-    pipeline.run(**EVERYTHING)
-    assert pipeline.table("public.t").state == "live", pipeline.table("public.t").reason
-
-
-def test_a_table_with_row_security_is_set_aside_and_carried_once_it_does_not_apply(
-    pipeline: IngestPipeline, role: str
-) -> None:
-    pipeline.database.execute(f"GRANT SELECT ON t TO {role}", "ALTER TABLE t ENABLE ROW LEVEL SECURITY")
-    pipeline.run(**EVERYTHING)
-    assert is_set_aside(pipeline.table("public.t"), "row level security"), pipeline.table("public.t").reason
-    assert pipeline.table("public.other").state == "live"
-    pipeline.database.execute("ALTER TABLE t DISABLE ROW LEVEL SECURITY")
-    pipeline.run(**EVERYTHING)
-    assert pipeline.table("public.t").state == "live"
 
 
 def test_a_table_that_fails_while_it_is_read_is_set_aside_and_tried_again(ascii_only: IngestPipeline) -> None:
@@ -309,36 +250,17 @@ def test_a_table_that_fails_while_it_is_read_is_set_aside_and_tried_again(ascii_
 def test_without_a_free_slot_snapshots_wait_and_the_stream_goes_on(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     database.execute(*PLAIN)
-    database.execute(f"CREATE PUBLICATION {database.publication} FOR ALL TABLES")
-    pipeline.run(**EVERYTHING)
+    pipeline.run(f"CREATE PUBLICATION {database.publication} FOR ALL TABLES", **EVERYTHING)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
-    taken: list[str] = []
-    with pipeline.database.connect() as connection:
-        try:
-            while True:
-                name = f"{database.slot}_{len(taken)}"
-                connection.execute("SELECT pg_create_physical_replication_slot(%s)", (name,))
-                taken.append(name)
-        except psycopg.errors.ConfigurationLimitExceeded:
-            pass
-        try:
-            with pipeline.running(**EVERYTHING) as running:
-                running.wait_until(
-                    lambda: (
-                        running.ingest is not None
-                        and any("replication slot" in one.message for one in running.ingest.errors.recent())
-                    )
-                )
-                database.execute("INSERT INTO other VALUES (7)")
-                running.wait_until(lambda: [row["id"] for row in pipeline.rows("public.other")] == [7])
-                assert pipeline.table("public.t").state == "snapshot"
-                for name in taken:
-                    connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
-                taken.clear()
-                running.wait_until(lambda: pipeline.table("public.t").state == "live")
-        finally:
-            for name in taken:
-                connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+    with ExitStack() as taken:
+        taken.enter_context(no_free_slot(database))
+        with pipeline.running(**EVERYTHING) as running:
+            running.wait_until(lambda: any("replication slot" in one.message for one in running.ingest.errors.recent()))
+            database.execute("INSERT INTO other VALUES (7)")
+            running.wait_until(lambda: [row["id"] for row in pipeline.rows("public.other")] == [7])
+            assert pipeline.table("public.t").state == "snapshot"
+            taken.close()
+            running.wait_until(lambda: pipeline.table("public.t").state == "live")
     assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
 
 
@@ -359,18 +281,20 @@ def test_a_table_without_a_connection_for_its_snapshot_says_what_it_waits_for(
     assert reason() == ""
 
 
-def test_a_name_that_is_longer_in_utf8_than_on_its_server_is_carried_or_set_aside(latin: IngestPipeline) -> None:
+def test_a_name_that_is_longer_in_utf8_than_on_its_server_is_carried_or_set_aside(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
     long, longest = "\u00fc" * 40, "\u00fc" * 63
-    latin.database.execute(
-        *PLAIN,
-        f'CREATE TABLE "{long}" (id int PRIMARY KEY, "{longest}" text)',
-        f'CREATE TABLE "{longest}" (id int PRIMARY KEY)',
-    )
-    latin.database.execute(
-        f"INSERT INTO \"{long}\" VALUES (1, 'x')", f"CREATE PUBLICATION {latin.database.publication} FOR ALL TABLES"
-    )
-    latin.run(**EVERYTHING)
-    assert latin.table(f"public.{long}").state == "live"
-    assert latin.snapshot_rows(f"public.{long}") == {("1", "x")}
-    assert is_set_aside(latin.table(f"public.{longest}"), "longer than 255 bytes")
-    assert latin.table("public.other").state == "live"
+    with encoded_in(postgres, tmp_path, "LATIN1") as latin:
+        latin.execute(
+            *PLAIN,
+            f'CREATE TABLE "{long}" (id int PRIMARY KEY, "{longest}" text)',
+            f'CREATE TABLE "{longest}" (id int PRIMARY KEY)',
+            f"INSERT INTO \"{long}\" VALUES (1, 'x')",
+            "CREATE PUBLICATION {p} FOR ALL TABLES",
+        )
+        latin.run(**EVERYTHING)
+        assert latin.table(f"public.{long}").state == "live"
+        assert latin.snapshot_rows(f"public.{long}") == {("1", "x")}
+        assert is_set_aside(latin.table(f"public.{longest}"), "longer than 255 bytes")
+        assert latin.table("public.other").state == "live"

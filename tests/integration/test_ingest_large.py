@@ -9,8 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice import lsn
-from sluice.contract.entries import Changes
-from sluice.manifest.reader import read_entries
 from sluice.operate.setup import prepare
 from sluice.store.opening import open_store
 from tests.support import commands
@@ -70,7 +68,7 @@ def test_one_large_field_takes_at_most_four_times_its_size(
     type_name, value = VALUES[kind]
     database.execute(
         f"CREATE TABLE a (id int PRIMARY KEY, v {type_name})",
-        f"CREATE PUBLICATION {database.publication} FOR TABLE a",
+        "CREATE PUBLICATION {p} FOR TABLE a",
         f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '64kB'",
     )
     prepare(pipeline.options(), store, dry_run=False)
@@ -83,29 +81,14 @@ def test_one_large_field_takes_at_most_four_times_its_size(
     usual = peak()
     database.execute(f"INSERT INTO a VALUES (2, {value})")
     most = peak()
-    segments = [
-        segment
-        for entry, _ in read_entries(store, after_seq=0)
-        if isinstance(entry.body, Changes)
-        for segment in entry.body.segments
-    ]
+    segments = [segment for change in pipeline.changes() for segment in change.segments]
     assert sum(segment.rows for segment in segments) == 2
-    assert (stream_blocks(database) > 0) == (streaming == "on")
+    blocks = "SELECT stream_count FROM pg_stat_replication_slots WHERE slot_name = %s"
+    assert (database.one(blocks, database.slot)[0] > 0) == (streaming == "on")
     large = max(segments, key=lambda segment: segment.bytes)
-    assert spooled_md5(spool / "bench" / large.key) == source_md5(database)
+    assert (spooled_md5(spool / "bench" / large.key),) == database.one("SELECT md5(v) FROM a WHERE id = 2")
     times = (most - usual - SLACK_MB) / (FIELD / MB)
     assert times <= TIMES, f"{times:.2f} times: {most:.0f} MB at most, {usual:.0f} MB without the field"
-
-
-def stream_blocks(database: Database) -> int:
-    """How many blocks of open transactions the slot has sent."""
-    row = database.one("SELECT stream_count FROM pg_stat_replication_slots WHERE slot_name = %s", database.slot)
-    return int(row[0])
-
-
-def source_md5(database: Database) -> str:
-    row = database.one("SELECT md5(v) FROM a WHERE id = 2")
-    return str(row[0])
 
 
 def spooled_md5(file: Path) -> str:
@@ -116,9 +99,7 @@ def spooled_md5(file: Path) -> str:
 @pytest.mark.parametrize("kind", cases(VALUES, quick=["bytea"]))
 def test_one_large_field_of_a_table_that_is_read_takes_no_more(database: Database, tmp_path: Path, kind: str) -> None:
     type_name, value = VALUES[kind]
-    database.execute(
-        f"CREATE TABLE a (id int PRIMARY KEY, v {type_name})", f"CREATE PUBLICATION {database.publication} FOR TABLE a"
-    )
+    database.execute(f"CREATE TABLE a (id int PRIMARY KEY, v {type_name})", "CREATE PUBLICATION {p} FOR TABLE a")
     peaks = []
     for number, content in enumerate(("'x'", value)):
         database.execute(f"INSERT INTO a VALUES ({number}, {content})")
@@ -138,9 +119,8 @@ def test_one_large_field_of_a_table_that_is_read_takes_no_more(database: Databas
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "of a prefix that is not wanted"])
 def test_a_message_above_512_megabytes_is_carried_whole_or_passed_over(pipeline: IngestPipeline, kept: bool) -> None:
     size = 513 * MB
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run(messages=True)
-    pipeline.database.execute(
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)", messages=True)
+    pipeline.execute(
         f"SELECT pg_logical_emit_message(false, 'large', convert_to(repeat('x', {size}), 'UTF8'))",
         "INSERT INTO a VALUES (1)",
     )

@@ -26,7 +26,7 @@ def staged(pipeline: IngestPipeline) -> set[str]:
 
 def started(pipeline: IngestPipeline) -> IngestPipeline:
     since(pipeline.database, 16, "streaming of small transactions")
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
+    pipeline.execute("CREATE TABLE a (id int PRIMARY KEY, t text)")
     pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
     pipeline.run(messages=True)
     return pipeline
@@ -38,7 +38,7 @@ def test_a_transaction_past_its_limit_stops_by_name_and_comes_whole_once_the_lim
 ) -> None:
     started(pipeline)
     before = pipeline.confirmed()
-    pipeline.database.execute(
+    pipeline.execute(
         f"INSERT INTO a SELECT i, repeat(md5(i::text), 50) FROM generate_series(1, {ROWS}) i",
         "INSERT INTO a VALUES (0, 'after')",
     )
@@ -65,14 +65,14 @@ def test_bodies_of_a_transaction_that_never_ended_go_and_those_of_others_stay(pi
             running.wait_until(lambda: staged(pipeline) > kept)
     assert staged(pipeline) > kept
     with pipeline.running(**STORED_AT_ONCE) as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.status.leftovers > 0)
+        running.wait_until(lambda: running.status.leftovers > 0)
         assert staged(pipeline) == kept
     assert [row["t"] for row in pipeline.rows("public.a")] == ["kept"] * 100
 
 
 def test_thousands_of_savepoints_every_other_one_rolled_back_leave_the_others(pipeline: IngestPipeline) -> None:
     started(pipeline)
-    pipeline.database.execute(
+    pipeline.execute(
         f"""DO $$ BEGIN FOR i IN 1..{SAVEPOINTS} LOOP
           BEGIN INSERT INTO a VALUES (i, NULL); IF i % 2 = 0 THEN RAISE EXCEPTION 'rolled back'; END IF; \
             EXCEPTION WHEN raise_exception THEN NULL; END;
@@ -84,30 +84,3 @@ def test_thousands_of_savepoints_every_other_one_rolled_back_leave_the_others(pi
     assert intervals == {SAVEPOINTS // 2}
     entries = [pipeline.store.size(key) for key in pipeline.store.list("manifest/")]
     assert max(size or 0 for size in entries) < 40_000
-
-
-def test_a_message_of_a_rolled_back_savepoint_is_in_doubt_if_streamed_else_absent(
-    pipeline: IngestPipeline,
-) -> None:
-    started(pipeline)
-    database = pipeline.database
-
-    def emit(tag: str) -> None:
-        with database.connect() as connection, connection.transaction():
-            connection.execute(f"SELECT pg_logical_emit_message(true, '{tag} before', '')")
-            with connection.transaction(force_rollback=True):
-                connection.execute(f"SELECT pg_logical_emit_message(true, '{tag} inside', '')")
-            connection.execute(f"SELECT pg_logical_emit_message(true, '{tag} after', '')")
-
-    emit("streamed")
-    pipeline.run(messages=True, streaming="parallel", message_prefixes=("* before", "* inside", "* after"))
-    emit("whole")
-    pipeline.run(messages=True, streaming="off", message_prefixes=("* before", "* inside", "* after"))
-    rows = {row["prefix"]: row["in_doubt"] for row in pipeline.rows("_sluice.messages")}
-    assert rows == {
-        "streamed before": True,
-        "streamed inside": True,
-        "streamed after": False,
-        "whole before": False,
-        "whole after": False,
-    }

@@ -8,6 +8,7 @@ import pytest
 
 from sluice import faults
 from tests.support.ingesting import IngestPipeline
+from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.source_setup import since
 
 
@@ -21,8 +22,7 @@ def test_a_table_that_was_refused_is_carried_when_another_primary_key_is_publish
     )
     pipeline.run(tables=())
     assert pipeline.table("public.t").state == "quarantined"
-    database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a)")
-    pipeline.run(tables=())
+    pipeline.run("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (a)", tables=())
     assert pipeline.table("public.t").state == "live"
 
 
@@ -30,20 +30,12 @@ def test_a_right_that_was_missing_for_a_moment_of_a_snapshot_costs_a_pause(
     pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
     database = pipeline.database
-    role = f"r_{database.name}"
-    database.execute(
-        f"CREATE ROLE {role} LOGIN REPLICATION",
-        "CREATE TABLE t (a int PRIMARY KEY, v text)",
-        "INSERT INTO t VALUES (1, 'x')",
-        f"GRANT SELECT ON t TO {role}",
-        f"GRANT EXECUTE ON FUNCTION pg_control_system() TO {role}",
-        f"GRANT EXECUTE ON FUNCTION pg_control_checkpoint() TO {role}",
-        f"CREATE PUBLICATION {database.publication} FOR TABLE t",
-    )
-    pipeline.dsn = database.dsn.replace("//postgres", f"//{role}")
     gate = tmp_path / "gate"
-    faults.arm(f"snapshot.lock.before=hold:{gate}@1")
-    try:
+    database.execute("CREATE TABLE t (a int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'x')")
+    with pipeline_role(database) as role:
+        grant(database, role, tables="t")
+        pipeline.dsn = options_as(database, role).dsn
+        faults.arm(f"snapshot.lock.before=hold:{gate}@1")
         with pipeline.running(tables=(), watch_interval_s=0.5) as running:
             running.wait_until(lambda: faults.passages("snapshot.lock.before") > 0)
             database.execute(f"REVOKE SELECT ON t FROM {role}")
@@ -51,13 +43,6 @@ def test_a_right_that_was_missing_for_a_moment_of_a_snapshot_costs_a_pause(
             running.wait_until(lambda: pipeline.table("public.t").state == "quarantined")
             database.execute(f"GRANT SELECT ON t TO {role}", "INSERT INTO t VALUES (2, 'y')")
             running.wait_until(lambda: pipeline.table("public.t").state == "live")
-    finally:
-        faults.arm("")
-        with database.connect() as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = %s", (role,)
-            )
-        database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 @pytest.mark.parametrize(
@@ -75,12 +60,9 @@ def test_a_marked_table_that_was_dropped_is_detached(pipeline: IngestPipeline, s
         f"CREATE PUBLICATION {database.publication} FOR TABLE t, u",
     )
     pipeline.run(tables=())
-    database.execute(statement, "INSERT INTO t VALUES (1, 1)")
-    pipeline.run(tables=())
-    pipeline.run(tables=())
+    pipeline.run(statement, "INSERT INTO t VALUES (1, 1)", times=2, tables=())
     assert pipeline.table("public.t").state == state
-    database.execute("DROP TABLE t")
-    pipeline.run(tables=())
+    pipeline.run("DROP TABLE t", tables=())
     assert pipeline.table("public.t").state == "detached"
 
 

@@ -11,8 +11,7 @@ from tests.support.ingesting import IngestPipeline
 
 
 def test_messages_land_in_their_own_table_with_their_transaction_or_alone(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run(messages=True)
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)", messages=True)
     with pipeline.database.connect() as connection:
         connection.execute("SELECT pg_logical_emit_message(false, 'alone', '\\x00ff'::bytea)")
         with connection.transaction():
@@ -35,34 +34,25 @@ def test_messages_land_in_their_own_table_with_their_transaction_or_alone(pipeli
 
 
 def test_a_message_is_not_delivered_twice_across_restarts(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run(messages=True)
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)", messages=True)
     for number in range(4):
-        pipeline.database.execute(f"SELECT pg_logical_emit_message(false, 'm{number}', 'x')")
-        pipeline.run(messages=True)
-    assert [row["prefix"] for row in pipeline.rows("_sluice.messages") if row["prefix"] != "test"] == [
-        "m0",
-        "m1",
-        "m2",
-        "m3",
-    ]
+        pipeline.run(f"SELECT pg_logical_emit_message(false, 'm{number}', 'x')", messages=True)
+    sent = [row["prefix"] for row in pipeline.rows("_sluice.messages") if row["prefix"] != "test"]
+    assert sent == ["m0", "m1", "m2", "m3"]
 
 
 def test_a_table_of_the_source_with_the_name_of_theirs_takes_no_message_away(pipeline: IngestPipeline) -> None:
     """It cannot be carried, and its joining detached the messages' table, with nothing but a line in the log."""
-    pipeline.database.execute(f"CREATE PUBLICATION {pipeline.database.publication} FOR ALL TABLES")
-    pipeline.run(messages=True)
-    pipeline.database.execute("CREATE SCHEMA _sluice", "CREATE TABLE _sluice.messages (id int PRIMARY KEY)")
-    pipeline.run(messages=True)
-    pipeline.database.execute(
-        "INSERT INTO _sluice.messages VALUES (1)", "SELECT pg_logical_emit_message(false, 'kept', '')"
-    )
+    pipeline.run("CREATE PUBLICATION {p} FOR ALL TABLES", messages=True)
+    pipeline.run("CREATE SCHEMA _sluice", "CREATE TABLE _sluice.messages (id int PRIMARY KEY)", messages=True)
+    pipeline.execute("INSERT INTO _sluice.messages VALUES (1)", "SELECT pg_logical_emit_message(false, 'kept', '')")
     pipeline.run(messages=True)
     theirs, ours = (table for _, table in sorted(pipeline.state().tables.items()))
     assert (ours.state, theirs.state, theirs.generation) == ("quarantined", "live", 1)
     kept = [
         prefix
-        for segment in (segment for change in pipeline.changes() for segment in change.segments)
+        for change in pipeline.changes()
+        for segment in change.segments
         if segment.table_id == TABLE_ID
         for prefix in pq.read_table(io.BytesIO(pipeline.store.get(segment.key)))["prefix"].to_pylist()
     ]
@@ -70,14 +60,12 @@ def test_a_table_of_the_source_with_the_name_of_theirs_takes_no_message_away(pip
 
 
 def test_no_table_of_the_source_gets_the_path_of_theirs_before_they_are_kept(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute(
-        f"CREATE PUBLICATION {pipeline.database.publication} FOR ALL TABLES",
+    pipeline.run(
+        "CREATE PUBLICATION {p} FOR ALL TABLES",
         "CREATE SCHEMA _sluice",
         "CREATE TABLE _sluice.messages (id int PRIMARY KEY)",
     )
-    pipeline.run()
-    pipeline.database.execute("ALTER TABLE _sluice.messages SET SCHEMA public")
-    pipeline.run()
+    pipeline.run("ALTER TABLE _sluice.messages SET SCHEMA public")
     pipeline.run(messages=True)
     found = {table.table_name: table for table in pipeline.state().tables.values() if table.table_id != TABLE_ID}
     assert found["messages"].state == "live"

@@ -1,67 +1,45 @@
 """Manifest entries that cannot be stored for a while: nobody waits who need not, and all is stored in order."""
 
-import threading
-from typing import Any, cast
+from typing import Any
 
 from sluice.contract import keys
 from sluice.contract.control import PAUSE
 from sluice.contract.entries import Changes
-from sluice.errors import StoreUnavailable
 from sluice.ingest.options import FlushPolicy
-from sluice.store.base import ObjectStore
+from tests.support.forwarding import HeldStore
 from tests.support.ingesting import IngestPipeline
-
-
-class WithoutEntries:
-    """The pipeline's store, which takes no manifest entry while it is away."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.away = threading.Event()
-        self.tried = threading.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def create(self, key: str, data: bytes | memoryview) -> None:
-        if key.startswith(keys.MANIFEST) and self.away.is_set():
-            self.tried.set()
-            raise StoreUnavailable("entries are not taken for now")
-        self._store.create(key, data)
 
 
 def test_rows_looks_and_requests_go_on_while_a_change_of_shape_cannot_be_stored(pipeline: IngestPipeline) -> None:
     database = pipeline.database
-    database.execute(
+    pipeline.run(
         "CREATE TABLE a (id int PRIMARY KEY)",
         "CREATE TABLE b (id int PRIMARY KEY)",
         "CREATE TABLE c (id int PRIMARY KEY)",
     )
-    pipeline.run()
-    store = WithoutEntries(pipeline.store)
-    beside = IngestPipeline(database, cast("ObjectStore", store))
+    store = HeldStore(pipeline.store, files=True)
+    beside = IngestPipeline(database, store)
     with beside.running(flush=FlushPolicy(max_delay_s=3600, min_interval_s=3600), watch_interval_s=0.2) as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "streaming")
-        assert running.ingest is not None
-        status, epoch = running.ingest.status, running.ingest._epoch
+        running.wait_until(lambda: running.status.state == "streaming")
+        status, epoch = running.status, running.ingest._epoch
         assert epoch is not None
         known = len(pipeline.entries())
 
         def decided(name: str) -> Any:
             return next(table for table in epoch.tables.states().values() if table.table_name == name)
 
-        store.away.set()
+        store.closed.set()
         database.execute("ALTER TABLE a ADD COLUMN v int", "INSERT INTO a VALUES (1, 1)")
         running.wait_until(lambda: decided("a").schema_version == 2)
         before = status.stream.transactions
-        beside.request(PAUSE, table="b")
+        pipeline.request(PAUSE, table="b")
         running.wait_until(lambda: decided("b").paused is not None)
         database.execute("INSERT INTO c SELECT generate_series(1, 50)")
         running.wait_until(lambda: status.stream.transactions > before)
-        running.wait_until(store.tried.is_set)
+        running.wait_until(store.refused.is_set)
         assert len(pipeline.entries()) == known
         assert len(list(pipeline.store.list(keys.CONTROL))) == 1, "a request stays until what it asked for is stored"
-        store.away.clear()
+        store.closed.clear()
         running.wait_until(lambda: pipeline.table("public.b").paused is not None)
         running.wait_until(lambda: list(pipeline.store.list(keys.CONTROL)) == [])
     [changed] = [

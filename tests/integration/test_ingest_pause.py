@@ -13,17 +13,16 @@ def refusals(pipeline: IngestPipeline) -> list[Refusal]:
 def test_a_paused_table_is_spooled_and_acknowledged_through_changes_of_shape_and_restarts(
     pipeline: IngestPipeline,
 ) -> None:
-    pipeline.database.execute(
+    pipeline.run(
         "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)"
     )
-    pipeline.run()
     pipeline.request(PAUSE, table="a")
     pipeline.run()
     paused = pipeline.table("public.a")
     assert (paused.state, paused.is_applied) == ("live", False)
     assert pipeline.table("public.b").is_applied
     for number in (2, 3):
-        pipeline.database.execute(
+        pipeline.execute(
             f"INSERT INTO a VALUES ({number})",
             f"ALTER TABLE a ADD COLUMN c{number} int",
             f"INSERT INTO a VALUES ({number * 10}, 1)",
@@ -43,8 +42,7 @@ def test_a_paused_table_is_spooled_and_acknowledged_through_changes_of_shape_and
 
 
 def test_requests_are_carried_out_in_the_order_of_their_keys_and_twice_is_once(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.request(PAUSE, PAUSE, RESUME, RESUME, PAUSE, table="a")
     pipeline.run()
     assert not pipeline.table("public.a").is_applied
@@ -53,8 +51,7 @@ def test_requests_are_carried_out_in_the_order_of_their_keys_and_twice_is_once(p
 
 
 def test_a_resync_of_a_paused_table_is_read_and_waits_with_it(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
     pipeline.request(PAUSE, RESYNC, table="a")
     pipeline.run()
     table = pipeline.table("public.a")
@@ -64,8 +61,7 @@ def test_a_resync_of_a_paused_table_is_read_and_waits_with_it(pipeline: IngestPi
 
 
 def test_a_request_that_cannot_be_carried_out_is_refused_by_name(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.request(PAUSE, table="gone")
     pipeline.run()
     assert [(one.table, one.reason) for one in refusals(pipeline)] == [

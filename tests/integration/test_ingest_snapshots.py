@@ -2,7 +2,7 @@
 never in the way of the others.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,57 +11,44 @@ import pytest
 
 from sluice import faults, lsn
 from sluice.contract.control import RESYNC
-from sluice.health.reporter import Reporter
 from sluice.ingest.options import FlushPolicy
 from sluice.manifest.reader import read_entries
 from sluice.manifest.state import reduce
 from sluice.manifest.values import PipelineState, TableState
 from sluice.source.publication import ensure_publication
-from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.sources import fresh_database
 from tools.local.postgres import temporary_server
 
 LOOKS: dict[str, Any] = {"watch_interval_s": 0.2, "tables": (), "flush": FlushPolicy(0.05, progress_interval_s=0.5)}
 """The catalog is looked at often enough for a test; everything that is published is carried."""
-Arm = Callable[[str], Path]
 
 
-@pytest.fixture
-def arm(tmp_path: Path) -> Iterator[Arm]:
+def hold(pipeline: IngestPipeline, point: str) -> Path:
     """Holds each passage of a fault point until the returned file exists."""
-
-    def hold(point: str) -> Path:
-        gate = tmp_path / f"{point}.open"
-        faults.arm(f"{point}=hold:{gate}")
-        return gate
-
-    yield hold
-    faults.arm("")
+    gate = pipeline.folder / f"{point}.open"
+    faults.arm(f"{point}=hold:{gate}")
+    return gate
 
 
 @contextmanager
-def held(pipeline: IngestPipeline, arm: Arm, point: str, **changes: Any) -> Iterator[Running]:
+def held(pipeline: IngestPipeline, point: str, **changes: Any) -> Iterator[Running]:
     """Ingest that has come to `point` in the snapshot of public.a; goes on when the block ends, and
     until every table has left `snapshot`.
     """
-    gate = arm(point)
+    gate = hold(pipeline, point)
     with pipeline.running(**LOOKS | changes) as running:
         running.wait_until(lambda: faults.passages(point) > 0)
         yield running
         gate.touch()
-        running.wait_until(
-            lambda: all(table.state not in ("snapshot", "pending") for table in pipeline.state().tables.values())
-        )
+        running.wait_until(lambda: not pipeline.states() & {"snapshot", "pending"})
 
 
 def looked_again(running: Running) -> None:
     """Two more looks at the catalog have begun: one of them saw everything committed before."""
-    assert running.ingest is not None
-    ingest = running.ingest
     for _ in range(2):
-        before = ingest.status.catalog_beat
-        running.wait_until(lambda: ingest.status.catalog_beat > before)  # noqa: B023
+        before = running.status.catalog_beat
+        running.wait_until(lambda: running.status.catalog_beat > before)  # noqa: B023
 
 
 SETUP = (
@@ -93,23 +80,15 @@ UNSEEN = {
 }
 
 
-def publish(pipeline: IngestPipeline, *tables: str, options: str = "publish_via_partition_root = true") -> None:
-    pipeline.database.execute(
-        f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE {', '.join(tables)} WITH ({options})"
-    )
-
-
 @pytest.mark.parametrize("change", UNSEEN)
 def test_what_no_event_shows_while_a_table_is_read_makes_the_snapshot_begin_again(
-    pipeline: IngestPipeline, arm: Arm, change: str
+    pipeline: IngestPipeline, change: str
 ) -> None:
     table, statements = UNSEEN[change]
-    pipeline.database.execute(*SETUP)
-    publish(pipeline, table)
-    with held(pipeline, arm, "snapshot.taken") as running:
-        pipeline.database.execute(
-            *(statement.replace("{p}", pipeline.database.publication) for statement in statements)
-        )
+    pipeline.execute(*SETUP)
+    pipeline.publish(table)
+    with held(pipeline, "snapshot.taken") as running:
+        pipeline.execute(*statements)
         looked_again(running)
     found = pipeline.table(f"public.{table}")
     assert (found.state, found.generation) == ("live", 2), found.reason
@@ -118,18 +97,16 @@ def test_what_no_event_shows_while_a_table_is_read_makes_the_snapshot_begin_agai
 
 @pytest.mark.parametrize("change", UNSEEN)
 def test_what_no_event_shows_between_the_last_look_and_the_entry_turns_the_table_stale(
-    pipeline: IngestPipeline, arm: Arm, change: str
+    pipeline: IngestPipeline, change: str
 ) -> None:
     """The entry carries the facts that the snapshot began with, so that the next look compares with
     those. One that comes before the entry has the rows read again.
     """
     table, statements = UNSEEN[change]
-    pipeline.database.execute(*SETUP)
-    publish(pipeline, table)
-    with held(pipeline, arm, "snapshot.final.before", watch_interval_s=3600):
-        pipeline.database.execute(
-            *(statement.replace("{p}", pipeline.database.publication) for statement in statements)
-        )
+    pipeline.execute(*SETUP)
+    pipeline.publish(table)
+    with held(pipeline, "snapshot.final.before", watch_interval_s=3600):
+        pipeline.execute(*statements)
     pipeline.run(**LOOKS)
     state, name = pipeline.table(f"public.{table}").state, f"public.{table}"
     assert state == "stale" or pipeline.snapshot_rows(name) == pipeline.source_rows(table)
@@ -137,16 +114,14 @@ def test_what_no_event_shows_between_the_last_look_and_the_entry_turns_the_table
 
 @pytest.mark.parametrize("change", UNSEEN)
 def test_a_table_never_becomes_live_without_what_a_look_has_examined_meanwhile(
-    pipeline: IngestPipeline, arm: Arm, change: str
+    pipeline: IngestPipeline, change: str
 ) -> None:
     """The catalog is compared before the last entry, which may wait for a long time for its turn or the store."""
     table, statements = UNSEEN[change]
-    pipeline.database.execute(*SETUP)
-    publish(pipeline, table)
-    with held(pipeline, arm, "snapshot.final.before") as running:
-        pipeline.database.execute(
-            *(statement.replace("{p}", pipeline.database.publication) for statement in statements)
-        )
+    pipeline.execute(*SETUP)
+    pipeline.publish(table)
+    with held(pipeline, "snapshot.final.before") as running:
+        pipeline.execute(*statements)
         changed_lsn = lsn.parse(pipeline.wal_end())
         running.wait_until(lambda: pipeline.state().examined_lsn >= changed_lsn)
     lives: list[TableState] = []
@@ -159,18 +134,11 @@ def test_a_table_never_becomes_live_without_what_a_look_has_examined_meanwhile(
     assert pipeline.snapshot_rows(f"public.{table}") == pipeline.source_rows(table)
 
 
-def test_a_table_that_is_locked_is_read_after_the_others_and_says_what_it_waits_for(
-    pipeline: IngestPipeline, arm: Arm
-) -> None:
+def test_a_table_that_is_locked_is_read_after_the_others_and_says_what_it_waits_for(pipeline: IngestPipeline) -> None:
     """The lock is taken behind the snapshot, which would wait for older transactions."""
-    pipeline.database.execute(
-        "CREATE TABLE a (id int PRIMARY KEY)",
-        "CREATE TABLE b (id int PRIMARY KEY)",
-        "CREATE TABLE c (id int PRIMARY KEY)",
-    )
-    pipeline.database.execute("INSERT INTO b VALUES (1)")
-    publish(pipeline, "a", "b", "c")
-    gate = arm("snapshot.lock.before")
+    pipeline.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in "abc"), "INSERT INTO b VALUES (1)")
+    pipeline.publish("a", "b", "c")
+    gate = hold(pipeline, "snapshot.lock.before")
     with pipeline.running(**LOOKS) as running, pipeline.database.connect() as holder:
         running.wait_until(lambda: faults.passages("snapshot.lock.before") > 0)
         with holder.transaction():
@@ -179,8 +147,7 @@ def test_a_table_that_is_locked_is_read_after_the_others_and_says_what_it_waits_
             running.wait_until(lambda: pipeline.table("public.c").state == "live")
             waits = pipeline.table("public.b")
             assert (waits.state, "locked by another session" in waits.reason) == ("snapshot", True), waits.reason
-            assert running.ingest is not None
-            said = running.ingest.status.snapshots.waits
+            said = running.status.snapshots.waits
             running.wait_until(lambda: [one.reason for one in said.now()] == ["locks of other sessions on public.b"])
             assert all(one.retry_at for one in said.now())
         running.wait_until(lambda: pipeline.table("public.b").state == "live")
@@ -193,8 +160,8 @@ def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_
     """The first start asks whether the publication has all that source.tables names; the lock
     outlasts the question.
     """
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
-    publish(pipeline, "a", "b")
+    pipeline.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    pipeline.publish("a", "b")
     with pipeline.database.connect() as holder, pipeline.database.connect() as asking, holder.transaction():
         holder.execute("LOCK TABLE b IN ACCESS EXCLUSIVE MODE")
         asking.execute("SET lock_timeout = '2s'")
@@ -202,13 +169,13 @@ def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_
 
 
 def test_a_table_that_goes_stale_while_its_snapshot_is_published_is_read_again_when_asked(
-    pipeline: IngestPipeline, arm: Arm
+    pipeline: IngestPipeline,
 ) -> None:
     """Neither the snapshot of the older generation is published, nor does anything end."""
-    pipeline.database.execute(*SETUP)
-    publish(pipeline, "a")
-    with held(pipeline, arm, "snapshot.final.before") as running:
-        pipeline.database.execute("ALTER TABLE a ALTER COLUMN k TYPE text USING 'k'", "INSERT INTO a VALUES (20)")
+    pipeline.execute(*SETUP)
+    pipeline.publish("a")
+    with held(pipeline, "snapshot.final.before") as running:
+        pipeline.execute("ALTER TABLE a ALTER COLUMN k TYPE text USING 'k'", "INSERT INTO a VALUES (20)")
         running.wait_until(lambda: pipeline.table("public.a").state == "stale")
         pipeline.request(RESYNC, table="a")
         running.wait_until(lambda: pipeline.table("public.a").generation > 1)
@@ -219,19 +186,16 @@ def test_a_table_that_goes_stale_while_its_snapshot_is_published_is_read_again_w
 
 def test_snapshots_that_the_server_has_no_slot_for_are_failing_for_who_looks_from_outside(tmp_path: Path) -> None:
     with temporary_server(settings={"max_replication_slots": "2"}) as server, fresh_database(server) as database:
-        pipeline = IngestPipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
+        pipeline = IngestPipeline.local(database, tmp_path)
         database.execute("CREATE TABLE a (id int PRIMARY KEY)", "SELECT pg_create_physical_replication_slot('other')")
-        publish(pipeline, "a")
-        reporter = Reporter(
-            pipeline="test", store=pipeline.store, lake_uri=tmp_path.as_uri(), source=pipeline.options().source
-        )
+        pipeline.publish("a")
+        reporter = pipeline.reporter(pipeline.options().source)
         with pipeline.running(**LOOKS) as running:
             running.wait_until(
                 lambda: any("max_replication_slots" in table.reason for table in pipeline.state().tables.values())
             )
             assert "table.failing" in {problem.code for problem in reporter.take().verdict.problems}
-            assert running.ingest is not None
-            said = running.ingest.status.snapshots.waits
+            said = running.status.snapshots.waits
             running.wait_until(lambda: any(one.retry_at and "slot" in one.reason for one in said.now()))
             database.execute("SELECT pg_drop_replication_slot('other')")
             running.wait_until(lambda: pipeline.table("public.a").state == "live")

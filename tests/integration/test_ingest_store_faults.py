@@ -23,6 +23,12 @@ def proxy(moto: Bucket) -> Iterator[S3FaultProxy]:
         yield running
 
 
+@pytest.fixture
+def pipeline(database: Database, moto: Bucket, proxy: S3FaultProxy) -> IngestPipeline:
+    options = {**moto.options, "endpoint": proxy.endpoint}
+    return IngestPipeline(database, open_store(f"{moto.uri}/spool", prefix="test/", options=options))
+
+
 FAULTS = [
     error(403, "AccessDenied"),
     error(403, "InvalidAccessKeyId"),
@@ -37,20 +43,13 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", cases(FAULTS, quick=FAULTS[::2]), ids=str)
 def test_one_wrong_answer_ends_no_process_and_loses_no_row(
-    database: Database, moto: Bucket, proxy: S3FaultProxy, fault: Fault
+    database: Database, pipeline: IngestPipeline, proxy: S3FaultProxy, fault: Fault
 ) -> None:
-    store = open_store(f"{moto.uri}/spool", prefix="test/", options={**moto.options, "endpoint": proxy.endpoint})
-    pipeline = IngestPipeline(database, store)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (0)")
     operations: tuple[Operation, ...] = ("put", "create")
     number = 0
     with pipeline.running() as running:
-        running.wait_until(
-            lambda: (
-                running.ingest is not None and running.ingest.status.state == "streaming" and pipeline.state().tables
-            )
-        )
-        running.wait_until(lambda: pipeline.table("public.t").state == "live")
+        running.wait_until_live()
         for _ in range(ROUNDS):
             for operation in operations:
                 fired = proxy.plan(fault, operations={operation})
@@ -59,28 +58,24 @@ def test_one_wrong_answer_ends_no_process_and_loses_no_row(
                 running.wait_until(fired.is_set)
         expected = list(range(1, number + 1))
         running.wait_until(lambda: [row["id"] for row in pipeline.rows("public.t")] == expected)
-        assert running.ingest is not None
-        assert running.ingest.status.reconnects == 0
+        assert running.status.reconnects == 0
     assert [row["id"] for row in pipeline.rows("public.t")] == expected
 
 
 def test_a_request_that_the_store_does_not_let_go_of_is_carried_out_once(
-    database: Database, moto: Bucket, proxy: S3FaultProxy
+    database: Database, pipeline: IngestPipeline, proxy: S3FaultProxy
 ) -> None:
-    store = open_store(f"{moto.uri}/spool", prefix="test/", options={**moto.options, "endpoint": proxy.endpoint})
-    pipeline = IngestPipeline(database, store)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
-    pipeline.run()
+    store = pipeline.store
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
     store.put("any", b"")
     store.delete("any")
     proxy.plan(error(403, "AccessDenied"), operations={"delete"}, count=None)
     pipeline.request(RESYNC, table="t")
     with pipeline.running(watch_interval_s=0.1) as running:
         running.wait_until(lambda: (now := pipeline.table("public.t")).generation == 2 and now.state == "live")
-        assert running.ingest is not None
         for _ in range(3):
-            seen = running.ingest.status.catalog_beat
-            running.wait_until(lambda seen=seen: running.ingest.status.catalog_beat > seen + 1)
+            seen = running.status.catalog_beat
+            running.wait_until(lambda seen=seen: running.status.catalog_beat > seen + 1)
         assert list(store.list(keys.CONTROL)) != []
         proxy.calm()
         running.wait_until(lambda: list(store.list(keys.CONTROL)) == [])
@@ -88,13 +83,11 @@ def test_a_request_that_the_store_does_not_let_go_of_is_carried_out_once(
 
 
 def test_a_request_whose_removal_was_refused_goes_once_it_may_and_is_never_done_again(
-    database: Database, moto: Bucket, proxy: S3FaultProxy
+    database: Database, pipeline: IngestPipeline, proxy: S3FaultProxy
 ) -> None:
     """No removal has ever worked for this process, so that the refusal is not taken for a passing one. What stays
     would pause the table again at the next start, long after it was resumed.
     """
-    where = {**moto.options, "endpoint": proxy.endpoint}
-    pipeline = IngestPipeline(database, open_store(f"{moto.uri}/spool", prefix="test/", options=where))
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
     proxy.plan(error(403, "AccessDenied"), operations={"delete"}, count=None)
     pipeline.run()

@@ -11,7 +11,6 @@ import pytest
 
 from sluice.errors import ServiceError
 from sluice.operate.check.preflight import run_preflight
-from tests.support.catalog_stories import verdicts
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.sources import Database
@@ -76,9 +75,7 @@ def test_the_script_gives_what_ingest_needs_and_not_more(poor: Poor) -> None:
 
 
 def test_the_script_can_be_run_again_for_a_new_table(poor: Poor) -> None:
-    poor.database.execute(
-        "CREATE TABLE s.later (id int PRIMARY KEY)", f"ALTER PUBLICATION {poor.database.publication} ADD TABLE s.later"
-    )
+    poor.database.execute("CREATE TABLE s.later (id int PRIMARY KEY)", "ALTER PUBLICATION {p} ADD TABLE s.later")
     assert poor.codes() == {"table.not_readable"}
     grant(poor.database, poor.role)
     assert poor.codes() == set()

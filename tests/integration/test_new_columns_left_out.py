@@ -2,15 +2,12 @@
 table is followed; evolve brings them by one snapshot.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluice.contract import resyncs
 from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_plan import planned
-from tests.support.catalog_stories import assert_equal, set_up, verdicts
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
@@ -44,76 +41,63 @@ def shape(pipeline: IngestPipeline) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("way", ["one by one", "catalog ahead", "one transaction", "streamed"])
-def test_added_columns_are_left_out_and_everything_else_is_followed(
-    pipeline: IngestPipeline, tmp_path: Path, way: str
-) -> None:
+def test_added_columns_are_left_out_and_everything_else_is_followed(pipeline: IngestPipeline, way: str) -> None:
     options = dict(IGNORE)
     if way == "streamed":
         since(pipeline.database, 16, "streaming of small transactions")
         options["streaming"] = "parallel"
-    set_up(pipeline, BEFORE)
-    pipeline.run(**options)
+    pipeline.run(*BEFORE, **options)
     pipeline.dsn = pipeline.database.dsn + (IMMEDIATELY if way == "streamed" else "")
     again = (" r", "v TO w", "TYPE")  # what leaves no trace when it is looked at later
     changes = CHANGES if way == "one by one" else tuple(one for one in CHANGES if not any(map(one.__contains__, again)))
     if way in ("one transaction", "streamed"):
-        with pipeline.database.connect() as connection, connection.transaction():
-            for statement in changes:
-                connection.execute(statement.encode())
+        pipeline.database.transact(*changes)
     for statement in changes if way in ("one by one", "catalog ahead") else ():
-        set_up(pipeline, (statement,))
+        pipeline.execute(statement)
         if way == "one by one":
             pipeline.run(**options)
-    pipeline.run(**options)
-    pipeline.run(**options)
-    assert_equal(pipeline, tmp_path, resyncs={})
+    pipeline.run(times=2, **options)
+    pipeline.assert_equal({})
     assert shape(pipeline) == (["id", "w" if way == "one by one" else "v"], ["x"])
 
 
+@pytest.mark.usefixtures("read_again_at_once")
 def test_columns_left_out_stay_so_over_a_snapshot_and_come_by_one_when_they_are_wanted(
-    pipeline: IngestPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: IngestPipeline,
 ) -> None:
-    monkeypatch.setattr(resyncs, "REST", 0.0)
-    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
-    set_up(pipeline, BEFORE)
+    pipeline.run(*BEFORE, **IGNORE)
+    pipeline.execute("ALTER TABLE t ADD w int DEFAULT 7", "INSERT INTO t VALUES (10, 'ten', 10)")
+    assert planned(pipeline, more=", contract: ignore_new")[0].preview.why == "column w added and left out"
     pipeline.run(**IGNORE)
-    set_up(pipeline, ("ALTER TABLE t ADD w int DEFAULT 7", "INSERT INTO t VALUES (10, 'ten', 10)"))
-    assert planned(pipeline, tmp_path, more=", contract: ignore_new")[0].preview.why == "column w added and left out"
-    pipeline.run(**IGNORE)
-    set_up(pipeline, ("ALTER TABLE t ALTER v TYPE text USING v || '!'", "ALTER TABLE t ADD y int"))
-    pipeline.run(**IGNORE)
-    pipeline.run(**IGNORE)
-    assert_equal(pipeline, tmp_path, resyncs={"rewrite": 1})
+    pipeline.run("ALTER TABLE t ALTER v TYPE text USING v || '!'", "ALTER TABLE t ADD y int", times=2, **IGNORE)
+    pipeline.assert_equal({"rewrite": 1})
     assert shape(pipeline) == (["id", "v"], ["w", "y"])
-    found = planned(pipeline, tmp_path)[0].preview
+    found = planned(pipeline)[0].preview
     assert (found.effect, "no longer leaves out w, y" in found.why) == ("snapshot", True)
     pipeline.run(**EVOLVE)
-    assert_equal(pipeline, tmp_path, resyncs={"rewrite": 1, "schema": 1})
+    pipeline.assert_equal({"rewrite": 1, "schema": 1})
     assert shape(pipeline) == (["id", "v", "w", "y"], [])
     pipeline.run(**IGNORE)
     assert shape(pipeline) == (["id", "v", "w", "y"], [])
 
 
-def test_a_column_of_the_key_is_never_left_out(pipeline: IngestPipeline, tmp_path: Path) -> None:
-    set_up(pipeline, BEFORE)
-    pipeline.run(**IGNORE)
-    set_up(pipeline, ("ALTER TABLE t ADD k int NOT NULL DEFAULT 1, ADD z int", "INSERT INTO t VALUES (6, 'six', 6, 6)"))
+def test_a_column_of_the_key_is_never_left_out(pipeline: IngestPipeline) -> None:
+    pipeline.run(*BEFORE, **IGNORE)
+    pipeline.execute("ALTER TABLE t ADD k int NOT NULL DEFAULT 1, ADD z int", "INSERT INTO t VALUES (6, 'six', 6, 6)")
     pipeline.run(**IGNORE)
     assert shape(pipeline) == (["id", "v"], ["k", "z"])
-    set_up(
-        pipeline, ("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, k)", "INSERT INTO t VALUES (6, 's', 7)")
+    pipeline.execute(
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, k)", "INSERT INTO t VALUES (6, 's', 7)"
     )
-    pipeline.run(**IGNORE)
-    pipeline.run(**IGNORE)
-    assert [(one.state, one.differences) for one in verdicts(pipeline, tmp_path)] == [("live", ())]
+    pipeline.run(times=2, **IGNORE)
+    pipeline.assert_equal()
     assert sum(pipeline.table("public.t").resyncs.counts.values()) == 1
     assert shape(pipeline) == (["id", "v", "k"], ["z"])
 
 
-def test_a_column_that_the_lake_has_goes_on_being_followed(pipeline: IngestPipeline, tmp_path: Path) -> None:
+def test_a_column_that_the_lake_has_goes_on_being_followed(pipeline: IngestPipeline) -> None:
     """It came under evolve, and the catalog was not looked at since."""
-    set_up(pipeline, BEFORE)
-    pipeline.run(**EVOLVE)
+    pipeline.run(*BEFORE, **EVOLVE)
     added: list[str] = []
     with pipeline.running(**EVOLVE, watch_interval_s=3600.0) as running:
         # One that a look has seen all the same is no case of this.
@@ -121,10 +105,8 @@ def test_a_column_that_the_lake_has_goes_on_being_followed(pipeline: IngestPipel
             assert len(added) < 5
             added.append(f"r{len(added)}")
             row = f"INSERT INTO t (id, {added[-1]}) VALUES ({20 + len(added)}, 20)"
-            set_up(pipeline, (f"ALTER TABLE t ADD {added[-1]} int", row))
+            pipeline.execute(f"ALTER TABLE t ADD {added[-1]} int", row)
             running.wait_until(lambda: added[-1] in shape(pipeline)[0])
-    set_up(pipeline, (f"ALTER TABLE t ALTER {added[-1]} TYPE int USING coalesce({added[-1]}, 0) + 1",))
-    pipeline.run(**IGNORE)
-    pipeline.run(**IGNORE)
+    pipeline.run(f"ALTER TABLE t ALTER {added[-1]} TYPE int USING coalesce({added[-1]}, 0) + 1", times=2, **IGNORE)
     assert shape(pipeline) == (["id", "v", *added], [])
-    assert_equal(pipeline, tmp_path, resyncs={"rewrite": 1})
+    pipeline.assert_equal({"rewrite": 1})

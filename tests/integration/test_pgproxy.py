@@ -5,6 +5,7 @@ where a test asks for it.
 import select
 import struct
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import psycopg
 import pytest
@@ -17,7 +18,7 @@ from tests.support.sources import Database
 
 @pytest.fixture
 def slot(database: Database) -> str:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION {p} FOR TABLE t")
     database.execute(f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput')")
     return database.slot
 
@@ -39,8 +40,8 @@ def status_message(lsn: int) -> bytes:
     return struct.pack(">cQQQqB", b"r", lsn, lsn, lsn, 0, 0)
 
 
-def received_tags(connection: psycopg.Connection) -> Iterator[str]:
-    """Tags of XLogData messages until the connection ends."""
+def received(connection: psycopg.Connection) -> Iterator[bytes]:
+    """The pgoutput part of XLogData messages until the connection ends."""
     stream = connection.pgconn
     while True:
         try:
@@ -54,26 +55,22 @@ def received_tags(connection: psycopg.Connection) -> Iterator[str]:
         if length < 0:
             return
         if length and bytes(payload[:1]) == b"w":
-            yield chr(payload[25])
+            yield bytes(payload[25:])
 
 
 def test_a_status_message_is_shown_before_the_server_sees_it(database: Database, slot: str) -> None:
     confirmed: list[str] = []
 
     def look(status: Status) -> None:
-        with database.connect() as witness:
-            row = witness.execute(
-                "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (slot,)
-            ).fetchone()
-            assert row is not None
-            confirmed.append(row[0])
+        asked = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+        confirmed.append(database.one(asked, slot)[0])
 
-    with database.connect() as source:
-        source.execute("INSERT INTO t VALUES (1)")
-        before = source.execute(
-            "SELECT confirmed_flush_lsn::text, pg_current_wal_flush_lsn() - '0/0' FROM pg_replication_slots"
-        ).fetchone()
-    assert before is not None
+    database.execute("INSERT INTO t VALUES (1)")
+    before = database.one(
+        "SELECT confirmed_flush_lsn::text, pg_current_wal_flush_lsn() - '0/0' FROM pg_replication_slots "
+        "WHERE slot_name = %s",
+        slot,
+    )
     with PgProxy(database.server.port, on_status=look) as proxy:
         connection = start_stream(proxy, database)
         send(connection, status_message(int(before[1])))
@@ -92,7 +89,7 @@ def test_a_status_message_that_the_oracle_refuses_never_reaches_the_server(datab
     with PgProxy(database.server.port, on_status=refuse) as proxy:
         connection = start_stream(proxy, database)
         send(connection, status_message(1 << 40))
-        assert list(received_tags(connection)) == []
+        assert list(received(connection)) == []
         connection.close()
         with pytest.raises(AssertionError, match="beyond what the store holds"):
             proxy.check()
@@ -110,7 +107,7 @@ def test_a_connection_is_cut_exactly_at_the_chosen_message(
         fired = proxy.cut(where, matches=commits)
         database.execute("INSERT INTO t VALUES (1), (2)")
         connection = start_stream(proxy, database)
-        assert "".join(received_tags(connection)) == seen
+        assert "".join(chr(body[0]) for body in received(connection)) == seen
         connection.close()
         assert fired.is_set()
 
@@ -127,31 +124,12 @@ def test_one_message_is_changed_with_its_length_and_the_next_is_whole_again(
             connection = start_stream(proxy, database)
             if bodies == "whole":
                 database.execute("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
-            sizes[bodies] = insert_bodies(connection, 2)
+            sizes[bodies] = list(islice((body for body in received(connection) if body[:1] == b"I"), 2))
             connection.close()
-            wait_until(lambda: not is_active(database), what="the slot is free")
+            active = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+            wait_until(lambda: database.one(active, slot) == (False,), what="the slot is free")  # noqa: B023
         assert fired.is_set()
     first, second = zip(sizes["whole"], sizes["changed"], strict=True)
     assert first[0] != first[1]
     assert len(first[1]) == len(first[0]) + changed
     assert second[0] == second[1]
-
-
-def insert_bodies(connection: psycopg.Connection, count: int) -> list[bytes]:
-    """The pgoutput part of the first `count` inserts."""
-    found: list[bytes] = []
-    while len(found) < count:
-        length, payload = connection.pgconn.get_copy_data(1)
-        if length == 0:
-            select.select([connection.pgconn.socket], [], [])
-            connection.pgconn.consume_input()
-        elif bytes(payload[:1]) == b"w" and payload[25] == ord("I"):
-            found.append(bytes(payload[25:]))
-    return found
-
-
-def is_active(database: Database) -> bool:
-    with database.connect() as connection:
-        return connection.execute(
-            "SELECT active FROM pg_replication_slots WHERE slot_name = %s", (database.slot,)
-        ).fetchone() == (True,)

@@ -3,17 +3,14 @@ change, sequences in a publication, and a server that raises its own wal_level.
 """
 
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from sluice import faults
 from sluice.source.sessions import open_query
 from sluice.source.slot_facts import server_facts
-from sluice.store.opening import open_store
-from tests.integration.test_snapshot_chunks import CHUNKS, SETUP, assert_equal, publish
+from tests.integration.test_snapshot_chunks import CHUNKS, SETUP, assert_equal
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
@@ -21,18 +18,14 @@ from tools.local.postgres import temporary_server
 
 
 @pytest.fixture(autouse=True)
-def _since_19(database: Database) -> Iterator[None]:
+def _since_19(database: Database) -> None:
     since(database, 19, "REPACK, published sequences and effective_wal_level")
-    yield
-    faults.arm("")
 
 
-def test_a_table_that_is_packed_while_its_rows_change_is_not_read_again(
-    pipeline: IngestPipeline, tmp_path: Path
-) -> None:
+def test_a_table_that_is_packed_while_its_rows_change_is_not_read_again(pipeline: IngestPipeline) -> None:
     database, packed = pipeline.database, threading.Event()
     database.execute(*SETUP)
-    publish(pipeline, "t")
+    pipeline.publish("t")
     pipeline.run(**CHUNKS)
 
     def write() -> None:
@@ -53,13 +46,13 @@ def test_a_table_that_is_packed_while_its_rows_change_is_not_read_again(
         finally:
             packed.set()
             writer.join()
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)
     assert (pipeline.table("public.t").state, pipeline.table("public.t").generation) == ("live", 1)
 
 
 @pytest.mark.parametrize("via_root", ["true", "false"])
 def test_sequences_of_the_publication_are_no_tables_and_those_of_tables_change_nothing(
-    pipeline: IngestPipeline, tmp_path: Path, via_root: str
+    pipeline: IngestPipeline, via_root: str
 ) -> None:
     database = pipeline.database
     database.execute(
@@ -79,7 +72,7 @@ def test_sequences_of_the_publication_are_no_tables_and_those_of_tables_change_n
             "DROP SEQUENCE alone",
         )
         running.wait_until(lambda: pipeline.table("public.t").state == "live")
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)
     tables = {table.table_name: (table.state, table.generation) for table in pipeline.state().tables.values()}
     assert tables == {"t": ("live", 1)}
 
@@ -89,14 +82,14 @@ def test_a_server_that_raises_its_own_wal_level_is_followed_without_a_restart(tm
         server.settings["wal_level"] = "replica"
         server.start()
         database = Database(server, name="postgres", slot="s", publication="p")
-        pipeline = IngestPipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
+        pipeline = IngestPipeline.local(database, tmp_path)
         database.execute(*SETUP)
-        publish(pipeline, "t")
+        pipeline.publish("t")
         pipeline.run(**CHUNKS)
         with closing(open_query(options_of(database))) as connection:
             assert server_facts(connection, options_of(database)).wal_level == "replica"
         database.execute("UPDATE t SET n = 1", "DELETE FROM t WHERE id < 100")
         server.restart()
         database.execute("UPDATE t SET n = 2 WHERE id % 2 = 0")
-        assert_equal(pipeline, tmp_path)
+        assert_equal(pipeline)
         assert pipeline.table("public.t").generation == 1

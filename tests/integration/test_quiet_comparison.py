@@ -24,8 +24,7 @@ SELDOM = FlushPolicy(max_delay_s=0.05, progress_interval_s=3600.0)
 
 
 def test_a_quiet_ingest_passes_the_position_of_a_comparison_at_once(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     asked: list[int] = []
 
     def ask(question: LakeQuestion) -> Callable[[], LakeAnswer]:
@@ -61,8 +60,7 @@ def test_hints_that_nobody_takes_do_not_pile_up_and_need_no_right() -> None:
 def test_what_was_different_stays_so_when_it_cannot_be_compared_again_after_its_repair(
     pipeline: IngestPipeline,
 ) -> None:
-    pipeline.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     said: list[Comparison] = []
 
     def ask(question: LakeQuestion) -> Callable[[], LakeAnswer]:

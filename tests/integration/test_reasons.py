@@ -26,7 +26,7 @@ def test_a_refusal_goes_when_what_it_says_is_not_so_any_more(pipeline: IngestPip
     database.execute(
         "CREATE TABLE a (id int PRIMARY KEY)",
         "CREATE TABLE b (id int PRIMARY KEY)",
-        f"CREATE PUBLICATION {database.publication} FOR TABLE a",
+        "CREATE PUBLICATION {p} FOR TABLE a",
     )
     with pipeline.running(**LOOKS) as running:
         running.wait_until(lambda: "a" in {table.table_name for table in pipeline.state().tables.values()})
@@ -34,9 +34,9 @@ def test_a_refusal_goes_when_what_it_says_is_not_so_any_more(pipeline: IngestPip
         pipeline.request(ADD, table="gone", place=ADD)
         pipeline.request(REMOVE, table="a", place=REMOVE)
         running.wait_until(lambda: refused(pipeline) == {"public.a", "public.b", "public.gone"})
-        database.execute(f"ALTER PUBLICATION {database.publication} ADD TABLE b")
+        database.execute("ALTER PUBLICATION {p} ADD TABLE b")
         running.wait_until(lambda: refused(pipeline) == {"public.a", "public.gone"})
-        database.execute(f"ALTER PUBLICATION {database.publication} DROP TABLE a")
+        database.execute("ALTER PUBLICATION {p} DROP TABLE a")
         running.wait_until(lambda: refused(pipeline) == {"public.gone"})
         running.wait_until(lambda: pipeline.table("public.b").state == "live")
 
@@ -44,7 +44,7 @@ def test_a_refusal_goes_when_what_it_says_is_not_so_any_more(pipeline: IngestPip
 def test_a_table_that_left_says_why_it_is_out_today(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
-    database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE a, b")
+    database.execute("CREATE PUBLICATION {p} FOR TABLE a, b")
     said = []
     for patterns, statement in (
         ((), "SELECT 1"),
@@ -54,8 +54,7 @@ def test_a_table_that_left_says_why_it_is_out_today(pipeline: IngestPipeline) ->
         (("!public.a",), f"ALTER PUBLICATION {database.publication} ADD TABLE a"),
         ((), "SELECT 1"),
     ):
-        database.execute(statement)
-        pipeline.run(tables=patterns)
+        pipeline.run(statement, tables=patterns)
         table = pipeline.table("public.a")
         said.append((table.state, table.reason))
     unlisted = ("detached", f"publication {database.publication} no longer carries it")
@@ -67,15 +66,13 @@ def test_a_table_that_left_says_why_it_is_out_today(pipeline: IngestPipeline) ->
 def test_a_table_that_cannot_be_carried_says_by_what_today(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     database.execute('CREATE TABLE a (id int PRIMARY KEY, "V" int, v int)')
-    database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE a")
-    pipeline.run(tables=())
+    pipeline.run("CREATE PUBLICATION {p} FOR TABLE a", tables=())
     said = [pipeline.table("public.a")]
     for statement in (
         'ALTER TABLE a DROP "V"; ALTER TABLE a ADD "_sluice_op" int',
         'ALTER TABLE a DROP "_sluice_op"',
     ):
-        database.execute(*statement.split("; "))
-        pipeline.run(tables=())
+        pipeline.run(*statement.split("; "), tables=())
         said.append(pipeline.table("public.a"))
     assert [table.state for table in said] == ["quarantined", "quarantined", "live"]
     assert "only by case" in said[0].reason

@@ -16,16 +16,13 @@ from tools.local.postgres import PostgresServer, temporary_server
 
 
 def stopped_while(
-    server: PostgresServer,
-    database: Database,
-    consume: Callable[[ReplicationStream], Awaitable[None]],
-    *,
-    rows: int = 10,
+    consume: Callable[[ReplicationStream], Awaitable[None]], *, rows: int = 10
 ) -> tuple[float, SourceError]:
     """Seconds that a fast shutdown took while `consume` ran, and the error that ended the stream."""
-    options, start = prepare(database)
 
-    async def scenario() -> tuple[float, SourceError]:
+    async def scenario(server: PostgresServer) -> tuple[float, SourceError]:
+        database = Database(server, name="postgres", slot="stopping", publication="stopping")
+        options, start = prepare(database)
         database.execute(f"INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, {rows}) i")
         stream = await opened(options, start, replace(QUICK, batch_bytes=256 * 1024))
         consuming = asyncio.ensure_future(consume(stream))
@@ -38,7 +35,8 @@ def stopped_while(
         await stream.close()
         return took, caught.value
 
-    return asyncio.run(scenario())
+    with temporary_server() as server:
+        return asyncio.run(scenario(server))
 
 
 def test_a_fast_shutdown_ends_quickly_when_everything_is_acknowledged() -> None:
@@ -48,10 +46,7 @@ def test_a_fast_shutdown_ends_quickly_when_everything_is_acknowledged() -> None:
             if batch.flush or batch.shutdown:
                 stream.acknowledge(batch.received_lsn)
 
-    with temporary_server() as server:
-        took, error = stopped_while(
-            server, Database(server, name="postgres", slot="stopping", publication="stopping"), consume
-        )
+    took, error = stopped_while(consume)
     assert took < 5
     assert isinstance(error, SourceUnavailable)
     assert "stopping" in str(error) or "lost" in str(error)
@@ -67,10 +62,7 @@ def test_a_sink_that_never_acknowledges_holds_a_fast_shutdown_for_seconds_only()
                 assert batch.flush
                 shutdowns.append(batch)
 
-    with temporary_server() as server:
-        took, error = stopped_while(
-            server, Database(server, name="postgres", slot="stopping", publication="stopping"), consume
-        )
+    took, error = stopped_while(consume)
     assert took < 15
     assert shutdowns
     assert isinstance(error, SourceUnavailable)
@@ -85,9 +77,6 @@ def test_a_reader_that_is_stuck_holds_a_fast_shutdown_for_seconds_only() -> None
                 await stream.next_batch()
             await asyncio.sleep(0.05)
 
-    with temporary_server() as server:
-        took, error = stopped_while(
-            server, Database(server, name="postgres", slot="stuck", publication="stuck"), consume, rows=60000
-        )
+    took, error = stopped_while(consume, rows=60000)
     assert took < 15
     assert isinstance(error, SourceUnavailable)

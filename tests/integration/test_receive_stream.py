@@ -8,142 +8,103 @@ import asyncio
 import time
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-import psycopg
 import pytest
 
 from sluice.errors import ProtocolViolation, SlotBusy, SourceUnavailable
-from sluice.ingest.receive.stream import ReplicationStream, StreamLimits
+from sluice.ingest.receive.stream import StreamLimits
 from sluice.source.sessions import SourceOptions
 from sluice.source.slot_facts import slot_facts
 from tests.support.pgproxy import Direction, PgProxy
-from tests.support.source_setup import server_major
 from tests.support.sources import Database
-from tests.support.streaming import QUICK, opened, prepare, read_until, run, tags
+from tests.support.streaming import QUICK, asynchronous, opened, prepare, read_until, tags
 from tools.local.postgres import temporary_server
 
 
-def test_transactions_arrive_in_wire_order_and_the_acknowledgement_reaches_the_server(database: Database) -> None:
+@asynchronous
+async def test_transactions_arrive_in_wire_order_and_the_acknowledgement_reaches_the_server(database: Database) -> None:
     options, start = prepare(database)
-
-    async def scenario() -> None:
-        stream = await opened(options, start)
-        database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "DELETE FROM t WHERE id = 1")
-        batches = await read_until(stream, lambda seen: tags(seen).count("C") == 2)
-        assert tags(batches) == "BRIICBDC"
-        assert batches[-1].flush
-        stream.acknowledge(batches[-1].received_lsn)
-        await stream.close()
-        with database.connect() as connection:
-            facts = slot_facts(connection, options.slot)
-        assert facts is not None
-        assert facts.confirmed_flush_lsn == batches[-1].received_lsn
-
-    run(scenario())
+    stream = await opened(options, start)
+    database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "DELETE FROM t WHERE id = 1")
+    batches = await read_until(stream, lambda seen: tags(seen).count("C") == 2)
+    assert tags(batches) == "BRIICBDC"
+    assert batches[-1].flush
+    stream.acknowledge(batches[-1].received_lsn)
+    await stream.close()
+    assert confirmed(options, database) == batches[-1].received_lsn
 
 
-def test_an_acknowledgement_neither_goes_back_nor_past_what_was_received(database: Database) -> None:
+def confirmed(options: SourceOptions, database: Database) -> int | None:
+    with database.connect() as connection:
+        facts = slot_facts(connection, options.slot)
+    assert facts is not None
+    return facts.confirmed_flush_lsn
+
+
+@asynchronous
+async def test_an_acknowledgement_neither_goes_back_nor_past_what_was_received(database: Database) -> None:
     options, start = prepare(database)
-
-    async def scenario() -> None:
-        stream = await opened(options, start)
+    stream = await opened(options, start)
+    for position in (stream.received_lsn + 1, start - 1):
         with pytest.raises(ProtocolViolation):
-            stream.acknowledge(stream.received_lsn + 1)
-        with pytest.raises(ProtocolViolation):
-            stream.acknowledge(start - 1)
-        assert stream.flushed_lsn == start
-        await stream.close()
-
-    run(scenario())
+            stream.acknowledge(position)
+    assert stream.flushed_lsn == start
+    await stream.close()
 
 
-def test_the_connection_outlives_a_reader_that_pauses_far_longer_than_wal_sender_timeout() -> None:
+@asynchronous
+async def test_the_connection_outlives_a_reader_that_pauses_far_longer_than_wal_sender_timeout() -> None:
     with temporary_server(settings={"wal_sender_timeout": "1s"}) as server:
         database = Database(server, name="postgres", slot="pausing", publication="pausing")
+        # More than socket buffers hold.
         options, start = prepare(database)
-
-        async def scenario() -> None:
-            database.execute(
-                "INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 60000) i"
-            )  # more than socket buffers hold
-            stream = await opened(options, start, replace(QUICK, batch_bytes=4096))
-            await stream.next_batch()
-            await asyncio.sleep(3.5)  # the pause itself is what is tested
-            batches = await read_until(stream, lambda seen: "C" in tags(seen[-1:]))
-            assert tags(batches).count("I") > 50000
-            await stream.close()
-
-        run(scenario())
-
-
-def test_one_stream_at_a_time_and_closing_frees_the_slot_at_once(database: Database) -> None:
-    options, start = prepare(database)
-
-    async def scenario() -> None:
-        stream = await opened(options, start)
-        with pytest.raises(SlotBusy, match=options.slot):
-            await opened(options, start)
-        await stream.close()
-        deadline = time.monotonic() + 5
-        while True:
-            try:
-                second = await opened(options, start)
-                break
-            except SlotBusy:
-                assert time.monotonic() < deadline
-        await second.close()
-        with pytest.raises(SourceUnavailable):
-            await second.next_batch()
-
-    run(scenario())
-
-
-def test_another_server_behind_the_address_is_noticed_before_anything_streams(database: Database) -> None:
-    options, start = prepare(database)
-
-    async def scenario() -> None:
-        with pytest.raises(SourceUnavailable, match="not the one that was just checked"):
-            await opened(options, start, expect=("1", 1))
-
-    run(scenario())
-
-
-def test_asking_for_a_flush_ends_the_wait_at_once(database: Database) -> None:
-    options, start = prepare(database)
-
-    async def scenario() -> None:
-        stream = await opened(options, start, StreamLimits(max_delay_s=60))
-        waiting = asyncio.ensure_future(stream.next_batch())
-        await asyncio.sleep(0)
-        stream.ask_flush()
-        batch = await asyncio.wait_for(waiting, 5)
-        assert batch.flush
-        assert not batch.shutdown
+        database.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 60000) i")
+        stream = await opened(options, start, replace(QUICK, batch_bytes=4096))
+        await stream.next_batch()
+        await asyncio.sleep(3.5)  # the pause itself is what is tested
+        batches = await read_until(stream, lambda seen: "C" in tags(seen[-1:]))
+        assert tags(batches).count("I") > 50000
         await stream.close()
 
-    run(scenario())
 
-
-def test_options_of_every_protocol_version_are_understood(database: Database) -> None:
+@asynchronous
+async def test_one_stream_at_a_time_and_closing_frees_the_slot_at_once(database: Database) -> None:
     options, start = prepare(database)
+    stream = await opened(options, start)
+    with pytest.raises(SlotBusy, match=options.slot):
+        await opened(options, start)
+    await stream.close()
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            second = await opened(options, start)
+            break
+        except SlotBusy:
+            assert time.monotonic() < deadline
+    await second.close()
+    with pytest.raises(SourceUnavailable):
+        await second.next_batch()
 
-    async def scenario() -> None:
-        newer = ((2, "on", False, "none"), (4, "parallel", True, "none")) if server_major(database) >= 16 else ()
-        for proto_version, streaming, messages, origin in ((1, "off", True, "any"), (2, "on", True, "any"), *newer):
-            stream = await ReplicationStream.open(
-                options,
-                start_lsn=start,
-                proto_version=proto_version,
-                streaming=streaming,
-                two_phase=False,
-                messages=messages,
-                origin=origin,
-                limits=QUICK,
-            )
-            await stream.close()
-            await _free(options, database)
 
-    run(scenario())
+@asynchronous
+async def test_another_server_behind_the_address_is_noticed_before_anything_streams(database: Database) -> None:
+    options, start = prepare(database)
+    with pytest.raises(SourceUnavailable, match="not the one that was just checked"):
+        await opened(options, start, expect=("1", 1))
+
+
+@asynchronous
+async def test_asking_for_a_flush_ends_the_wait_at_once(database: Database) -> None:
+    options, start = prepare(database)
+    stream = await opened(options, start, StreamLimits(max_delay_s=60))
+    waiting = asyncio.ensure_future(stream.next_batch())
+    await asyncio.sleep(0)
+    stream.ask_flush()
+    batch = await asyncio.wait_for(waiting, 5)
+    assert batch.flush
+    assert not batch.shutdown
+    await stream.close()
 
 
 async def _free(options: SourceOptions, database: Database) -> None:
@@ -156,121 +117,69 @@ async def _free(options: SourceOptions, database: Database) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_the_last_acknowledgement_arrives_though_the_server_is_in_the_middle_of_sending(database: Database) -> None:
+@asynchronous
+async def test_the_last_acknowledgement_arrives_though_the_server_is_in_the_middle_of_sending(
+    database: Database,
+) -> None:
     options, start = prepare(database, "INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
-
-    async def scenario(position: int) -> int:
-        stream = await opened(options, position)
-        first = await read_until(stream, lambda seen: "C" in tags(seen))
-        # More than fits into any buffer is on its way, and nobody reads it.
-        database.execute("UPDATE t SET body = body || 'y'")
-        await read_until(stream, lambda seen: "U" in tags(seen))
-        stream.acknowledge(first[-1].received_lsn)
-        await stream.close()
-        await _free(options, database)
-        return first[-1].received_lsn
-
     database.execute("DELETE FROM t WHERE id = 1")
-    acknowledged = asyncio.run(scenario(start))
-    with database.connect() as connection:
-        facts = slot_facts(connection, options.slot)
-    assert facts is not None
-    assert facts.confirmed_flush_lsn == acknowledged
+    stream = await opened(options, start)
+    first = await read_until(stream, lambda seen: "C" in tags(seen))
+    # More than fits into any buffer is on its way, and nobody reads it.
+    database.execute("UPDATE t SET body = body || 'y'")
+    await read_until(stream, lambda seen: "U" in tags(seen))
+    stream.acknowledge(first[-1].received_lsn)
+    await stream.close()
+    await _free(options, database)
+    assert confirmed(options, database) == first[-1].received_lsn
 
 
-def test_closing_twice_is_harmless_and_leaves_no_session_behind(database: Database) -> None:
+@asynchronous
+async def test_closing_twice_is_harmless_and_leaves_no_session_behind(database: Database) -> None:
     options, start = prepare(database)
-
-    async def scenario() -> None:
-        stream = await opened(options, start)
-        await stream.close()
-        await stream.close()
-        await _free(options, database)
-        with psycopg.connect(database.dsn) as connection:
-            row = connection.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'sluice_test' AND "
-                "backend_type = 'walsender'"
-            ).fetchone()
-        assert row == (0,)
-
-    run(scenario())
+    stream = await opened(options, start)
+    await stream.close()
+    await stream.close()
+    await _free(options, database)
+    ours = "application_name = 'sluice_test' AND backend_type = 'walsender'"
+    assert database.one(f"SELECT count(*) FROM pg_stat_activity WHERE {ours}") == (0,)
 
 
-def test_a_connection_that_swallows_everything_is_noticed_although_nothing_breaks(database: Database) -> None:
+@asynchronous
+async def test_a_connection_that_swallows_everything_is_noticed_although_nothing_breaks(database: Database) -> None:
     options, start = prepare(database)
     with PgProxy(database.server.port) as proxy:
         through = replace(options, dsn=proxy.dsn(dbname=database.name))
-
-        async def scenario() -> None:
-            stream = await opened(through, start, replace(QUICK, read_deadline_s=1.0))
-            database.execute("INSERT INTO t VALUES (1, 'a')")
-            await read_until(stream, lambda seen: "C" in tags(seen))
-            for direction in Direction:
-                proxy.hold(direction)
-            began = time.monotonic()
-            with pytest.raises(SourceUnavailable, match="silent"):
-                await read_until(stream, lambda _: False)
-            assert time.monotonic() - began < 5
-
-        run(scenario())
+        stream = await opened(through, start, replace(QUICK, read_deadline_s=1.0))
+        database.execute("INSERT INTO t VALUES (1, 'a')")
+        await read_until(stream, lambda seen: "C" in tags(seen))
+        for direction in Direction:
+            proxy.hold(direction)
+        began = time.monotonic()
+        with pytest.raises(SourceUnavailable, match="silent"):
+            await read_until(stream, lambda _: False)
+        assert time.monotonic() - began < 5
         for direction in Direction:
             proxy.release(direction)
 
 
-def test_an_idle_server_answers_pings_and_is_not_taken_for_dead(database: Database) -> None:
+@asynchronous
+async def test_an_idle_server_answers_pings_and_is_not_taken_for_dead(database: Database) -> None:
     options, start = prepare(database)
     with PgProxy(database.server.port) as proxy:
         through = replace(options, dsn=proxy.dsn(dbname=database.name))
-
-        async def scenario() -> None:
-            stream = await opened(through, start, replace(QUICK, read_deadline_s=0.6))
-            waiting = asyncio.ensure_future(read_until(stream, lambda _: False))
-            for count in range(1, 4):
-                await asyncio.to_thread(proxy.wait_for_status, partial(_pinged, proxy, count))
-            assert not waiting.done()
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            await stream.close()
-
-        run(scenario())
+        stream = await opened(through, start, replace(QUICK, read_deadline_s=0.6))
+        waiting = asyncio.ensure_future(read_until(stream, lambda _: False))
+        for count in range(1, 4):
+            await asyncio.to_thread(proxy.wait_for_status, partial(_pinged, proxy, count))
+        assert not waiting.done()
+        await _given_up(waiting)
+        await stream.close()
 
 
-def test_the_flush_position_never_moves_by_itself_however_often_the_server_asks() -> None:
-    with temporary_server(settings={"wal_sender_timeout": "1s"}) as server:
-        database = Database(server, name="postgres", slot="asking", publication="asking")
-        options, start = prepare(database)
-        with PgProxy(server.port) as proxy:
-            through = replace(options, dsn=proxy.dsn())
-
-            async def scenario() -> None:
-                stream = await opened(through, start)
-                ends = []
-                for number in range(3):
-                    database.execute(f"INSERT INTO t VALUES ({number}, 'a')")
-                    batches = await read_until(stream, lambda seen: "C" in tags(seen))
-                    ends += [
-                        int.from_bytes(frame[9:17], "big")
-                        for batch in batches
-                        for frame in batch.frames
-                        if frame[25:26] == b"C"
-                    ]
-                received = stream.received_lsn
-                assert received >= ends[2] > ends[1] > ends[0] > start
-                waiting = asyncio.ensure_future(read_until(stream, lambda _: False))
-                await asyncio.to_thread(proxy.wait_for_status, lambda status: status.write >= received)
-                assert {status.flush for status in proxy.statuses} == {start}
-                assert {status.apply for status in proxy.statuses} == {start}
-                stream.acknowledge(ends[1])
-                await asyncio.to_thread(
-                    proxy.wait_for_status,
-                    lambda status: status.flush == ends[1] == status.apply and status.write >= received,
-                )
-                assert {status.flush for status in proxy.statuses} == {start, ends[1]}
-                waiting.cancel()
-                await asyncio.gather(waiting, return_exceptions=True)
-                await stream.close()
-
-            run(scenario())
+async def _given_up(waiting: "asyncio.Future[Any]") -> None:
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
 
 
 def _pinged(proxy: PgProxy, wanted: int, _status: object) -> bool:

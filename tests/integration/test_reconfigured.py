@@ -44,7 +44,7 @@ def refused(pipe: Pipe) -> str:
 
 def test_an_edited_file_is_taken_whole_or_not_at_all_and_nothing_pauses(database: Database, tmp_path: Path) -> None:
     database.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("kept", "logs")))
-    database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE kept, logs")
+    database.execute("CREATE PUBLICATION {p} FOR TABLE kept, logs")
     pipe = Pipe(database, tmp_path, extra="limits: {staged: 2GiB}")
     with pipe.start():
         pipe.streaming().live()
@@ -85,7 +85,7 @@ def test_another_key_in_the_file_of_a_column_rule_is_noticed_and_the_table_is_re
     database: Database, tmp_path: Path
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'one')")
-    database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    database.execute("CREATE PUBLICATION {p} FOR TABLE t")
     key = tmp_path / "hash.key"
     key.write_bytes(KEYS[0])
     rule = f'tables: {{"public.t": {{columns: {{v: {{hash: hmac-sha256, key_file: "{key}"}}}}}}}}'

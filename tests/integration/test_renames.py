@@ -2,7 +2,6 @@
 used again.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +11,9 @@ from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.table_policy import OnRename
 from sluice.contract.table_state import State
 from sluice.health.problems import Problem
-from sluice.health.reporter import Reporter
 from sluice.manifest.targets import target_path
 from sluice.tables.policies import Policies, TablePolicy
-from tests.support.catalog_stories import (
-    RESYNC,
-    assert_equal,
-    changed_in_a_streamed_transaction,
-    changed_while_down,
-    set_up,
-    verdicts,
-)
+from tests.support.catalog_stories import RESYNC, changed_in_a_streamed_transaction, changed_while_down
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
 
@@ -78,7 +69,7 @@ def paths(pipeline: IngestPipeline) -> dict[str, str]:
 
 
 def displaced(pipeline: IngestPipeline) -> list[Problem]:
-    report = Reporter(pipeline="test", store=pipeline.store, lake_uri="file:///nowhere", source=None).take()
+    report = pipeline.reporter().take()
     return [problem for problem in report.verdict.problems if problem.code == "table.path"]
 
 
@@ -93,28 +84,26 @@ def displaced(pipeline: IngestPipeline) -> list[Problem]:
         ],
     ),
 )
-def test_a_table_with_another_name_goes_on_where_it_is(pipeline: IngestPipeline, tmp_path: Path, name: str) -> None:
+def test_a_table_with_another_name_goes_on_where_it_is(pipeline: IngestPipeline, name: str) -> None:
     statements, expected = STORIES[name]
     changed_while_down(pipeline, TWO, statements, runs=2, **RESYNC)
-    assert_equal(pipeline, tmp_path, {})
+    pipeline.assert_equal({})
     assert paths(pipeline) == expected
 
 
-def test_a_table_that_is_renamed_while_ingest_runs_is_known_by_its_new_name(
-    pipeline: IngestPipeline, tmp_path: Path
-) -> None:
-    set_up(pipeline, TWO)
+def test_a_table_that_is_renamed_while_ingest_runs_is_known_by_its_new_name(pipeline: IngestPipeline) -> None:
+    pipeline.execute(*TWO)
     with pipeline.running(watch_interval_s=0.2, **RESYNC) as running:
         running.wait_until(lambda: [table.state for table in pipeline.state().tables.values()] == ["live", "live"])
-        set_up(pipeline, (f"BEGIN; {SWAP}; COMMIT", "INSERT INTO a VALUES (7, 'was b')"))
+        pipeline.execute(f"BEGIN; {SWAP}; COMMIT", "INSERT INTO a VALUES (7, 'was b')")
         running.wait_until(lambda: paths(pipeline) == {"public.a": "public/b", "public.b": "public/a"})
     pipeline.run(**RESYNC)
-    assert_equal(pipeline, tmp_path, {})
+    pipeline.assert_equal({})
 
 
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_rename_between_the_rows_of_an_open_transaction_changes_nothing_in_them(
-    pipeline: IngestPipeline, tmp_path: Path, *, prepared: bool
+    pipeline: IngestPipeline, *, prepared: bool
 ) -> None:
     before = (*TWO, "CREATE TABLE other.c (id int PRIMARY KEY)")
     inside = (
@@ -128,35 +117,31 @@ def test_a_rename_between_the_rows_of_an_open_transaction_changes_nothing_in_the
         "INSERT INTO c VALUES (1000, 'last')",
     )
     changed_in_a_streamed_transaction(pipeline, before, inside, prepared=prepared, **RESYNC)
-    assert_equal(pipeline, tmp_path, {})
+    pipeline.assert_equal({})
     assert paths(pipeline)["public.c"] == "public/a"
 
 
 @pytest.mark.parametrize("rows", [(), ("INSERT INTO a VALUES (1, 'new')",)])
 def test_a_table_created_again_takes_the_place_of_the_one_that_was_dropped(
-    pipeline: IngestPipeline, tmp_path: Path, rows: tuple[str, ...]
+    pipeline: IngestPipeline, rows: tuple[str, ...]
 ) -> None:
-    set_up(pipeline, TWO)
-    pipeline.run(**RESYNC)
-    set_up(pipeline, ("INSERT INTO a VALUES (5, 'old')", "DROP TABLE a"))
-    set_up(pipeline, ("CREATE TABLE a (id int PRIMARY KEY, v text)", *rows))
-    pipeline.run(**RESYNC)
-    assert_equal(pipeline, tmp_path, {})
+    pipeline.run(*TWO, **RESYNC)
+    pipeline.execute("INSERT INTO a VALUES (5, 'old')", "DROP TABLE a")
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY, v text)", *rows, **RESYNC)
+    pipeline.assert_equal({})
     assert paths(pipeline) == {"public.a": "public/a", "public.b": "public/b"}
     assert len(pipeline.state().tables) == 3
 
 
 def test_a_name_that_is_used_again_while_its_lake_path_is_not_free_gets_a_path_of_its_own(
-    pipeline: IngestPipeline, tmp_path: Path
+    pipeline: IngestPipeline,
 ) -> None:
-    set_up(pipeline, TWO)
-    pipeline.run(**RESYNC)
-    set_up(
-        pipeline,
-        ("ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, w int)", "INSERT INTO a VALUES (1, 1)"),
+    pipeline.run(*TWO, **RESYNC)
+    pipeline.execute(
+        "ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, w int)", "INSERT INTO a VALUES (1, 1)"
     )
     pipeline.run(**RESYNC)
-    assert_equal(pipeline, tmp_path, {})
+    pipeline.assert_equal({})
     fresh = pipeline.table("public.a")
     assert paths(pipeline) == {
         "public.a": f"public/a~t{fresh.table_id}",
@@ -175,87 +160,65 @@ ATTACHED = ("ALTER TABLE a ATTACH PARTITION a_first FOR VALUES FROM (0) TO (100)
 
 @pytest.mark.parametrize("seen_between", [True, False])
 def test_a_table_made_partitioned_under_its_name_takes_over_the_path_of_its_name(
-    pipeline: IngestPipeline, tmp_path: Path, seen_between: bool
+    pipeline: IngestPipeline, seen_between: bool
 ) -> None:
-    set_up(pipeline, (*TWO[:-1], f"{TWO[-1]} WITH (publish_via_partition_root = true)"))
-    pipeline.run(**RESYNC)
-    set_up(pipeline, PARTITIONED)
+    pipeline.run(*TWO[:-1], f"{TWO[-1]} WITH (publish_via_partition_root = true)", **RESYNC)
+    pipeline.execute(*PARTITIONED)
     if seen_between:
         pipeline.run(**RESYNC)
         assert paths(pipeline)["public.a"] == f"public/a~t{pipeline.table('public.a').table_id}"
         (problem,) = displaced(pipeline)
         assert (problem.where, problem.severity) == ("public.a", "warning")
         assert paths(pipeline)["public.a"] in problem.message
-    set_up(pipeline, ATTACHED)
-    for _ in range(3):
-        pipeline.run(**RESYNC)
+    pipeline.run(*ATTACHED, times=3, **RESYNC)
     assert paths(pipeline) == {"public.a": "public/a", "public.b": "public/b"}
     assert displaced(pipeline) == []
-    assert {verdict.differences for verdict in verdicts(pipeline, tmp_path)} == {()}
+    assert {verdict.differences for verdict in pipeline.verdicts()} == {()}
 
 
-def test_a_table_takes_over_the_path_of_its_name_when_its_old_holder_is_dropped(
-    pipeline: IngestPipeline, tmp_path: Path
-) -> None:
-    set_up(pipeline, TWO)
-    pipeline.run(**RESYNC)
-    set_up(pipeline, ("ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, w int)"))
-    pipeline.run(**RESYNC)
-    set_up(pipeline, ("DROP TABLE a_old", "INSERT INTO a VALUES (1, 1)"))
-    for _ in range(3):
-        pipeline.run(**RESYNC)
+def test_a_table_takes_over_the_path_of_its_name_when_its_old_holder_is_dropped(pipeline: IngestPipeline) -> None:
+    pipeline.run(*TWO, **RESYNC)
+    pipeline.run("ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, w int)", **RESYNC)
+    pipeline.run("DROP TABLE a_old", "INSERT INTO a VALUES (1, 1)", times=3, **RESYNC)
     assert paths(pipeline) == {"public.a": "public/a", "public.b": "public/b"}
-    assert {verdict.differences for verdict in verdicts(pipeline, tmp_path)} == {()}
+    assert {verdict.differences for verdict in pipeline.verdicts()} == {()}
 
 
-def test_a_lake_table_moves_with_its_name_where_the_policy_says_so(pipeline: IngestPipeline, tmp_path: Path) -> None:
-    set_up(pipeline, TWO)
-    pipeline.run(**MOVE)
-    set_up(pipeline, ("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (4, 'n')", "CREATE TABLE a (id int)"))
-    for _ in range(2):
-        pipeline.run(**MOVE)
-    assert_equal(pipeline, tmp_path, {"rename": 2})  # the new table moves to the path that is free then
+def test_a_lake_table_moves_with_its_name_where_the_policy_says_so(pipeline: IngestPipeline) -> None:
+    pipeline.run(*TWO, **MOVE)
+    pipeline.execute("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (4, 'n')", "CREATE TABLE a (id int)")
+    pipeline.run(times=2, **MOVE)
+    pipeline.assert_equal({"rename": 2})  # the new table moves to the path that is free then
     assert paths(pipeline)["public.c"] == "public/c"
     assert paths(pipeline)["public.b"] == "public/b"
 
 
 @pytest.mark.parametrize(("on_rename", "path"), [("keep", "public/a"), ("move", "public_a")])
 def test_another_template_moves_a_lake_table_only_where_lake_tables_move_with_their_names(
-    pipeline: IngestPipeline, tmp_path: Path, on_rename: OnRename, path: str
+    pipeline: IngestPipeline, on_rename: OnRename, path: str
 ) -> None:
-    set_up(pipeline, TWO)
-    pipeline.run(tables=(), policies=Policies(TablePolicy(on_rename=on_rename)))
+    pipeline.run(*TWO, tables=(), policies=Policies(TablePolicy(on_rename=on_rename)))
     changed = TablePolicy(on_rename=on_rename, names=LakeNames("{schema}_{target}"))
-    for _ in range(2):
-        pipeline.run(tables=(), policies=Policies(changed))
-    assert_equal(pipeline, tmp_path, {"rename": 2} if on_rename == "move" else {})
+    pipeline.run(times=2, tables=(), policies=Policies(changed))
+    pipeline.assert_equal({"rename": 2} if on_rename == "move" else {})
     assert paths(pipeline)["public.a"] == path
 
 
-def test_a_table_that_is_selected_by_name_is_still_selected_when_it_has_another_one(
-    pipeline: IngestPipeline,
-) -> None:
-    one = {**RESYNC, "tables": ("public.a",)}
-    set_up(pipeline, TWO)
-    pipeline.run(**one)
-    set_up(pipeline, ("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (4, 'n')"))
-    for _ in range(2):
-        pipeline.run(**one)
+def test_a_table_that_is_selected_by_name_is_still_selected_when_it_has_another_one(pipeline: IngestPipeline) -> None:
+    one: dict[str, Any] = {**RESYNC, "tables": ("public.a",)}
+    pipeline.run(*TWO, **one)
+    pipeline.run("ALTER TABLE a RENAME TO c", "INSERT INTO c VALUES (4, 'n')", times=2, **one)
     assert [(table.table_name, table.state) for table in pipeline.state().tables.values()] == [("c", "live")]
     assert [row["id"] for row in pipeline.rows("public.c")] == [4]
 
 
-def test_a_table_whose_name_a_target_of_another_has_gets_a_path_of_its_own(
-    pipeline: IngestPipeline, tmp_path: Path
-) -> None:
+def test_a_table_whose_name_a_target_of_another_has_gets_a_path_of_its_own(pipeline: IngestPipeline) -> None:
     names = LakeNames("{schema}_{target}")
     policy = TablePolicy(targets=(LakeTarget(), LakeTarget(name="late"), LakeTarget(name="b")), names=names)
-    options = {"tables": (), "policies": Policies(TablePolicy(names=names), {"public.a": policy})}
-    set_up(pipeline, TWO)
-    pipeline.run(**options)
-    set_up(pipeline, ("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)"))
-    pipeline.run(**options)
-    assert_equal(pipeline, tmp_path, {})
+    options: dict[str, Any] = {"tables": (), "policies": Policies(TablePolicy(names=names), {"public.a": policy})}
+    pipeline.run(*TWO, **options)
+    pipeline.run("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)", **options)
+    pipeline.assert_equal({})
     tables = {table.table_name: table for table in pipeline.state().tables.values()}
     found = {name: target_path(table, LakeTarget(name="h")) for name, table in tables.items()}
     # Of the first two tables either may come first.
@@ -263,7 +226,6 @@ def test_a_table_whose_name_a_target_of_another_has_gets_a_path_of_its_own(
     assert found["late"] == f"public_h~t{tables['late'].table_id}"
     every = {table.path for table in tables.values()} | {target_path(tables["a"], one) for one in policy.targets}
     assert len(every) == len(tables) + 2
-    set_up(pipeline, ("ALTER TABLE late RENAME TO later",))
-    pipeline.run(**options)
+    pipeline.run("ALTER TABLE late RENAME TO later", **options)
     assert pipeline.table("public.later").path in ("public_later", tables["late"].path)
-    assert_equal(pipeline, tmp_path, {})
+    pipeline.assert_equal({})

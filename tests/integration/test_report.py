@@ -2,8 +2,8 @@
 while it moves is not.
 """
 
+import dataclasses
 import time
-from pathlib import Path
 
 import pytest
 
@@ -19,8 +19,8 @@ from tests.support.sources import Database
 
 
 @pytest.fixture
-def reporter(pipeline: IngestPipeline, tmp_path: Path) -> Reporter:
-    return Reporter(pipeline="test", store=pipeline.store, lake_uri=tmp_path.as_uri(), source=pipeline.options().source)
+def reporter(pipeline: IngestPipeline) -> Reporter:
+    return pipeline.reporter(pipeline.options().source)
 
 
 def grievances(report: Report) -> list[str]:
@@ -30,8 +30,7 @@ def grievances(report: Report) -> list[str]:
 def test_a_slot_that_was_dropped_or_made_anew_is_lost(
     pipeline: IngestPipeline, database: Database, reporter: Reporter
 ) -> None:
-    database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     assert reporter.take().verdict.state == "stopped"
     database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
     assert (reporter.take().verdict.state, grievances(reporter.take())) == ("lost", ["MISSING"])
@@ -57,12 +56,11 @@ class Failing:
 
 
 def test_a_slot_that_is_lost_while_the_store_is_away_is_lost_in_the_verdict_too(
-    pipeline: IngestPipeline, database: Database, tmp_path: Path
+    pipeline: IngestPipeline, database: Database
 ) -> None:
-    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
     store, metrics = Failing(pipeline.store), Metrics("test")
-    reporter = Reporter(pipeline="test", store=store, lake_uri=tmp_path.as_uri(), source=pipeline.options().source)  # type: ignore[arg-type]
+    reporter = dataclasses.replace(pipeline, store=store).reporter(pipeline.options().source)  # type: ignore[arg-type]
     ingest = Ingest(pipeline.options(), pipeline.store)
     observer = pipeline.observer(ingest, reporter=reporter, metrics=metrics, health=Health(metrics))
     assert observer.verdict().state == "unknown", "nothing was read yet"
@@ -111,7 +109,7 @@ def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(
 ) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     with pipeline.running() as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "streaming")
+        running.wait_until(lambda: running.status.state == "streaming")
         for number in range(40):
             database.execute(f"INSERT INTO a VALUES ({number})")
             report = reporter.take()

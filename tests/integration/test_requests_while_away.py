@@ -15,13 +15,12 @@ def test_a_pause_is_taken_while_the_server_is_down_and_a_resync_says_what_it_wai
         database.execute(
             "CREATE TABLE a (id int PRIMARY KEY)",
             "CREATE TABLE b (id int PRIMARY KEY)",
-            f"CREATE PUBLICATION {database.publication} FOR TABLE a, b",
+            "CREATE PUBLICATION {p} FOR TABLE a, b",
         )
         away.run()
         with away.running(watch_interval_s=0.5) as running:
-            running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "streaming")
-            assert running.ingest is not None
-            waits = running.ingest.status.waits
+            running.wait_until(lambda: running.status.state == "streaming")
+            waits = running.status.waits
             server.stop("immediate")
             away.request(RESYNC, table="b", place="1")
             away.request(PAUSE, table="a", place="2")
@@ -37,10 +36,5 @@ def test_a_request_to_an_ingest_that_has_not_reached_the_server_is_said_by_name(
     away = IngestPipeline(pipeline.database, pipeline.store, dsn="postgresql://127.0.0.1:1/none")
     away.request(PAUSE, table="orders")
     with away.running() as running:
-        running.wait_until(
-            lambda: (
-                running.ingest is not None
-                and any("pause public.orders" in one.reason for one in running.ingest.status.waits.now())
-            )
-        )
+        running.wait_until(lambda: any("pause public.orders" in one.reason for one in running.status.waits.now()))
     assert len(list(away.store.list(keys.CONTROL))) == 1

@@ -4,24 +4,18 @@ allow, and the manifest says why.
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from sluice.contract import resyncs
 from sluice.manifest.values import TableState
 from sluice.tables.policies import Policies, TablePolicy
-from tests.integration.test_catalog_unseen_changes import CASES
-from tests.support.catalog_stories import RESYNC, assert_equal, changed_while_down, set_up, verdicts
+from tests.integration.test_catalog_unseen_changes import CASES, PLAIN
+from tests.support.catalog_stories import RESYNC, changed_while_down
 from tests.support.extent import cases
-from tests.support.ingesting import IngestPipeline
+from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
-PLAIN = (
-    "CREATE TABLE t (id int PRIMARY KEY, v text)",
-    "INSERT INTO t VALUES (1, 'a'), (2, 'b')",
-    "CREATE PUBLICATION {p} FOR TABLE t",
-)
 PARTED = CASES["partition_born_and_truncated"][0]
 STORIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, int]]] = {
     "type_with_using": (
@@ -75,11 +69,11 @@ def table(pipeline: IngestPipeline, *, schema: str = "public") -> TableState:
     "name", cases(STORIES, quick=["type_with_using", "volatile_default", "leaf_truncated", "enum_label_renamed"])
 )
 def test_a_change_that_cannot_be_followed_costs_one_snapshot_and_ends_equal(
-    pipeline: IngestPipeline, tmp_path: Path, name: str
+    pipeline: IngestPipeline, name: str
 ) -> None:
     before, after, causes = STORIES[name]
     changed_while_down(pipeline, before, after, runs=1, **RESYNC)
-    assert_equal(pipeline, tmp_path, causes)
+    pipeline.assert_equal(causes)
 
 
 FILTERED = (
@@ -88,7 +82,6 @@ FILTERED = (
     "INSERT INTO t SELECT i, repeat(chr(64 + i), 3000) FROM generate_series(1, 20) i",
     "CREATE PUBLICATION {p} FOR TABLE t WHERE (id > 10)",
 )
-STREAMED = "?options=-c%20debug_logical_replication_streaming%3Dimmediate"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -97,17 +90,12 @@ def test_a_row_that_comes_into_a_filter_without_its_values_costs_one_snapshot(
 ) -> None:
     since(pipeline.database, 16 if streamed else 15, "row filters")
     if streamed:
-        pipeline.dsn = pipeline.database.dsn + STREAMED
-    set_up(pipeline, FILTERED)
-    pipeline.run(**RESYNC)
-    set_up(pipeline, ("UPDATE t SET body = 'short' WHERE id < 12", "UPDATE t SET id = 21 WHERE id = 11"))
-    pipeline.run(**RESYNC)
+        pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
+    pipeline.run(*FILTERED, **RESYNC)
+    pipeline.run("UPDATE t SET body = 'short' WHERE id < 12", "UPDATE t SET id = 21 WHERE id = 11", **RESYNC)
     assert (table(pipeline).state, table(pipeline).resyncs.counts) == ("live", {}), "all of it was sent"
-    set_up(
-        pipeline, ("INSERT INTO t VALUES (2, repeat('x', 3000)) ON CONFLICT (id) DO UPDATE SET body = excluded.body",)
-    )
-    set_up(pipeline, ("UPDATE t SET id = 50 WHERE id = 2", "UPDATE t SET id = -12 WHERE id = 12"))
-    pipeline.run(**RESYNC)
+    pipeline.execute("INSERT INTO t VALUES (2, repeat('x', 3000)) ON CONFLICT (id) DO UPDATE SET body = excluded.body")
+    pipeline.run("UPDATE t SET id = 50 WHERE id = 2", "UPDATE t SET id = -12 WHERE id = 12", **RESYNC)
     now = table(pipeline)
     assert (now.state, now.generation, now.resyncs.counts) == ("live", 2, {"value": 1}), now.reason
     assert pipeline.snapshot_rows("public.t") == {row for row in pipeline.source_rows("t") if int(row[0]) > 10}
@@ -118,30 +106,25 @@ def test_a_row_that_comes_into_a_filter_without_its_values_costs_one_snapshot(
 
 def test_a_policy_of_stop_leaves_the_table_stale_and_says_what_to_do(pipeline: IngestPipeline) -> None:
     stop = {**RESYNC, "policies": Policies(tables={"public.t": TablePolicy(on_change="stop")})}
-    set_up(pipeline, PLAIN)
-    pipeline.run(**stop)
-    set_up(pipeline, STORIES["values_rewritten_under_the_same_type"][1])
-    pipeline.run(**stop)
+    pipeline.run(*PLAIN, **stop)
+    pipeline.run(*STORIES["values_rewritten_under_the_same_type"][1], **stop)
     stale = table(pipeline)
     assert (stale.state, stale.cause, stale.resync_at, stale.resyncs.counts) == ("stale", "rewrite", "", {})
     assert stale.reason.endswith("`sluice resync public.t` takes a new snapshot of it")
-    set_up(pipeline, ("ALTER TABLE t RENAME TO u",))
-    pipeline.run(**RESYNC | {"policies": Policies(TablePolicy(on_change="stop"))})
+    pipeline.run("ALTER TABLE t RENAME TO u", **RESYNC | {"policies": Policies(TablePolicy(on_change="stop"))})
     assert table(pipeline).reason == stale.reason.replace("public.t", "public.u")
     pipeline.run(**RESYNC)
     assert (table(pipeline).state, table(pipeline).resyncs.counts) == ("live", {"rewrite": 1})
 
 
 def test_a_table_that_changes_in_a_loop_waits_visibly_and_is_read_again_when_it_rested(
-    pipeline: IngestPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: IngestPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resyncs, "REST", 0.0)
     monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0, 0.0, 3600.0))
-    set_up(pipeline, PLAIN)
-    pipeline.run(**RESYNC)
+    pipeline.run(*PLAIN, **RESYNC)
     for number in range(4):
-        set_up(pipeline, (f"ALTER TABLE t ALTER v TYPE text USING v || '{number}'",))
-        pipeline.run(**RESYNC)
+        pipeline.run(f"ALTER TABLE t ALTER v TYPE text USING v || '{number}'", **RESYNC)
     waiting = table(pipeline)
     assert (waiting.state, waiting.resyncs.counts) == ("stale", {"rewrite": 2})
     assert waiting.resync_at in waiting.reason
@@ -149,15 +132,13 @@ def test_a_table_that_changes_in_a_loop_waits_visibly_and_is_read_again_when_it_
     assert timedelta(minutes=50) < at - datetime.now(UTC) <= timedelta(minutes=60)
     monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
     pipeline.run(**RESYNC)
-    assert [(verdict.state, verdict.differences) for verdict in verdicts(pipeline, tmp_path)] == [("live", ())]
+    pipeline.assert_equal()
 
 
 def test_the_entry_of_a_new_generation_says_why_it_began(pipeline: IngestPipeline) -> None:
     before, after, _ = STORIES["leaf_truncated"]
-    set_up(pipeline, before)
-    pipeline.run(**RESYNC)
-    set_up(pipeline, after)
-    pipeline.run(**RESYNC)
+    pipeline.run(*before, **RESYNC)
+    pipeline.run(*after, **RESYNC)
     begun = [table for entry in pipeline.entries() for table in entry.tables if table.generation == 2]
     assert (begun[0].cause, begun[0].state) == ("partition", "snapshot")
     assert "was truncated or rewritten" in begun[0].reason
@@ -167,7 +148,6 @@ def test_the_entry_of_a_new_generation_says_why_it_began(pipeline: IngestPipelin
 
 def test_lost_changes_of_all_tables_are_left_for_people_to_decide(pipeline: IngestPipeline) -> None:
     since(pipeline.database, 16, "leaving out origins")
-    set_up(pipeline, PLAIN)
-    pipeline.run(**RESYNC, origin="none")
+    pipeline.run(*PLAIN, **RESYNC, origin="none")
     pipeline.run(**RESYNC)
     assert (table(pipeline).state, table(pipeline).cause, table(pipeline).resync_at) == ("stale", "gap", "")

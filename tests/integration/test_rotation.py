@@ -6,7 +6,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,6 @@ from sluice.store.opening import open_store
 from tests.support import canary
 from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
-from tests.support.oracle import Spool
 from tests.support.pipeline import wait_until
 from tests.support.policies import guarded_s3
 from tests.support.source_setup import options_of
@@ -105,14 +104,6 @@ def is_complete(pipeline: IngestPipeline) -> None:
     wait_until(lambda: pipeline.state().through_lsn >= target, what="the manifest is complete")
 
 
-def assert_equal(folder: Path, database: Database) -> None:
-    spool = Spool(folder)
-    spool.read()
-    with database.connect() as connection:
-        verdicts = spool.assert_equal(connection, database.publication)
-    assert [verdict.state for verdict in verdicts] == ["live"]
-
-
 @pytest.mark.parametrize("how", ["file", pytest.param("command", marks=slow)])
 def test_a_running_command_takes_a_password_that_was_rotated_under_load(
     source: Database, tmp_path: Path, how: str
@@ -141,7 +132,7 @@ def test_a_running_command_takes_a_password_that_was_rotated_under_load(
         },
     )
     environment = {"SLUICE_SOURCE__DSN_FILE": str(secret)} if how == "file" else {}
-    seen = IngestPipeline(source, open_store(pipeline.spool_uri, prefix="test/", options={}))
+    seen = IngestPipeline.local(source, pipeline.directory)
     let_in(source, password(1))
     keep(1)
     log = pipeline.directory / "run.log"
@@ -164,7 +155,7 @@ def test_a_running_command_takes_a_password_that_was_rotated_under_load(
         refused = pipeline.run("slot", "show", environment=environment)
         assert refused.returncode == 5
         assert "password authentication failed" in refused.stderr
-    assert_equal(pipeline.own_spool, source)
+    seen.assert_equal()
     said = log.read_text() + refused.stderr + refused.stdout
     assert not [number for number in range(1, 5) if password(number) in said]
 
@@ -182,15 +173,12 @@ def test_stream_and_snapshots_go_on_with_a_client_certificate_that_was_replaced(
             f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full "
             f"sslrootcert={certificate} sslcert={client[0]} sslkey={client[1]}"
         )
-        pipeline = IngestPipeline(database, open_store(tmp_path.as_uri(), prefix="spool/", options={}), dsn=dsn)
+        pipeline = IngestPipeline.local(database, tmp_path, dsn=dsn)
         with pipeline.running() as running, Writer(database):
             is_complete(pipeline)
             fresh = make_certificate(tmp_path / "fresh")
             shutil.copy(fresh[0], trusted)
-            database.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-                f"WHERE application_name = '{database.slot}'"
-            )
+            database.cut_stream()
             ingest = running.ingest
             assert ingest is not None
             # How a refusal reaches the client depends on which side is faster: as an alert, or as a reset.
@@ -200,7 +188,7 @@ def test_stream_and_snapshots_go_on_with_a_client_certificate_that_was_replaced(
             database.execute("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
             is_complete(pipeline)
         pipeline.run()
-    assert_equal(tmp_path / "spool", database)
+    pipeline.assert_equal()
 
 
 def test_ingest_goes_on_with_another_key_of_the_object_store(
@@ -232,37 +220,36 @@ def test_ingest_goes_on_with_another_key_of_the_object_store(
             open_store(s3.spool_uri, prefix="test/", options=before).get("manifest/0000000000000001.json")
 
 
-@contextmanager
-def _with_password(source: Database, secret: str) -> Iterator[SourceOptions]:
+def with_password(source: Database, secret: str) -> SourceOptions:
+    """Options of ROLE, which is let in with `secret` alone from now on."""
     let_in(source, secret)
-    yield replace(options_of(source), dsn=address(source))
+    return replace(options_of(source), dsn=address(source))
 
 
 def test_a_password_file_is_read_for_each_connection(source: Database, tmp_path: Path) -> None:
     passfile = tmp_path / "pgpass"
     for number in (1, 2):
-        with _with_password(source, password(number)) as options:
-            passfile.write_text(f"*:*:*:{ROLE}:{password(number)}\n")
-            passfile.chmod(0o600)
-            open_query(replace(options, dsn=f"{options.dsn} passfile={passfile}")).close()
+        options = with_password(source, password(number))
+        passfile.write_text(f"*:*:*:{ROLE}:{password(number)}\n")
+        passfile.chmod(0o600)
+        open_query(replace(options, dsn=f"{options.dsn} passfile={passfile}")).close()
 
 
 def test_a_password_that_never_worked_is_refused_at_once(source: Database) -> None:
-    with _with_password(source, password(1)) as options:
-        wrong = replace(options, dsn=f"{options.dsn} password={password(2)}")
-        with pytest.raises(SourceRefused, match="password authentication failed") as caught:
-            open_query(wrong)
-        assert password(2) not in str(caught.value)
+    options = with_password(source, password(1))
+    with pytest.raises(SourceRefused, match="password authentication failed") as caught:
+        open_query(replace(options, dsn=f"{options.dsn} password={password(2)}"))
+    assert password(2) not in str(caught.value)
 
 
 def test_what_protects_a_login_reaches_libpq_as_it_is_written(source: Database) -> None:
-    with _with_password(source, password(1)) as options:
-        asked = f"{options.dsn} password={password(1)}"
-        with closing(open_query(replace(options, dsn=f"{asked} require_auth=scram-sha-256"))):
-            pass
-        for more, said in (("require_auth=md5", "authentication"), ("channel_binding=require", "channel binding")):
-            with pytest.raises(SourceRefused, match=said):
-                open_query(replace(options, dsn=f"{asked} {more}", credentials=Credentials()))
+    options = with_password(source, password(1))
+    asked = f"{options.dsn} password={password(1)}"
+    with closing(open_query(replace(options, dsn=f"{asked} require_auth=scram-sha-256"))):
+        pass
+    for more, said in (("require_auth=md5", "authentication"), ("channel_binding=require", "channel binding")):
+        with pytest.raises(SourceRefused, match=said):
+            open_query(replace(options, dsn=f"{asked} {more}", credentials=Credentials()))
 
 
 def test_a_command_and_a_password_exclude_each_other(source: Database) -> None:

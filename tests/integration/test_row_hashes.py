@@ -2,7 +2,8 @@
 the lake of what ingest has stored of them.
 """
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,14 @@ from sluice.contract import envelope
 from sluice.contract.row_form import PROBES
 from sluice.ingest.snapshot.reader import SnapshotRaced
 from sluice.operate.compare.source_side import Form, Load, SourceTable, opened
-from sluice.source.catalog import Catalog
 from sluice.source.sessions import open_query
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice_spark.read.changes import read_rows
 from sluice_spark.verify.hashing import hash_texts
 from sluice_spark.verify.scan import ScanTask
-from tests.integration.test_ingest_conditions import encoded_in
 from tests.support import type_matrix
-from tests.support.ingesting import IngestPipeline
+from tests.support.ingesting import IngestPipeline, encoded_in
+from tests.support.source_setup import facts_of
 from tests.support.sources import Database
 from tools.local.postgres import PostgresServer
 
@@ -35,30 +35,24 @@ def spooled(pipeline: IngestPipeline, name: str) -> pa.Table:
     return pa.concat_tables(tables).select([*(column.name for column in schema.columns), envelope.SPECIAL])
 
 
-def both(pipeline: IngestPipeline, name: str, *, bits: int = 4) -> tuple[dict[int, int], dict[int, int], SourceTable]:
+@contextmanager
+def read(pipeline: IngestPipeline, name: str, *meanwhile: str, bits: int = 4) -> Iterator[SourceTable]:
+    """The table in a snapshot that was taken before what happens `meanwhile`."""
+    options, state = pipeline.known(), pipeline.table(name)
+    schema, facts = state.schemas[state.schema_version], facts_of(options, state.table_id)
+    with closing(SnapshotHolder.open(options)) as holder:
+        pipeline.execute(*meanwhile)
+        snapshot, form = holder.snapshot_name, Form.of(options, SEED)
+        with opened(options, schema=schema, facts=facts, snapshot=snapshot, form=form, bits=bits, load=Load()) as table:
+            yield table
+
+
+def both(pipeline: IngestPipeline, name: str, *, bits: int = 4) -> tuple[dict[int, int], dict[int, int]]:
     """Hash of the key to hash of the row, at the source and in the spool."""
-    options = pipeline.known()
-    state = pipeline.table(name)
-    schema = state.schemas[state.schema_version]
-    with closing(open_query(options)) as connection:
-        facts = Catalog(connection).table(int(state.table_id), publication=options.publication)
-    assert facts is not None
-    form = Form.of(options, SEED)
-    holder = SnapshotHolder.open(options)
-    try:
-        with opened(
-            options,
-            schema=schema,
-            facts=facts,
-            snapshot=holder.snapshot_name,
-            form=form,
-            bits=bits,
-            load=Load(),
-        ) as table:
-            source = {row.key_hash: row.row_hash for row in table.rows(range(1 << bits))}
-            sums = table.sums()
-    finally:
-        holder.close()
+    with read(pipeline, name, bits=bits) as table:
+        source = {row.key_hash: row.row_hash for row in table.rows(range(1 << bits))}
+        sums = table.sums()
+    schema, form = pipeline.table(name).schemas[1], Form.of(pipeline.known(), SEED)
     task = ScanTask(schema, (), SEED % (1 << 64), bits, form.as_hex, np.empty(0, np.uint64), tuple(range(1 << bits)))
     rows = spooled(pipeline, name)
     lake = dict(zip(*(hashes.view(np.int64).tolist() for hashes in task.hashes(rows)), strict=True))
@@ -67,16 +61,17 @@ def both(pipeline: IngestPipeline, name: str, *, bits: int = 4) -> tuple[dict[in
         count, total = added.get(key % (1 << bits), (0, 0))
         added[key % (1 << bits)] = (count + 1, (total + row) % (1 << 64))
     assert added == sums
-    return source, lake, table
+    return source, lake
 
 
 def test_both_sides_hash_every_type_alike(database: Database, pipeline: IngestPipeline) -> None:
-    database.execute(
-        *type_matrix.DEFINITIONS, "CREATE TABLE public.mood_holder (m mood)", type_matrix.create_table(),
+    pipeline.run(
+        *type_matrix.DEFINITIONS,
+        "CREATE TABLE public.mood_holder (m mood)",
+        type_matrix.create_table(),
         *type_matrix.inserts(),
-    )  # fmt: skip
-    pipeline.run()
-    source, lake, _ = both(pipeline, f"{type_matrix.SCHEMA}.{type_matrix.NAME}")
+    )
+    source, lake = both(pipeline, f"{type_matrix.SCHEMA}.{type_matrix.NAME}")
     assert len(source) == type_matrix.ROW_COUNT
     assert source == lake
 
@@ -86,18 +81,17 @@ def test_both_sides_hash_alike_where_the_server_is_not_in_utf8(
     postgres: PostgresServer, tmp_path: Path, encoding: str
 ) -> None:
     with encoded_in(postgres, tmp_path, encoding) as other:
-        other.database.execute(
+        other.run(
             "CREATE TABLE t (id text PRIMARY KEY, v text, n int)",
             "INSERT INTO t VALUES ('\u00fc', 'gr\u00fcn', 1), ('b', NULL, 2)",
         )
-        other.run()
-        source, lake, _ = both(other, "public.t")
+        source, lake = both(other, "public.t")
         assert source == lake
         assert len(source) == 2
 
 
 def test_keys_of_every_kind_are_hashed_alike(database: Database, pipeline: IngestPipeline) -> None:
-    database.execute(
+    pipeline.run(
         "CREATE TABLE odd (f float8, g real, t text, n numeric(6,2), d date, b bytea, c char(3), u uuid, v int, "
         "PRIMARY KEY (f, g, t, n, d, b, c, u))",
         "INSERT INTO odd VALUES ('NaN', '-0', '|', 'NaN', 'infinity', '\\x00', 'a', gen_random_uuid(), 1), "
@@ -106,9 +100,8 @@ def test_keys_of_every_kind_are_hashed_alike(database: Database, pipeline: Inges
         "CREATE TABLE wide (id int PRIMARY KEY, " + ", ".join(f"c{n} int DEFAULT {n}" for n in range(250)) + ")",
         "INSERT INTO wide SELECT generate_series(1, 100)",
     )
-    pipeline.run()
     for name in ("public.odd", "public.wide"):
-        source, lake, _ = both(pipeline, name)
+        source, lake = both(pipeline, name)
         assert source == lake
         assert source
 
@@ -130,28 +123,6 @@ def test_a_table_that_was_truncated_behind_the_snapshot_is_not_compared(
     database: Database, pipeline: IngestPipeline
 ) -> None:
     """It would read as empty."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    pipeline.run()
-    options = pipeline.known()
-    state = pipeline.table("public.t")
-    with closing(open_query(options)) as connection:
-        facts = Catalog(connection).table(int(state.table_id), publication=options.publication)
-    assert facts is not None
-    holder = SnapshotHolder.open(options)
-    database.execute("TRUNCATE t")
-    try:
-        with (
-            pytest.raises(SnapshotRaced),
-            opened(
-                options,
-                schema=state.schemas[1],
-                facts=facts,
-                snapshot=holder.snapshot_name,
-                form=Form.of(options, SEED),
-                bits=4,
-                load=Load(),
-            ),
-        ):
-            pass
-    finally:
-        holder.close()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with pytest.raises(SnapshotRaced), read(pipeline, "public.t", "TRUNCATE t"):
+        pass

@@ -14,14 +14,12 @@ from sluice.contract.schema import ColumnRule
 from sluice.errors import UnsupportedChange
 from sluice.ingest.snapshot.repair_rows import read_again
 from sluice.operate.compare.source_side import Form, Load, opened
-from sluice.source.catalog import Catalog
 from sluice.source.rule_sql import text_sent, text_stored, with_hash_keys
 from sluice.source.sessions import KnownSource, open_query
 from sluice.source.snapshot_export import SnapshotHolder
-from sluice.store.opening import open_store
-from tests.integration.test_ingest_conditions import encoded_in
 from tests.support.column_rules import KEYS, hashed, mask, truncate, under, with_keys
-from tests.support.ingesting import IngestPipeline
+from tests.support.ingesting import IngestPipeline, encoded_in
+from tests.support.source_setup import facts_of
 from tests.support.sources import fresh_database
 from tests.support.type_matrix import COLUMNS, DEFINITIONS
 from tools.local.postgres import PostgresServer, temporary_server
@@ -37,7 +35,7 @@ def known_with_keys(pipeline: IngestPipeline) -> KnownSource:
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_every_type_is_ruled_alike_on_both_sides(pipeline: IngestPipeline, rule: ColumnRule) -> None:
-    pipeline.database.execute(
+    pipeline.execute(
         *DEFINITIONS,
         "CREATE TABLE public.mood_holder (m public.mood)",
         f"CREATE TABLE t (id int, {', '.join(f'c{number} {kind}' for number, kind in enumerate(COLUMNS))})",
@@ -49,11 +47,9 @@ def test_every_type_is_ruled_alike_on_both_sides(pipeline: IngestPipeline, rule:
         f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t",
     )
     pipeline.run(**under(with_keys({"c0": rule})))
-    table_id = int(pipeline.table("public.t").table_id)
-    schema = pipeline.table("public.t").schemas[1]
-    with closing(open_query(with_hash_keys(known_with_keys(pipeline), schema.columns))) as connection:
-        facts = Catalog(connection).table(table_id, publication=pipeline.database.publication)
-        assert facts is not None
+    options = with_hash_keys(known_with_keys(pipeline), pipeline.table("public.t").schemas[1].columns)
+    facts = of_table(pipeline, options)
+    with closing(open_query(options)) as connection:
         for column in facts.columns:
             query = f"SELECT {text_sent(column)}, {text_stored(column, rule)} FROM public.t"
             rows = connection.execute(query.encode()).fetchall()
@@ -62,17 +58,13 @@ def test_every_type_is_ruled_alike_on_both_sides(pipeline: IngestPipeline, rule:
                 assert stored == made_of(rule, sent, HashKeys(KEYS), where=column.name), column.type_name
 
 
-def facts_of(pipeline: IngestPipeline, options: KnownSource) -> TableFacts:
-    with closing(open_query(options)) as connection:
-        table_id = int(pipeline.table("public.t").table_id)
-        facts = Catalog(connection).table(table_id, publication=options.publication)
-    assert facts is not None
-    return facts
+def of_table(pipeline: IngestPipeline, options: KnownSource) -> TableFacts:
+    return facts_of(options, pipeline.table("public.t").table_id)
 
 
 def test_a_server_with_another_encoding_makes_the_same(postgres: PostgresServer, tmp_path: Path) -> None:
     with encoded_in(postgres, tmp_path, "LATIN1") as pipeline:
-        pipeline.database.execute(
+        pipeline.execute(
             "CREATE TABLE t (id int PRIMARY KEY, v text)",
             "INSERT INTO t VALUES (1, 'äöü ÄÖÜ')",
             f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t",
@@ -81,7 +73,7 @@ def test_a_server_with_another_encoding_makes_the_same(postgres: PostgresServer,
             pipeline.run(**under(with_keys({"v": rule})))
             schema = pipeline.table("public.t").schemas[1]
             options = with_hash_keys(known_with_keys(pipeline), [replace(schema.columns[1], rule=rule)])
-            column = next(one for one in facts_of(pipeline, options).columns if one.name == "v")
+            column = next(one for one in of_table(pipeline, options).columns if one.name == "v")
             with closing(open_query(options)) as connection:
                 row = connection.execute(f"SELECT {text_stored(column, rule)} FROM public.t".encode()).fetchone()
             assert row == (made_of(rule, "äöü ÄÖÜ", HashKeys(KEYS), where="v"),)
@@ -89,7 +81,7 @@ def test_a_server_with_another_encoding_makes_the_same(postgres: PostgresServer,
 
 def test_a_server_that_counts_bytes_is_not_asked_for_characters(postgres: PostgresServer, tmp_path: Path) -> None:
     with encoded_in(postgres, tmp_path, "SQL_ASCII") as pipeline:
-        pipeline.database.execute(
+        pipeline.execute(
             "CREATE TABLE t (id int PRIMARY KEY, v text)",
             "INSERT INTO t VALUES (1, 'äöü')",
             f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t",
@@ -97,7 +89,7 @@ def test_a_server_that_counts_bytes_is_not_asked_for_characters(postgres: Postgr
         pipeline.run(**under(with_keys({"v": truncate(2)})))
         assert pipeline.snapshot_rows("public.t") == {("1", "äö")}
         options, schema = known_with_keys(pipeline), pipeline.table("public.t").schemas[1]
-        facts, form = facts_of(pipeline, options), Form.of(options, 42)
+        facts, form = of_table(pipeline, options), Form.of(options, 42)
         with (
             closing(SnapshotHolder.open(options)) as holder,
             pytest.raises(UnsupportedChange, match="counts bytes"),
@@ -112,7 +104,7 @@ def test_no_log_of_the_server_has_the_key(tmp_path: Path) -> None:
         temporary_server(settings={**settings, "log_error_verbosity": "verbose"}) as server,
         fresh_database(server) as database,
     ):
-        pipeline = IngestPipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
+        pipeline = IngestPipeline.local(database, tmp_path)
         database.execute(
             "CREATE TABLE t (email text PRIMARY KEY, v text)",
             "INSERT INTO t VALUES ('a@b.example', 'a'), ('b@b.example', 'b')",
@@ -121,7 +113,7 @@ def test_no_log_of_the_server_has_the_key(tmp_path: Path) -> None:
         pipeline.run(**under(with_keys({"email": hashed(KEYS[0])})))
         options, schema = known_with_keys(pipeline), pipeline.table("public.t").schemas[1]
         wanted = [(made_of(hashed(KEYS[0]), text, HashKeys(KEYS), where="") or "",) for text in ("a@b.example", "gone")]
-        facts = facts_of(pipeline, options)
+        facts = of_table(pipeline, options)
         with closing(SnapshotHolder.open(options)) as holder:
             again = read_again(options, schema, facts, holder, wanted)
             assert again.stats.ops == {"u": 1, "d": 1}

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice.contract import resyncs
 from sluice.contract.column_values import key_id
 from sluice.contract.schema import ColumnRule
 from sluice.ingest.encode.builder import BuilderLimits
@@ -17,18 +16,18 @@ from sluice.operate.check.preflight import run_preflight
 from sluice.source.sessions import SourceOptions
 from sluice.tables.policies import Policies, TablePolicy
 from tests.support import canary
-from tests.support.catalog_stories import set_up
 from tests.support.column_rules import (
     KEYS,
     assert_equal,
     carry,
+    finding,
     hashed,
     mask,
+    run,
     shape,
     truncate,
     under,
     with_keys,
-    written,
 )
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
@@ -74,10 +73,7 @@ SHAPES = (
 )
 
 
-@pytest.fixture(autouse=True)
-def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resyncs, "REST", 0.0)
-    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
+pytestmark = pytest.mark.usefixtures("read_again_at_once")
 
 
 @pytest.mark.parametrize(
@@ -93,16 +89,15 @@ def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ),
 )
 def test_what_the_rules_keep_out_is_stored_nowhere_and_what_they_make_is_exact(
-    pipeline: IngestPipeline, tmp_path: Path, way: str, identity: str
+    pipeline: IngestPipeline, way: str, identity: str
 ) -> None:
     options = dict(RULED)
     if way == "prepared":
         since(pipeline.database, 16, "streaming of small transactions")
         options |= {"streaming": "on", "two_phase": True, "builder": BuilderLimits(body_bytes=1)}
-    set_up(pipeline, written(*BEFORE, *IDENTITIES[identity]))
-    pipeline.run(**options)
+    run(pipeline, *BEFORE, *IDENTITIES[identity], **options)
     for statements in (CHANGES, SHAPES):
-        carry(pipeline, statements, tmp_path, way=way, options=options)
+        carry(pipeline, statements, way=way, options=options)
     assert shape(pipeline) == (["id", "mail", "cell", "notes", "v", "phone", "email"], [])
 
 
@@ -110,32 +105,29 @@ EVERY_TYPE = {f"c{number}": kind for number, kind in enumerate(COLUMNS)}
 
 
 @pytest.mark.parametrize("rule", [mask("gone"), truncate(3), hashed(KEYS[0])], ids=["mask", "truncate", "hash"])
-def test_every_type_is_ruled_by_its_text_in_snapshots_and_changes(
-    pipeline: IngestPipeline, tmp_path: Path, rule: ColumnRule
-) -> None:
+def test_every_type_is_ruled_by_its_text_in_snapshots_and_changes(pipeline: IngestPipeline, rule: ColumnRule) -> None:
     columns = ", ".join(f"{name} {kind}" for name, kind in EVERY_TYPE.items())
     rows = [
         f"INSERT INTO t VALUES ({number}, {', '.join(values[number % len(values)] for values in COLUMNS.values())})"
         for number in range(5)
     ]
-    pipeline.database.execute(*DEFINITIONS)
-    pipeline.database.execute(
+    pipeline.execute(*DEFINITIONS)
+    pipeline.execute(
         "CREATE TABLE public.mood_holder (m public.mood)",
         f"CREATE TABLE t (id int PRIMARY KEY, {columns})",
         *rows[:3],
         "INSERT INTO t (id) VALUES (100)",
-        f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t",
+        "CREATE PUBLICATION {p} FOR TABLE t",
     )
     options = under(with_keys(dict.fromkeys(EVERY_TYPE, rule)))
     pipeline.run(**options)
-    pipeline.database.execute(*rows[3:], "UPDATE t SET c0 = NULL", "INSERT INTO t (id) VALUES (101)")
-    pipeline.run(**options)
-    assert_equal(pipeline, tmp_path)
+    pipeline.run(*rows[3:], "UPDATE t SET c0 = NULL", "INSERT INTO t (id) VALUES (101)", **options)
+    assert_equal(pipeline)
     state = pipeline.table("public.t")
     assert {one.lake.sql for one in state.schemas[1].columns if one.name != "id"} == {"string"}
 
 
-SPELLED = [
+SPELLED = (
     "bool",
     "int2",
     "int4",
@@ -149,71 +141,62 @@ SPELLED = [
     "uuid",
     "json",
     "jsonb",
-]
+)
 
 
 def in_binary(pipeline: IngestPipeline) -> SourceOptions:
     return dataclasses.replace(pipeline.options().source, binary=True)
 
 
-def test_types_that_are_spelled_exactly_are_ruled_in_binary_form_as_well(
-    pipeline: IngestPipeline, tmp_path: Path
-) -> None:
+def test_types_that_are_spelled_exactly_are_ruled_in_binary_form_as_well(pipeline: IngestPipeline) -> None:
     columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(SPELLED))
     rows = [
         f"INSERT INTO t VALUES ({number}, {', '.join(COLUMNS[kind][number % len(COLUMNS[kind])] for kind in SPELLED)})"
         for number in range(4)
     ]
-    pipeline.database.execute(
+    pipeline.execute(
         f"CREATE TABLE t (id int PRIMARY KEY, {columns}, f float8)",
-        f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t",
+        "CREATE PUBLICATION {p} FOR TABLE t",
     )
     named = {f"c{number}": truncate(4) if number % 2 else hashed(KEYS[0]) for number in range(len(SPELLED))}
     rules = with_keys({**named, "f": mask("-")})
     pipeline.run(**under(rules, binary=True), source=in_binary(pipeline))
-    pipeline.database.execute(*rows, "UPDATE t SET f = 1.5 WHERE id = 1", "INSERT INTO t (id) VALUES (9)")
+    pipeline.execute(*rows, "UPDATE t SET f = 1.5 WHERE id = 1", "INSERT INTO t (id) VALUES (9)")
     pipeline.run(**under(rules, binary=True), source=in_binary(pipeline))
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)
 
 
-def test_a_type_without_an_exact_text_in_binary_form_is_refused_by_name(
-    pipeline: IngestPipeline, tmp_path: Path
-) -> None:
-    pipeline.database.execute(
+def test_a_type_without_an_exact_text_in_binary_form_is_refused_by_name(pipeline: IngestPipeline) -> None:
+    pipeline.execute(
         "CREATE TABLE t (id int PRIMARY KEY, f float8)",
-        f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE t",
+        "CREATE PUBLICATION {p} FOR TABLE t",
     )
     rules = with_keys({"f": hashed(KEYS[0])})
     examined = run_preflight(in_binary(pipeline), None, policies=under(rules, binary=True)["policies"])
     found = {one.code: one.object for one in examined.findings}
     assert found["column.rule_binary"] == "public.t.f"
     pipeline.run(**under(rules, binary=True), source=in_binary(pipeline))
-    table = pipeline.table("public.t")
-    assert (table.state, table.why and table.why.parameters["finding"]) == ("quarantined", "column.rule_binary")
+    assert finding(pipeline) == ("quarantined", "column.rule_binary")
 
 
 @pytest.mark.parametrize("rule", [mask("x"), truncate(3)], ids=["mask", "truncate"])
 def test_a_column_of_the_key_may_be_hashed_and_not_masked_or_truncated(
     pipeline: IngestPipeline, rule: ColumnRule
 ) -> None:
-    set_up(pipeline, ("CREATE TABLE t (id text PRIMARY KEY)", "CREATE PUBLICATION {p} FOR TABLE t"))
+    pipeline.execute("CREATE TABLE t (id text PRIMARY KEY)", "CREATE PUBLICATION {p} FOR TABLE t")
     pipeline.run(**under(with_keys({"id": rule})))
-    table = pipeline.table("public.t")
-    assert (table.state, table.why and table.why.parameters["finding"]) == ("quarantined", "column.rule_on_key")
+    assert finding(pipeline) == ("quarantined", "column.rule_on_key")
 
 
 def test_another_key_begins_a_generation_and_equal_values_are_equal_under_one(
     pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
-    set_up(
-        pipeline,
-        (
-            "CREATE TABLE t (id int PRIMARY KEY, email text)",
-            "CREATE TABLE o (id int PRIMARY KEY, customer varchar(40))",
-            "INSERT INTO t VALUES (1, 'a@b.example'), (2, 'ä@b.example')",
-            "INSERT INTO o VALUES (1, 'ä@b.example'), (2, NULL)",
-            "CREATE PUBLICATION {p} FOR TABLE t, o",
-        ),
+    pipeline.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, email text)",
+        "CREATE TABLE o (id int PRIMARY KEY, customer varchar(40))",
+        "INSERT INTO t VALUES (1, 'a@b.example'), (2, 'ä@b.example')",
+        "INSERT INTO o VALUES (1, 'ä@b.example'), (2, NULL)",
+        "CREATE PUBLICATION {p} FOR TABLE t, o",
     )
     for number, key in enumerate(KEYS):
         policies = Policies(
@@ -222,9 +205,8 @@ def test_another_key_begins_a_generation_and_equal_values_are_equal_under_one(
                 "public.o": TablePolicy(rules=with_keys({"customer": hashed(key)})),
             }
         )
-        for _ in range(2):
-            pipeline.run(tables=(), policies=policies)
-        assert_equal(pipeline, tmp_path)
+        pipeline.run(times=2, tables=(), policies=policies)
+        assert_equal(pipeline)
         assert [pipeline.table(name).generation for name in ("public.t", "public.o")] == [number + 1] * 2
         emails = {row[1] for row in pipeline.snapshot_rows("public.t")}
         expected = {hmac.new(key, text.encode(), "sha256").hexdigest() for text in ("a@b.example", "ä@b.example")}
@@ -235,25 +217,18 @@ def test_another_key_begins_a_generation_and_equal_values_are_equal_under_one(
         assert canary.in_stored(tmp_path, key.decode()) == []
 
 
-def test_a_wider_type_that_prints_otherwise_is_read_again_although_it_was_cast(
-    pipeline: IngestPipeline, tmp_path: Path
-) -> None:
+def test_a_wider_type_that_prints_otherwise_is_read_again_although_it_was_cast(pipeline: IngestPipeline) -> None:
     """The value is the same, and its hash is not."""
     options = under(with_keys({"f": hashed(KEYS[0]), "n": hashed(KEYS[0])}), on_widen="follow")
-    set_up(
-        pipeline,
-        (
-            "CREATE TABLE t (id int PRIMARY KEY, f real, n int)",
-            "INSERT INTO t VALUES (1, 0.1, 1), (2, NULL, 2)",
-            "CREATE PUBLICATION {p} FOR TABLE t",
-        ),
+    pipeline.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, f real, n int)",
+        "INSERT INTO t VALUES (1, 0.1, 1), (2, NULL, 2)",
+        "CREATE PUBLICATION {p} FOR TABLE t",
     )
     pipeline.run(**options)
     for statement, resyncs_of_it in (("ALTER TABLE t ALTER n TYPE bigint", {}), (FLOAT8, {"schema": 1})):
-        set_up(pipeline, (statement, "INSERT INTO t SELECT max(id) + 1, 0.1, 7 FROM t"))
-        pipeline.run(**options)
-        pipeline.run(**options)
-        assert_equal(pipeline, tmp_path)
+        pipeline.run(statement, "INSERT INTO t SELECT max(id) + 1, 0.1, 7 FROM t", times=2, **options)
+        assert_equal(pipeline)
         assert pipeline.table("public.t").resyncs.counts == resyncs_of_it
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from sluice import faults, lsn
-from sluice.contract import resyncs
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.snapshot.chunk_round import SnapshotLimits
@@ -15,8 +14,18 @@ from sluice.operate.check.preflight import run_preflight
 from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_column_rules import planned
 from tests.support import canary
-from tests.support.catalog_stories import set_up
-from tests.support.column_rules import HIDDEN, KEYS, assert_equal, assert_hidden, hashed, under, with_keys, written
+from tests.support.column_rules import (
+    HIDDEN,
+    KEYS,
+    assert_equal,
+    assert_hidden,
+    finding,
+    hashed,
+    run,
+    under,
+    with_keys,
+    written,
+)
 from tests.support.extent import cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
@@ -24,10 +33,7 @@ from tests.support.source_setup import since
 RULES = ColumnRules({"card": EXCLUDED})
 
 
-@pytest.fixture(autouse=True)
-def read_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resyncs, "REST", 0.0)
-    monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
+pytestmark = pytest.mark.usefixtures("read_again_at_once")
 
 
 def configured(rules: ColumnRules, *names: str) -> dict[str, Any]:
@@ -45,9 +51,8 @@ def test_rows_of_a_table_that_is_made_in_an_open_transaction_are_withheld(
     since(pipeline.database, 16, "streaming of small transactions")
     options = configured(RULES) | {"streaming": "on", "builder": BuilderLimits(body_bytes=1)}
     partitioned = " PARTITION BY RANGE (id)" if what == "partition" else ""
-    set_up(
-        pipeline,
-        (f"CREATE TABLE t (id int PRIMARY KEY, card text){partitioned}", "CREATE PUBLICATION {p} FOR ALL TABLES"),
+    pipeline.execute(
+        f"CREATE TABLE t (id int PRIMARY KEY, card text){partitioned}", "CREATE PUBLICATION {p} FOR ALL TABLES"
     )
     pipeline.run(**options)
     pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
@@ -69,40 +74,33 @@ def test_rows_of_a_table_that_is_made_in_an_open_transaction_are_withheld(
         for statement in written(*inside):
             connection.execute(statement.encode())
         running.wait_until(lambda: list(tmp_path.rglob("stage/**/*.parquet")))
-        assert_hidden(tmp_path)
+        assert_hidden(pipeline)
         connection.execute("COMMIT")
-    for _ in range(3):
-        pipeline.run(**options)
-    assert_hidden(tmp_path)
+    pipeline.run(times=3, **options)
+    assert_hidden(pipeline)
     if what == "swap":
-        assert_equal(pipeline, tmp_path)
+        assert_equal(pipeline)
 
 
-def test_a_table_that_loses_its_name_to_another_keeps_new_columns_out(pipeline: IngestPipeline, tmp_path: Path) -> None:
+def test_a_table_that_loses_its_name_to_another_keeps_new_columns_out(pipeline: IngestPipeline) -> None:
     options = configured(ColumnRules(new_columns="exclude"))
-    set_up(
-        pipeline,
-        ("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE PUBLICATION {p} FOR ALL TABLES"),
-    )
-    pipeline.run(**options)
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "CREATE PUBLICATION {p} FOR ALL TABLES", **options)
     with pipeline.running(**options) as running:
-        with pipeline.database.connect() as connection:
-            for statement in written(
+        pipeline.execute(
+            *written(
                 "ALTER TABLE t RENAME TO t_old",
                 "CREATE TABLE t (id int PRIMARY KEY, v text)",
                 "INSERT INTO t VALUES (1, 'x')",
                 "ALTER TABLE t_old ADD ssn text",
                 "INSERT INTO t_old VALUES (5, 'v', '{hidden}')",
-            ):
-                connection.execute(statement.encode())
-            row = connection.execute("SELECT pg_current_wal_lsn()").fetchall()[0][0]
-        behind = lsn.parse(row)
-        set_up(pipeline, ("INSERT INTO t VALUES (2, 'y')",))
+            )
+        )
+        behind = lsn.parse(pipeline.wal_end())
+        pipeline.execute("INSERT INTO t VALUES (2, 'y')")
         running.wait_until(lambda: pipeline.state().through_lsn > behind)
-    assert_hidden(tmp_path)
-    for _ in range(2):
-        pipeline.run(**options)
-    assert_hidden(tmp_path)
+    assert_hidden(pipeline)
+    pipeline.run(times=2, **options)
+    assert_hidden(pipeline)
 
 
 @pytest.mark.parametrize(
@@ -110,86 +108,67 @@ def test_a_table_that_loses_its_name_to_another_keeps_new_columns_out(pipeline: 
     cases(product(["low", "zz", "sub"], [True, False]), quick=[("low", True), ("sub", False)]),
 )
 def test_a_partition_that_is_detached_does_not_bring_what_the_rules_of_its_root_keep_out(
-    pipeline: IngestPipeline, tmp_path: Path, detached: str, via_root: bool
+    pipeline: IngestPipeline, detached: str, via_root: bool
 ) -> None:
     """Nor one that was published by itself, and was not carried for that. Tables are looked at by their names."""
     options = configured(RULES)
-    set_up(
+    run(
         pipeline,
-        written(
-            "CREATE TABLE t (id int PRIMARY KEY, card text) PARTITION BY RANGE (id)",
-            "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100)",
-            "CREATE TABLE zz PARTITION OF t FOR VALUES FROM (100) TO (200)",
-            "CREATE TABLE sub PARTITION OF t FOR VALUES FROM (200) TO (300) PARTITION BY RANGE (id)",
-            "CREATE TABLE below PARTITION OF sub FOR VALUES FROM (200) TO (250)",
-            "INSERT INTO t VALUES (1, '{hidden}'), (101, '{hidden}'), (201, '{hidden}')",
-            f"CREATE PUBLICATION {{p}} FOR ALL TABLES WITH (publish_via_partition_root = {via_root})",
-        ),
+        "CREATE TABLE t (id int PRIMARY KEY, card text) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE zz PARTITION OF t FOR VALUES FROM (100) TO (200)",
+        "CREATE TABLE sub PARTITION OF t FOR VALUES FROM (200) TO (300) PARTITION BY RANGE (id)",
+        "CREATE TABLE below PARTITION OF sub FOR VALUES FROM (200) TO (250)",
+        "INSERT INTO t VALUES (1, '{hidden}'), (101, '{hidden}'), (201, '{hidden}')",
+        f"CREATE PUBLICATION {{p}} FOR ALL TABLES WITH (publish_via_partition_root = {via_root})",
+        **options,
     )
-    pipeline.run(**options)
-    assert_hidden(tmp_path)
-    set_up(pipeline, (f"ALTER TABLE t DETACH PARTITION {detached}",))
+    assert_hidden(pipeline)
+    pipeline.execute(f"ALTER TABLE t DETACH PARTITION {detached}")
     if via_root:
         tables = {"public.t": {"columns": {"card": "exclude"}}}
-        assert planned(pipeline, tmp_path, tables)[f"public.{detached}"][0] == "stop"
+        assert planned(pipeline, tables)[f"public.{detached}"][0] == "stop"
     for number in range(3):
         pipeline.run(**options)
         row = 200 + number if detached == "sub" else number
-        set_up(pipeline, written(f"INSERT INTO {detached} VALUES ({row + 2}, '{{hidden}}')"))
+        pipeline.execute(*written(f"INSERT INTO {detached} VALUES ({row + 2}, '{{hidden}}')"))
     pipeline.run(**options)
-    assert_hidden(tmp_path)
+    assert_hidden(pipeline)
     name = {"sub": "below"}.get(detached, detached) if not via_root else detached
-    table = pipeline.table(f"public.{name}")
-    assert table.state == "quarantined"
-    assert table.why is not None
-    assert table.why.parameters["finding"] in ("table.rules_left", "partition.rules")
+    state, found = finding(pipeline, f"public.{name}")
+    assert state == "quarantined"
+    assert found in ("table.rules_left", "partition.rules")
     of_its_own = configured(RULES, "public.t", f"public.{name}")
-    for _ in range(2):
-        pipeline.run(**of_its_own)
-    assert_hidden(tmp_path)
+    pipeline.run(times=2, **of_its_own)
+    assert_hidden(pipeline)
     assert pipeline.table(f"public.{name}").state == "live"
 
 
 @pytest.mark.parametrize("edited", ["key", "excluded"])
-def test_rules_that_are_edited_hold_for_what_was_prepared_before(
-    pipeline: IngestPipeline, tmp_path: Path, edited: str
-) -> None:
+def test_rules_that_are_edited_hold_for_what_was_prepared_before(pipeline: IngestPipeline, edited: str) -> None:
     before = under(with_keys({"card": hashed(KEYS[0])}))
     after = under(with_keys({"card": hashed(KEYS[1]) if edited == "key" else EXCLUDED}))
-    more = {"two_phase": True, "builder": BuilderLimits(body_bytes=1)}
-    set_up(
-        pipeline,
-        (
-            "CREATE TABLE t (id int PRIMARY KEY, card text)",
-            "INSERT INTO t VALUES (1, 'a')",
-            "CREATE PUBLICATION {p} FOR TABLE t",
-        ),
+    more: dict[str, Any] = {"two_phase": True, "builder": BuilderLimits(body_bytes=1)}
+    pipeline.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, card text)",
+        "INSERT INTO t VALUES (1, 'a')",
+        "CREATE PUBLICATION {p} FOR TABLE t",
     )
     pipeline.run(**before, **more)
-    with pipeline.database.connect() as connection:
-        for statement in (
-            "BEGIN",
-            "INSERT INTO t VALUES (2, 'b')",
-            "UPDATE t SET card = 'c'",
-            "PREPARE TRANSACTION 'p1'",
-        ):
-            connection.execute(statement.encode())
+    pipeline.database.transact(
+        "INSERT INTO t VALUES (2, 'b')", "UPDATE t SET card = 'c'", end="PREPARE TRANSACTION 'p1'"
+    )
     pipeline.run(**before, **more)
-    set_up(pipeline, ("COMMIT PREPARED 'p1'",))
-    for _ in range(3):
-        pipeline.run(**after, **more)
-    assert_equal(pipeline, tmp_path)
+    pipeline.run("COMMIT PREPARED 'p1'", times=3, **after, **more)
+    assert_equal(pipeline)
 
 
 def test_rules_that_are_edited_hold_for_a_snapshot_that_is_under_way(pipeline: IngestPipeline, tmp_path: Path) -> None:
     """What was read under the old ones and is not published goes, and no further chunk is read."""
-    set_up(
-        pipeline,
-        (
-            "CREATE TABLE t (id int PRIMARY KEY, card text)",
-            f"INSERT INTO t SELECT i, '{HIDDEN}' || i || repeat('x', 1000) FROM generate_series(1, 400) i",
-            "CREATE PUBLICATION {p} FOR TABLE t",
-        ),
+    pipeline.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, card text)",
+        f"INSERT INTO t SELECT i, '{HIDDEN}' || i || repeat('x', 1000) FROM generate_series(1, 400) i",
+        "CREATE PUBLICATION {p} FOR TABLE t",
     )
     limits = SnapshotLimits(connections=1, chunk_bytes=64 << 10)
     plain, ruled = configured(ColumnRules()), configured(RULES)
@@ -198,75 +177,62 @@ def test_rules_that_are_edited_hold_for_a_snapshot_that_is_under_way(pipeline: I
     with pipeline.running(**plain, snapshot=limits) as running:
         running.wait_until(lambda: faults.passages("snapshot.chunk.before") == 2)
         ingest = running.ingest
-        assert ingest is not None
         running.call(lambda: ingest.reconfigure(pipeline.options(**ruled, snapshot=limits)))
         before = canary.in_stored(tmp_path, f"{HIDDEN}400")
         gate.touch()
         running.wait_until(lambda: pipeline.table("public.t").state == "live")
     assert (before, canary.in_stored(tmp_path, f"{HIDDEN}400")) == ([], [])
-    for _ in range(2):
-        pipeline.run(**ruled)
-    assert_equal(pipeline, tmp_path)
+    pipeline.run(times=2, **ruled)
+    assert_equal(pipeline, hidden=False)
 
 
 @pytest.mark.parametrize("renamed", ["RENAME TO customers", "SET SCHEMA other"])
 def test_a_table_that_is_renamed_and_must_be_read_again_does_not_leave_its_rules_behind(
-    pipeline: IngestPipeline, tmp_path: Path, renamed: str
+    pipeline: IngestPipeline, renamed: str
 ) -> None:
     """Rows say both before a look does: what begins then is under the rules of the new name."""
     options = configured(RULES)
-    set_up(
+    run(
         pipeline,
-        written(
-            "CREATE SCHEMA other",
-            "CREATE TABLE t (id int PRIMARY KEY, card text, v text)",
-            "INSERT INTO t VALUES (1, '{hidden}', '7')",
-            "CREATE PUBLICATION {p} FOR TABLE t",
-        ),
+        "CREATE SCHEMA other",
+        "CREATE TABLE t (id int PRIMARY KEY, card text, v text)",
+        "INSERT INTO t VALUES (1, '{hidden}', '7')",
+        "CREATE PUBLICATION {p} FOR TABLE t",
+        **options,
     )
-    pipeline.run(**options)
     name = "customers" if "customers" in renamed else "other.t"
     with pipeline.running(**options) as running:
-        ingest = running.ingest
-        assert ingest is not None
-        running.wait_until(lambda: ingest.status.stream.decoder_beat > 0)
-        with pipeline.database.connect() as connection:
-            for statement in written(
-                "BEGIN",
+        running.wait_until(lambda: running.status.stream.decoder_beat > 0)
+        pipeline.database.transact(
+            *written(
                 "ALTER TABLE t ALTER v TYPE int USING v::int + 1",
                 f"ALTER TABLE t {renamed}",
                 f"INSERT INTO {name} VALUES (2, '{{hidden}} b', 2)",
-                "COMMIT",
-            ):
-                connection.execute(statement.encode())
+            )
+        )
         behind = lsn.parse(pipeline.wal_end())
-        set_up(pipeline, (f"INSERT INTO {name} VALUES (4, 'x', 4)",))
+        pipeline.execute(f"INSERT INTO {name} VALUES (4, 'x', 4)")
         running.wait_until(lambda: pipeline.state().through_lsn > behind)
-    for _ in range(3):
-        pipeline.run(**options)
-    assert_hidden(tmp_path)
-    table = pipeline.table("public.customers" if name == "customers" else name)
-    assert (table.state, table.why and table.why.parameters["finding"]) == ("quarantined", "table.rules_left")
+    pipeline.run(times=3, **options)
+    assert_hidden(pipeline)
+    renamed_to = "public.customers" if name == "customers" else name
+    assert finding(pipeline, renamed_to) == ("quarantined", "table.rules_left")
 
 
-def test_a_rule_may_name_a_column_that_the_publication_leaves_out(pipeline: IngestPipeline, tmp_path: Path) -> None:
+def test_a_rule_may_name_a_column_that_the_publication_leaves_out(pipeline: IngestPipeline) -> None:
     """Both keep it out, and the rule goes on when the publication does not."""
     since(pipeline.database, 15, "column lists")
-    set_up(
-        pipeline,
-        written(
+    pipeline.execute(
+        *written(
             "CREATE TABLE t (id int PRIMARY KEY, card text, v text)",
             "INSERT INTO t VALUES (1, '{hidden}', 'a')",
             "CREATE PUBLICATION {p} FOR TABLE t (id, v)",
-        ),
+        )
     )
     options = configured(RULES)
     found = run_preflight(pipeline.options().source, None, policies=under(RULES)["policies"]).findings
     assert [one.code for one in found if "rule" in one.code] == []
     pipeline.run(**options)
-    assert_equal(pipeline, tmp_path)
-    set_up(pipeline, ("ALTER PUBLICATION {p} SET TABLE t",))
-    for _ in range(3):
-        pipeline.run(**options)
-    assert_equal(pipeline, tmp_path)
-    assert_hidden(tmp_path)
+    assert_equal(pipeline)
+    pipeline.run("ALTER PUBLICATION {p} SET TABLE t", times=3, **options)
+    assert_equal(pipeline)

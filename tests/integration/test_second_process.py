@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import assert_ended
 from tests.support.sources import Database
 from tests.support.surfaces import Pipe
 from tools.local.postgres import free_port
@@ -36,8 +37,7 @@ def test_a_second_one_is_refused_as_one_while_the_first_still_starts(
             first.start(command)
             first.wait(lambda: _listens(first))
             second = first(command)
-    assert (second.returncode, address in second.stderr) == (8, True), second.stderr
-    assert "runs this pipeline" in second.stderr
+    assert_ended(second, 8, address, "runs this pipeline")
 
 
 def test_another_program_at_the_address_is_not_taken_for_one(database: Database, tmp_path: Path) -> None:
@@ -45,4 +45,4 @@ def test_another_program_at_the_address_is_not_taken_for_one(database: Database,
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")
         ended = Pipe(database, tmp_path)("run", SLUICE_TELEMETRY__LISTEN=address)
-    assert (ended.returncode, "telemetry.listen" in ended.stderr) == (2, True), ended.stderr
+    assert_ended(ended, 2, "telemetry.listen")

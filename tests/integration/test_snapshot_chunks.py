@@ -4,6 +4,7 @@ from between they are the table, or the snapshot begins again and says why.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from sluice.ingest.snapshot.chunk_round import SnapshotLimits
 from tests.support import type_matrix
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline, Running
-from tests.support.oracle import Spool
 from tests.support.source_setup import detach_half_way, since
 
 CHUNKS: dict[str, Any] = {
@@ -37,32 +37,26 @@ MOVED = ("VACUUM t", "UPDATE t SET n = n + 1 WHERE id % 3 = 0")
 """Rows of every chunk go to blocks that were freed in other chunks."""
 
 
-@pytest.fixture(autouse=True)
-def _nothing_armed() -> Iterator[None]:
-    yield
-    faults.arm("")
-
-
 def publish(pipeline: IngestPipeline, *tables: str) -> None:
-    pipeline.database.execute(
-        f"CREATE PUBLICATION {pipeline.database.publication} FOR TABLE {', '.join(tables)} "
-        "WITH (publish_via_partition_root = true)"
-    )
+    pipeline.execute(f"CREATE PUBLICATION {{p}} FOR TABLE {', '.join(tables)} WITH (publish_via_partition_root)")
 
 
 @contextmanager
-def chunked(pipeline: IngestPipeline, folder: Path, *, passage: int, then: Callable[[], None]) -> Iterator[Running]:
-    """Ingest that lost the round of its snapshot before chunk number `passage` was published, with `then`
-    done before the next one.
+def chunked(
+    pipeline: IngestPipeline, *then: str, passage: int = 3, do: Callable[[], None] = lambda: None
+) -> Iterator[Running]:
+    """Ingest that lost the round of its snapshot before chunk number `passage` was published, with the statements
+    of `then` carried out, and `do`, before the next one.
     """
-    gate = folder / "chunk.open"
+    gate = pipeline.folder / "chunk.open"
     faults.arm(f"snapshot.chunk.before=hold:{gate}+raise:SourceUnavailable@{passage}")
     with pipeline.running(**CHUNKS) as running:
         running.wait_until(lambda: faults.passages("snapshot.chunk.before") >= passage)
-        then()
+        do()
+        pipeline.execute(*then)
         gate.touch()
         yield running
-        running.wait_until(lambda: all(table.state != "snapshot" for table in pipeline.state().tables.values()))
+        running.wait_until(lambda: "snapshot" not in pipeline.states())
 
 
 def chunks_of(pipeline: IngestPipeline, name: str = "public.t") -> list[Snapshot]:
@@ -75,13 +69,10 @@ def chunks_of(pipeline: IngestPipeline, name: str = "public.t") -> list[Snapshot
     ]
 
 
-def assert_equal(pipeline: IngestPipeline, folder: Path) -> None:
+def assert_equal(pipeline: IngestPipeline, folder: Path | None = None) -> None:
+    """After a last run. `folder` has the spool of a pipeline that does not know its own."""
     pipeline.run(**CHUNKS)
-    spool = Spool(folder / "spool" / "test")
-    spool.read()
-    with pipeline.database.connect() as connection:
-        verdicts = spool.assert_equal(connection, pipeline.database.publication)
-    assert [verdict.state for verdict in verdicts] == ["live"] * len(verdicts), verdicts
+    replace(pipeline, folder=folder or pipeline.folder).assert_equal()
 
 
 MOVES = {
@@ -108,31 +99,27 @@ MOVES = {
 
 @pytest.mark.parametrize("moves", cases(MOVES, quick=["rows are deleted and others take their blocks", "keys change"]))
 def test_chunks_of_different_moments_and_the_changes_between_them_are_the_table(
-    pipeline: IngestPipeline, tmp_path: Path, moves: str
+    pipeline: IngestPipeline, moves: str
 ) -> None:
-    pipeline.database.execute(*SETUP)
-    publish(pipeline, "t")
+    pipeline.execute(*SETUP)
+    pipeline.publish("t")
 
-    def move() -> None:
-        for statement in MOVES[moves]:
-            pipeline.database.execute(statement)
-
-    with chunked(pipeline, tmp_path, passage=3, then=move):
+    with chunked(pipeline, *MOVES[moves]):
         pass
     chunks = chunks_of(pipeline)
     assert pipeline.table("public.t").generation == 1
     assert len({chunk.snapshot_lsn for chunk in chunks}) == 2
     assert sum(bool(chunk.ranges) for chunk in chunks) >= 3
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)
 
 
-def began_again(pipeline: IngestPipeline, folder: Path, *, passage: int = 3, then: Callable[[], None]) -> str:
+def began_again(pipeline: IngestPipeline, *then: str, do: Callable[[], None] = lambda: None) -> str:
     """The reason that a warning gave for the second generation of public.t, which is whole and equal."""
-    with structlog.testing.capture_logs() as logs, chunked(pipeline, folder, passage=passage, then=then):
+    with structlog.testing.capture_logs() as logs, chunked(pipeline, *then, do=do):
         pass
     assert pipeline.table("public.t").generation == 2
     assert len({chunk.snapshot_lsn for chunk in chunks_of(pipeline)}) == 1
-    assert_equal(pipeline, folder)
+    assert_equal(pipeline)
     return next(str(log["reason"]) for log in logs if log["event"] == "the snapshot begins again")
 
 
@@ -140,47 +127,40 @@ LARGE = ("ALTER TABLE t ALTER pad SET STORAGE EXTERNAL", "UPDATE t SET pad = rep
 """Some values are stored out of line, and an update that leaves them does not send them."""
 
 
-def test_a_value_that_was_not_sent_between_two_parts_makes_the_snapshot_begin_again(
-    pipeline: IngestPipeline, tmp_path: Path
-) -> None:
+def test_a_value_that_was_not_sent_between_two_parts_makes_the_snapshot_begin_again(pipeline: IngestPipeline) -> None:
     """The row moved from a chunk that was not read to one that was: it is in none, and its value nowhere."""
-    pipeline.database.execute(*SETUP, *LARGE, "VACUUM FULL t", "DELETE FROM t WHERE id < 100", "VACUUM t")
-    publish(pipeline, "t")
-    moved = "UPDATE t SET n = 1 WHERE id = 3000"
-    reason = began_again(pipeline, tmp_path, then=lambda: pipeline.database.execute(moved))
+    pipeline.execute(*SETUP, *LARGE, "VACUUM FULL t", "DELETE FROM t WHERE id < 100", "VACUUM t")
+    pipeline.publish("t")
+    reason = began_again(pipeline, "UPDATE t SET n = 1 WHERE id = 3000")
     assert "without all its values" in reason
 
 
 def test_a_value_that_was_not_sent_before_the_first_part_was_published_counts_too(
     pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
-    pipeline.database.execute(*SETUP, *LARGE, "VACUUM FULL t", "DELETE FROM t WHERE id < 100", "VACUUM t")
-    publish(pipeline, "t")
+    pipeline.execute(*SETUP, *LARGE, "VACUUM FULL t", "DELETE FROM t WHERE id < 100", "VACUUM t")
+    pipeline.publish("t")
     before, after = tmp_path / "before.open", tmp_path / "after.open"
     faults.arm(f"snapshot.locked=hold:{before}@1,snapshot.chunk.before=hold:{after}+raise:SourceUnavailable@2")
     with pipeline.running(**CHUNKS) as running:
         running.wait_until(lambda: faults.passages("snapshot.locked") > 0)
-        pipeline.database.execute("UPDATE t SET n = 1 WHERE id = 3000")
+        pipeline.execute("UPDATE t SET n = 1 WHERE id = 3000")
         table_id = pipeline.table("public.t").table_id
         running.wait_until(lambda: pipeline.state().tables[table_id].unsent_lsn > 0)
         before.touch()
         after.touch()
         running.wait_until(lambda: pipeline.table("public.t").state == "live")
     assert pipeline.table("public.t").generation == 2
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)
 
 
-def test_values_that_were_not_sent_do_no_harm_while_all_parts_are_of_one_moment(
-    pipeline: IngestPipeline, tmp_path: Path
-) -> None:
-    pipeline.database.execute(*SETUP, *LARGE)
-    publish(pipeline, "t")
-    with chunked(
-        pipeline, tmp_path, passage=1, then=lambda: pipeline.database.execute("UPDATE t SET n = 1 WHERE id = 3000")
-    ):
+def test_values_that_were_not_sent_do_no_harm_while_all_parts_are_of_one_moment(pipeline: IngestPipeline) -> None:
+    pipeline.execute(*SETUP, *LARGE)
+    pipeline.publish("t")
+    with chunked(pipeline, "UPDATE t SET n = 1 WHERE id = 3000", passage=1):
         pass
     assert pipeline.table("public.t").generation == 1
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)
 
 
 BEGINS_AGAIN = {
@@ -194,14 +174,13 @@ BEGINS_AGAIN = {
 
 
 @pytest.mark.parametrize("change", cases(BEGINS_AGAIN, quick=["VACUUM FULL", "REPACK beside its writers"]))
-def test_a_table_whose_blocks_are_others_begins_again(pipeline: IngestPipeline, tmp_path: Path, change: str) -> None:
+def test_a_table_whose_blocks_are_others_begins_again(pipeline: IngestPipeline, change: str) -> None:
     if change.startswith("REPACK"):
         since(pipeline.database, 19, "REPACK")
-    pipeline.database.execute(*SETUP)
-    publish(pipeline, "t")
+    pipeline.execute(*SETUP)
+    pipeline.publish("t")
     statement, said = BEGINS_AGAIN[change]
-    later = "INSERT INTO t (id, n) VALUES (100000, 1)"
-    reason = began_again(pipeline, tmp_path, then=lambda: pipeline.database.execute(statement, later))
+    reason = began_again(pipeline, statement, "INSERT INTO t (id, n) VALUES (100000, 1)")
     assert said in reason
 
 
@@ -210,30 +189,28 @@ def test_a_key_that_was_another_one_between_two_parts_makes_the_snapshot_begin_a
 ) -> None:
     """Nothing of it is left in the catalog, and the stream comes to it only after the last part was read."""
     index = "CREATE UNIQUE INDEX t_n ON t (n)"
-    pipeline.database.execute(
-        SETUP[0], "ALTER TABLE t ALTER n SET NOT NULL", index, SETUP[1].replace("i, 0,", "i, -i,")
-    )
-    publish(pipeline, "t")
+    pipeline.execute(SETUP[0], "ALTER TABLE t ALTER n SET NOT NULL", index, SETUP[1].replace("i, 0,", "i, -i,"))
+    pipeline.publish("t")
     stream = tmp_path / "stream.open"
 
-    def change() -> None:
+    def hold_the_stream() -> None:
         faults.arm(f"decode.before=hold:{stream},snapshot.chunk.before=count")
-        pipeline.database.execute(
-            "ALTER TABLE t REPLICA IDENTITY USING INDEX t_n",
-            "UPDATE t SET id = id + 100000 WHERE id % 3 = 0",
-            "ALTER TABLE t REPLICA IDENTITY DEFAULT",
-            "UPDATE t SET n = n - 100000 WHERE id % 5 = 0",
-        )
 
+    change = (
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_n",
+        "UPDATE t SET id = id + 100000 WHERE id % 3 = 0",
+        "ALTER TABLE t REPLICA IDENTITY DEFAULT",
+        "UPDATE t SET n = n - 100000 WHERE id % 5 = 0",
+    )
     with (
         structlog.testing.capture_logs() as logs,
-        chunked(pipeline, tmp_path, passage=3, then=change) as running,
+        chunked(pipeline, *change, do=hold_the_stream) as running,
     ):
         running.wait_until(lambda: (known := pipeline.table("public.t").snapshot) is not None and known.complete)
         stream.touch()
     assert pipeline.table("public.t").generation == 2
     assert "columns changed" in next(str(log["reason"]) for log in logs if log["event"] == "the snapshot begins again")
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)
 
 
 WITHOUT_KEY = {
@@ -245,13 +222,12 @@ WITHOUT_KEY = {
 
 @pytest.mark.parametrize("identity", cases(WITHOUT_KEY, quick=["a key and whole rows"]))
 def test_a_table_without_a_key_that_tells_rows_apart_continues_only_under_one_snapshot(
-    pipeline: IngestPipeline, tmp_path: Path, identity: str
+    pipeline: IngestPipeline, identity: str
 ) -> None:
     first, then, said = WITHOUT_KEY[identity]
-    pipeline.database.execute(*SETUP, first, f"ALTER TABLE t {then}")
-    publish(pipeline, "t")
-    insert = "INSERT INTO t VALUES (100000, 1, '')"
-    reason = began_again(pipeline, tmp_path, then=lambda: pipeline.database.execute(insert))
+    pipeline.execute(*SETUP, first, f"ALTER TABLE t {then}")
+    pipeline.publish("t")
+    reason = began_again(pipeline, "INSERT INTO t VALUES (100000, 1, '')")
     assert said in reason
 
 
@@ -260,13 +236,13 @@ def test_rows_named_by_other_columns_between_two_parts_count_although_the_stream
 ) -> None:
     """The catalog is as it was when the second part is read, and the stream brings the rows from between later."""
     by_n = ("ALTER TABLE t ALTER n SET NOT NULL", "UPDATE t SET n = -id", "CREATE UNIQUE INDEX t_n ON t (n)")
-    pipeline.database.execute(*SETUP, *by_n, "VACUUM FULL t")
-    publish(pipeline, "t")
+    pipeline.execute(*SETUP, *by_n, "VACUUM FULL t")
+    pipeline.publish("t")
     chunk, stream = tmp_path / "chunk.open", tmp_path / "stream.open"
     faults.arm(f"snapshot.chunk.before=hold:{chunk}+raise:SourceUnavailable@3,decode.before=hold:{stream}")
     with structlog.testing.capture_logs() as logs, pipeline.running(**CHUNKS) as running:
         running.wait_until(lambda: faults.passages("snapshot.chunk.before") >= 3)
-        pipeline.database.execute(
+        pipeline.execute(
             "ALTER TABLE t REPLICA IDENTITY USING INDEX t_n",
             "UPDATE t SET id = id + 100000 WHERE id % 5 = 0",
             "ALTER TABLE t REPLICA IDENTITY DEFAULT",
@@ -278,55 +254,53 @@ def test_rows_named_by_other_columns_between_two_parts_count_although_the_stream
     assert pipeline.table("public.t").generation == 2
     reasons = [log["reason"] for log in logs if log["event"] == "the snapshot begins again"]
     assert reasons == ["the table's columns changed since a chunk of it was read"]
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)
 
 
-def test_partitions_are_read_in_parts_by_several_connections(pipeline: IngestPipeline, tmp_path: Path) -> None:
-    pipeline.database.execute(
+def test_partitions_are_read_in_parts_by_several_connections(pipeline: IngestPipeline) -> None:
+    pipeline.execute(
         "CREATE TABLE p (id int, k int, pad text, PRIMARY KEY (id, k)) PARTITION BY LIST (k)",
         *(f"CREATE TABLE p{k} PARTITION OF p FOR VALUES IN ({k})" for k in range(4)),
         "INSERT INTO p SELECT i, i % 3, repeat('x', 40) FROM generate_series(1, 6000) i",
     )
-    publish(pipeline, "p")
-
-    def move() -> None:
-        pipeline.database.execute("UPDATE p SET k = (k + 1) % 4 WHERE id % 7 = 0", "DELETE FROM p WHERE id % 11 = 0")
+    pipeline.publish("p")
 
     faults.arm("snapshot.chunk.after=raise:SourceUnavailable@4")
     with pipeline.running(**{**CHUNKS, "snapshot": SnapshotLimits(connections=3, chunk_bytes=64 * 1024)}) as running:
         running.wait_until(lambda: faults.passages("snapshot.chunk.after") >= 4)
-        move()
+        pipeline.execute("UPDATE p SET k = (k + 1) % 4 WHERE id % 7 = 0", "DELETE FROM p WHERE id % 11 = 0")
         running.wait_until(lambda: pipeline.table("public.p").state == "live")
     assert pipeline.table("public.p").generation == 1
     chunks = chunks_of(pipeline, "public.p")
     assert len(chunks[0].relations) == 4
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)
 
 
-def test_a_partition_whose_detachment_was_cancelled_half_way_is_in_no_chunk(
-    pipeline: IngestPipeline, tmp_path: Path
-) -> None:
+def test_a_partition_whose_detachment_was_cancelled_half_way_is_in_no_chunk(pipeline: IngestPipeline) -> None:
     """Who reads the root does not see its rows, and who reads leaf by leaf may not either."""
-    pipeline.database.execute(
+    pipeline.execute(
         "CREATE TABLE p (id int PRIMARY KEY, pad text) PARTITION BY RANGE (id)",
         f"CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO ({ROWS})",
         f"CREATE TABLE p2 PARTITION OF p FOR VALUES FROM ({ROWS}) TO ({2 * ROWS})",
         f"INSERT INTO p SELECT i, repeat('x', 40) FROM generate_series(0, {2 * ROWS - 1}) i",
     )
     detach_half_way(pipeline.database, "p", "p1")
-    publish(pipeline, "p")
+    pipeline.publish("p")
     pipeline.run(**CHUNKS)
     assert len(chunks_of(pipeline, "public.p")) > 1
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)
 
 
-def test_a_snapshot_gives_the_values_of_every_type_whether_it_reads_them_as_text_or_not(
-    pipeline: IngestPipeline, tmp_path: Path
+def test_snapshot_and_stream_give_the_values_of_every_type_whether_they_come_as_text_or_not(
+    pipeline: IngestPipeline,
 ) -> None:
     """As SQL shows them."""
     database = pipeline.database
     database.execute(*type_matrix.DEFINITIONS, "CREATE TABLE public.mood_holder (m mood)", type_matrix.create_table())
     database.execute(*type_matrix.inserts())
-    database.execute(f"CREATE PUBLICATION {database.publication} FOR TABLE {type_matrix.TABLE}")
-    assert_equal(pipeline, tmp_path)
+    database.execute(f"CREATE PUBLICATION {{p}} FOR TABLE {type_matrix.TABLE}")
+    assert_equal(pipeline)
     assert sum(chunk.final for chunk in chunks_of(pipeline, f"{type_matrix.SCHEMA}.{type_matrix.NAME}")) == 1
+    database.execute(f"DELETE FROM {type_matrix.TABLE}", *type_matrix.inserts())
+    assert_equal(pipeline)
+    assert pipeline.table(f"{type_matrix.SCHEMA}.{type_matrix.NAME}").generation == 1

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 
 from sluice import faults
 from sluice.health.process_state import ProcessState
 from sluice.health.snapshots import snapshots
-from sluice.ingest.snapshot.chunk_round import SnapshotLimits
 from sluice.ingest.snapshot.load_gate import LoadGate, LoadLimits
 from sluice.ingest.status import SnapshotCounts, SnapshotWait
 from sluice.telemetry.recent_errors import RecentErrors
-from tests.integration.test_snapshot_chunks import CHUNKS, SETUP, assert_equal, chunks_of, publish
+from tests.integration.test_snapshot_chunks import CHUNKS, SETUP, assert_equal, chunks_of
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.source_setup import options_of
@@ -28,18 +26,12 @@ HELD = """SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND 
 """Sessions of the pipeline that hold a snapshot, and VACUUM with it."""
 
 
-@pytest.fixture(autouse=True)
-def _nothing_armed() -> Iterator[None]:
-    yield
-    faults.arm("")
-
-
 def limited(**limits: Any) -> dict[str, Any]:
     return {**CHUNKS, "snapshot": replace(CHUNKS["snapshot"], load=LoadLimits(**limits))}
 
 
 def waits(running: Running) -> SnapshotWait | None:
-    return running.ingest.status.snapshots.load_wait if running.ingest is not None else None
+    return running.status.snapshots.load_wait
 
 
 def is_live(pipeline: IngestPipeline, name: str) -> bool:
@@ -63,7 +55,7 @@ def test_a_snapshot_that_waits_for_too_long_is_released_and_the_rest_is_read_fro
 ) -> None:
     database, gate = pipeline.database, tmp_path / "chunk.open"
     database.execute(*SETUP)
-    publish(pipeline, "t")
+    pipeline.publish("t")
     faults.arm(f"snapshot.chunk.after=hold:{gate}@1")
     # The server is shared with other tests.
     with pipeline.running(**limited(active_sessions=30, hold_s=1.0)) as running:
@@ -72,8 +64,7 @@ def test_a_snapshot_that_waits_for_too_long_is_released_and_the_rest_is_read_fro
             gate.touch()
             running.wait_until(lambda: (now := waits(running)) is not None and now.holding)
             running.wait_until(lambda: (now := waits(running)) is not None and not now.holding)
-            assert running.ingest is not None
-            process = ProcessState(running.ingest.status, RecentErrors(), None)
+            process = ProcessState(running.status, RecentErrors(), None)
             said = snapshots(pipeline.state(), process.facts().snapshot).waits
             assert said is not None
             assert said.endswith("active sessions are above 30")
@@ -85,19 +76,19 @@ def test_a_snapshot_that_waits_for_too_long_is_released_and_the_rest_is_read_fro
         assert waits(running) is None
     assert len({chunk.snapshot_lsn for chunk in chunks_of(pipeline)}) == 2
     assert pipeline.table("public.t").generation == 1
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)
 
 
 def test_a_snapshot_waits_until_the_stream_has_caught_up(pipeline: IngestPipeline, tmp_path: Path) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    publish(pipeline, "a")
+    pipeline.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.publish("a")
     pipeline.run(**CHUNKS)
     gate = tmp_path / "decode.open"
     faults.arm(f"decode.before=hold:{gate}")
-    pipeline.database.execute(
+    pipeline.execute(
         "INSERT INTO a SELECT generate_series(1, 40000)",
         "CREATE TABLE t (id int PRIMARY KEY)",
-        f"ALTER PUBLICATION {pipeline.database.publication} ADD TABLE t",
+        "ALTER PUBLICATION {p} ADD TABLE t",
     )
     with pipeline.running(**limited(stream_lag=1 << 20)) as running:
         running.wait_until(lambda: waits(running) is not None)
@@ -123,16 +114,6 @@ def test_a_role_that_cannot_see_sessions_waits_for_the_right_by_its_name(pipelin
             running.wait_until(lambda: is_live(pipeline, "a"))
 
 
-def test_limits_that_are_kept_cost_no_wait(pipeline: IngestPipeline, tmp_path: Path) -> None:
-    pipeline.database.execute(*SETUP)
-    publish(pipeline, "t")
-    ingest = pipeline.run(
-        **{**CHUNKS, "snapshot": SnapshotLimits(load=LoadLimits(1 << 40, replica_lag_s=3600.0, active_sessions=10_000))}
-    )
-    assert ingest.status.snapshots.load_wait is None
-    assert_equal(pipeline, tmp_path)
-
-
 def test_a_wait_that_nobody_waits_for_any_more_is_over_and_the_next_one_begins_anew(database: Database) -> None:
     counts = SnapshotCounts()
     limits = LoadLimits(active_sessions=-1)
@@ -149,18 +130,15 @@ def test_a_wait_that_nobody_waits_for_any_more_is_over_and_the_next_one_begins_a
     assert second.began_at > first.began_at
 
 
-def test_limits_that_change_while_a_snapshot_waits_hold_for_it_at_once(
-    pipeline: IngestPipeline, tmp_path: Path
-) -> None:
-    pipeline.database.execute(*SETUP)
-    publish(pipeline, "t")
+def test_limits_that_change_while_a_snapshot_waits_hold_for_it_at_once(pipeline: IngestPipeline) -> None:
+    pipeline.execute(*SETUP)
+    pipeline.publish("t")
     with pipeline.running(**limited(stream_lag=-1)) as running:
         running.wait_until(lambda: waits(running) is not None)
         ingest = running.ingest
-        assert ingest is not None
         running.call(lambda: ingest.reconfigure(pipeline.options(**limited(active_sessions=-1))))
         running.wait_until(lambda: (found := waits(running)) is not None and found.signals == ("active_sessions",))
         running.call(lambda: ingest.reconfigure(pipeline.options(**limited())))
         running.wait_until(lambda: is_live(pipeline, "t") and waits(running) is None)
     pipeline.run()
-    assert_equal(pipeline, tmp_path)
+    assert_equal(pipeline)

@@ -8,7 +8,6 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from sluice.contract.entries import Opened
 from sluice.errors import SlotBusy, SlotLost, SourceRefused, SourceUnavailable
 from sluice.ingest.receive.stream import StreamLimits
 from sluice.operate.slots import examine
@@ -22,6 +21,7 @@ from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.slot_wait import wait_until_free
 from sluice.source.start_replication import Started, identify, start_command, start_replication
 from sluice.store.memory import MemoryStore
+from tests.support import manifests
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import options_as, pipeline_role
 from tests.support.pgproxy import Direction, PgProxy
@@ -34,11 +34,23 @@ from tools.local.postgres import temporary_server
 HOSTILE_NAMES = ['we"ird, x', "it's", 'a"; DROP TABLE t; --', "\\", "new\nline", "Üpper Case", "a,b", " "]
 
 
+@pytest.fixture
+def options(database: Database) -> SourceOptions:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    return options_of(database)
+
+
+@pytest.fixture
+def slotted(database: Database, options: SourceOptions) -> int:
+    """The position of a slot that exists, beside a publication of the table."""
+    database.execute("CREATE PUBLICATION {p} FOR TABLE t")
+    return ensure_slot(options).confirmed_flush_lsn or 0
+
+
 def test_a_missing_publication_is_created_for_every_operation_an_existing_one_left_alone(
-    database: Database,
+    database: Database, options: SourceOptions
 ) -> None:
-    options = options_of(database)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    database.execute("CREATE TABLE u (id int PRIMARY KEY)")
     with closing(open_query(options)) as conn:
         made = ensure_publication(conn, options.publication, [("public", "t")])
         assert made.created
@@ -64,38 +76,27 @@ def test_a_partitioned_table_is_published_under_its_root(database: Database) -> 
         assert conn.execute("SELECT tablename::text FROM pg_publication_tables").fetchall() == [("p",)]
 
 
-def test_a_role_that_may_not_publish_is_given_the_statement_for_somebody_who_may(database: Database) -> None:
+def test_a_role_that_may_not_publish_is_given_the_statement_for_somebody_who_may(
+    database: Database, options: SourceOptions
+) -> None:
     with pipeline_role(database) as role:
-        database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE ROLE {role} LOGIN REPLICATION")
-        options = options_of(database, user=role)
-        with closing(open_query(options)) as conn, pytest.raises(SourceRefused) as caught:
+        database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+        with closing(open_query(options_of(database, user=role))) as conn, pytest.raises(SourceRefused) as caught:
             ensure_publication(conn, options.publication, [("public", "t")])
         assert "CREATE PUBLICATION" in caught.value.hint
 
 
-def test_a_slot_is_created_once_and_its_facts_agree_with_the_server(database: Database) -> None:
-    options = options_of(database)
+def test_a_slot_is_created_once_and_its_facts_agree_with_the_server(database: Database, options: SourceOptions) -> None:
     first = ensure_slot(options)
-    assert (first.plugin, first.database, first.two_phase, first.temporary, first.invalidated) == (
-        "pgoutput",
-        database.name,
-        False,
-        False,
-        "",
-    )
+    seen = (first.plugin, first.database, first.two_phase, first.temporary, first.invalidated)
+    assert seen == ("pgoutput", database.name, False, False, "")
     assert ensure_slot(options, two_phase=True).two_phase is False
     with closing(open_query(options)) as conn:
-        server = server_facts(conn, options)
-        identity = identify(options)
-        assert (server.system_identifier, server.timeline, server.database) == (
-            identity.system_identifier,
-            identity.timeline,
-            identity.database,
-        )
-        assert (
-            prove_continuity(None, 0, server=server, slot=slot_facts(conn, options.slot), two_phase=False)
-            == first.confirmed_flush_lsn
-        )
+        server, slot, identity = server_facts(conn, options), slot_facts(conn, options.slot), identify(options)
+        place = (identity.system_identifier, identity.timeline, identity.database)
+        assert (server.system_identifier, server.timeline, server.database) == place
+        proven = prove_continuity(None, 0, server=server, slot=slot, two_phase=False)
+        assert proven == first.confirmed_flush_lsn
         assert slot_facts(conn, "never_was") is None
 
 
@@ -107,14 +108,11 @@ def test_a_two_phase_slot_says_so(database: Database) -> None:
             ensure_slot(options_of(database), two_phase=True)
 
 
-def test_a_slot_in_use_is_named_with_its_process_after_a_bounded_wait(database: Database) -> None:
-    options = options_of(database)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR TABLE t")
-    start = ensure_slot(options).confirmed_flush_lsn or 0
+def test_a_slot_in_use_is_named_with_its_process_after_a_bounded_wait(options: SourceOptions, slotted: int) -> None:
     pauses: list[float] = []
 
     async def scenario() -> None:
-        stream = await opened(options, start, StreamLimits())
+        stream = await opened(options, slotted, StreamLimits())
         with closing(open_query(options)) as conn:
             with pytest.raises(SlotBusy, match=r"process \d+ \(application_name sluice_test\)"):
                 wait_until_free(conn, options, bound_s=3, sleep=pauses.append)
@@ -134,14 +132,12 @@ def _silent_stream(options: SourceOptions, start_lsn: int) -> Started:
 
 
 def test_a_lost_connection_of_ours_is_waited_for_until_the_server_gives_it_up(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database, options: SourceOptions, slotted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also longer than a living process is waited for."""
     monkeypatch.setattr(slot_wait, "ALIVE_SECONDS", 0.5)
-    options = options_of(database)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR TABLE t")
     database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '4s'")
-    started = _silent_stream(options, ensure_slot(options).confirmed_flush_lsn or 0)
+    started = _silent_stream(options, slotted)
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -156,12 +152,10 @@ def test_a_lost_connection_of_ours_is_waited_for_until_the_server_gives_it_up(
 
 @pytest.mark.parametrize("timeout", ["4s", "0"])
 def test_a_silent_connection_of_ours_is_named_when_the_server_never_gives_it_up(
-    database: Database, timeout: str
+    database: Database, options: SourceOptions, slotted: int, timeout: str
 ) -> None:
     """Nothing sleeps here: the pauses are only counted."""
-    options = options_of(database)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR TABLE t")
-    started = _silent_stream(options, ensure_slot(options).confirmed_flush_lsn or 0)
+    started = _silent_stream(options, slotted)
     database.execute(f"ALTER DATABASE {database.name} SET wal_sender_timeout = '{timeout}'")
     pauses: list[float] = []
     with closing(started.conn), closing(open_query(options)) as conn, pytest.raises(SlotBusy) as caught:
@@ -171,12 +165,8 @@ def test_a_silent_connection_of_ours_is_named_when_the_server_never_gives_it_up(
     assert expected <= sum(pauses) < expected + 3
 
 
-def test_a_slot_of_somebody_else_is_refused_before_the_servers_timeout(database: Database) -> None:
-    options = options_of(database)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR TABLE t")
-    started = _silent_stream(
-        dataclasses.replace(options, application_name="somebody"), ensure_slot(options).confirmed_flush_lsn or 0
-    )
+def test_a_slot_of_somebody_else_is_refused_before_the_servers_timeout(options: SourceOptions, slotted: int) -> None:
+    started = _silent_stream(dataclasses.replace(options, application_name="somebody"), slotted)
     pauses: list[float] = []
     with (
         closing(started.conn),
@@ -189,7 +179,7 @@ def test_a_slot_of_somebody_else_is_refused_before_the_servers_timeout(database:
 
 def test_a_living_stream_is_refused_early_also_where_its_replies_cannot_be_seen(database: Database) -> None:
     """A role without pg_read_all_stats sees what the slot has confirmed, and that it moves."""
-    database.execute("CREATE TABLE t (id int)", f"CREATE PUBLICATION {database.publication} FOR TABLE t")
+    database.execute("CREATE TABLE t (id int)", "CREATE PUBLICATION {p} FOR TABLE t")
     with pipeline_role(database) as role:
         database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
         options = options_as(database, role)
@@ -215,18 +205,15 @@ def _confirmed(conn: Connection, options: SourceOptions) -> int:
     return (slot.confirmed_flush_lsn if slot else None) or 0
 
 
-def test_any_publication_name_reaches_the_server_as_itself(database: Database) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    slot_name = database.slot
+def test_any_publication_name_reaches_the_server_as_itself(database: Database, options: SourceOptions) -> None:
+    plain = options
 
     async def scenario() -> None:
         for number, name in enumerate(HOSTILE_NAMES):
-            options = SourceOptions(dsn=database.dsn, slot=slot_name, publication=name, application_name="sluice_test")
+            options = dataclasses.replace(plain, publication=name)
             with closing(open_query(options)) as conn:
                 ensure_publication(conn, name, [("public", "t")])
-                assert conn.execute(
-                    "SELECT pubname::text FROM pg_publication WHERE pubname = %s", (name,)
-                ).fetchone() == (name,)
+                assert database.all("SELECT 1 FROM pg_publication WHERE pubname = %s", name) == [(1,)]
                 start = ensure_slot(options).confirmed_flush_lsn or 0
                 wait_until_free(conn, options, bound_s=10)
             stream = await opened(options, start)
@@ -238,15 +225,17 @@ def test_any_publication_name_reaches_the_server_as_itself(database: Database) -
             await stream.close()
             with closing(open_query(options)) as conn:
                 wait_until_free(conn, options, bound_s=10)
-            database.execute(f"SELECT pg_drop_replication_slot('{slot_name}')")
+            database.execute(f"SELECT pg_drop_replication_slot('{plain.slot}')")
 
     asyncio.run(scenario())
     assert database.one("SELECT count(*) FROM t") == (len(HOSTILE_NAMES),)
 
 
+KEEPS_LITTLE = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+
+
 def test_a_slot_whose_wal_was_removed_is_lost() -> None:
-    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    with temporary_server(settings=settings) as server:
+    with temporary_server(settings=KEEPS_LITTLE) as server:
         database = Database(server, name="postgres", slot="removed", publication="removed")
         options = options_of(database)
         through = ensure_slot(options).confirmed_flush_lsn or 0
@@ -254,14 +243,15 @@ def test_a_slot_whose_wal_was_removed_is_lost() -> None:
         with closing(open_query(options)) as conn:
             facts = server_facts(conn, options)
             slot = slot_facts(conn, options.slot)
-            opened = _opened(facts.system_identifier, facts.database_oid, "postgres")
+            opened = manifests.opened(
+                system_identifier=facts.system_identifier, database_oid=facts.database_oid, database="postgres"
+            )
             with pytest.raises(SlotLost, match=r"^INVALIDATED.*wal_removed"):
                 prove_continuity(opened, through, server=facts, slot=slot, two_phase=False)
 
 
 def test_a_slot_that_is_invalidated_between_its_proof_and_the_start_is_lost() -> None:
-    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    with temporary_server(settings=settings) as server, PgProxy(server.port) as proxy:
+    with temporary_server(settings=KEEPS_LITTLE) as server, PgProxy(server.port) as proxy:
         database = Database(server, name="postgres", slot="removed", publication="removed")
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")
         pipeline = IngestPipeline(database, MemoryStore("removed"), dsn=proxy.dsn())
@@ -289,27 +279,10 @@ def _remove_wal(database: Database) -> None:
     database.execute("CHECKPOINT")
 
 
-def _opened(system_identifier: str, database_oid: int, database: str) -> Opened:
-    return Opened(
-        system_identifier=system_identifier,
-        timeline=1,
-        database=database,
-        database_oid=database_oid,
-        slot="s",
-        publication="p",
-        two_phase=False,
-        origin="any",
-        server_version=180000,
-        start_lsn=0,
-        instance="i",
-    )
-
-
 def _wait_for_walsender(database: Database) -> None:
     """A connection that was closed keeps its place until the server has seen that."""
-    busy = "SELECT FROM pg_stat_activity WHERE backend_type = 'walsender'"
-    with database.connect() as connection:
-        wait_until(lambda: not connection.execute(busy).rowcount, what="a walsender is free")
+    busy = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender'"
+    wait_until(lambda: database.one(busy) == (0,), what="a walsender is free")
 
 
 def test_a_promoted_server_without_a_free_walsender_is_still_known_and_its_slot_examined() -> None:

@@ -17,7 +17,6 @@ from sluice.source.publication import ensure_publication
 from sluice.source.sessions import open_query
 from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder
-from sluice.store.opening import open_store
 from sluice.tables.schemas import build_schema, relation_of
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import known, options_of
@@ -39,8 +38,7 @@ def test_stream_and_snapshot_run_at_speed_over_tls(database: Database, tmp_path:
     start = ensure_slot(plain).confirmed_flush_lsn or 0
     database.execute(f"INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, {ROWS}) i")
     with tls_front(database.server.port, certificate, key) as port:
-        dsn = f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full"
-        options = known(replace(plain, dsn=f"{dsn} sslrootcert={certificate}"))
+        options = known(replace(plain, dsn=_verified(database, port, certificate)))
         with closing(open_query(options)) as conn:
             assert conn.pgconn.ssl_in_use
             (facts,) = Catalog(conn).published_tables(options.publication)
@@ -81,10 +79,7 @@ def test_a_server_that_cannot_prove_who_it_is_is_refused(
     other, _ = make_certificate(tmp_path / "other")
     roots = {"own": certificate, "other": other, "missing": tmp_path / "none"}
     with tls_front(database.server.port, certificate, key) as port:
-        dsn = (
-            f"host=127.0.0.1 port={port} user=postgres dbname={database.name} sslmode=verify-full "
-            f"sslrootcert={roots[root]}"
-        )
+        dsn = _verified(database, port, roots[root])
         with pytest.raises(SourceRefused, match=said) as caught:
             open_query(replace(options_of(database), dsn=dsn))
         assert "sslrootcert" in caught.value.hint
@@ -113,9 +108,7 @@ def test_ingest_goes_on_after_handshakes_that_were_cut(database: Database, tmp_p
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     cuts = [Cut(at, reset=True) for at in get_args(CutAt)[:3]]
     with tls_front(database.server.port, certificate, key, cuts=cuts) as port:
-        pipeline = IngestPipeline(
-            database, open_store(tmp_path.as_uri(), options={}), dsn=_verified(database, port, certificate)
-        )
+        pipeline = IngestPipeline.local(database, tmp_path, dsn=_verified(database, port, certificate))
         ingest = pipeline.run()
         assert ingest.status.reconnects == 3
         assert [row["id"] for row in pipeline.rows("public.t", snapshot=True)] == [1]

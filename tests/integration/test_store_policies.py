@@ -50,16 +50,14 @@ def test_ingest_runs_snapshots_and_cleans_up_with_its_policy_alone(
     monkeypatch.setattr(probe, "RACERS", 1)
     seen = Deleting(as_user(s3, "ingest"))
     pipeline = IngestPipeline(database, seen)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    pipeline.run()
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     left = keys.segment(pipeline.table("public.t").table_id, 1, 9999)
     as_user(s3, "ingest").put(left, b"of a writer that died")
     as_user(s3, "anybody").create(keys.control_request("x"), b"{}")
     as_user(s3, "anybody").create(keys.verified(1), Verified().encode())
     rows = keys.repair_rows(keys.repair_token(1, uuid.uuid4().hex), 0)
     as_user(s3, "anybody").create(rows, b"of a repair that died")
-    database.execute("INSERT INTO t VALUES (2)")
-    pipeline.run()
+    pipeline.run("INSERT INTO t VALUES (2)")
     with pipeline.running() as running:
         running.wait_until(lambda: {left, rows} <= set(seen.deleted))
     assert Comparisons.read(as_user(s3, "ingest")).unread == ""

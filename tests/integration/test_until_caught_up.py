@@ -1,11 +1,10 @@
 """`run --until-caught-up` with a table that it could not read, and with rows that are not whole."""
 
-import asyncio
 from pathlib import Path
 
 from sluice import faults, lsn
 from sluice.errors import Interrupted
-from sluice.ingest.supervisor import Ingest
+from tests.support.commands import assert_ended
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.least_rights import pipeline_role
 from tests.support.pgproxy import Cut, PgProxy
@@ -21,23 +20,9 @@ def test_a_batch_that_left_a_table_out_ends_with_75_and_names_it(database: Datab
         database.execute(*create, f"CREATE ROLE {role} LOGIN REPLICATION", f"GRANT SELECT ON orders TO {role}")
         assert Pipe(database, tmp_path)("setup").returncode == 0
         pipe = Pipe(database, tmp_path, dsn=database.server.dsn(user=role, dbname=database.name))
-        ran = pipe("run", "--until-caught-up")
-        assert ran.returncode == Interrupted.exit_code, ran.stderr
-        assert "public.hidden" in ran.stderr.partition("error: ")[2]
+        assert_ended(pipe("run", "--until-caught-up"), Interrupted.exit_code, "error: ", "public.hidden")
         database.execute(f"GRANT SELECT ON hidden TO {role}")
         assert pipe("run", "--until-caught-up").returncode == 0
-
-
-class Bounded(Running):
-    """Ends once everything up to `target` is durable."""
-
-    target = 0
-
-    async def _run(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.ingest = Ingest(self._options, self.pipeline.store)
-        self.started.set()
-        await self.ingest.run(until_lsn=self.target)
 
 
 def test_it_ends_although_rows_of_a_transaction_that_goes_on_said_something_of_their_table(
@@ -51,35 +36,33 @@ def test_it_ends_although_rows_of_a_transaction_that_goes_on_said_something_of_t
         "ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
         "INSERT INTO t VALUES (1, false, repeat('x', 5000))",
         "CREATE TABLE u (id int PRIMARY KEY)",
-        f"CREATE PUBLICATION {database.publication} FOR TABLE t WHERE (sent), u",
+        "CREATE PUBLICATION {p} FOR TABLE t WHERE (sent), u",
     )
-    try:
-        with PgProxy(database.server.port) as proxy, database.connect() as other:
-            pipeline.dsn = proxy.dsn(dbname=database.name)
-            pipeline.run()
-            database.execute(
-                "CREATE TABLE w (id int PRIMARY KEY)", f"ALTER PUBLICATION {database.publication} ADD TABLE w"
-            )
-            running = Bounded(pipeline, pipeline.options())
-            running.target = lsn.parse(pipeline.wal_end())
+    with PgProxy(database.server.port) as proxy, database.connect() as other:
+        pipeline.dsn = proxy.dsn(dbname=database.name)
+        pipeline.run()
+        database.execute("CREATE TABLE w (id int PRIMARY KEY)", "ALTER PUBLICATION {p} ADD TABLE w")
+        target = lsn.parse(pipeline.wal_end())
+        running = Running(pipeline, pipeline.options(), target)
+        try:
             with other.transaction():
                 other.execute("LOCK TABLE w")
                 running.thread.start()
-                running.wait_until(lambda: pipeline.state().examined_lsn >= running.target)
+                running.wait_until(lambda: pipeline.state().examined_lsn >= target)
                 faults.arm(f"decode.before=hold:{gate}")
                 begun = proxy.cut(Cut.SILENT, matches=lambda message: message.tag == "I", count=2)
                 database.execute("INSERT INTO u VALUES (1)", "UPDATE t SET sent = true")
                 assert begun.wait(60)
                 running.wait_until(lambda: faults.passages("decode.before") > 0)
-            running.wait_until(lambda: running.ingest is not None and running.ingest.status.state == "draining")
+            running.wait_until(lambda: running.status.state == "draining")
+        finally:
             gate.touch()
-            running.thread.join(30)
-            assert not running.thread.is_alive(), "it waits for what nobody reads"
-            assert running.error is None
-    finally:
-        gate.touch()
-        faults.arm("")
+        running.thread.join(30)
+        assert not running.thread.is_alive(), "it waits for what nobody reads"
+        assert running.error is None
+    faults.arm("")
     assert pipeline.table("public.t").state == "live"
     pipeline.dsn = ""
     pipeline.run()
+    assert pipeline.table("public.t").state == "stale"
     assert pipeline.table("public.t").state == "stale"

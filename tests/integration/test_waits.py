@@ -6,17 +6,14 @@ from typing import Any
 
 from sluice.health.endpoint import Health
 from sluice.health.export.observer import Observer
-from sluice.health.reporter import Reporter
 from sluice.telemetry.metrics import Metrics
 from tests.support.ingesting import IngestPipeline, Running
 
 
 @contextmanager
 def observed(pipeline: IngestPipeline, running: Running) -> Iterator[Observer]:
-    assert running.ingest is not None
-    reporter = Reporter(pipeline="test", store=pipeline.store, lake_uri="file:///nowhere", source=None)
     metrics = Metrics("test")
-    observer = pipeline.observer(running.ingest, reporter=reporter, metrics=metrics, health=Health(metrics))
+    observer = pipeline.observer(running.ingest, reporter=pipeline.reporter(), metrics=metrics, health=Health(metrics))
     try:
         yield observer
     finally:
@@ -28,7 +25,7 @@ def waits(observer: Observer) -> dict[str, dict[str, Any]]:
 
 
 def test_a_slot_that_waits_for_an_older_transaction_names_it_and_how_long_it_is_open(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    pipeline.execute("CREATE TABLE a (id int PRIMARY KEY)")
     with pipeline.database.connect() as older:
         older.execute("SET application_name = 'report of the night'")
         older.execute("BEGIN")
@@ -47,8 +44,7 @@ def test_a_source_that_is_away_is_tried_again_at_a_time_that_is_said(pipeline: I
     away = IngestPipeline(pipeline.database, pipeline.store, dsn="postgresql://127.0.0.1:1/none")
     with away.running() as running, observed(away, running) as observer:
         running.wait_until(lambda: "the connection to the source" in waits(observer))
-        assert running.ingest is not None
-        (said,) = running.ingest.status.waits.now()
+        (said,) = running.status.waits.now()
         assert said.retry_at is not None
         assert said.since is not None
         assert said.retry_at > said.since

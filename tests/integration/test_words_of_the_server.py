@@ -3,7 +3,7 @@ never by words.
 """
 
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -14,9 +14,9 @@ from sluice.ingest.publication_gap import PublicationGap
 from sluice.operate.check.preflight import run_preflight
 from sluice.source.sessions import NoFreeSlot, SourceOptions, open_query, open_replication
 from sluice.source.snapshot_export import SnapshotHolder
-from sluice.store.opening import open_store
 from tests.support.ingesting import IngestPipeline
 from tests.support.languages import LANGUAGES, speak, translated_programs, translated_server
+from tests.support.source_setup import no_free_slot
 from tests.support.sources import Database, fresh_database
 from tools.local.postgres import PostgresServer
 
@@ -49,7 +49,7 @@ def foreign(translated: PostgresServer, request: pytest.FixtureRequest) -> Itera
 @pytest.fixture
 def pipeline(foreign: Database, tmp_path: Path) -> IngestPipeline:
     foreign.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    pipeline = IngestPipeline(foreign, open_store(tmp_path.as_uri(), options={}))
+    pipeline = IngestPipeline.local(foreign, tmp_path)
     pipeline.run()
     assert pipeline.table("public.t").state == "live"
     return pipeline
@@ -57,15 +57,14 @@ def pipeline(foreign: Database, tmp_path: Path) -> IngestPipeline:
 
 def test_a_publication_created_again_makes_its_tables_stale(pipeline: IngestPipeline) -> None:
     name = pipeline.database.publication
-    pipeline.database.execute(f"DROP PUBLICATION {name}", "INSERT INTO t VALUES (2)")
-    pipeline.database.execute(f"CREATE PUBLICATION {name} FOR TABLE t", "INSERT INTO t VALUES (3)")
-    pipeline.run(watch_interval_s=600)
+    pipeline.execute(f"DROP PUBLICATION {name}", "INSERT INTO t VALUES (2)")
+    pipeline.run(f"CREATE PUBLICATION {name} FOR TABLE t", "INSERT INTO t VALUES (3)", watch_interval_s=600)
     table = pipeline.table("public.t")
     assert (table.state, "publication" in table.reason) == ("stale", True)
 
 
 def test_a_publication_that_stays_away_is_a_named_stop(pipeline: IngestPipeline) -> None:
-    pipeline.database.execute(f"DROP PUBLICATION {pipeline.database.publication}", "INSERT INTO t VALUES (2)")
+    pipeline.execute("DROP PUBLICATION {p}", "INSERT INTO t VALUES (2)")
     with pytest.raises(SourceRefused, match="does not exist any more"):
         pipeline.run(watch_interval_s=600)
 
@@ -77,23 +76,21 @@ def test_a_slot_that_is_dropped_while_it_is_used_is_lost(pipeline: IngestPipelin
 
 def _drop_slot_while_it_runs(pipeline: IngestPipeline) -> None:
     with pipeline.running() as running:
-        running.wait_until(lambda: running.ingest is not None and running.ingest.status.connected)
-        pipeline.database.execute(
+        running.wait_until_connected()
+        pipeline.execute(
             "SELECT pg_terminate_backend(active_pid, 10000), pg_drop_replication_slot(slot_name) "
             f"FROM pg_replication_slots WHERE slot_name = '{pipeline.database.slot}'"
         )
         running.thread.join(60)
 
 
-def test_a_missing_object_is_the_publication_only_if_that_is_younger(
-    pipeline: IngestPipeline,
-) -> None:
+def test_a_missing_object_is_the_publication_only_if_that_is_younger(pipeline: IngestPipeline) -> None:
     options, state = pipeline.options(), pipeline.state()
     with closing(open_query(options.source)) as connection:
         with pytest.raises(SourceRefused, match=r"^the words$") as refused:
             PublicationGap.find(connection, options, state, said="the words")
         assert "another object" in refused.value.hint
-        pipeline.database.execute(f"ALTER PUBLICATION {pipeline.database.publication} SET (publish = 'insert')")
+        pipeline.execute("ALTER PUBLICATION {p} SET (publish = 'insert')")
         assert PublicationGap.find(connection, options, state, said="the words").prepared == frozenset()
 
 
@@ -103,59 +100,47 @@ def test_a_locked_table_and_a_server_without_a_free_slot_are_known_in_any_langua
         connection.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         assert "table.locked" in {finding.code for finding in run_preflight(pipeline.options().source, None).findings}
         connection.execute("ROLLBACK")
-        taken: list[str] = []
+    with no_free_slot(pipeline.database), pytest.raises(NoFreeSlot):
+        SnapshotHolder.open(pipeline.known())
+
+
+def options(database: Database, **changes: str) -> SourceOptions:
+    dsn = psycopg.conninfo.make_conninfo(database.dsn, **changes)
+    return SourceOptions(dsn=dsn, slot="s", publication="p", application_name="a")
+
+
+@contextmanager
+def role(database: Database, attributes: str = "") -> Iterator[str]:
+    name = f"r_{database.name}"
+    with database.server.superuser() as admin:
+        admin.execute(f"CREATE ROLE {name} LOGIN {attributes}".encode())
         try:
-            with suppress(psycopg.errors.ConfigurationLimitExceeded):
-                while True:
-                    name = f"{pipeline.database.slot}_{len(taken)}"
-                    connection.execute("SELECT pg_create_physical_replication_slot(%s)", (name,))
-                    taken.append(name)
-            with pytest.raises(NoFreeSlot):
-                SnapshotHolder.open(pipeline.known())
+            yield name
         finally:
-            for name in taken:
-                connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+            admin.execute(f"DROP ROLE {name}".encode())
 
 
 def test_a_connection_that_is_refused_needs_a_person_in_any_language(foreign: Database) -> None:
-    def refused(**changes: str) -> SourceRefused:
-        dsn = psycopg.conninfo.make_conninfo(foreign.dsn, **changes)
-        options = SourceOptions(dsn=dsn, slot="s", publication="p", application_name="a")
-        with pytest.raises(SourceRefused) as caught:
-            open_replication(options).close()
-        return caught.value
-
-    role = f"r_{foreign.name}"
-    foreign.execute(f"CREATE ROLE {role} LOGIN")
-    try:
+    with role(foreign) as name:
         for changes, code, hint in (
             ({"dbname": "nowhere"}, "3D000", "database"),
             ({"user": "nobody"}, "28000", "role"),
-            ({"user": role}, "42501", "REPLICATION"),
+            ({"user": name}, "42501", "REPLICATION"),
             ({"options": "-c nonsense=1"}, "42704", "pooler"),
         ):
-            error = refused(**changes)
-            assert (code in str(error), hint in error.hint) == (True, True), (changes, str(error), error.hint)
-    finally:
-        foreign.execute(f"DROP ROLE {role}")
+            with pytest.raises(SourceRefused, match=code) as caught:
+                open_replication(options(foreign, **changes)).close()
+            assert hint in caught.value.hint, changes
 
 
 def test_a_connection_that_may_succeed_later_is_tried_again_in_any_language(foreign: Database) -> None:
-    options = SourceOptions(dsn=foreign.dsn, slot="s", publication="p", application_name="a")
-    role = f"r_{foreign.name}"
-    foreign.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
-    limited = SourceOptions(
-        dsn=psycopg.conninfo.make_conninfo(foreign.dsn, user=role), slot="s", publication="p", application_name="a"
-    )
-    try:
+    with role(foreign, "CONNECTION LIMIT 0") as name, foreign.server.superuser() as admin:
         with pytest.raises(NoFreeConnection) as full:
-            open_query(limited).close()
+            open_query(options(foreign, user=name)).close()
         assert "limit of the role" in full.value.hint
-        with foreign.server.superuser() as admin:
-            admin.execute(f"ALTER DATABASE {foreign.name} ALLOW_CONNECTIONS false".encode())
-        with pytest.raises(SourceUnavailable):
-            open_query(options).close()
-    finally:
-        with foreign.server.superuser() as admin:
+        admin.execute(f"ALTER DATABASE {foreign.name} ALLOW_CONNECTIONS false".encode())
+        try:
+            with pytest.raises(SourceUnavailable):
+                open_query(options(foreign)).close()
+        finally:
             admin.execute(f"ALTER DATABASE {foreign.name} ALLOW_CONNECTIONS true".encode())
-            admin.execute(f"DROP ROLE {role}".encode())

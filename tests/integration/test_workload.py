@@ -38,7 +38,7 @@ def test_one_seed_gives_one_database_and_another_seed_another(database: Database
 
 
 def test_it_sends_every_kind_of_change_of_every_identity(database: Database) -> None:
-    database.execute(f"CREATE PUBLICATION {database.publication} FOR ALL TABLES")
+    database.execute("CREATE PUBLICATION {p} FOR ALL TABLES")
     database.execute(f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput')")
     run(database.dsn, seed=3)
     query = (

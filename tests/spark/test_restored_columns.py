@@ -14,9 +14,10 @@ from tests.conformance.test_compaction import compacted, shrink
 from tests.spark import lake
 from tests.spark.changes import INT4, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
-from tests.spark.test_kept_columns import FIRST, _exchanged, _resync, _rows
-from tests.spark.test_kept_rows import HISTORY, SOFT, _apply
-from tests.spark.test_restored_copies import SpoolCopy, _named, _row
+from tests.spark.model import ID, named, row
+from tests.spark.test_kept_columns import FIRST, _exchanged, _values
+from tests.spark.test_kept_rows import HISTORY, SOFT
+from tests.spark.test_restored_copies import SpoolCopy
 
 MIRROR: dict[str, Any] = {"kind": "mirror"}
 CHANGELOG: dict[str, Any] = {"kind": "changelog"}
@@ -51,19 +52,19 @@ def test_a_shape_of_lost_entries_is_not_taken_for_another_one_with_the_same_name
 ) -> None:
     lost, comes = SHAPES[shapes]
     pipeline.begin(FIRST, {"id": 1, "a": 1, "b": 2})
-    _apply(pipeline, target)
+    pipeline.applied(target=target)
     kept = SpoolCopy(pipeline)
     pipeline.manifest.table(lost, state="live")
-    _apply(pipeline, target)
+    pipeline.applied(target=target)
     kept.restore()
     if comes is not None:
         pipeline.manifest.table(comes, state="live")
     more = {"c": "mine"} if comes is not None and comes.column("c") else {}
     pipeline.manifest.transaction([Change("i", {"id": 2, "a": 1, "b": 2, **more})], comes or FIRST)
-    row = pipeline.apply(tables={"public.items": {"targets": [target]}}).tables["16385"]
+    said = pipeline.apply(tables={"public.items": {"targets": [target]}}).tables[ID]
     found = sorted((r["id"], r["a"], r["b"], r.get("c")) for r in lake.rows_in(pipeline.path()))
     wanted = [(1, 1, 2, "new" if more else None), (2, 1, 2, "mine" if more else None)]
-    assert row.state == "stale" or row.failing or found == wanted, (row.state, row.reason, found)
+    assert said.state == "stale" or said.failing or found == wanted, (said.state, said.reason, found)
 
 
 def _renamed() -> TableSchema:
@@ -80,27 +81,27 @@ def test_a_resync_behind_a_restored_copy_takes_no_names_of_lost_entries_for_thos
     kept as it was: the source has it no more.
     """
     pipeline.begin(FIRST, {"id": 1, "a": 1, "b": 2}, {"id": 2, "a": 1, "b": 2})
-    _apply(pipeline, target)
+    pipeline.applied(target=target)
     kept = SpoolCopy(pipeline)
     pipeline.manifest.table(lost, state="live")
-    _apply(pipeline, target)
+    pipeline.applied(target=target)
     kept.restore()
-    _resync(pipeline, FIRST, {"id": 1, "a": 1, "b": 2})
-    row = pipeline.apply(tables={"public.items": {"targets": [target]}}).tables["16385"]
-    assert row.state == "stale" or (2, 1, 2) in _rows(pipeline), (row.state, _rows(pipeline))
+    pipeline.begin_again(FIRST, {"id": 1, "a": 1, "b": 2})
+    said = pipeline.apply(tables={"public.items": {"targets": [target]}}).tables[ID]
+    assert said.state == "stale" or (2, 1, 2) in _values(pipeline), (said.state, _values(pipeline))
 
 
 def test_a_shape_that_is_the_same_again_is_followed(pipeline: Pipeline) -> None:
     pipeline.begin(FIRST, {"id": 1, "a": 1, "b": 2})
-    _apply(pipeline, MIRROR)
+    pipeline.applied(target=MIRROR)
     kept = SpoolCopy(pipeline)
     pipeline.manifest.table(_added(4, "same"), state="live")
-    _apply(pipeline, MIRROR)
+    pipeline.applied(target=MIRROR)
     kept.restore()
     again = replace(_added(4, "same"), replica_identity="d")
     pipeline.manifest.table(again, state="live")
     pipeline.manifest.transaction([Change("i", {"id": 2, "a": 1, "b": 2, "c": "mine"})], again)
-    _apply(pipeline, MIRROR)
+    pipeline.applied(target=MIRROR)
     found = sorted((r["id"], r["c"]) for r in lake.rows_in(pipeline.path()))
     assert found == [(1, "same"), (2, "mine")]
 
@@ -111,10 +112,10 @@ def test_a_shape_of_lost_entries_is_found_where_the_reports_are_newer_than_the_e
     """The table had nothing for so long that its entries are pruned, and then its columns changed."""
     shrink(monkeypatch.setattr)
     pipeline.begin(FIRST, {"id": 1, "a": 1, "b": 2})
-    busy = _named(7)
-    pipeline.begin(busy, _row(1))
+    busy = named("t7", "20007")
+    pipeline.begin(busy, row(1))
     for key in range(2, 30):
-        pipeline.manifest.transaction([Change("i", _row(key))], busy)
+        pipeline.manifest.transaction([Change("i", row(key))], busy)
     pipeline.apply()
     compacted(pipeline.store, pipeline.manifest.seq)
     pruning.carry_out(pipeline.store, pruning.plan(pipeline.store, keep_seconds=0.0))
@@ -127,6 +128,6 @@ def test_a_shape_of_lost_entries_is_found_where_the_reports_are_newer_than_the_e
     kept.restore()
     pipeline.manifest.table(_added(4, "new"), state="live")
     pipeline.manifest.transaction([Change("i", {"id": 2, "a": 1, "b": 2, "c": "mine"})], _added(4, "new"))
-    row = pipeline.apply().tables["16385"]
+    said = pipeline.apply().tables[ID]
     found = sorted((r["id"], r.get("c")) for r in lake.rows_in(pipeline.path()))
-    assert row.state == "stale" or found == [(1, "new"), (2, "mine")], (row.state, row.reason, found)
+    assert said.state == "stale" or found == [(1, "new"), (2, "mine")], (said.state, said.reason, found)

@@ -1,7 +1,6 @@
 """Pipelines whose tables have column rules, and what must be nowhere then."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from sluice.contract.column_rules import ColumnRules
@@ -9,7 +8,6 @@ from sluice.contract.column_values import HashKeys, key_id
 from sluice.contract.schema import ColumnRule, RuleKind
 from sluice.tables.policies import Policies, TablePolicy
 from tests.support import canary
-from tests.support.catalog_stories import set_up, verdicts
 from tests.support.ingesting import IngestPipeline
 
 HIDDEN = "canary-hidden-2f9c71"
@@ -44,41 +42,49 @@ def written(*statements: str) -> tuple[str, ...]:
     return tuple(one.replace("{hidden}", HIDDEN).replace("{large}", LARGE) for one in statements)
 
 
-def assert_hidden(folder: Path) -> None:
-    assert canary.in_stored(folder, HIDDEN) == []
+def run(pipeline: IngestPipeline, *statements: str, **options: Any) -> None:
+    """Ingest, after these statements with what must not be stored in them."""
+    pipeline.run(*written(*statements), **options)
 
 
-def assert_equal(pipeline: IngestPipeline, folder: Path) -> None:
-    """Every table is live and has what the source has under the rules."""
-    found = verdicts(pipeline, folder, {key_id(key): key for key in KEYS})
-    assert {(one.state, one.differences) for one in found} == {("live", ())}
+def assert_hidden(pipeline: IngestPipeline) -> None:
+    assert canary.in_stored(pipeline.folder, HIDDEN) == []
 
 
-def carry(
-    pipeline: IngestPipeline, statements: tuple[str, ...], folder: Path, *, way: str, options: Mapping[str, Any]
-) -> None:
+def assert_equal(pipeline: IngestPipeline, *, hidden: bool = True) -> None:
+    """Every table is live and has what the source has under the rules. Unless other rules let it in (`hidden`), what
+    they hide is nowhere.
+    """
+    pipeline.assert_equal(hash_keys={key_id(key): key for key in KEYS})
+    if hidden:
+        assert_hidden(pipeline)
+
+
+def carry(pipeline: IngestPipeline, statements: tuple[str, ...], *, way: str, options: Mapping[str, Any]) -> None:
     """Carries out the statements, has ingest take them in, and compares. `way`: one by one, with ingest after each or
     after all ("catalog ahead"); or in one transaction, which is prepared first where the way says so.
     """
     if way in ("one by one", "catalog ahead"):
         for statement in written(*statements):
-            set_up(pipeline, (statement,))
+            pipeline.execute(statement)
             if way == "one by one":
                 pipeline.run(**options)
     else:
         end = "PREPARE TRANSACTION 'both'" if way == "prepared" else "COMMIT"
-        with pipeline.database.connect() as connection:
-            for statement in ("BEGIN", *written(*statements), end):
-                connection.execute(statement.encode())
+        pipeline.database.transact(*written(*statements), end=end)
         if way == "prepared":
             pipeline.run(**options)
-            assert_hidden(folder)
+            assert_hidden(pipeline)
             pipeline.run(**options)  # what was prepared is read back from the store
-            set_up(pipeline, ("COMMIT PREPARED 'both'",))
-    pipeline.run(**options)
-    pipeline.run(**options)
-    assert_equal(pipeline, folder)
-    assert_hidden(folder)
+            pipeline.execute("COMMIT PREPARED 'both'")
+    pipeline.run(times=2, **options)
+    assert_equal(pipeline)
+
+
+def finding(pipeline: IngestPipeline, name: str = "public.t") -> tuple[str, str]:
+    """The state of the table, and the finding that it has for its reason."""
+    table = pipeline.table(name)
+    return table.state, table.why.parameters["finding"] if table.why is not None else ""
 
 
 def shape(pipeline: IngestPipeline, name: str = "public.t") -> tuple[list[str], list[str]]:

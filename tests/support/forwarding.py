@@ -1,7 +1,9 @@
 """A store in front of another one, for tests that hold up or refuse some of its calls."""
 
+import threading
 from collections.abc import Iterator
 
+from sluice.errors import StoreUnavailable
 from sluice.store.base import ObjectStore
 
 
@@ -34,3 +36,27 @@ class Forwarding(ObjectStore):
 
     def describe(self) -> str:
         return self.inner.describe()
+
+
+class HeldStore(Forwarding):
+    """Answers no write while `closed` is set; with `files` it takes files all the same, and no entries."""
+
+    def __init__(self, inner: ObjectStore, *, files: bool = False) -> None:
+        super().__init__(inner)
+        self.closed = threading.Event()
+        self.refused = threading.Event()
+        self._files = files
+
+    def _check(self) -> None:
+        if self.closed.is_set():
+            self.refused.set()
+            raise StoreUnavailable("the store does not answer")
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        if not self._files:
+            self._check()
+        super().put(key, data)
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        self._check()
+        super().create(key, data)

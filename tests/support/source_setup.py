@@ -1,10 +1,13 @@
 """A database made ready for the source's tests: options, publication and slot."""
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 
 import psycopg
 import pytest
 
+from sluice.contract.catalog_facts import TableFacts
+from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, SourceOptions, open_query
 from sluice.source.slot_facts import server_facts
 from tests.support import canary
@@ -27,6 +30,14 @@ def known(options: SourceOptions) -> KnownSource:
         return KnownSource.of(options, server_facts(connection, options))
 
 
+def facts_of(options: SourceOptions, table_id: str) -> TableFacts:
+    """What the catalog says of a table of the publication."""
+    with closing(open_query(options)) as connection:
+        facts = Catalog(connection).table(int(table_id), publication=options.publication)
+    assert facts is not None
+    return facts
+
+
 def since(database: Database, major: int, feature: str) -> None:
     """Skips the test on a server older than `major`, which brought the feature."""
     found = server_major(database)
@@ -44,6 +55,23 @@ def until(database: Database, major: int, feature: str) -> None:
 def server_major(database: Database) -> int:
     with database.connect() as connection:
         return connection.info.server_version // 10000
+
+
+@contextmanager
+def no_free_slot(database: Database) -> Iterator[None]:
+    """All replication slots of the server are taken until the block ends."""
+    taken: list[str] = []
+    with database.connect() as connection:
+        try:
+            with suppress(psycopg.errors.ConfigurationLimitExceeded):
+                while True:
+                    name = f"{database.slot}_{len(taken)}"
+                    connection.execute("SELECT pg_create_physical_replication_slot(%s)", (name,))
+                    taken.append(name)
+            yield
+        finally:
+            for name in taken:
+                connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
 
 
 def detach_half_way(database: Database, root: str, leaf: str) -> None:

@@ -46,10 +46,16 @@ class Database:
         return int(self.one("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0])
 
     def execute(self, *statements: str) -> None:
-        """Each statement in a transaction of its own."""
+        """Each statement in a transaction of its own; `{p}` in it is the publication."""
         with self.connect() as connection:
             for statement in statements:
-                connection.execute(statement.encode())
+                connection.execute(statement.replace("{p}", self.publication).encode())
+
+    def transact(self, *statements: str, end: str = "COMMIT") -> None:
+        """All of them in one transaction, one after the other."""
+        with self.connect() as connection:
+            for statement in ("BEGIN", *statements, end):
+                connection.execute(statement.replace("{p}", self.publication).encode())
 
     def published(self) -> list[str]:
         query = "SELECT tablename::text FROM pg_publication_tables WHERE pubname = %s ORDER BY 1"

@@ -1,9 +1,10 @@
 """A replication stream on a table of its own, and what arrived on it."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from sluice import lsn
 from sluice.ingest.receive.stream import RawBatch, ReplicationStream, StreamLimits
 from sluice.source.publication import ensure_publication
 from sluice.source.sessions import SourceOptions
@@ -41,13 +42,6 @@ async def opened(
     )
 
 
-def wal_end(database: Database) -> int:
-    with database.connect() as connection:
-        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
-    assert row
-    return lsn.parse(row[0])
-
-
 def tags(batches: list[RawBatch]) -> str:
     return "".join(chr(frame[25]) for batch in batches for frame in batch.frames if frame[0] == ord("w"))
 
@@ -60,8 +54,14 @@ async def read_until(stream: ReplicationStream, claim: Callable[[list[RawBatch]]
     return batches
 
 
-def run(coroutine: Awaitable[None]) -> None:
-    async def main() -> None:
-        await coroutine
+def asynchronous(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that is a coroutine, as an ordinary one."""
 
-    asyncio.run(main())
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        async def main() -> None:
+            await test(*arguments, **named)
+
+        asyncio.run(main())
+
+    return run
