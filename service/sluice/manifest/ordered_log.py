@@ -25,7 +25,7 @@ from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 
-Decided = Table | Snapshot | Progress
+Appendable = Table | Snapshot | Progress
 Answer = TypeVar("Answer")
 
 
@@ -37,7 +37,7 @@ class OrderedLog:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit") if threaded else None
         self._changed = threading.Condition(threading.RLock())
         self._stored = self._state = log.state
-        self._waiting: deque[Decided] = deque()
+        self._waiting: deque[Appendable] = deque()
         self._held: list[tuple[int, Table]] = []
         """What the stream decided, with the position that it had come to."""
         self._taken = 0
@@ -97,7 +97,7 @@ class OrderedLog:
         """See ManifestLog."""
         return self._log.require_ours()
 
-    def append(self, body: Decided) -> "Future[DurableReceipt]":
+    def append(self, body: Appendable) -> "Future[DurableReceipt]":
         """Lets `body` follow what was decided before. Raises ManifestCorrupt if it may not. The future is done
         when it is durable, and raises what `ManifestLog.append` raises.
         """
@@ -228,17 +228,17 @@ class OrderedLog:
 
     def _decide_again(self) -> None:
         state = self._stored
-        waiting: Sequence[Decided] = (*self._waiting, *(table for _, table in self._held))
+        waiting: Sequence[Appendable] = (*self._waiting, *(table for _, table in self._held))
         for body in waiting:
             state = self._after(state, body)
         self._state = state
         self._changed.notify_all()
 
-    def _decide(self, body: Decided) -> None:
+    def _decide(self, body: Appendable) -> None:
         stored, before = self.stored, self.state
         self._state, self._stored = self._after(before, body), stored
 
-    def _after(self, state: PipelineState, body: Decided) -> PipelineState:
+    def _after(self, state: PipelineState, body: Appendable) -> PipelineState:
         return decided(state, body, written_at=self._log.now())
 
     def _require_whole(self) -> None:
