@@ -21,6 +21,7 @@ from tests.e2e.test_gap import Lossy
 from tests.e2e.test_verify import Verified
 from tests.support import canary
 from tests.support.column_rules import HIDDEN, KEYS, LARGE, hashed, mask, truncate, under, with_keys
+from tests.support.extent import slow
 from tests.support.sources import Database
 
 RULES = {"card": EXCLUDED, "phone": mask("***"), "notes": truncate(5), "email": hashed(KEYS[0])}
@@ -121,6 +122,7 @@ OTHERS = "v, n, w, _sluice_lsn, _sluice_ts"
 EXTRA = f"INSERT INTO {{}} BY NAME SELECT -1 AS id, 'no such hash' AS email, {OTHERS} FROM {{}} WHERE id = 3"
 
 
+@slow
 def test_what_was_lost_with_the_slot_is_read_again_under_the_rules(ruled: Verified) -> None:
     lossy = Lossy(ruled.mirror, **ruled.options)
     lossy.lose()

@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from tests.e2e.test_restored_spool import _Late, _Restored, restored
+from tests.support.extent import slow
 
 pytestmark = pytest.mark.timeout(900)
 __all__ = ["restored"]
@@ -25,6 +26,7 @@ def _source(restored: _Restored) -> list[tuple[object, ...]]:
         return [tuple(row) for row in connection.execute("SELECT id, v, c FROM t ORDER BY id")]
 
 
+@slow
 def test_a_column_that_is_added_again_after_a_restored_copy_has_the_values_that_it_has_now_or_is_stale(
     restored: _Restored, tmp_path: Path
 ) -> None:

@@ -80,7 +80,7 @@ def test_a_property_that_delta_refuses_is_named_and_windows_go_on(pipeline: Pipe
     assert _rows(pipeline) == rows
 
 
-@pytest.mark.parametrize("kind", ["mirror", "history"])
+@pytest.mark.parametrize("kind", cases(["mirror", "history"], quick=["mirror"]))
 def test_a_clustered_table_takes_direct_windows_and_optimize_clusters_it(pipeline: Pipeline, kind: str) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline, kind=kind, cluster_by=("who", "id"))

@@ -88,7 +88,7 @@ def test_every_change_of_rows_comes_to_a_table_that_any_reader_can_read(pipeline
     assert _signs(_rows(pipeline)) == _signs(_read_alone(pipeline)) == _signs(rows), "a zero lost its sign"
 
 
-@pytest.mark.parametrize("kind", ["mirror", "history"])
+@pytest.mark.parametrize("kind", cases(["mirror", "history"], quick=["history"]))
 def test_without_column_mapping_alone_windows_stay_direct(pipeline: Pipeline, kind: str) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline, UNMAPPED, kind=kind)
