@@ -70,7 +70,7 @@ def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, stric
     checks whether the object store does what the manifest needs. Where Spark is installed, it also
     checks Java, the versions, the jars and the lake. Each finding has the SQL or the setting that
     fixes it. If the pipeline has run before, `check` compares its slot with the manifest as `run`
-    does, and shows its problems. Ends with 3 if a finding is critical, and with 7 if the slot is
+    does, and shows its problems. The exit code is 3 if a finding is critical, and 7 if the slot is
     lost. docs/findings.md lists all codes.
 
     \b

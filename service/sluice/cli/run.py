@@ -12,8 +12,8 @@ from sluice.errors import UsageError
 @click.option(
     "--until-caught-up",
     is_flag=True,
-    help="End when everything that was committed at the start is in the spool and every snapshot is "
-    "finished; end with 75 if a table could not be read.",
+    help="End when everything that was committed before the start is in the spool and every snapshot is "
+    "finished. The exit code is 75 if a table could not be read.",
 )
 @click.option("--until-lsn", metavar="X/Y", help="End when everything through this LSN is in the spool.")
 @common

@@ -61,7 +61,7 @@ def collect(
     unknown to the applier keeps what it needs, and the output names it. What was deleted cannot be
     applied again: if the lake is lost afterwards, its tables must be read from the source again.
     Run --plan before you change spool.retention: it names the tables that `sluice rebuild` could no
-    longer make, and says how long it could make the others.
+    longer make, and says for how long it could still make the others.
 
     \b
     Examples:
