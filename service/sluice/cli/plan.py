@@ -78,9 +78,9 @@ def plan(
 
     Each changed table is followed without a new snapshot, read again from a new snapshot, or
     stopped. `plan` compares the catalog of the source with the manifest, by the same rules and
-    policies as ingest. `plan` only reads, and takes no lock on a table. A running ingest follows most
-    changes within seconds: to see the plan first, stop ingest before you change tables. `plan` does
-    not read the stream: it does not see a change that is in the stream and not yet in the manifest.
+    policies as ingest. `plan` only reads, and takes no lock on a table. A running ingest follows
+    most changes within seconds: to see the plan first, stop ingest before you change tables. `plan`
+    does not take into account what is still in the stream and not yet in the manifest.
 
     It also compares the configured targets with the lake tables that the applier reported last, and
     shows which of them would be added, continued, left behind or stale at its next start. For a
