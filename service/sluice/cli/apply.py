@@ -34,14 +34,15 @@ from sluice.errors import UsageError
 )
 @common
 def apply(invocation: Invocation, once: bool, folder: str | None, workers: int | None) -> int:  # noqa: FBT001 - a command's parameter
-    """Apply the spool to the Delta tables, until stopped. The Spark side only: needs no PostgreSQL.
+    """Apply the spool to the Delta tables, until stopped. It runs only the applier, and needs no
+    PostgreSQL.
 
     A pipeline has one applier; a second one ends with exit code 8. `apply.spark_master` decides where Spark
     does the work.
 
     With --fleet, one process applies the pipelines of a folder, as in `sluice fleet`, but starts no
     ingest. Each pipeline needs a `sluice run` elsewhere. A pipeline that fails stops no other.
-    After SIGHUP the folder is read again.
+    After SIGHUP it reads the folder again.
 
     \b
     Examples:

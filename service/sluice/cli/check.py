@@ -63,7 +63,8 @@ class _Report:
 )
 @common
 def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, strict: bool, store_alone: bool) -> int:  # noqa: FBT001 - a command's parameters
-    """Check for anything that would keep the pipeline from running, or harm the source. Changes nothing.
+    """Check for anything that would keep the pipeline from running, or harm the source. It changes
+    nothing.
 
     It checks the settings of the server, the privileges, the slot, the publication and every table,
     and reads one row of each table. It says how long an outage the limit on retained WAL allows. It

@@ -18,7 +18,7 @@ from sluice.errors import UsageError
 @click.option("--until-lsn", metavar="X/Y", help="End when everything through this LSN is in the spool.")
 @common
 def run(invocation: Invocation, until_caught_up: bool, until_lsn: str | None) -> int:  # noqa: FBT001 - a command's parameter
-    """Stream into the spool, until stopped. Ingest only: needs neither Java nor Spark.
+    """Stream into the spool, until stopped. It runs only ingest, and needs neither Java nor Spark.
 
     \b
     Examples:

@@ -138,8 +138,8 @@ def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -
 def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> None:
     """Move the slot forward to what the manifest holds, so that the server frees WAL.
 
-    Use it while nothing runs; it is never needed while the pipeline runs. A position after the end
-    of the manifest is refused, because the changes in between would be lost.
+    Use it only while ingest is stopped: a running pipeline moves its slot itself. A position after
+    the end of the manifest is refused, because the changes in between would be lost.
 
     \b
     Examples:
