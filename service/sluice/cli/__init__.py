@@ -68,7 +68,7 @@ def cli(invocation: Invocation) -> None:
 
     \b
     First steps:
-      sluice init shop          write shop/sluice.yaml, a file of variables and the SQL for the role
+      sluice init shop          write shop/sluice.yaml, .env.example, and grants.sql for the role
       cd shop                   put your connection string and addresses into sluice.yaml
       sluice check              see what is missing, and the SQL that fixes each finding
       sluice up                 snapshot, stream and apply, all on this machine

@@ -16,8 +16,8 @@ from sluice.errors import UsageError
 @click.option(
     "--once",
     is_flag=True,
-    help="End when everything that the manifest has at the start is applied; end with 9 if a table is stale, "
-    "quarantined or has a gap.",
+    help="End when everything that the manifest had at the start is applied. The exit code is 9 if a table is "
+    "stale, quarantined or has a gap.",
 )
 @click.option(
     "--fleet",
@@ -34,14 +34,15 @@ from sluice.errors import UsageError
 )
 @common
 def apply(invocation: Invocation, once: bool, folder: str | None, workers: int | None) -> int:  # noqa: FBT001 - a command's parameter
-    """Apply the spool to the Delta tables, until stopped. The Spark side only: needs no PostgreSQL.
+    """Apply the spool to the Delta tables, until stopped. It runs only the applier, and needs no
+    PostgreSQL.
 
-    A pipeline has one applier; a second one ends with 8. `apply.spark_master` decides where Spark
+    A pipeline has one applier; a second one ends with exit code 8. `apply.spark_master` decides where Spark
     does the work.
 
     With --fleet, one process applies the pipelines of a folder, as in `sluice fleet`, but starts no
     ingest. Each pipeline needs a `sluice run` elsewhere. A pipeline that fails stops no other.
-    After SIGHUP the folder is read again.
+    After SIGHUP it reads the folder again.
 
     \b
     Examples:

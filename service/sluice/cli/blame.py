@@ -25,7 +25,7 @@ def blame(invocation: Invocation, table: str, key: tuple[str, ...], json_wanted:
     For each version it shows the position and time of its commit, the transaction and its origin,
     the values, and the logical messages of that transaction. The output contains your data.
 
-    Give the key as PostgreSQL prints it, with one argument for each of its columns. The command
+    Give the key as PostgreSQL prints it, with one argument for each column of the key. The command
     reads neither PostgreSQL nor the lake. It cannot show versions that pruning has deleted
     (spool.retention), and says where the spool begins.
 

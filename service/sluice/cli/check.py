@@ -63,14 +63,15 @@ class _Report:
 )
 @common
 def check(invocation: Invocation, json_wanted: bool, sql_out: Path | None, strict: bool, store_alone: bool) -> int:  # noqa: FBT001 - a command's parameters
-    """Check for anything that would keep the pipeline from running, or harm the source. Changes nothing.
+    """Check for anything that would keep the pipeline from running, or harm the source. It changes
+    nothing.
 
     It checks the settings of the server, the privileges, the slot, the publication and every table,
     and reads one row of each table. It says how long an outage the limit on retained WAL allows. It
     checks whether the object store does what the manifest needs. Where Spark is installed, it also
     checks Java, the versions, the jars and the lake. Each finding has the SQL or the setting that
     fixes it. If the pipeline has run before, `check` compares its slot with the manifest as `run`
-    does, and shows its problems. Ends with 3 if a finding is critical, and with 7 if the slot is
+    does, and shows its problems. The exit code is 3 if a finding is critical, and 7 if the slot is
     lost. docs/findings.md lists all codes.
 
     \b

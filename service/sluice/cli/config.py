@@ -39,10 +39,10 @@ def show(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT001 - a
 @config.command("validate")
 @common
 def validate(invocation: Invocation) -> None:
-    """Check the configuration and contact nothing.
+    """Check the configuration without contacting any server.
 
-    Ends with 2 if it is not valid, and names every problem: where it is, what is allowed, and for a
-    mistyped name the nearest known one.
+    If the configuration is not valid, the exit code is 2, and the command names every problem:
+    where it is, what is allowed, and the nearest known name if a name is mistyped.
     """
     loaded = invocation.settings()
     click.echo(f"{invocation.config} is valid: pipeline {loaded.settings.pipeline}", err=True)

@@ -25,13 +25,13 @@ from sluice.settings.values import parse_duration
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Wait until everything through a position is published, acknowledged and in the lake. For a
-    planned move of the source, after the applications have stopped writing.
+    """Wait until everything through a position is published, acknowledged and in the lake. Use it
+    before a planned move of the source, after the applications have stopped writing.
 
     Ingest and the applier do the work, so both must run. `drain` only waits, and says on stderr
-    what it waits for. It names each table that the lake does not have completely: one that is
-    paused, stale, quarantined, in a gap or still in its snapshot. Ends with 75 when the time is
-    over, and with 7 as soon as the slot is lost.
+    what it waits for. It names each table that is not complete in the lake because it is paused,
+    stale, quarantined, has a gap or is still in its snapshot. The exit code is 75 if the timeout
+    passes, and 7 as soon as the slot is lost.
 
     \b
     Examples:

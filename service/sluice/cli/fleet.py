@@ -55,8 +55,8 @@ def fleet(invocation: Invocation, folder: str, listen: str, token_path: str, wor
 
     After SIGHUP the fleet reads the folder again: it starts new pipelines, stops those whose file
     is gone, and restarts those whose settings changed and those that had failed. After SIGTERM or
-    Ctrl-C all pipelines finish what they hold. A second signal ends them at once. Nothing is lost
-    in either case.
+    Ctrl-C, all pipelines finish the work that they have begun. A second signal ends them at once.
+    Nothing is lost in either case.
 
     \b
     Examples:

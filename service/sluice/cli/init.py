@@ -18,7 +18,7 @@ from sluice.settings.model import PIPELINE_NAME
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
 @common
 def init(invocation: Invocation, directory: str, pipeline: str, force: bool) -> None:  # noqa: ARG001, FBT001 - a command's parameters
-    """Write a commented configuration, a file of variables and the SQL for the role.
+    """Write a commented configuration, a file of environment variables and the SQL for the role.
 
     \b
     Examples:

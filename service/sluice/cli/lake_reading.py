@@ -25,8 +25,8 @@ moment = click.option(
     default="latest",
     show_default=True,
     metavar="LSN|TIME",
-    help="Read the last boundary that holds no transaction that ended after this LSN, or was committed "
-    "after this time.",
+    help="Read the last boundary that has only transactions that ended at or before this LSN, or were "
+    "committed at or before this time.",
 )
 """What `as_of` takes, as an option of a command."""
 

@@ -76,28 +76,28 @@ def plan(
 ) -> int:
     """Show what would happen to each lake table if ingest read the catalog now.
 
-    A table is followed without a new snapshot, read again from a new snapshot, or stopped. `plan`
-    compares the catalog of the source with the manifest, by the same rules and policies as ingest.
-    It only reads, and takes no lock on a table. A running ingest follows most changes within
-    seconds: to see the plan first, stop ingest before you change tables. The manifest may not yet
-    have a change that is still in the stream; `plan` does not see such a change.
+    Each changed table is followed without a new snapshot, read again from a new snapshot, or
+    stopped. `plan` compares the catalog of the source with the manifest, by the same rules and
+    policies as ingest. `plan` only reads, and takes no lock on a table. A running ingest follows
+    most changes within seconds: to see the plan first, stop ingest before you change tables. `plan`
+    does not take into account what is still in the stream and not yet in the manifest.
 
     It also compares the configured targets with the lake tables that the applier reported last, and
     shows which of them would be added, continued, left behind or stale at its next start. For a
-    lake table that stays, it shows what changes of track, soft_delete_retention, properties,
-    cluster_by and partition_by would do, and which of them wait for a new snapshot. It does not
-    look at the lake tables themselves.
+    lake table that stays, it shows what changes of the settings track, soft_delete_retention,
+    properties, cluster_by and partition_by would do, and which of these changes wait for a new
+    snapshot. It does not look at the lake tables themselves.
 
     With --sql it shows what one ALTER or DROP statement would do to the tables of the publication,
     and to no other table. The statement runs at the source in a transaction that is then rolled
-    back. It waits at most one second for its locks. It holds them for at most --seconds, and then
-    while `plan` reads the catalog with queries of at most ten seconds each. Nobody else can read or
-    write the table meanwhile. A statement that rewrites a large table is cancelled, but costs the
-    source that time. Effects of functions outside the transaction (a sequence, another server) are
-    not undone.
+    back. The statement waits at most one second for its locks. It holds them while it runs, for at
+    most --seconds, and then while `plan` reads the catalog with queries of at most ten seconds
+    each. Nobody else can read or write the table meanwhile. A statement that takes longer is
+    canceled, but puts load on the source until then. Effects of functions outside the transaction
+    (a sequence, another server) are not undone.
 
-    Ends with 0 if nothing changed or every change is followed, with 13 if a new or changed table
-    would be read, and with 14 if a table would stop.
+    The exit code is 0 if nothing changed or every change is followed, 13 if a new or changed table
+    would be read, and 14 if a table would stop.
 
     \b
     Examples:

@@ -37,14 +37,16 @@ SHOWN = 1000
 )
 @common
 def query(invocation: Invocation, statement: str, moment: str, form: str) -> None:
-    """Query the lake in SQL with DuckDB, on this machine. All tables are as of one transaction at the source.
+    """Query the lake in SQL with DuckDB, on this machine. It reads all tables as of one transaction
+    at the source.
 
     Name a table as schema.table or by its name alone. A name alone means the table in public, or
     the only table of that name. The command reads only the lake: neither PostgreSQL nor Spark has
-    to run. It prints the position that it read on stderr.
+    to run. On stderr it prints the position that it read.
 
-    Ends with 75 if the lake has not reached that position, or if a table of the query is not part
-    of the boundary. Ends with 2 if the boundary has expired (lake.boundary_retention) or the SQL is
+    A boundary is a position for which the lake has one version of each live table. The exit code is
+    75 if the lake has not reached the position of --as-of, or if a table of the query is not part
+    of the boundary. It is 2 if the boundary has expired (lake.boundary_retention) or the SQL is
     wrong.
 
     \b

@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 @common
 def rebuild(invocation: Invocation, tables: tuple[str, ...], yes: bool) -> None:  # noqa: FBT001 - a command's parameter
     """Rebuild lost or damaged lake tables from the spool, in place. This does not read
-    PostgreSQL. Stop the applier first: while one runs, this command ends with 8.
+    PostgreSQL. Stop the applier first: while one runs, the exit code is 8.
 
     The spool must have everything since the table's snapshot began; spool.retention decides how
-    long it does. If something is missing, the command names it and changes nothing. With --yes it
-    removes the log of each lake table and applies everything that the manifest has, as `sluice
-    apply --once` does. Nobody can read the tables meanwhile. Afterwards nobody can read them at
-    earlier boundaries. If the command is interrupted, run it again.
+    long the spool keeps it. If something is missing, the command names it and changes nothing. With
+    --yes it removes the log of each lake table and applies everything that the manifest has, as
+    `sluice apply --once` does. Nobody can read the tables meanwhile. Afterwards the tables can no
+    longer be read at earlier boundaries. If the command is interrupted, run it again.
 
-    A history, or a mirror with soft deletes, that keeps rows from before the snapshot stays as it is: the
-    spool does not have these rows. To make the table again without them, remove its folder first.
+    A history, or a mirror with soft deletes, that keeps rows from before the snapshot is not
+    changed, because the spool does not have these rows. To make the table again without these rows,
+    remove its folder first.
 
     \b
     Examples:

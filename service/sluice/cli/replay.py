@@ -39,11 +39,12 @@ def replay(invocation: Invocation, tables: tuple[str, ...], position: str, lake_
     """Create tables in another lake from the spool, as of one position. This does not read PostgreSQL, and does not
     affect the pipeline, which may run meanwhile.
 
-    The configuration decides kinds, targets and layout; -c may name another one. Without TABLE, the
-    command creates every table that the pipeline carried at that position. The spool must have
-    everything since the snapshot of a table began; spool.retention decides how long it does. If a
-    table cannot be created, the command names it and writes nothing. If the command is interrupted,
-    run it again: it continues. It prints the tables that it created as JSON.
+    The configuration decides kinds, targets and layout; -c may name another configuration. Without
+    TABLE, the command creates every table that the pipeline carried at that position. The spool
+    must have everything since the snapshot of a table began; spool.retention decides how long the
+    spool keeps it. If a table cannot be created, the command names it and writes nothing. If the
+    command is interrupted, run it again: it continues. At its end it prints a list of the created
+    tables as JSON.
 
     \b
     Examples:

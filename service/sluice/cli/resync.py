@@ -19,13 +19,13 @@ def resync(invocation: Invocation, names: tuple[str, ...]) -> None:
     """Take a new snapshot of tables, named as schema.table or by patterns as in source.tables. Use
     it for a stale table.
 
-    The request is stored in the spool. The running ingest carries it out within seconds, or
-    within half a minute if it runs elsewhere and the spool is on an object store. If none runs, the
-    next one does. Ingest reads the table from a new snapshot while it continues to
-    receive changes. The applier then replaces the lake table and applies the later changes. Until
-    then the lake keeps the old rows. A table that the publication does not have is refused at once.
-    If ingest cannot carry out the request later, `sluice status` shows a problem. `sluice resync`
-    and `sluice tables resync` are the same command.
+    The request is stored in the spool. The running ingest carries it out within seconds, or within
+    half a minute if it runs on another machine and the spool is on an object store. If no ingest
+    runs, the next one that starts carries it out. Ingest reads the table from a new snapshot while
+    it continues to receive changes. The applier then replaces the lake table and applies the later
+    changes. Until then the lake keeps the old rows. A table that the publication does not have is
+    refused at once. If ingest cannot carry out the request later, `sluice status` shows a problem.
+    `sluice resync` and `sluice tables resync` are the same command.
 
     \b
     Examples:

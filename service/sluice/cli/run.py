@@ -12,13 +12,13 @@ from sluice.errors import UsageError
 @click.option(
     "--until-caught-up",
     is_flag=True,
-    help="End when everything that was committed at the start is in the spool and every snapshot is "
-    "finished; end with 75 if a table could not be read.",
+    help="End when everything that was committed before the start is in the spool and every snapshot is "
+    "finished. The exit code is 75 if a table could not be read.",
 )
 @click.option("--until-lsn", metavar="X/Y", help="End when everything through this LSN is in the spool.")
 @common
 def run(invocation: Invocation, until_caught_up: bool, until_lsn: str | None) -> int:  # noqa: FBT001 - a command's parameter
-    """Stream into the spool, until stopped. Ingest only: needs neither Java nor Spark.
+    """Stream into the spool, until stopped. It runs only ingest, and needs neither Java nor Spark.
 
     \b
     Examples:

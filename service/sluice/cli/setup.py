@@ -33,8 +33,8 @@ def setup(
     two_phase flag agree with the configuration; no other command changes that flag. From the moment
     the slot exists, the server keeps WAL for it.
 
-    The DDL signal is a set of event triggers that report in the stream that DDL ran. A database
-    needs it only once. Sluice creates it only with --ddl-signal --apply.
+    The DDL signal is a set of event triggers that put a message into the stream when DDL runs. A
+    database needs it only once. Sluice creates it only with --ddl-signal --apply.
 
     \b
     Examples:

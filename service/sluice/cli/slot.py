@@ -60,9 +60,8 @@ def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT00
 @click.option("--confirm", metavar="NAME", help="The slot's name. Without this option the command asks you to type it.")
 @common
 def drop_slot(invocation: Invocation, confirm: str | None) -> None:
-    """Drop the slot of a pipeline that has ended. The server may then remove all WAL that was not
-    received. The command refuses if the server or database is not the one in the
-    manifest.
+    """Drop the slot of a pipeline that you no longer need. The server may then remove all WAL that
+    the slot kept. The command refuses if the server or database is not the one in the manifest.
 
     \b
     Examples:
@@ -87,19 +86,20 @@ def drop_slot(invocation: Invocation, confirm: str | None) -> None:
 )
 @common
 def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -> None:  # noqa: FBT001 - a command's parameter
-    """Continue with a new slot after the pipeline's own was lost: dropped, invalidated or advanced
+    """Continue with a new slot after the pipeline's slot was lost: dropped, invalidated or advanced
     by somebody else.
 
     The changes that were not received are lost, and the manifest records that. Each table with a
     key that the lake mirrors gets a gap: its lake table stays as it was, and its later changes wait
     in the spool. `sluice verify --repair` then compares it with the source, reads again the rows
     that differ and makes it live. All other tables become stale, and ingest reads them again from
-    new snapshots as soon as it runs. The command refuses if the slot is in order or the server is
-    another one. If it was interrupted, or is run twice, it does what is left to do.
+    new snapshots as soon as it runs. The command refuses if the slot is not lost, or if the server
+    is a different one. If the command is interrupted, run it again: it continues.
 
-    Use --upgraded after pg_upgrade. The command checks that the server is a newer major with
-    another identifier, and has the same database and tables. The tables get a gap in the same way,
-    so that a comparison can prove that nothing was lost. docs/how-to/upgrades.md has the steps.
+    Use --upgraded after pg_upgrade. The command checks that the server has a newer major version,
+    another system identifier, and the same database and tables. The tables get a gap in the same
+    way, so that a comparison can prove that nothing was lost. docs/how-to/upgrades.md has the
+    steps.
 
     \b
     Examples:
@@ -138,8 +138,8 @@ def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -
 def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> None:
     """Move the slot forward to what the manifest holds, so that the server frees WAL.
 
-    Use it while nothing runs; it is never needed while the pipeline runs. A position after the end
-    of the manifest is refused, because the changes in between would be lost.
+    Use it only while ingest is stopped: a running pipeline moves its slot itself. A position after
+    the end of the manifest is refused, because the changes in between would be lost.
 
     \b
     Examples:

@@ -81,8 +81,8 @@ def list_entries(invocation: Invocation, last: int, json_wanted: bool) -> None: 
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
 def verify_spool(invocation: Invocation, content: bool, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameters
-    """Prove that the spool is whole: the chain of entries, and every object that an entry names.
-    Ends with 4 if it is not.
+    """Check that the spool is complete and undamaged: the chain of entries, and every object that
+    an entry names. The exit code is 4 if it is not.
 
     Pruned objects are counted separately; pruning records what it deletes before it deletes it. If
     entries were pruned as well, the hash of the last pruned entry is compared.

@@ -55,13 +55,13 @@ def collect(
 ) -> None:
     """Show what pruning would delete and why it keeps the rest; with --yes, delete now.
 
-    The running applier prunes automatically, according to spool.retention. This command shows in
-    advance what it would delete, with this or another retention, and deletes it at once with --yes.
-    It works while ingest and the applier run. A table that is behind, in its snapshot, stale or
+    The running applier prunes automatically, according to spool.retention. This command shows what
+    pruning would delete, with this or another retention; with --yes it deletes that at once. It
+    works while ingest and the applier run. A table that is behind, in its snapshot, stale or
     unknown to the applier keeps what it needs, and the output names it. What was deleted cannot be
     applied again: if the lake is lost afterwards, its tables must be read from the source again.
     Run --plan before you change spool.retention: it names the tables that `sluice rebuild` could no
-    longer make, and says how long it could make the others.
+    longer make, and says for how long it could still make the others.
 
     \b
     Examples:

@@ -68,7 +68,7 @@ def status(
     instant. Only the running process knows what it has received, its throughput and its errors:
     read its /status or its page (telemetry.listen).
 
-    The exit code is the state: 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown.
+    The exit code shows the state: 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown.
 
     \b
     Examples:

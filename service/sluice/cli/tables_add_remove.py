@@ -33,16 +33,16 @@ _names = click.argument("names", nargs=-1, required=True, metavar="TABLE...", sh
 def add(invocation: Invocation, names: tuple[str, ...], applied: bool) -> None:  # noqa: FBT001 - a command's parameter
     """Add tables to the pipeline, named as schema.table, and read their rows in a snapshot.
 
-    Prints what is missing as SQL for the owner of the publication, and changes nothing. With
-    --apply it runs the statement with the privileges of the operator: those of the connection
-    string in SLUICE_OPERATOR_DSN. The running ingest then adds the table within seconds. A table
-    that was removed before begins a new generation: its lake table is replaced when the snapshot is
-    complete.
+    Without --apply, the command only prints the SQL that adds them, for the owner of the
+    publication, and changes nothing. With --apply it runs this SQL as the role of the connection
+    string in SLUICE_OPERATOR_DSN, or of source.dsn if that variable is not set. The running ingest
+    then adds the table within seconds. A table that was removed before begins a new generation: its
+    lake table is replaced when the snapshot is complete.
 
-    The command refuses a table that could not be carried, or whose updates the source would refuse
-    once it is published, and shows the findings of `sluice check`. It also refuses a table that
-    `source.tables` leaves out: add it there first. The running processes reread the file
-    automatically.
+    The command refuses a table that Sluice could not carry, or whose updates the source would
+    refuse once the table is published, and shows the findings of `sluice check`. It also refuses a
+    table that `source.tables` leaves out: add the table there first. The running processes read the
+    edited file automatically.
 
     \b
     Examples:
@@ -78,14 +78,14 @@ def remove(invocation: Invocation, names: tuple[str, ...], applied: bool) -> Non
     """Remove tables from the pipeline, named as schema.table or by patterns as in source.tables.
     Their lake tables stay as they are.
 
-    Prints the SQL that removes them, for the owner of the publication, and changes nothing. With
-    --apply it runs the statement with the privileges of the operator: those of the connection
-    string in SLUICE_OPERATOR_DSN. The running ingest then removes the table within seconds. Its
-    state becomes `detached`, the source no longer sends its changes, and no WAL is kept for it.
+    Without --apply, the command only prints the SQL that removes them, for the owner of the
+    publication, and changes nothing. With --apply it runs this SQL as the role of the connection
+    string in SLUICE_OPERATOR_DSN, or of source.dsn if that variable is not set. The running ingest
+    then removes the table within seconds. Its state becomes `detached`, the source no longer sends
+    its changes, and no WAL is kept for it.
 
-    If the publication has a table through FOR ALL TABLES, through its schema or through a
-    partitioned table above it, `source.tables` must leave the table out instead. The command prints
-    the pattern to add.
+    If a table is published by FOR ALL TABLES, with its schema or with a partitioned table above it,
+    `source.tables` must leave the table out instead. The command prints the pattern to add.
 
     \b
     Examples:

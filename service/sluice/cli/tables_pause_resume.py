@@ -22,9 +22,9 @@ def pause(invocation: Invocation, names: tuple[str, ...]) -> None:
     is not a problem and raises no alert. The spool grows meanwhile, because pruning deletes nothing
     that waits. A pause remains in force after restarts, changes of columns and a resync.
 
-    The request is stored in the spool. The running ingest carries it out within seconds, or
-    within half a minute if it runs elsewhere and the spool is on an object store. If none runs, the
-    next one does.
+    The request is stored in the spool. The running ingest carries it out within seconds, or within
+    half a minute if it runs on another machine and the spool is on an object store. If no ingest
+    runs, the next one that starts carries it out.
 
     \b
     Examples:

@@ -15,8 +15,8 @@ def up(invocation: Invocation) -> int:
 
     Ingest runs in this process. The applier (Spark) runs as its child, and is started again if it
     fails for a temporary reason. `up` first sets up a new pipeline: it creates a missing
-    publication and slot, and says so. After SIGTERM or Ctrl-C both finish what they hold. A second
-    signal ends both at once. Nothing is lost in either case.
+    publication and slot, and says so. After SIGTERM or Ctrl-C, ingest and the applier finish the
+    work that they have begun. A second signal ends both at once. Nothing is lost in either case.
 
     \b
     Examples:

@@ -89,28 +89,28 @@ def verify(
     interval: str,
     ended: bool,  # noqa: FBT001 - a command's parameter
 ) -> int:
-    """Compare tables of the lake with the source, row by row at one position of both. Ends with 4
-    when they differ.
+    """Compare tables of the lake with the source, row by row at one position of both. The exit code
+    is 4 if they differ.
 
-    It works while ingest and the applier run. The server hashes every row of a table as of a
-    snapshot, in ranges of its keys. Spark hashes the lake table as of the same position. `verify`
-    lists the ranges that differ and names the keys of the rows that differ. It never shows other
-    values. It needs a running ingest, and a free replication slot for as long as it runs. A table
-    that cannot be compared, or keeps changing its shape, is `not compared`, with the reason. The
-    command then ends with 75 if the reason is temporary, and with 2 if you named such a table.
+    The server hashes every row of a table as of a snapshot, in ranges of its keys. Spark hashes the
+    lake table as of the same position. `verify` lists the ranges that differ and names the keys of
+    the rows that differ. It never shows other values. Ingest must run, and the server must have a
+    free replication slot; the applier may run. A table that cannot be compared, or whose shape
+    keeps changing, is reported as `not compared`, with the reason. The exit code is then 75 if the
+    reason is temporary, and 2 if you named such a table.
 
-    With --repair the running ingest reads again exactly the rows that differ, at a known position,
-    and writes them to the spool in order with all changes. The applier commits them. `verify` then
-    compares the tables again and reports the second result. It first closes gaps that a lost slot
-    left; see `sluice slot recreate`. A stale table cannot be repaired: if you name one, the command
-    ends with 2 and advises `sluice resync`.
+    With --repair, ingest reads again exactly the rows that differ, at a known position, and writes
+    them to the spool in order with all changes. The applier commits them. `verify` then compares
+    the tables again and reports the second result. Gaps that a lost slot left are closed first; see
+    `sluice slot recreate`. A stale table cannot be repaired: if you name one, the exit code is 2
+    and the command advises `sluice resync`.
 
-    With --continuous it compares until it is stopped. Set --max-load as well: one connection reads
-    the source, and it pauses after each range of a table. For each table, the spool records
-    when it was last found equal, and through which position. `sluice tables --json`, /status and
-    the metrics show both. A difference is a critical problem. If a table was not found equal for
-    three intervals, Sluice warns, even if nothing compares it any longer. If you no longer want to
-    compare continuously, run `verify` with --continuous-ended.
+    With --continuous, the command compares until it is stopped. Set --max-load as well: one
+    connection reads the source, and --max-load makes it pause after each range of a table. The
+    spool records when each table was last found equal, and through which position. `sluice tables
+    --json`, /status and the metrics show both. A difference is a critical problem. If a table was
+    not found equal for three intervals, Sluice warns, even if nothing compares it any longer. If
+    you no longer want to compare continuously, run `verify` with --continuous-ended.
 
     \b
     Examples:

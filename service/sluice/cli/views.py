@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 def views(invocation: Invocation, tables: tuple[str, ...], engine: str, moment: str) -> None:
     """Print SQL that creates views of all tables, or of those you name, as of one boundary.
 
-    A boundary is the lake as of one transaction at the source. The views work for as long as the lake
-    offers the boundary; the first lines of the output say until when. Create them again before
-    then. The view of a table that is not part of the boundary ends each query with an error. DuckDB
-    needs its extension delta. Every engine must be configured to reach the store of
-    the lake.
+    A boundary is a position for which the lake has one version of each live table: the lake as of
+    one transaction at the source. The views work for as long as the lake offers the boundary; the
+    first lines of the output say until when. Create them again before then. The view of a table
+    that is not part of the boundary ends each query with an error. DuckDB needs its extension
+    delta. Every engine must be configured to reach the store of the lake.
 
     \b
     Examples:

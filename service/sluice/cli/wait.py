@@ -43,12 +43,11 @@ def wait(
     everything that was written before that position. To learn the position of its
     write, an application calls pg_current_wal_insert_lsn() after the commit.
 
-    If you name tables, the command waits for these tables as well, even if one is stale or in its
-    snapshot. The endpoint of the applier answers the same question: GET
-    /wait?lsn=X/Y.
+    Give either --lsn or --now. If you name tables, the command waits for these tables as well, even
+    if one is stale or in its snapshot. GET /wait?lsn=X/Y at the applier's endpoint does the same.
 
-    Ends with 75 when the time is over, and says what was missing. With --now it ends with 7 when
-    source.dsn leads to another server or database than the pipeline reads.
+    The exit code is 75 if the timeout passes; the command then says what was missing. With --now it
+    is 7 if source.dsn leads to another server or database than the one that the pipeline reads.
 
     \b
     Examples:
