@@ -48,7 +48,7 @@ MEANINGS: dict[int, str] = {
     "`rebuild`: a table is stale, quarantined or has a gap, and everything else is applied",
     10: "`status`: stopped, no changes are received",
     11: "`status`: new, nothing has been received yet",
-    12: "`status`: unknown, neither a process nor the server nor the store could answer",
+    12: "`status`: unknown, the state cannot be determined, for example because the store does not answer",
     PLAN_SNAPSHOT: "`plan`: rows of a table would be read again",
     PLAN_STOP: "`plan`: a table would stop until somebody acts",
     75: "temporary: a later retry may succeed",
