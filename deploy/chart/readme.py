@@ -27,10 +27,11 @@ def _default(value: Value) -> str:
 _HEAD = """\
 # Sluice in Kubernetes
 
-A release has one pipeline, or several (`pipelines`). Ingest is a StatefulSet of one pod, because only
-one process can use a replication slot. The applier (Spark) is another StatefulSet, or a driver with
-executors in Kubernetes, or an application of the Kubeflow Spark operator, or runs elsewhere
-(`applier.mode`). You need Kubernetes 1.25 or newer and Helm 3.14 or newer.
+Sluice keeps Delta Lake tables equal to PostgreSQL tables. A release has one pipeline, or several
+(`pipelines`). Ingest, which reads PostgreSQL, is a StatefulSet of one pod, because only one process can
+use a replication slot. The applier, which writes the Delta tables with Spark, is another StatefulSet,
+or a driver with executors in Kubernetes, or an application of the Kubeflow Spark operator, or runs
+elsewhere (`applier.mode`). You need Kubernetes 1.25 or newer and Helm 3.14 or newer.
 
 ```sh
 kubectl create secret generic shop-source --from-literal=dsn='postgresql://sluice:...@db.example.com/shop?sslmode=verify-full'
@@ -51,15 +52,16 @@ ingest: {image: {registry: registry.example.com/data}}
 applier: {image: {registry: registry.example.com/data}}
 ```
 
-* **Images**: build them with `make images`, from `deploy/images`, with Python 3.11, Java 17, Spark
-  4.2.0 and Delta 4.4.0. The chart knows their names; you choose the registry.
+* **Images**: `make images` builds them from `deploy/images`, with Python 3.11, Java 17, Spark 4.2.0
+  and Delta 4.4.0. Push them to your registry, and name it in `ingest.image.registry` and
+  `applier.image.registry`. The chart knows their names.
 * **Configuration**: `config` is the file that `docs/configuration.md` describes. The chart refuses
   an unknown key, a wrong type and a secret before it installs anything. A changed `config` replaces
   the pods.
-* **Secrets**: create them first and name them. The chart has no key for the content of a secret.
-  The applier gets no credentials of the source.
-* **Several pipelines**: `pipelines` has what differs from the release, for each pipeline by name.
-  Each pipeline has its own pods, or one applier serves all (`applier.shared`).
+* **Secrets**: create the Secrets first, and name them in the values. The chart has no value for the
+  content of a secret. The applier gets no credentials of the source.
+* **Several pipelines**: `pipelines` has, by the name of each pipeline, what differs from the other
+  values. Each pipeline has its own pods, or one applier serves all pipelines (`applier.shared`).
 * **Probes** check whether the process makes progress. They never ask PostgreSQL or the object
   store, so a failure there does not cause a restart.
 * **Nodes**: Kubernetes does not replace the pod of a lost node until it declares the node gone.

@@ -69,12 +69,12 @@ to do. The rules are in `deploy/monitoring/rules.yml`. The chart has the same ru
 thresholds (`metrics.prometheusRule`).
 
 Run each command with the configuration of the pipeline: `-c FILE` or `SLUICE_CONFIG`. In
-Kubernetes, run it inside the ingest pod, as in
-`kubectl exec RELEASE-sluice-ingest-0 -c ingest -- sluice status`. `status`, `tables`, `slot show`
-and `spool` work even if nothing else does. `$DSN` is the connection string of the source, and
-`psql` runs where you have it. The log says why a process ended, and
-[exit codes](../exit-codes.md) lists its exit code. No step on these pages loses data unless it says
-so.
+Kubernetes, run it inside the ingest pod, as in `kubectl exec RELEASE-sluice-ingest-0 -c ingest --
+sluice status`. `status`, `tables`, `slot show` and `spool` work even if no process of the pipeline
+runs. `$DSN` is the connection string of the source, and you can run `psql` anywhere that reaches
+the source. The log says why a process ended, and [exit codes](../exit-codes.md) explains its exit
+code. No step on these pages loses data unless it says so. In the tables below, … stands for a value
+that the alert shows.
 
 ## When the pod does not stay up
 

@@ -62,8 +62,8 @@ ALERTS = (
         f"{PAUSED_APPLIER}",
         "5m",
         "The applier of pipeline {{ $labels.pipeline }} does not run or makes no progress",
-        "It ran and has stopped reporting, or for a long time it has neither committed a window nor "
-        "found that there is nothing to do. The source is not affected; the lake falls behind.",
+        "The applier no longer renews its lease, or for a long time it has neither committed a window nor found that "
+        "there is nothing to do. The source is not affected; the lake falls behind.",
         # As long as a lake that comes back needs to catch up.
         held="15m",
     ),
@@ -83,7 +83,7 @@ ALERTS = (
         _tables(TICKETED),
         "15m",
         "{{ $labels.schema }}.{{ $labels.table }} of pipeline {{ $labels.pipeline }} is not followed",
-        "It is {{ $labels.reason }}: quarantined (it cannot be carried exactly, so it is left out), "
+        "The table is {{ $labels.reason }}: quarantined (it cannot be carried exactly, so it is left out), "
         "failing (its snapshot or its windows fail and are tried again), waiting (its lake table "
         "differs from the source, and Sluice reads it again later) or unverified (continuous "
         "comparison has not found it equal for a long time). `sluice tables` has the full reason.",
@@ -96,9 +96,9 @@ ALERTS = (
         "30m",
         "Pipeline {{ $labels.pipeline }} has the problem {{ $labels.code }} and does not recover from it",
         "Changes are still carried. `sluice status` says what is wrong and what to do. The codes: "
-        "catalog.unexamined (the catalog cannot be read, so no table becomes complete any further), "
-        "spool.upkeep (the applier cannot archive or prune the spool), table.path (another table has "
-        "the lake path of a table's name), table.maintenance (a lake table is not maintained), "
+        "catalog.unexamined (PostgreSQL's catalog cannot be read, so tables do not become complete any further), "
+        "spool.upkeep (the applier cannot archive or prune the spool), table.path (the lake path that a table's name "
+        "gives belongs to another table), table.maintenance (a lake table is not maintained), "
         "table.catalog (a lake table lacks its name in the catalog), "
         "verify.unreadable (the results of comparisons cannot be read), configuration.refused (an "
         "edited configuration is not in force).",
@@ -129,7 +129,7 @@ ALERTS = (
         f"time() - {worst(one(known.SNAPSHOT_START))} > {SNAPSHOT_STALL} unless on (pipeline) {SNAPSHOT_READ} > 0",
         "5m",
         "The snapshot of pipeline {{ $labels.pipeline }} makes no progress",
-        "It began {{ $value | humanizeDuration }} ago and has read nothing for 15 minutes. Its "
+        "A snapshot began {{ $value | humanizeDuration }} ago and has read nothing for 15 minutes. Its "
         "tables are not complete until it is finished.",
     ),
 )

@@ -30,9 +30,9 @@ ALERTS = (
         "3m",
         "{{ with $labels.pipeline }}Ingest of pipeline {{ . }} carries no changes{{ else }}"
         "No Sluice pipeline is scraped{{ end }}",
-        "Its process is gone, ends repeatedly, cannot reach the source, or makes no progress. "
-        "PostgreSQL keeps WAL for its slot until it is back or the slot is lost. While no process is "
-        "scraped, nothing measures how much WAL that is.",
+        "The process of ingest is gone, ends repeatedly, cannot reach the source, or makes no progress. PostgreSQL "
+        "keeps WAL for the slot until ingest is back or the slot is lost. While no process is scraped, nothing "
+        "measures how much WAL that is.",
         # As long as a lake that comes back needs to catch up: until then its freshness says nothing new.
         held="15m",
     ),
@@ -43,9 +43,9 @@ ALERTS = (
         f"({missing(one(known.SLOT_STATUS), INGEST)})",
         "15m",
         "The state of pipeline {{ $labels.pipeline }} cannot be observed",
-        "Ingest runs, but it could not read the manifest and the applier's records, or could not "
-        "query the slot at the server. The metrics of slot, tables and lake are old or missing, so "
-        "the other alerts on them mean nothing.",
+        "Ingest runs, but it could not read the manifest and the applier's reports, or could not query the slot at "
+        "the server. The metrics of slot, tables and lake are old or missing, so you cannot rely on the other alerts "
+        "on them.",
         held="5m",
     ),
     Alert(
@@ -69,7 +69,7 @@ ALERTS = (
         + " > 0",
         "0m",
         "Pipeline {{ $labels.pipeline }} met {{ $labels.class }}, which it does not retry",
-        "It occurred in {{ $labels.component }}. Changes that could not be stored were not "
+        "An error that is not retried occurred in {{ $labels.component }}. Changes that could not be stored were not "
         "acknowledged. If the process does not come back, another alert pages.",
         held="15m",
     ),

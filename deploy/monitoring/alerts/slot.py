@@ -59,9 +59,9 @@ ALERTS = (
         f"({FORECAST_SHORT} and on (pipeline) {STANDING})",
         "2m",
         "The slot of pipeline {{ $labels.pipeline }} will be lost within hours unless somebody acts",
-        "WAL is kept for it up to max_slot_wal_keep_size, and the limit is near: little is left, or "
-        "what is left shrinks too fast, or the slot does not advance while the server writes. Or "
-        "another client uses the slot. If the slot is lost, the stream no longer has its changes, and "
+        "The server keeps WAL for the slot up to max_slot_wal_keep_size, and the limit is near: little is left, or "
+        "what is left shrinks too fast, or the slot does not advance while the server writes. Or another client uses "
+        "the slot. If the slot is lost, the stream no longer has its changes, and "
         "every table must be compared with the source or read again.",
         held="10m",
     ),
@@ -84,8 +84,8 @@ ALERTS = (
         "5m",
         "A transaction at the source of pipeline {{ $labels.pipeline }} does not end",
         "A prepared transaction has been open for a long time, open transactions take most of limits.staged "
-        "(at 100 % the pipeline stops), or the slot's catalog_xmin is very old. An open transaction "
-        "keeps locks, holds back WAL and vacuum, and new snapshots cannot begin.",
+        "(at 100 % the pipeline stops), or the slot's catalog_xmin is very old. An open transaction keeps its locks "
+        "and holds back WAL and vacuum, and no snapshot can begin before it ends.",
         held="5m",
     ),
 )

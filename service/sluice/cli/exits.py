@@ -48,7 +48,7 @@ MEANINGS: dict[int, str] = {
     "`rebuild`: a table is stale, quarantined or has a gap, and everything else is applied",
     10: "`status`: stopped, no changes are received",
     11: "`status`: new, nothing has been received yet",
-    12: "`status`: unknown, neither a process nor the server nor the store could answer",
+    12: "`status`: unknown, the state cannot be determined, for example because the store does not answer",
     PLAN_SNAPSHOT: "`plan`: rows of a table would be read again",
     PLAN_STOP: "`plan`: a table would stop until somebody acts",
     75: "temporary: a later retry may succeed",
@@ -192,13 +192,14 @@ def _errors(root: type[ServiceError]) -> list[type[ServiceError]]:
 _PAGE_HEAD = """\
 # Exit codes
 
-Scripts may depend on these codes. `run`, `up` and `apply` retry temporary failures themselves. If they
-end with 75, start them again. After 2, 3 and 7 a restart cannot help before somebody acts: in Kubernetes
-a `podFailurePolicy` should not retry these.
+Scripts may depend on these codes. `run`, `up` and `apply` retry temporary failures themselves. If
+they end with 75, start them again. After 2, 3 and 7 a restart cannot help until somebody acts. In a
+Kubernetes Job, let the `podFailurePolicy` not retry these codes.
 
-After SIGTERM, even one that arrives while `run` or `up` is still loading, the process drains and ends
-with 0. It ends with 75 if `stop_timeout` was over before everything received was published; the server
-sends the rest again after the next start. A second SIGTERM ends the process at once, with 143.
+After SIGTERM the process drains and ends with 0, even if the signal arrives while `run` or `up` is
+still loading. It ends with 75 if `stop_timeout` was over before it had published everything that it
+received; the server sends the rest again after the next start. A second SIGTERM ends the process at
+once, with 143.
 
 The code of `status` is the state that it shows ([the states](status.md#states)), with and without
 `--json`: 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown. `check` ends with 7 when

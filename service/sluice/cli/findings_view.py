@@ -102,7 +102,8 @@ _PAGE_HEAD = """\
 
 Codes are stable: scripts may depend on them.
 
-* `critical`: the pipeline cannot run, or the lake would be wrong. `check` ends with 3.
+* `critical`: the pipeline cannot run, or the lake would be wrong. `check` ends with 3, or with 7 if
+  the slot is lost.
 * `warning`: something harms the source or will harm it. With `--strict`, `check` ends with 3 too.
 * `info`: you should know it.
 

@@ -82,9 +82,9 @@ LAKE: tuple[Kind, ...] = (
         "spool.retention",
         "i",
         Step.ELSEWHERE,
-        "the applier will delete objects from the spool, according to the configured `spool.retention`",
-        "if you want to be able to apply them again to a lost lake, set a longer retention before you "
-        "start with this configuration",
+        "the applier will delete objects from the spool, as `spool.retention` says",
+        "if you may need these objects to rebuild a lost lake, set a longer retention before you start with this "
+        "configuration",
     ),
     kind(
         "lake.java",
@@ -147,14 +147,14 @@ LAKE: tuple[Kind, ...] = (
         "catalog.clash",
         "c",
         Step.ELSEWHERE,
-        "two lake tables would have one name in the catalog, which has lowercase letters, digits and `_` only",
+        "two lake tables would have the same name in the catalog, which allows only lowercase letters, digits and `_`",
         "choose another `catalog.name`",
     ),
     kind(
         "catalog.name",
         "w",
         Step.ELSEWHERE,
-        "part of a name has more than 128 characters, which is more than catalogs keep",
+        "a part of the name has more than 128 characters, which is more than catalogs store",
         "choose a shorter `catalog.name`",
     ),
     kind(

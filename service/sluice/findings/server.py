@@ -74,7 +74,8 @@ SERVER: tuple[Kind, ...] = (
         "server.standby_limits",
         "i",
         Step.SETTINGS,
-        "the server is a standby: some things must be done on its primary",
+        "the server is a standby: you must create the publication on its primary, and a slot or snapshot may wait for "
+        "the primary",
         "nothing, or `SELECT pg_log_standby_snapshot()` on the primary while a slot or a snapshot waits",
     ),
     kind(
@@ -109,14 +110,15 @@ SERVER: tuple[Kind, ...] = (
         "server.connections",
         "c",
         Step.RESTART,
-        "the server has fewer connections to spare than the pipeline may need at once",
+        "the server has fewer free connections than the pipeline may need at once",
         "raise `max_connections`, or end sessions of others",
     ),
     kind(
         "server.keep_size",
         "cw",
         Step.SETTINGS,
-        "the WAL kept for slots has no limit (the disk can fill) or one that a short outage uses up",
+        "the WAL that the server keeps for slots has no limit (the disk can fill), or a limit that a short outage "
+        "uses up",
         "set `max_slot_wal_keep_size` as large as the disk can spare",
     ),
     kind(
@@ -130,7 +132,8 @@ SERVER: tuple[Kind, ...] = (
         "server.sender_timeout",
         "w",
         Step.SETTINGS,
-        "a short stall ends the stream, or a vanished client is never noticed",
+        "`wal_sender_timeout` is so short that a short stall ends the stream, or is off, so that the server never "
+        "notices a lost client",
         "set `wal_sender_timeout = 60s`",
     ),
     kind(
@@ -166,7 +169,7 @@ SERVER: tuple[Kind, ...] = (
         "role.connections",
         "c",
         Step.RIGHTS,
-        "the limit of the role or of the database has fewer connections to spare than the pipeline may need at once",
+        "the limit of the role or of the database leaves fewer connections than the pipeline may need at once",
         "raise the limit, or lower `source.snapshot_connections`",
     ),
     kind(

@@ -29,8 +29,8 @@ TABLES: tuple[Kind, ...] = (
         "publication.lacks_tables",
         "ci",
         Step.PUBLICATION,
-        "the publication lacks tables: those that `source.tables` names (critical), those that it selects "
-        "by a pattern, or those that were removed",
+        "the publication lacks tables: tables that `source.tables` names (critical), tables that match one of its "
+        "patterns, or tables that were removed",
         "add them to it; do nothing if this is intended",
     ),
     kind(
@@ -108,7 +108,7 @@ TABLES: tuple[Kind, ...] = (
         "table.path",
         "c",
         Step.TABLES,
-        "two tables would have the same path in the lake on stores that ignore case",
+        "two tables would have the same path in the lake, or paths that differ only by case",
         "rename one, or leave it out",
     ),
     kind(
@@ -262,7 +262,8 @@ TABLES: tuple[Kind, ...] = (
         "column.generated_in_identity",
         "c",
         Step.PUBLICATION,
-        "unpublished generated columns are part of the replica identity: the source refuses UPDATE and DELETE",
+        "generated columns that are not published are part of the replica identity: the source refuses UPDATE and "
+        "DELETE",
         "publish them, or choose another replica identity",
     ),
     kind(
@@ -276,7 +277,7 @@ TABLES: tuple[Kind, ...] = (
         "partition.rules",
         "c",
         Step.ELSEWHERE,
-        "a partition is published under its own name and has no column rules, but a table above it has some",
+        "a partition is published under its own name and has no column rules, but its partitioned table has some",
         "configure rules for the partition, or set `publish_via_partition_root = true`",
     ),
     kind(

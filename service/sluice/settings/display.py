@@ -144,16 +144,16 @@ _PAGE_HEAD = """\
 # Configuration
 
 Each pipeline has one YAML file: `-c FILE`, or the variable `SLUICE_CONFIG`, or `sluice.yaml`.
-`sluice init` writes one with comments. `sluice config show` prints the effective settings and where
-each came from. `sluice config validate` checks the file. `sluice config schema` prints a JSON
-Schema for editors.
+`sluice init` writes one with comments. `sluice config show` prints the settings in force, and where
+each value comes from. `sluice config validate` checks the file. `sluice config schema` prints a
+JSON Schema for editors.
 
 * **Order.** The environment overrides the file, and the file overrides the default. Two underscores
   separate the levels of a key: `SLUICE_SOURCE__DSN` is `source.dsn`.
 * **Mounted secrets.** Add `_FILE` to any variable to name a file that contains the value:
   `SLUICE_SOURCE__DSN_FILE=/run/secrets/dsn`.
-* **`${VAR}`** in the file is replaced from the environment. `${VAR:-default}` gives a default; `$${`
-  stands for the two characters `${`. A variable that is not set is an error.
+* **`${VAR}`** in the file is replaced with the value of this variable. `${VAR:-default}` gives a
+  default; `$${` stands for the two characters `${`. A variable that is not set is an error.
 * **Sizes and durations** are written `128MiB`, `2s`. A plain number is bytes or seconds.
 * **Unknown names are refused**, both keys in the file and variables that begin with `SLUICE_`.
   Errors name the line, what is allowed and the nearest valid name.
@@ -161,19 +161,19 @@ Schema for editors.
 
 ## Changes while a process runs
 
-`run`, `up` and `apply` check the file, and the files of mounted secrets, every two seconds, and at once
-after SIGHUP. They apply changes of these settings without any pause: `source.tables`,
+`run`, `up` and `apply` check the file, and the files of mounted secrets, every two seconds, and at
+once after SIGHUP. They apply changes of these settings without a restart: `source.tables`,
 `source.snapshot_max_*` and `source.snapshot_hold` (also for a snapshot that waits), everything
 below `tables`, `limits`, `apply.freshness`, `apply.maintenance_share`, `spool.retention`,
 `lake.vacuum_after`, `telemetry.log_level`, the credentials in `source.dsn`, and keys of S3
-([rotation.md](how-to/rotation.md)). They refuse a file as a whole if anything else changed in it, if it
-is not valid, or if it changes the `targets` of a table that is already carried. All settings then stay
-as they were, and the problem `configuration.refused` says why until you restart the process or restore
-the old values. `process.configuration` in `status --json` says since when the present settings are in
-force. Variables still override the file; a running process cannot get other variables.
+([rotation.md](how-to/rotation.md)). They refuse the whole file if anything else changed in it, if
+it is not valid, or if it changes the `targets` of a table that is already carried. All settings
+then stay as they were. The problem `configuration.refused` says why, until you restart the process
+or restore the old values. `process.configuration` in `/status` says since when the present settings
+are in force. Variables still override the file, and cannot change while a process runs.
 
-A changed file is read once it has stayed the same for two seconds. If the terminal of `up` is closed,
-the SIGHUP that this causes stops `up`.
+A process reads a changed file after it has stayed the same for two seconds, so that it does not
+read half of it. Closing the terminal of `up` also sends SIGHUP; this one stops `up`.
 
 ## Form
 

@@ -72,12 +72,12 @@ class SourceSettings(Section):
     tables: tuple[SelectionPattern, ...] | None = Field(
         None,
         min_length=1,
-        description="tables to carry, as schema.table with * and ?; by default all tables of the publication. One that "
-        'begins with ! leaves its tables out, as in "!public.logs"',
+        description="tables to carry, as schema.table with * and ?; by default all tables of the publication. A "
+        'pattern that begins with ! leaves its tables out, as in "!public.logs"',
     )
     accept_missing: tuple[Literal["truncate", "delete"], ...] = Field(
         (),
-        description="kinds of change that the publication leaves out on purpose: truncate, delete. The lake "
+        description="kinds of change that the publication leaves out on purpose: truncate, delete. The lake then "
         "keeps the rows that the source removes in that way. By default a publication must send "
         "every kind",
     )
@@ -93,18 +93,18 @@ class SourceSettings(Section):
         "setup` changes it",
     )
     messages: bool = Field(
-        default=False, description="keep logical messages (pg_logical_emit_message) in the lake table _sluice/messages"
+        default=False, description="store logical messages (pg_logical_emit_message) in the lake table _sluice/messages"
     )
     message_prefixes: tuple[str, ...] = Field(
         (),
-        description="which messages to keep, as patterns of their prefix with * and ?; by default all. It needs "
-        "messages: true",
+        description="which messages to store, as patterns of their prefix with * and ?; by default all. It needs "
+        "source.messages: true",
     )
     binary: bool = Field(
         default=False,
         description="receive values in the binary form of their types. Every published column must be exactly "
-        "readable from it (no arrays, intervals, ranges, numeric without precision); otherwise it is "
-        "refused, and the columns are named",
+        "readable from it (no arrays, intervals, ranges, numeric without precision); otherwise Sluice refuses it and "
+        "names the columns",
     )
     allow_insecure: bool = Field(
         default=False,
@@ -118,12 +118,11 @@ class SourceSettings(Section):
         None,
         ge=0,
         le=86400,
-        description="how long a start waits for a slot that is in use. By default it waits until the server has "
-        "ended a lost connection (its wal_sender_timeout and 30s more), and 30s for a connection "
-        "that answers or confirms",
+        description="how long a start waits for a slot that is in use. By default it waits 30s for a connection that "
+        "works, and for a lost connection until the server has ended it (its wal_sender_timeout and 30s more)",
     )
     snapshot_connections: int = Field(
-        2, ge=1, le=32, description="connections that read initial rows at the same time, from one snapshot"
+        2, ge=1, le=32, description="how many connections read initial rows at the same time, from one snapshot"
     )
     snapshot_chunk: Size = Field(
         256 * _MEBI,
@@ -159,7 +158,8 @@ class SourceSettings(Section):
     snapshot_hold: Duration = Field(
         600.0,
         ge=0,
-        description="how long a snapshot stays open, and holds back VACUUM, during such a wait. Then the rest is "
+        description="how long a snapshot stays open, and holds back VACUUM, while it waits because of a limit of "
+        "source.snapshot_max_*. Then the rest is "
         "read from another snapshot, and tables whose chunks cannot be combined begin again. If "
         "ingest is frozen, the server itself ends the snapshot and its lock on a table 10 s later "
         "(on a Unix socket not while rows are sent)",
@@ -280,8 +280,8 @@ class ApplySettings(Section):
         None,
         ge=0.05,
         le=3600,
-        description="the longest time between two polls of the manifest; a pause is a twentieth of the time in "
-        "which nothing changed. By default apply.poll on a local disk, and 30s on an object store; "
+        description="the longest time between two polls of the manifest. The time between two polls is a twentieth of "
+        "the time since the last change. By default apply.poll on a local disk, and 30s on an object store; "
         "never less than apply.poll. An ingest on the same machine notifies the applier of each "
         "entry, so entries then do not wait for a poll",
     )
@@ -289,8 +289,8 @@ class ApplySettings(Section):
         2.0,
         ge=0,
         le=LONGEST_FRESHNESS,
-        description="how long a change in the spool waits at most until a worker takes its table; a table is "
-        "taken at once if its last window began that long ago",
+        description="the longest time that a change in the spool waits until a worker begins with its table; if the "
+        "table's last window began longer ago than that, the worker begins at once",
     )
     complete_every: Duration = Field(
         5.0,
@@ -342,7 +342,8 @@ class TelemetrySettings(Section):
     )
     token_path: str = Field(
         "",
-        description="file with a token that requests for /metrics, /status, /history and the page must carry, as "
+        description="file with a token that requests for /metrics, /status, /history and the status page must carry, "
+        "as "
         "bearer token or as password. The file is read for each request. The probes need no token, "
         "and then answer without details",
     )
@@ -376,7 +377,7 @@ class TelemetrySettings(Section):
     tls_key_path: str = Field("", description="file with the key of that certificate, as PEM without a password")
     tls_client_ca_path: str = Field(
         "",
-        description="file with authorities, as PEM. Requests for /metrics, /status, /history and the page must "
+        description="file with authorities, as PEM. Requests for /metrics, /status, /history and the status page must "
         "present a client certificate from one of them. The probes need none, and then answer "
         "without details",
     )

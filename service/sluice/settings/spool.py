@@ -26,8 +26,8 @@ class SpoolSettings(Section):
         2.0,
         ge=0.01,
         le=3600,
-        description="how long a committed change waits at most for its own manifest entry while an earlier entry "
-        "is being written; if none is being written, it does not wait",
+        description="the longest time that a committed change waits for its manifest entry while an earlier entry is "
+        "being written; if no entry is being written, it does not wait",
     )
     min_interval: Duration | None = Field(
         None,
@@ -47,14 +47,14 @@ class SpoolSettings(Section):
     transaction_memory: Size = Field(
         32 * _MEBI,
         ge=1 * _MEBI,
-        description="received bytes of one open transaction that are held in memory; above this its rows are "
-        "written to segments early",
+        description="received bytes of one open transaction that ingest holds in memory; if there are more, it writes "
+        "the transaction's rows to the object store before the commit",
     )
     progress_interval: Duration | None = Field(
         None,
         ge=1,
         le=3600,
-        description="how often a manifest entry is written for a source without changes, so that the source can "
+        description="how often a manifest entry is written while the tables do not change, so that the source can "
         "free its WAL. By default 20s on a local disk, and 5m on an object store",
     )
     retention: Retention = Field(
@@ -108,8 +108,8 @@ class LimitSettings(Section):
         1_000_000,
         ge=10_000,
         le=100_000_000,
-        description="runs of consecutive ids of rolled-back subtransactions, in all open streamed transactions "
-        "together; 8 bytes each",
+        description="how many ranges of consecutive ids of rolled-back subtransactions ingest remembers, in all open "
+        "streamed transactions together; 8 bytes each",
     )
     transaction: Size = Field(
         256 * _GIBI,
