@@ -218,9 +218,7 @@ class Stages:
         """It streams, and the relations are known to the decoder, so that nothing of later work
         depends on what fails.
         """
-        self.wait(
-            lambda: running.ingest is not None and running.ingest.status.state == "streaming", running, "it streams"
-        )
+        self.wait(lambda: running.ingest.status.state == "streaming", running, "it streams")
         position = self.commit("INSERT INTO a (t) VALUES ('before'); INSERT INTO b DEFAULT VALUES")
         self.wait(lambda: self.proxy.flushed > position, running, "it publishes")
         assert running.error is None, running.error
@@ -316,7 +314,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _view_state(running: Running) -> str:
-    return running.ingest.status.state if running.ingest is not None else "starting"
+    return running.ingest.status.state
 
 
 def _handed(running: Running) -> int:
@@ -324,7 +322,7 @@ def _handed(running: Running) -> int:
     found = [0]
 
     def look() -> None:
-        session = running.ingest._session if running.ingest is not None else None
+        session = running.ingest._session
         found[0] = session.watermark.received_lsn if session is not None else 0
 
     running.call(look)

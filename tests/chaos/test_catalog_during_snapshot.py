@@ -90,7 +90,7 @@ def test_what_changes_while_a_table_is_read_is_followed_or_named(
 
 def beat(running: Running) -> float:
     """When the catalog watch last went round."""
-    return running.ingest.status.catalog_beat if running.ingest is not None else 0.0
+    return running.ingest.status.catalog_beat
 
 
 def _change(pipeline: IngestPipeline, what: str) -> None:

@@ -58,7 +58,7 @@ def test_a_session_that_is_led_to_a_promoted_copy_while_its_primary_lives_reads_
 
         def follow() -> None:
             with through.running(watch_interval_s=0.1) as run:
-                run.wait_until(lambda: run.ingest is not None and run.ingest.status.connected)
+                run.wait_until(lambda: run.ingest.status.connected)
                 proxy.lead_to(copy.port)
                 drill.database.execute(
                     "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE backend_type = "

@@ -331,7 +331,8 @@ class Running:
 
     @property
     def ingest(self) -> Ingest:
-        """Fails where it could not even be made, with the reason."""
+        """Waits until it is made. Fails where it could not even be made, with the reason."""
+        self.started.wait(120)
         if self._ingest is None:
             raise AssertionError("ingest did not start") from self.error
         return self._ingest

@@ -97,7 +97,6 @@ def watched(database: Database, tmp_path: Path) -> Iterator[Watched]:
 
     with pipeline.running() as running:
         running.wait_until(lambda: [table.state for table in pipeline.state().tables.values()] == ["live", "live"])
-        assert running.ingest is not None
         metrics = Metrics("test")
         health = Health(metrics)
         running.call(running.ingest.refresh)
