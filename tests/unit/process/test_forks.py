@@ -119,7 +119,7 @@ def test_a_child_that_begins_again_is_a_process_with_its_own_command_line() -> N
 def _room_for(more: int) -> Iterator[None]:
     """This process may have so many more file descriptors."""
     numbers, limit = [], resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(one) for one in os.listdir("/proc/self/fd"))
+    highest = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limit[1]))
     try:
         while True:
@@ -166,7 +166,12 @@ def test_nobody_waits_for_ever_for_a_forker_that_is_frozen(
     ended.join(10)
     assert not ended.is_alive()
     assert child.poll() == -signal.SIGKILL
-    started = threading.Thread(target=lambda: pytest.raises(ChildProcessError, forks.launch, ["1"]), daemon=True)
+
+    def launch() -> None:
+        with pytest.raises(ChildProcessError):
+            forks.launch(["sys.exit(7)"])
+
+    started = threading.Thread(target=launch, daemon=True)
     started.start()
     started.join(10)
     assert not started.is_alive()
