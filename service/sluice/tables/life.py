@@ -37,8 +37,10 @@ class TableLives:
         self._register = TableRegister(events.Configured(patterns, policies))
         self._generations = Generations(self._register)
         self._looks = CatalogJudge(self._register, self._generations)
-        self._examined: dict[int, tuple[int, TableFacts, int]] = {}
-        """By oid, of tables whose rows are being read: in which generation, and what a look has found, when."""
+        self._examined: dict[int, tuple[int, int, TableFacts, int]] = {}
+        """By oid, of tables whose rows are being read: in which generation and version, and what a look has found,
+        when.
+        """
         self._prepared: dict[int, int] = {}
         """By oid, the newest generation whose rows may be read: what began it waits for nothing of the stream."""
 
@@ -170,7 +172,7 @@ class TableLives:
         facts = seen.facts
         known, now = seen.before.get(str(facts.oid)), self._register.state(facts.oid)
         if now is not None and now.state == State.SNAPSHOT:
-            self._examined[facts.oid] = now.generation, facts, seen.wal_end
+            self._examined[facts.oid] = now.generation, now.schema_version, facts, seen.wal_end
         # Each entry counts what waits for a table that is paused.
         if now is not known and (now is None or known is None or replace(now, paused=known.paused) != known):
             return False
@@ -222,11 +224,13 @@ class TableLives:
             return False
         examined = self._examined.get(oid)
         if entry.final and examined is not None and examined[0] == entry.generation:
-            _, facts, wal_end = examined
+            _, version, facts, wal_end = examined
             if compare(entry.relfilenode, entry.fingerprint, facts) is not None:
                 return False
             # It is not live without a shape that was seen: no row may ever announce it.
             entry = replace(entry, awaits_shape=self._looks.awaits(facts, state, wal_end))
+            if version != state.schema_version:  # that shape may have come and gone: another look says where it is
+                self.history.awaited.pop(oid, None)
         if state.snapshot is not None:  # the first entry says what is read, and under which facts
             entry = replace(entry, relations=(), fingerprint=entry.fingerprint if entry.final else "")
         self._register.append(entry)

@@ -96,9 +96,10 @@ def _changed(before: TableState, after: TableState) -> Preview:
     if after.generation > before.generation and after.why is not None:
         return Preview("snapshot", (renamed if after.cause == Cause.RENAME else "") + _why(after), after.cause)
     said = [f"{renamed}its lake table stays at {after.path}"] if renamed else []
+    is_read = after.generation > before.generation
     if before.latest is not None and after.latest is not None and after.schema_version > before.schema_version:
-        said.append(_shape(before.latest, after.latest))
-    if after.generation > before.generation:
+        said.append(_shape(before.latest, after.latest, is_read=is_read))
+    if is_read:
         return Preview("snapshot", "; ".join(said))
     return Preview("followed", "; ".join(said)) if said else Preview("nothing")
 
@@ -107,8 +108,8 @@ def _why(state: TableState) -> str:
     return state.why.what if state.why is not None else ""
 
 
-def _shape(latest: TableSchema, now: TableSchema) -> str:
-    """What the newest shape has of columns that the one before has not."""
+def _shape(latest: TableSchema, now: TableSchema, *, is_read: bool) -> str:
+    """What the newest shape has of columns that the one before has not. The table `is_read` in it, or goes on."""
     types = {column.attnum: column.type_name for column in now.sent}
     before = {column.attnum: column.name for column in latest.sent}
     after = {column.attnum: column.name for column in now.sent}
@@ -131,5 +132,6 @@ def _shape(latest: TableSchema, now: TableSchema) -> str:
     ]
     if keys_of(latest) != keys_of(now):
         names = ", ".join(column.name for column in now.key_columns)
-        changes.append(f"rows identified by {names or 'all of their values'} from then on, without a new snapshot")
+        goes_on = "" if is_read else " from then on, without a new snapshot"
+        changes.append(f"rows identified by {names or 'all of their values'}{goes_on}")
     return ", ".join(changes) or "its columns or identity changed"

@@ -4,8 +4,10 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,67 @@ def test_a_child_that_begins_again_is_a_process_with_its_own_command_line() -> N
         assert [forks.launch([code]).wait() for code in ("7", "6")] == [7, 6]
     finally:
         forks.close()
+
+
+@contextmanager
+def _room_for(more: int) -> Iterator[None]:
+    """This process may have so many more file descriptors."""
+    numbers, limit = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limit[1]))
+    try:
+        while True:
+            numbers.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        for number in numbers[len(numbers) - more :] if more else ():
+            os.close(number)
+            numbers.remove(number)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for number in numbers:
+            os.close(number)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_who_has_no_room_for_another_child_keeps_those_there_are(forks: Forks, tmp_path: Path, more: int) -> None:
+    child = _waiting(forks, tmp_path / "a")
+    with _room_for(more), pytest.raises(OSError, match="Too many open files"):
+        forks.launch(["sys.exit(7)"])
+    assert forks.launch(["sys.exit(7)"]).wait() == 7
+    assert child.poll() is None
+
+
+def test_a_child_is_waited_for_without_another_file_descriptor(forks: Forks, tmp_path: Path) -> None:
+    child = _waiting(forks, tmp_path / "a")
+    with _room_for(0):
+        assert child.poll() is None
+        child.send_signal(signal.SIGTERM)
+        assert child.wait() == 5
+
+
+def test_nobody_waits_for_ever_for_a_forker_that_is_frozen(
+    forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = _waiting(forks, tmp_path / "a")
+    monkeypatch.setattr("sluice.process.fleet.forks.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("sluice.process.fleet.forks.CODE_SECONDS", 0.2)
+    os.kill(_forker(child), signal.SIGSTOP)
+    child.send_signal(signal.SIGKILL)
+    ended = threading.Thread(target=child.wait, daemon=True)
+    ended.start()
+    ended.join(10)
+    assert not ended.is_alive()
+    assert child.poll() == -signal.SIGKILL
+
+    def launch() -> None:
+        with pytest.raises(ChildProcessError):
+            forks.launch(["sys.exit(7)"])
+
+    started = threading.Thread(target=launch, daemon=True)
+    started.start()
+    started.join(10)
+    assert not started.is_alive()
+    monkeypatch.undo()
+    assert forks.launch(["sys.exit(7)"]).wait() == 7

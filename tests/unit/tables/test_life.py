@@ -123,6 +123,31 @@ def test_a_snapshot_ends_pending_when_a_look_has_found_a_column_that_it_does_not
         assert _applied(state, read).tables["7"].state == ended
 
 
+def test_a_shape_that_came_and_went_while_a_table_was_read_is_not_followed_where_it_was_seen_first() -> None:
+    """Its old rows were sent whole for a while. They are again from 200 on, and the rows until then are not."""
+    lives, state, whole = _lives(), _state(), replace(SEVEN, replica_identity="f")
+
+    def give(event: events.Event[Any], facts: TableFacts, wal_end: int) -> PipelineState:
+        return _applied(state, lives.decide(event, _moment(state, Answers(wal_end, {7: facts}))))
+
+    state = give(events.CatalogSeen(SEVEN, state.tables, wal_end=40), SEVEN, 40)
+    state = give(events.SnapshotDue(SEVEN), SEVEN, 40)
+    state = give(events.CatalogSeen(whole, state.tables, wal_end=60), whole, 60)
+    for facts, lsn in ((whole, 55), (SEVEN, 65)):
+        state = give(events.RowsCame(relation_of(facts), lsn, lsn + 1, 500), facts, lsn + 2)
+    state = replace(state, through_lsn=70)
+    read = Snapshot("7", 1, 1, 45, (), final=True, relfilenode=SEVEN.relfilenode, fingerprint=fingerprint(SEVEN))
+    state = give(events.SnapshotRead(read), SEVEN, 70)
+    assert (state.tables["7"].state, state.tables["7"].schema_version) == (State.PENDING, 3)
+    state = give(events.CatalogSeen(whole, state.tables, wal_end=200), whole, 200)
+    assert (state.tables["7"].state, state.tables["7"].schema_version) == (State.PENDING, 3)
+    state = give(events.CatalogSeen(whole, state.tables, wal_end=210), whole, 210)
+    assert state.tables["7"].schema_version == 3
+    state = replace(state, through_lsn=200)
+    state = give(events.CatalogSeen(whole, state.tables, wal_end=210), whole, 210)
+    assert (state.tables["7"].state, state.tables["7"].schema_lsns[4]) == (State.LIVE, 199)
+
+
 def _applied(state: PipelineState, found: object) -> PipelineState:
     assert isinstance(found, Decided)
     for one in found.decisions:

@@ -86,3 +86,10 @@ def test_a_table_that_takes_the_name_of_another_one_is_planned_with_what_becomes
     state = _state(SEVEN, nine)
     swapped = replace(SEVEN, name="t9"), replace(nine, name="t7")
     assert _planned(state, *swapped).effect == "followed"
+
+
+def test_a_table_whose_rows_are_to_be_read_is_not_said_to_go_on_without_a_snapshot() -> None:
+    live = _state(SEVEN)
+    state = replace(live, tables={"7": replace(live.tables["7"], state=State.SNAPSHOT)})
+    keyed = replace(WIDER, columns=(ID, replace(VALUE, in_primary_key=True, in_identity=True)))
+    assert _planned(state, keyed) == Preview("snapshot", "column c2 added, rows identified by c1, c2")

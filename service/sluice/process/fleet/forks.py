@@ -4,14 +4,16 @@ and a start costs no imports. An ingest alone has 50 MB of its own after its imp
 Invariants: the process that forks (the forker) does nothing else, so nothing else of it is in a child: no lock, and
 no thread but those of libraries that know of forks (allocators). It hands over each child as a file descriptor
 (Linux: pidfd_open), since its number may be another process's once it has ended. A child outlives neither the forker
-nor the process that asked for it. A child whose exit code is lost, because the forker was killed, counts as killed,
-once it has ended.
+nor the process that asked for it. A child whose exit code is lost, because the forker was killed or does nothing any
+more, counts as killed, once it has ended. Nobody waits for ever for a forker, and who has no room for another child
+keeps those that there are.
 """
 
 import errno
 import gc
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -28,6 +30,8 @@ from sluice.process.child_process import end_with_parent
 
 _ARGUMENTS_BYTES, _ANSWER_BYTES = 1 << 16, 64
 _CODE_BYTES = 2
+ANSWER_SECONDS, CODE_SECONDS = 120.0, 10.0
+"""How long the forker may take: to load the code and to fork, and to say the code of a child that has ended."""
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -47,8 +51,15 @@ class Forks:
         """A child with these arguments. Raises OSError when there is no forker, or it cannot fork."""
         with self._lock:
             control = self._started()
+            room = os.pipe()  # as many as a child has: without them here it would be lost
             try:
-                control.sendall(json.dumps(list(arguments)).encode())
+                try:
+                    control.sendall(json.dumps(list(arguments)).encode())
+                    if not _is_readable(control.fileno(), ANSWER_SECONDS):
+                        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+                finally:
+                    for descriptor in room:
+                        os.close(descriptor)
                 answer, handed, _, _ = socket.recv_fds(control, _ANSWER_BYTES, 2)
                 said = json.loads(answer) if answer else {"error": errno.ECHILD}
                 if "error" not in said:
@@ -106,7 +117,7 @@ class Forked:
         weakref.finalize(self, os.close, code)
 
     def poll(self) -> int | None:
-        # The code follows the end, except while the forker is frozen.
+        # The code follows the end, except while the forker is frozen: then `wait` says when it is given up.
         has_ended = self._ended is not None or all(_is_readable(one, 0.0) for one in (self._named, self._code))
         return self.wait() if has_ended else None
 
@@ -114,7 +125,7 @@ class Forked:
         _is_readable(self._named, None)
         with self._lock:
             if self._ended is None:
-                code = os.read(self._code, _CODE_BYTES)
+                code = os.read(self._code, _CODE_BYTES) if _is_readable(self._code, CODE_SECONDS) else b""
                 self._ended = int.from_bytes(code, "big", signed=True) if code else -signal.SIGKILL
             return self._ended
 
@@ -229,6 +240,6 @@ def _end(child: _Fork) -> None:
 
 
 def _is_readable(descriptor: int, seconds: float | None) -> bool:
-    with selectors.DefaultSelector() as ready:
-        ready.register(descriptor, selectors.EVENT_READ)
-        return bool(ready.select(seconds))
+    ready = select.poll()  # which needs no file descriptor itself
+    ready.register(descriptor, select.POLLIN)
+    return bool(ready.poll(None if seconds is None else seconds * 1000))
