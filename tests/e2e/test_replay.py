@@ -26,7 +26,7 @@ from sluice_spark.options import ApplyOptions
 from sluice_spark.spool import opened
 from tests.e2e.mirror import FOLLOWED, Mirror
 from tests.spark import lake
-from tests.support.extent import FULL
+from tests.support.extent import FULL, slow
 
 pytestmark = pytest.mark.timeout(2400)
 TARGETS = (
@@ -140,6 +140,7 @@ def test_at_every_position_where_the_living_lake_stood_all_kinds_are_equal(story
             assert _rows(tmp_path / str(number), path) == living, (number, path)
 
 
+@slow
 def test_between_the_transactions_of_one_entry_all_kinds_are_what_the_source_had(story: Story, tmp_path: Path) -> None:
     living = story.mirror.lake_path()
     entries = len(list(story.mirror.store(FOLLOWED).list("manifest/")))

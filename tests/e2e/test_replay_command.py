@@ -34,6 +34,7 @@ def _rows(lake: Lake, lsn: str) -> dict[str, list[str]]:
     return {name: sorted(map(repr, now.arrow(name).to_pylist())) for name in NAMES}
 
 
+@slow
 def test_a_replay_that_is_killed_and_given_again_makes_the_boundary_of_the_living_lake(
     database: Database, tmp_path: Path
 ) -> None:

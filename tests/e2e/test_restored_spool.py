@@ -137,6 +137,7 @@ def _end(pipeline: Pipeline, table: str, applier: SluiceProcess) -> str:
     return str(row()["state"])
 
 
+@slow
 def test_a_table_that_was_new_in_the_lost_entries_and_joins_again_is_equal_to_the_source_or_stale(
     restored: _Restored, tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_resync_under_a_running_applier_brings_the_rows_if_the_lost_entries_ha
     _under_a_running_applier(restored, "t", resync=True)
 
 
+@slow
 def test_parts_of_a_snapshot_from_lost_entries_are_not_taken_for_those_of_a_later_moment(
     database: Database, tmp_path: Path
 ) -> None:

@@ -109,7 +109,7 @@ def test_without_vectors_alone_rows_are_merged_and_columns_keep_their_files(pipe
     assert [row["whom"] for row in _rows(pipeline)] == [row["who"] for row in ROWS if row["id"] != 4]
 
 
-QUICK = [("mirror", "both"), ("history", "unmapped")]
+QUICK = [("history", "unmapped")]
 
 
 @pytest.mark.parametrize(("kind", "plain"), cases(product(("mirror", "history", "changelog"), PLAIN), quick=QUICK))
