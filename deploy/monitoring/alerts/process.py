@@ -69,7 +69,7 @@ ALERTS = (
         + " > 0",
         "0m",
         "Pipeline {{ $labels.pipeline }} met {{ $labels.class }}, which it does not retry",
-        "An error that is not retried occurred in {{ $labels.component }}. Changes that could not be stored were not "
+        "A failure that is not retried occurred in {{ $labels.component }}. Changes that could not be stored were not "
         "acknowledged. If the process does not come back, another alert pages.",
         held="15m",
     ),
