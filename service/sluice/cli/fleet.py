@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from sluice.cli import config_reload, wiring
-from sluice.cli.fleet_ingest import FORK
 from sluice.cli.invocation import Invocation, common
 from sluice.errors import UsageError
 from sluice.settings.reload import fixed
@@ -65,6 +64,7 @@ def fleet(invocation: Invocation, folder: str, listen: str, token_path: str, wor
       sluice status --fleet pipelines
     """
     wiring.require("psycopg", "pyarrow", "obstore", "pyspark")
+    from sluice.cli.fleet_ingest import FORK
     from sluice.process.child_process import executing
     from sluice.process.fleet import fleet as running
     from sluice.process.fleet.forks import Forks, possible

@@ -181,7 +181,7 @@ class ChildProcess:
             try:
                 self._child = child = self._launch(self._command)
             except OSError as error:
-                self._logger.error("a process cannot be started", error=error)
+                self._logger.error("a process cannot be started", error=str(error))
                 return ApplyError.exit_code
             self._started_at = time.time()
         self._write(child)
