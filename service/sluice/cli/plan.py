@@ -137,7 +137,7 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
     from sluice.source.sessions import known, open_query
     from sluice.tables import messages as messagetable
     from sluice.tables.events import Configured
-    from sluice.tables.preview import preview_of
+    from sluice.tables.preview import Previews
     from sluice.tables.selection import matches, naming
 
     dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement else ""
@@ -161,12 +161,12 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
             with rolled_back(connection, statement, published=list(now), seconds=seconds):
                 published = {facts.oid: facts for facts in catalog.published_tables(publication)}
             oids = {oid for oid in now.keys() | published.keys() if now.get(oid) != published.get(oid)}
-    planned = []
+    planned, previews = [], Previews(published, manifest, Configured(patterns, configured))
     for oid in oids:
         state, facts = states.get(oid), published.get(oid)
         before = (state.schema_name, state.table_name) if state is not None else ("", "")
         name = (facts.schema, facts.name) if facts is not None else before
-        preview = preview_of(oid, published, manifest, Configured(patterns, configured))
+        preview = previews.of(oid)
         size = sizes.get(oid) if preview.effect == "snapshot" else None
         planned.append(
             Planned(

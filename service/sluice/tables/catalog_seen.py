@@ -41,7 +41,7 @@ class CatalogJudge:
         elif known is None:
             generations.join(relation_of(facts), facts, seen.before.values())
         elif known.state.is_followed:
-            if moves(known, self._register.states(), configured.policies) and generations.stale.rested(known):
+            if moves(known, self._register.taken(), configured.policies) and generations.stale.rested(known):
                 generations.begin(facts, known, Unseen(Cause.RENAME, f"its lake table moves from {known.path}"))
             else:
                 self._take_carried(seen, known)

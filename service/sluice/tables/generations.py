@@ -50,7 +50,7 @@ class Generations:
             self._clear_name(facts)
         states, policies = self._register.states(), self._register.configured.policies
         name = (relation.schema, relation.name)
-        policy, path = policies.of(*name), next_path(relation.oid, name, None, states, policies)
+        policy, path = policies.of(*name), next_path(relation.oid, name, None, self._register.taken(), policies)
         schema = under_policy(build_schema(relation, facts, None, 1), None, policy)
         why: Reason | None = DROPPED
         state = State.DETACHED
@@ -88,7 +88,7 @@ class Generations:
             lsn=self._register.wal_end(),
             schema=None if schema == state.latest else schema,
             cause=why.cause if why else "",
-            path=next_path(facts.oid, name, state, self._register.states(), policies),
+            path=next_path(facts.oid, name, state, self._register.taken(), policies),
         )
         self._register.append(as_seen(entry, facts))
         return schema

@@ -5,7 +5,7 @@ rows mean. Two tables that are carried never share a lake path, and a table gets
 with another generation, whose snapshot replaces whatever is there in one commit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.lake_names import LakeNames, place_of, split
@@ -16,35 +16,43 @@ from sluice.tables import messages as messagetable
 from sluice.tables.policies import Policies
 
 
-def next_path(
-    oid: int, name: tuple[str, str], known: TableState | None, states: Mapping[str, TableState], policies: Policies
-) -> str:
+class TakenPaths:
+    """Where lake tables of the carried tables among `states` stand. Made once for many questions: each state says it
+    of all of its targets.
+    """
+
+    def __init__(self, states: Mapping[str, TableState], policies: Policies) -> None:
+        self._holders: dict[str, set[str]] = {messagetable.PATH: {""}}
+        for one in states.values():
+            if one.state != State.DETACHED:
+                for path in target_paths(one, policies.of(one.schema_name, one.table_name).targets):
+                    self._holders.setdefault(path, set()).add(one.table_id)
+
+    def by_others(self, oid: int, paths: Iterable[str]) -> bool:
+        """Whether a lake table of another one than `oid` stands at one of `paths`."""
+        return any(self._holders.get(path, set()) - {str(oid)} for path in paths)
+
+
+def next_path(oid: int, name: tuple[str, str], known: TableState | None, taken: TakenPaths, policies: Policies) -> str:
     """Where the next generation of a table called `name` stands, as in `LakeNames.place`, and its other targets with
-    it. By its name, or where it stood, as the policy says; at a place of its own while another one of `states` that is
-    carried has a lake table there, and no longer.
+    it. By its name, or where it stood, as the policy says; at a place of its own while another one that is carried has
+    a lake table there, and no longer.
     """
     policy = policies.of(*name)
     plain = policy.names.place(*name)
     own = policy.names.place_of_its_own(oid, *name)
-    taken = {messagetable.PATH}.union(
-        *(
-            target_paths(other, policies.of(other.schema_name, other.table_name).targets)
-            for other in states.values()
-            if other.table_id != str(oid) and other.state != State.DETACHED
-        )
-    )
     keeps = known is not None and policy.on_rename == "keep" and known.path != split(own)[0]
-    if known is not None and keeps and not taken & target_paths(known, policy.targets):
+    if known is not None and keeps and not taken.by_others(oid, target_paths(known, policy.targets)):
         return place_of(known.path, known.pattern)
-    return own if taken & set(planned_paths(plain, policy.targets).values()) else plain
+    return own if taken.by_others(oid, planned_paths(plain, policy.targets).values()) else plain
 
 
-def moves(known: TableState, states: Mapping[str, TableState], policies: Policies) -> bool:
+def moves(known: TableState, taken: TakenPaths, policies: Policies) -> bool:
     """Whether the lake table is made anew, at the path of the table's name, once it may be read again: as the policy
     says, or because whoever had that path has left it. Its rows would stay there for ever, under a wrong name.
     """
     name = (known.schema_name, known.table_name)
-    return known.path != split(next_path(int(known.table_id), name, known, states, policies))[0]
+    return known.path != split(next_path(int(known.table_id), name, known, taken, policies))[0]
 
 
 def gives_way(other: TableState, facts: TableFacts, names: LakeNames) -> bool:

@@ -37,54 +37,56 @@ class Preview:
     cause: str = ""
 
 
-def preview_of(
-    oid: int, published: Mapping[int, TableFacts], manifest: PipelineState, configured: Configured
-) -> Preview:
+class Previews:
     """`published` are the tables that the publication carries, by oid."""
-    before, facts = manifest.tables.get(str(oid)), published.get(oid)
-    is_carried = before is not None and before.state != State.DETACHED
-    if facts is None:
-        return _left("the publication no longer carries it") if is_carried else Preview("nothing")
-    after = _after(facts, published, manifest, configured).tables.get(str(oid))
-    if after is None or after.state == State.DETACHED:
-        return _left("source.tables no longer selects it") if is_carried else Preview("nothing")
-    if after.state == State.QUARANTINED:
-        return Preview("stop", _why(after))
-    if before is None or not is_carried:
-        return Preview("snapshot", "it joins")
-    if before.state.is_followed:
-        return _changed(before, after)
-    if after.state == State.STALE:
-        return Preview("stop", after.reason, after.cause)
-    return Preview("snapshot", before.reason or "it could not be carried before", before.cause)
+
+    def __init__(self, published: Mapping[int, TableFacts], manifest: PipelineState, configured: Configured) -> None:
+        self._published, self._manifest = published, manifest
+        self._lives = TableLives(configured.patterns, configured.policies)
+
+    def of(self, oid: int) -> Preview:
+        before, facts = self._manifest.tables.get(str(oid)), self._published.get(oid)
+        is_carried = before is not None and before.state != State.DETACHED
+        if facts is None:
+            return _left("the publication no longer carries it") if is_carried else Preview("nothing")
+        after = self._after(facts).tables.get(str(oid))
+        if after is None or after.state == State.DETACHED:
+            return _left("source.tables no longer selects it") if is_carried else Preview("nothing")
+        if after.state == State.QUARANTINED:
+            return Preview("stop", _why(after))
+        if before is None or not is_carried:
+            return Preview("snapshot", "it joins")
+        if before.state.is_followed:
+            return _changed(before, after)
+        if after.state == State.STALE:
+            return Preview("stop", after.reason, after.cause)
+        return Preview("snapshot", before.reason or "it could not be carried before", before.cause)
+
+    def _after(self, facts: TableFacts) -> PipelineState:
+        """The state in which the manifest will be when the stream has come to where the catalog is now."""
+        state, at = self._manifest, self._manifest.through_lsn
+        answers = events.Answers(at)
+
+        def give(event: Event[object]) -> None:
+            nonlocal state
+            while isinstance(found := self._lives.decide(event, Moment(state, at, _RESTED, 0.0, answers)), NeedFacts):
+                assert found.oid is not None
+                answers.facts[found.oid] = self._published.get(found.oid)
+            for decision in found.decisions:
+                if isinstance(decision, events.TableChange):
+                    state = decided(state, decision.entry, written_at=_RESTED.isoformat())
+
+        give(events.ConnectionEnded())  # nothing of the table before is known here
+        for _ in range(2):  # the first look finds another shape, and the second one that the stream has passed it
+            give(events.CatalogSeen(facts, state.tables, at))
+        before = self._manifest.tables.get(str(facts.oid))
+        if before is not None and before.state == State.SNAPSHOT:
+            give(events.SnapshotDue(facts))
+        return state
 
 
 def _left(why: str) -> Preview:
     return Preview("stop", f"{why}: its lake table stays as it is")
-
-
-def _after(
-    facts: TableFacts, published: Mapping[int, TableFacts], manifest: PipelineState, configured: Configured
-) -> PipelineState:
-    """The state in which the manifest will be when the stream has come to where the catalog is now."""
-    lives, at, state = TableLives(configured.patterns, configured.policies), manifest.through_lsn, manifest
-    answers = events.Answers(at)
-
-    def give(event: Event[object]) -> None:
-        nonlocal state
-        while isinstance(found := lives.decide(event, Moment(state, at, _RESTED, 0.0, answers)), NeedFacts):
-            assert found.oid is not None
-            answers.facts[found.oid] = published.get(found.oid)
-        for decision in found.decisions:
-            if isinstance(decision, events.TableChange):
-                state = decided(state, decision.entry, written_at=_RESTED.isoformat())
-
-    for _ in range(2):  # the first look finds another shape, and the second one that the stream has passed it
-        give(events.CatalogSeen(facts, state.tables, at))
-    before = manifest.tables.get(str(facts.oid))
-    if before is not None and before.state == State.SNAPSHOT:
-        give(events.SnapshotDue(facts))
-    return state
 
 
 def _changed(before: TableState, after: TableState) -> Preview:

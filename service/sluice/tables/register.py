@@ -20,6 +20,7 @@ from sluice.manifest.state import decided
 from sluice.manifest.values import PipelineState, TableState
 from sluice.tables.catalog_diff import fingerprint
 from sluice.tables.events import Configured, Counted, Decision, Moment, Said, TableChange
+from sluice.tables.lake_paths import TakenPaths
 from sluice.tables.policies import TablePolicy
 from sluice.tables.shape_history import ShapeHistory
 
@@ -43,6 +44,7 @@ class TableRegister:
         self.moment: Moment
         self._state: PipelineState
         self._decisions: list[Decision] = []
+        self._taken: tuple[dict[str, TableState], Configured, TakenPaths] | None = None
 
     @contextmanager
     def at(self, moment: Moment) -> Iterator[list[Decision]]:
@@ -75,6 +77,13 @@ class TableRegister:
     def states(self) -> dict[str, TableState]:
         """By table id, with all that is decided; a value that does not change."""
         return self._state.tables
+
+    def taken(self) -> TakenPaths:
+        """Where lake tables stand, with all that is decided."""
+        tables, configured = self._state.tables, self.configured
+        if self._taken is None or self._taken[0] is not tables or self._taken[1] is not configured:
+            self._taken = tables, configured, TakenPaths(tables, configured.policies)
+        return self._taken[2]
 
     def state(self, oid: int) -> TableState | None:
         return self._state.tables.get(str(oid))

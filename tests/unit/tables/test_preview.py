@@ -10,7 +10,7 @@ from sluice.contract.table_state import State
 from sluice.manifest.values import PipelineState
 from sluice.tables.events import Configured
 from sluice.tables.policies import Policies, TablePolicy
-from sluice.tables.preview import Preview, preview_of
+from sluice.tables.preview import Preview, Previews
 from tests.unit.tables.test_life import ID, SEVEN, _state
 
 VALUE = replace(ID, name="c2", attnum=2, in_primary_key=False, in_identity=False)
@@ -22,7 +22,7 @@ UNREADABLE = replace(SEVEN, policies_apply=True)
 
 def _planned(state: PipelineState, *facts: TableFacts, patterns: tuple[str, ...] = (), **policy: Any) -> Preview:
     configured = Configured(patterns, Policies(TablePolicy(**policy)))
-    return preview_of(7, {one.oid: one for one in facts}, state, configured)
+    return Previews({one.oid: one for one in facts}, state, configured).of(7)
 
 
 @pytest.mark.parametrize(

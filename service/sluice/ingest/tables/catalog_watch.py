@@ -33,7 +33,7 @@ from sluice.source.sessions import Connection, KnownSource
 from sluice.store.base import ObjectStore
 from sluice.tables import events
 from sluice.tables import messages as messagetable
-from sluice.tables.lake_paths import moves
+from sluice.tables.lake_paths import TakenPaths, moves
 from sluice.tables.register import differs
 
 SETTLED = (State.LIVE, State.SNAPSHOT)
@@ -151,6 +151,7 @@ class CatalogWatch:
         self._tables.looked(before_lsn=before_lsn, examined_lsn=examined_lsn, seen=seen)
         self._tables.wait_stored()
         self.signals.judged(due, examined_lsn=self._log.examined_lsn)
+        taken = TakenPaths(self._tables.states(), self._configured.policies)
         self._settled = {
             oid: (facts, state)
             for oid, facts in published.items()
@@ -158,7 +159,7 @@ class CatalogWatch:
             and state.state in SETTLED
             and (state.state == State.SNAPSHOT or not differs(state, facts))
             and self._tables.states().get(str(oid)) is state
-            and not moves(state, self._tables.states(), self._configured.policies)
+            and not moves(state, taken, self._configured.policies)
         }
         self._described.turn(connection, published)
         self.requests.take(waiting, published)
