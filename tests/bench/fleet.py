@@ -24,7 +24,8 @@ from tests.bench.contest import console
 from tests.bench.freshness import cpu_seconds, entries_of, following, live, percentile, two_cores
 from tests.bench.tail import Tail
 from tools.local.guard import Guard
-from tools.local.postgres import PostgresServer, free_port, temporary_server
+from tools.local.ports import free_port
+from tools.local.postgres import PostgresServer, temporary_server
 
 DATABASES = int(os.environ.get("P21_DATABASES", "10"))
 INTERVAL = os.environ.get("P21_INTERVAL", "")

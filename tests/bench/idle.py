@@ -19,7 +19,8 @@ from sluice.store.opening import open_store
 from tests.bench.contest import console
 from tests.bench.freshness import entries_of, following, live, percentile, two_cores, until
 from tests.bench.tail import Tail
-from tools.local.postgres import PostgresServer, free_port, temporary_server
+from tools.local.ports import free_port
+from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.s3 import running_s3
 from tools.local.sluice import Pipeline
 

@@ -16,7 +16,8 @@ from sluice_lake import Lake
 from tests.bench.contest import console
 from tests.bench.freshness import percentile, two_cores, until
 from tests.e2e.readers import newest_of
-from tools.local.postgres import free_port, temporary_server
+from tools.local.ports import free_port
+from tools.local.postgres import temporary_server
 from tools.local.sluice import Pipeline
 
 LOOPS = int(os.environ.get("P20_LOOPS", "300"))

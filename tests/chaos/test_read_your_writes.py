@@ -20,7 +20,8 @@ from tests.chaos.sessions import TABLES, Place, running
 from tests.e2e.readers import FAST, newest_of
 from tests.support.extent import slow
 from tests.support.pipeline import wait_until
-from tools.local.postgres import PostgresServer, free_port, temporary_server
+from tools.local.ports import free_port
+from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline, SluiceProcess
 
 LOOPS = int(os.environ.get("LOOPS") or 100_000)

@@ -15,7 +15,8 @@ import yaml
 
 from tests.support.extent import slow
 from tests.support.fleets import RunningFleet, below, fresh_databases, line_of, name_of, source
-from tools.local.postgres import PostgresServer, free_port
+from tools.local.ports import free_port
+from tools.local.postgres import PostgresServer
 
 pytestmark = pytest.mark.timeout(1200)
 NAMES = ("east", "north", "west")

@@ -43,7 +43,8 @@ from tests.support.extent import FULL, slow
 from tests.support.pipeline import QUICK_JAVA
 from tests.support.sources import Bucket, Database, fresh_database
 from tools.local.guard import Guard
-from tools.local.postgres import PostgresServer, free_port, temporary_server
+from tools.local.ports import free_port
+from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.s3 import S3Server
 
 pytestmark = pytest.mark.timeout(5400 if FULL else 1800)

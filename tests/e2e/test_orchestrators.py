@@ -23,7 +23,7 @@ from sluice.contract import boundary
 from sluice.contract.applied import time_text
 from sluice.contract.boundary import BoundaryTable, LakeBoundary
 from tests.support.pipeline import wait_until
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / "build" / "orchestrators"

@@ -14,7 +14,7 @@ from sluice_lake import Lake
 from tests.e2e.readers import FAST, newest_of
 from tests.support.pipeline import must, new_pipeline, wait_until
 from tests.support.sources import Database
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 pytestmark = pytest.mark.timeout(900)
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "query-the-lake.md"

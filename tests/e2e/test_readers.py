@@ -22,7 +22,8 @@ from tests.e2e.readers import SUM, TOTAL, Transfers, bank, lake_of, newest_of, r
 from tests.support.extent import FULL, slow
 from tests.support.pipeline import must, wait_until
 from tests.support.sources import Database, fresh_database
-from tools.local.postgres import PostgresServer, free_port
+from tools.local.ports import free_port
+from tools.local.postgres import PostgresServer
 from tools.local.sluice import Pipeline, SluiceProcess
 
 pytestmark = pytest.mark.timeout(1800)

@@ -10,7 +10,7 @@ from tests.support.compare import compare_tables
 from tests.support.extent import slow
 from tests.support.pipeline import must
 from tests.support.sources import Database
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 from tools.local.sluice import Pipeline
 
 pytestmark = pytest.mark.timeout(1800)

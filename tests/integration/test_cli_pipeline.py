@@ -19,7 +19,7 @@ from tests.support.authority import Authority
 from tests.support.command_line import Sluice
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 
 def slots(database: Database) -> int:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.commands import assert_ended
 from tests.support.sources import Database
 from tests.support.surfaces import Pipe
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 
 def _listens(pipe: Pipe) -> bool:

@@ -19,7 +19,7 @@ from tests.support import commands
 from tests.support.pipeline import wait_until
 from tools.demo import shop
 from tools.local.compare import compare_table
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 from tools.local.s3 import ACCESS_KEY, REGION
 from tools.stack.layout import PORTS
 

@@ -17,7 +17,7 @@ from deploy.monitoring.model import Alert
 from tests.support import commands
 from tests.support.answers import is_well
 from tools.local.child import Child
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 from tools.local.tools import CACHE
 
 ROOT = Path(__file__).parents[2]

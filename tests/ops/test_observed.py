@@ -23,7 +23,8 @@ from deploy.monitoring.files import PLAIN_RULES
 from deploy.monitoring.model import Alert
 from deploy.monitoring.rules import plain
 from tests.support.pipeline import QUICK_JAVA, wait_until
-from tools.local.postgres import free_port, temporary_server
+from tools.local.ports import free_port
+from tools.local.postgres import temporary_server
 from tools.local.prometheus import PrometheusServer, QueryRefused, Series, running_prometheus
 from tools.local.sluice import Pipeline
 

@@ -27,7 +27,8 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.support.background import Background
 from tests.support.pipeline import complete_through, wait_until
 from tests.support.sources import Database, fresh_database
-from tools.local.postgres import PostgresServer, free_port, temporary_server
+from tools.local.ports import free_port
+from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline, SluiceProcess
 
 GIGABYTES = float(os.environ.get("GIGABYTES", "20"))

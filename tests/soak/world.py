@@ -22,7 +22,8 @@ from tests.support.compare import assert_equal
 from tests.support.pipeline import complete_through, wait_until
 from tests.support.sources import Database, fresh_database
 from tests.support.workload import Workload
-from tools.local.postgres import PostgresServer, StopMode, free_port, temporary_server
+from tools.local.ports import free_port
+from tools.local.postgres import PostgresServer, StopMode, temporary_server
 from tools.local.sluice import Pipeline, SluiceProcess
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 from tools.local.child import Child
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 _BUILD = Path(__file__).parents[2] / "build" / "azurite"
 _MAIN = _BUILD / "node_modules/azurite/dist/src/blob/main.js"

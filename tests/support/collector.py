@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 
 from tests.support.http_stub import StubHandler, serving
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from deltalake.exceptions import TableNotFoundError
 from tests.support.pipeline import QUICK_JAVA
 from tests.support.sources import Database, fresh_database
 from tools.local.guard import Guard
-from tools.local.postgres import PostgresServer, free_port
+from tools.local.ports import free_port
+from tools.local.postgres import PostgresServer
 
 _SECONDS = 240.0
 _TOKEN = "apply-fleet-token"

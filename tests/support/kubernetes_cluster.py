@@ -26,7 +26,7 @@ from sluice_spark import jars
 from tests.ops import helm
 from tests.support.http_stub import StubHandler
 from tests.support.spark_cluster import HOSTS, ROOT, SPARK, SparkCluster, python_environments
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 ENTRY_POINT = ROOT / "deploy" / "images" / "entrypoint.sh"
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

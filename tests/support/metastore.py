@@ -17,7 +17,7 @@ from sluice_spark import jars
 from tests.support import commands
 from tests.support.pipeline import wait_until
 from tests.support.spark_cluster import SPARK, java_daemon
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 HIVE_4 = jars.JarSet(
     "hive4",

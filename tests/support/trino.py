@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.local.guard import Guard
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 VERSION, OLDEST_JAVA = "476", 24
 SHA256 = "cfd5accde17e8ebd251eeeb78aed1f490e77bb3a164d95a0f454bf8a7c1cbd3f"

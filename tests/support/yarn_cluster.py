@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 from sluice_spark import jars
 from tests.support.pipeline import wait_until
 from tests.support.spark_cluster import HOSTS, SPARK, SparkCluster, java_daemon, python_environments
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 _BOUNCY_CASTLE = "1.82"
 YARN = jars.JarSet(

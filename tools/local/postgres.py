@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ import psycopg
 from tools.local import binaries
 from tools.local.binaries import LocalServerError, helper_account
 from tools.local.child import Child, spawn
+from tools.local.ports import free_port
 
 StopMode = Literal["smart", "fast", "immediate"]
 
@@ -199,9 +199,3 @@ def temporary_server(
             server.stop("immediate")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def free_port() -> int:
-    """A TCP port on loopback that nothing listened on a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

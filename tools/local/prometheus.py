@@ -21,7 +21,7 @@ import yaml
 
 from tools.local.binaries import LocalServerError
 from tools.local.child import Child
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 from tools.local.tools import CACHE, tool
 
 _STOP_DEADLINE_SECONDS = 20.0

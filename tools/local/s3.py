@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.local.child import Child
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 _PROGRAM = Path(__file__).with_name("moto_server.py")
 REGION = "us-east-1"

@@ -18,7 +18,7 @@ import yaml
 
 from tools.local.binaries import MAJOR_VARIABLE
 from tools.local.guard import Guard
-from tools.local.postgres import free_port
+from tools.local.ports import free_port
 
 _STOP_DEADLINE_SECONDS = 60.0
 _LEAVE_DEADLINE_SECONDS = 10.0

@@ -15,7 +15,8 @@ import psycopg
 
 from tests.ops.incidents.recording import FOLDER, STEP_SECONDS, Phase, read_by_rules, write
 from tests.support.pipeline import wait_until
-from tools.local.postgres import PostgresServer, free_port, temporary_server
+from tools.local.ports import free_port
+from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.s3 import S3Server, running_s3
 from tools.local.sluice import Pipeline, SluiceProcess
 
