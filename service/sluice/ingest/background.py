@@ -145,7 +145,7 @@ class Background:
                     waits.end(WAITING)
             if self._epoch.log.stored.seq != seq:
                 seq, moved_at = self._epoch.log.stored.seq, time.monotonic()
-            if time.monotonic() - moved_at >= self._apart_s:
+            if time.monotonic() - moved_at >= self._apart_s and watch.is_unstated:
                 await self._attempt(watch.state_examined, "manifest")
 
     def _collect_leftovers(self) -> None:

@@ -157,13 +157,20 @@ class Session:
                     await self._take(reading.result())
                     reading = asyncio.ensure_future(self._stream.next_batch())
                 elif not done and not self._in_decoder:
-                    self._run(partial(self._flush_if_due, idle=not self._units))
+                    self._tick()
         finally:
             for task in (reading, stopping):
                 task.cancel()
             await asyncio.gather(reading, stopping, return_exceptions=True)
         if stop.is_set():
             await self._take_rest()
+
+    def _tick(self) -> None:
+        """Begins an entry where one is due. What the decoder thread owns stands still: nothing is in there."""
+        self.counts.decoder_beat = time.time()
+        idle = not self._units
+        if self._due(idle=idle):
+            self._run(partial(self._flush_if_due, idle=idle))
 
     def _hand_over(self, receipt: DurableReceipt) -> None:
         """From the commit thread to the event loop, which owns the watermark."""
@@ -333,19 +340,23 @@ class Session:
     def _flush_if_due(self, *, idle: bool = False) -> None:
         """`idle`: nothing is under way, and nothing comes."""
         self.counts.decoder_beat = time.time()
+        if trigger := self._due(idle=idle):
+            self._publish(trigger)
+
+    def _due(self, *, idle: bool) -> str:
+        """Why an entry is to begin now; empty where none is."""
+        if self._waiting_since is None and self._builder.through_lsn <= self._recorded_lsn:
+            return ""
         now = time.monotonic()
         if self._is_holding() and not self._builder.full:
-            return
+            return ""
         if self._waiting_since is not None:
             if self._builder.full or now - self._waiting_since >= self._policy.max_delay_s:
-                self._publish(self._builder.full or "age")
-            elif idle and now >= self._pace.earliest(now):
-                self._publish("idle")
-        elif self._builder.through_lsn > self._recorded_lsn:
-            if self._urgent or self._committer.is_awaited(self._recorded_lsn, self._builder.through_lsn):
-                self._publish("asked")
-            elif now - self._recorded_at >= self._progress_after_s:
-                self._publish("progress")
+                return self._builder.full or "age"
+            return "idle" if idle and now >= self._pace.earliest(now) else ""
+        if self._urgent or self._committer.is_awaited(self._recorded_lsn, self._builder.through_lsn):
+            return "asked"
+        return "progress" if now - self._recorded_at >= self._progress_after_s else ""
 
     @property
     def _progress_after_s(self) -> float:

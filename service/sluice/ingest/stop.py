@@ -8,6 +8,7 @@ What finishes work that was received may go on until its share of the time is ov
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -77,8 +78,12 @@ class IngestStop:
 
     async def sleep(self, seconds: float, *, unless: asyncio.Event | None = None) -> None:
         """Returns early when the stop begins, and when `unless` is set."""
-        events = [self.asked] if unless is None else [self.asked, unless]
-        waiting = [asyncio.ensure_future(event.wait()) for event in events]
+        if unless is None:  # the usual case, without a task
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.asked.wait()
+            return
+        waiting = [asyncio.ensure_future(event.wait()) for event in (self.asked, unless)]
         try:
             await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:

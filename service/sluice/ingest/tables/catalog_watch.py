@@ -104,10 +104,15 @@ class CatalogWatch:
         waits = self.requests.waiting or self.signals.waiting or self._tables.configured is not self._configured
         return bool(waits) or (self._mark.lsn > self._log.examined_lsn and self._mark.settled)
 
-    def state_examined(self) -> None:
-        """Sees to it that the manifest says through where it was examined, if no entry of the stream will."""
+    @property
+    def is_unstated(self) -> bool:
+        """Whether the manifest does not say yet through where it was examined, and no entry of the stream will."""
         state = self._log.stored
-        if state.examined_lsn < min(self._log.examined_lsn, state.through_lsn) and self._is_quiet():
+        return state.examined_lsn < min(self._log.examined_lsn, state.through_lsn) and self._is_quiet()
+
+    def state_examined(self) -> None:
+        """Sees to it that the manifest says through where it was examined."""
+        if self.is_unstated:
             self._log.append(Progress()).result()
 
     def conclude(self) -> None:
