@@ -65,7 +65,7 @@ class Screen:
             self._live.update(Group(Text(line), _progress_table(tables, source_rows)))
         elif time.monotonic() - self._last_line >= _PLAIN_SECONDS:
             self._last_line = time.monotonic()
-            states = [f"{table['table']} {table['state']}" for table in tables]
+            states = [f"{_name(table)} {table['state']}" for table in tables]
             self.say(f"{line}; {', '.join(states) or 'no table yet'}")
 
     def result(
@@ -104,6 +104,10 @@ class Screen:
             )
 
 
+def _name(table: dict[str, Any]) -> str:
+    return f"{table['table']}/{table['target']}" if table["target"] else str(table["table"])
+
+
 def _way(table: dict[str, Any]) -> str:
     """How its changes were committed, and why not directly."""
     way = str(table.get("way") or "-")
@@ -119,7 +123,7 @@ def _progress_table(tables: Sequence[dict[str, Any]], source_rows: dict[str, int
     for table in tables:
         lag = table.get("lag_seconds")
         shown.add_row(
-            f"{table['table']}/{table['target']}" if table["target"] else table["table"],
+            _name(table),
             f"{source_rows.get(table['table'], 0):,}",
             f"{table['rows_applied']:,}",
             table["state"],
