@@ -118,7 +118,7 @@ class Breaker(CircuitBreaker):
 
 
 class StepFuture:
-    """The result of a step, as `concurrent.futures.Future` has it, without its locks. Whoever needs it takes the step."""
+    """The result of a step, like `concurrent.futures.Future` and without its locks. Whoever needs it takes the step."""
 
     def __init__(self, steps: "Steps", work: Callable[[], Any]) -> None:
         self._steps = steps

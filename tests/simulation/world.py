@@ -49,7 +49,7 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """`actor` is the thread; `waits`: it may wait until what rows said is stored. An `inner` one may come between two
-    steps of another thread. One that does not `draw` gets no random numbers, whose seed takes longer than many an event.
+    steps of another thread. One that does not draw gets no random numbers: to seed them takes longer than many events.
     """
 
     weight: int
@@ -255,8 +255,10 @@ class World:
                                    self._window_begins, draws=False),
             "window ends": _Kind(20, "applier", lambda: self.applier is not None and bool(self.applier.running),
                                  self._window_ends),
-            "applier reports": _Kind(3, "applier", lambda: self.applier is not None, self._applier_reports, draws=False),
-            "applier crashes": _Kind(1, "applier", lambda: self.applier is not None, self._applier_crashes, draws=False),
+            "applier reports": _Kind(3, "applier", lambda: self.applier is not None, self._applier_reports,
+                                     draws=False),
+            "applier crashes": _Kind(1, "applier", lambda: self.applier is not None, self._applier_crashes,
+                                     draws=False),
         }  # fmt: skip
 
     # ingest
