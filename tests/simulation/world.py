@@ -463,7 +463,8 @@ class World:
     def _turn(self, attempt: int) -> None:
         random = Random(attempt)
         self.clock.pass_seconds(40 * 86400)
-        for name in {table.name for table in self.server.tables.values()}:
+        # Sorted: the order of a set of names is another one in each process.
+        for name in sorted({table.name for table in self.server.tables.values()}):
             if attempt == 1:
                 # The command line names requests by the time: this one comes behind those that wait.
                 self.ask("resume", name, 1 << 40 | random.getrandbits(40))
