@@ -89,7 +89,8 @@ def _init_of(kind: Any) -> Callable[..., None]:
 
 def _replace(value: _Value, **changes: Any) -> _Value:
     """`dataclasses.replace`, without its loop over the fields in each call."""
-    made: _Value = _replacing(type(value))(value, **changes)
+    kind: Any = type(value)
+    made: _Value = _replacing(kind)(value, **changes)
     return made
 
 

@@ -51,7 +51,8 @@ def to_json(value: Any) -> Any:
 
 def fields_to_json(value: Any) -> dict[str, Any]:
     """The fields of a dataclass: what most of `to_json` is when a class writes one of them itself."""
-    return {name: to_json(getattr(value, name)) for name in _names(type(value))}
+    kind: Any = type(value)
+    return {name: to_json(getattr(value, name)) for name in _names(kind)}
 
 
 @cache
