@@ -54,15 +54,13 @@ def _dataclasses() -> list[Any]:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether its fields are all that its `__init__` takes."""
-    parameters = kind.__dataclass_params__
+    """Whether it is frozen now, and its fields are all that its `__init__` takes, in their order."""
+    if not (kind.__dataclass_params__.init and all(name in vars(kind) for name in _FROZEN)):
+        return False
+    code = kind.__init__.__code__
+    taken = code.co_varnames[1 : code.co_argcount]
     fields = dataclasses.fields(kind)
-    taken = kind.__init__.__code__.co_varnames[1 : kind.__init__.__code__.co_argcount] if parameters.init else ()
-    return (
-        bool(parameters.frozen and parameters.init)
-        and taken == tuple(one.name for one in fields if one.init)
-        and all(one.init for one in fields)
-    )
+    return taken == tuple(one.name for one in fields) and all(one.init for one in fields)
 
 
 @cache
