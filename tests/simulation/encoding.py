@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import pyarrow.parquet as pq
 
+from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.column_values import NO_KEYS, HashKeys
 from sluice.contract.entries import Entry, Segment
 from sluice.contract.schema import TableSchema
@@ -31,6 +32,9 @@ from sluice.ingest.encode.stats import SegmentStats
 from sluice.ingest.encode.undecoded import SentRows
 from sluice.manifest import reader
 from sluice.store.base import ObjectStore
+from sluice.store.doorbell import Doorbell
+from sluice.tables.catalog_diff import fingerprint
+from tests.simulation.quick_values import quick_values, users_of
 
 UNCHANGED = "\0unchanged"
 """In the place of a value that was not sent."""
@@ -230,6 +234,22 @@ def _one_by_one(call: Any, items: Iterable[Any], *, threads: int) -> Iterator[An
     return map(call, items)
 
 
+class _KnownFingerprints:
+    """Those of facts that are the same object: the model makes them once for each state of a table."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[TableFacts, str]] = {}
+        self._make = fingerprint
+
+    def of(self, facts: TableFacts) -> str:
+        found = self._known.get(id(facts))
+        if found is None:
+            if len(self._known) > _KNOWN:
+                self._known.clear()
+            found = self._known[id(facts)] = facts, self._make(facts)
+        return found[1]
+
+
 class _KnownEntries:
     """Entries that were decoded before: ingest, the applier and the oracle all read the same ones."""
 
@@ -248,7 +268,9 @@ class _KnownEntries:
 
 @contextmanager
 def fast() -> Iterator[None]:
-    """Inside the block the builder encodes by the functions above, and nothing starts a thread."""
+    """Inside the block the builder encodes by the functions above, nothing starts a thread or rings at another process,
+    and what is made again and again of equal values takes less time.
+    """
     here = {
         "walk_rows": _walk,
         "stored_rows": lambda rows, _: rows,
@@ -266,6 +288,11 @@ def fast() -> Iterator[None]:
             stack.enter_context(patch.object(builder, name, function))
         stack.enter_context(patch.object(reader, "together", _one_by_one))
         stack.enter_context(patch.object(Entry, "decode", _KnownEntries().decode))
+        stack.enter_context(patch.object(Doorbell, "ring", lambda _self, _number=0: None))
+        known = _KnownFingerprints()
+        for module in users_of("fingerprint", fingerprint):
+            stack.enter_context(patch.object(module, "fingerprint", known.of))
+        stack.enter_context(quick_values())
         yield
 
 

@@ -6,7 +6,6 @@ store come back.
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -118,20 +117,43 @@ class Breaker(CircuitBreaker):
         return self.error is not None
 
 
-class StepFuture(Future[Any]):
-    """The result of a step. Whoever needs it takes the step."""
+class StepFuture:
+    """The result of a step, like `concurrent.futures.Future` and without its locks. Whoever needs it takes the step."""
 
     def __init__(self, steps: "Steps", work: Callable[[], Any]) -> None:
-        super().__init__()
         self._steps = steps
-        self.work = work
+        self._work = work
+        self._done = False
+        self._found: Any = None
+        self._error: Exception | None = None
+        self._callbacks: list[Callable[[Any], object]] = []
+
+    def done(self) -> bool:
+        return self._done
 
     def result(self, timeout: float | None = None) -> Any:
-        if not self.done():
+        if not self._done:
             self._steps.waited()
-        if not self.done():
+        if not self._done:
             self._steps.take(self)
-        return super().result(timeout)
+        assert self._done
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        assert not self._done
+        self._callbacks.append(callback)
+
+    def work(self) -> None:
+        """The step itself."""
+        try:
+            self._found = self._work()
+        except Exception as error:  # noqa: BLE001 - its reader's
+            self._error = error
+        self._done = True
+        for callback in self._callbacks:
+            callback(self)
 
 
 class Steps:
@@ -157,9 +179,7 @@ class Steps:
         assert not self.running
         self.running = True
         try:
-            future.set_result(future.work())
-        except Exception as error:  # noqa: BLE001 - its reader's
-            future.set_exception(error)
+            future.work()
         finally:
             self.running = False
 

@@ -5,11 +5,12 @@ was under way (in another thread, between two of its steps) are kept inside it. 
 it can be run again, without some of them as well: an event that is not possible then does nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
+from typing import Any
 
 from sluice.contract import keys
 from sluice.contract.control import Request
@@ -30,6 +31,8 @@ _USUAL = 0.12
 """How often events come in the order in which they do when nothing is in their way."""
 _THROUGH = ("send", "receive", "flush", "commit", "acknowledge")
 _APPLY = ("applier reads", "window begins", "window ends")
+_NOTHING: Any = None
+"""In the place of random numbers, for who draws none."""
 _numbers = count(1)
 
 
@@ -46,7 +49,7 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """`actor` is the thread; `waits`: it may wait until what rows said is stored. An `inner` one may come between two
-    steps of another thread.
+    steps of another thread. One that does not draw gets no random numbers: to seed them takes longer than many events.
     """
 
     weight: int
@@ -55,6 +58,7 @@ class _Kind:
     do: Callable[[Random], str | None]
     waits: bool = False
     inner: bool = True
+    draws: bool = True
 
 
 class World:
@@ -93,7 +97,8 @@ class World:
         self._asked = self._applier_moved = False
         self._random = random
         self._kinds = self._all_kinds()
-        self._names = tuple(self._kinds)
+        self._named_kinds = tuple(self._kinds.items())
+        self._inner_kinds = tuple(one for one in self._named_kinds if one[1].inner)
         self._busy: list[str] = []
         self._event: Event | None = None
         self._hooks = 0
@@ -102,7 +107,7 @@ class World:
     @property
     def names(self) -> set[str]:
         """Every kind of event."""
-        return set(self._names)
+        return set(self._kinds)
 
     def close(self) -> None:
         """Its objects are gone."""
@@ -120,7 +125,7 @@ class World:
         while len(events) < steps:
             runs = self._random.random()
             for name in _THROUGH if runs < _USUAL else _APPLY if runs < 2 * _USUAL else (None,):
-                event = self._choose(only=name)
+                event = self._choose(self._named_kinds if name is None else [(name, self._kinds[name])])
                 if event is not None:
                     events.append(event)
                     self.do(event)
@@ -158,11 +163,11 @@ class World:
         if not self._generates:
             for hook, inner in self._event.inner:
                 kind = self._kinds[inner.name]
-                if hook == self._hooks and kind.can() and self._may_run(kind):
+                if hook == self._hooks and kind.can() and (inner.name, kind) in self._may_run():
                     self._take(kind, inner)
             return
         while self._random.random() < PREEMPTED:
-            found = self._choose(self._may_run)
+            found = self._choose(self._may_run())
             if found is not None:
                 self._event.inner.append((self._hooks, found))
                 self._take(self._kinds[found.name], found)
@@ -171,18 +176,17 @@ class World:
         """Whether this thread is in the middle of a step."""
         return actor in self._busy
 
-    def _may_run(self, kind: _Kind) -> bool:
+    def _may_run(self) -> list[tuple[str, _Kind]]:
         """What would wait for a thread that waits here is not begun."""
-        waits = "decoder" in self._busy and kind.waits and self.process is not None and self.process.holds
-        return kind.inner and kind.actor not in self._busy and not waits
+        busy = self._busy
+        waits = "decoder" in busy and self.process is not None and self.process.holds
+        return [one for one in self._inner_kinds if one[1].actor not in busy and not (waits and one[1].waits)]
 
-    def _choose(self, allowed: Callable[[_Kind], bool] | None = None, *, only: str | None = None) -> Event | None:
-        kinds = self._kinds if only is None else {only: self._kinds[only]}
-        possible = [name for name, kind in kinds.items() if (allowed is None or allowed(kind)) and kind.can()]
+    def _choose(self, kinds: Sequence[tuple[str, _Kind]]) -> Event | None:
+        possible = [one for one in kinds if one[1].can()]
         if not possible:
             return None
-        weights = [self._kinds[name].weight for name in possible]
-        name = self._random.choices(possible, weights)[0]
+        name, _ = self._random.choices(possible, [kind.weight for _, kind in possible])[0]
         return Event(name, self._random.getrandbits(32))
 
     def _take(self, kind: _Kind, event: Event) -> None:
@@ -190,7 +194,7 @@ class World:
         event.said = ""
         self._applier_moved = self._applier_moved or kind.actor == "applier"
         try:
-            event.said = kind.do(Random(event.number)) or ""
+            event.said = kind.do(Random(event.number) if kind.draws else _NOTHING) or ""
         except ServiceError as error:
             if not may_pass(error):
                 raise Finding(f"{event.name}: ingest ended with {type(error).__name__}: {error}") from error
@@ -222,37 +226,39 @@ class World:
             "shape": _Kind(7, "people", always, clients.shape),
             "publication": _Kind(2, "people", always, clients.publication),
             "send": _Kind(20, "walsender", self._can_send, self._send),
-            "keepalive": _Kind(2, "walsender", self._is_streaming, self._keepalive),
-            "receive": _Kind(30, "decoder", self._can_receive, self._receive),
-            "flush": _Kind(20, "decoder", self._can_flush, self._flush),
+            "keepalive": _Kind(2, "walsender", self._is_streaming, self._keepalive, draws=False),
+            "receive": _Kind(30, "decoder", self._can_receive, self._receive, draws=False),
+            "flush": _Kind(20, "decoder", self._can_flush, self._flush, draws=False),
             "upload": _Kind(10, "upload", lambda: self.process is not None and bool(self.process.uploads.waiting),
                             self._upload),
             "commit": _Kind(24, "commit", lambda: self.process is not None and bool(self.process.commits.waiting),
-                            self._commit),
-            "acknowledge": _Kind(8, "loop", self._can_acknowledge, self._acknowledge),
+                            self._commit, draws=False),
+            "acknowledge": _Kind(8, "loop", self._can_acknowledge, self._acknowledge, draws=False),
             "look": _Kind(8, "watch", lambda: self.process is not None, self._look, waits=True),
             "requests": _Kind(10, "requests", lambda: self.process is not None and self._asked, self._requests,
-                              waits=True),
+                              waits=True, draws=False),
             "snapshot": _Kind(25, "snapshot", lambda: self.snapshots is not None and self.snapshots.can_step,
                               self._snapshot, waits=True),
-            "start": _Kind(50, "process", lambda: self.process is None, self._start, inner=False),
-            "connect": _Kind(40, "process", self._can_connect, self._connect, inner=False),
-            "lose": _Kind(1, "network", self._is_streaming, self._lose),
-            "crash": _Kind(1, "process", lambda: self.process is not None, self._crash, inner=False),
+            "start": _Kind(50, "process", lambda: self.process is None, self._start, inner=False, draws=False),
+            "connect": _Kind(40, "process", self._can_connect, self._connect, inner=False, draws=False),
+            "lose": _Kind(1, "network", self._is_streaming, self._lose, draws=False),
+            "crash": _Kind(1, "process", lambda: self.process is not None, self._crash, inner=False, draws=False),
             "crash soon": _Kind(1, "machine", lambda: self.process is not None, self._crash_soon, inner=False),
             "store away": _Kind(1, "machine", always, self._store_away, inner=False),
             "catalog away": _Kind(1, "machine", always, self._catalog_away, inner=False),
             "time": _Kind(1, "machine", always, self._time),
             "request": _Kind(3, "operator", lambda: bool(self.server.tables), self._request),
             "applier starts": _Kind(30, "applier", lambda: self.applier is None and self._has_manifest(),
-                                    self._applier_starts),
-            "applier reads": _Kind(14, "applier", self._can_read, self._applier_reads),
+                                    self._applier_starts, draws=False),
+            "applier reads": _Kind(14, "applier", self._can_read, self._applier_reads, draws=False),
             "window begins": _Kind(25, "applier", lambda: self.applier is not None and self.applier.can_begin,
-                                   self._window_begins),
+                                   self._window_begins, draws=False),
             "window ends": _Kind(20, "applier", lambda: self.applier is not None and bool(self.applier.running),
                                  self._window_ends),
-            "applier reports": _Kind(3, "applier", lambda: self.applier is not None, self._applier_reports),
-            "applier crashes": _Kind(1, "applier", lambda: self.applier is not None, self._applier_crashes),
+            "applier reports": _Kind(3, "applier", lambda: self.applier is not None, self._applier_reports,
+                                     draws=False),
+            "applier crashes": _Kind(1, "applier", lambda: self.applier is not None, self._applier_crashes,
+                                     draws=False),
         }  # fmt: skip
 
     # ingest
@@ -457,7 +463,8 @@ class World:
     def _turn(self, attempt: int) -> None:
         random = Random(attempt)
         self.clock.pass_seconds(40 * 86400)
-        for name in {table.name for table in self.server.tables.values()}:
+        # Sorted: the order of a set of names is another one in each process.
+        for name in sorted({table.name for table in self.server.tables.values()}):
             if attempt == 1:
                 # The command line names requests by the time: this one comes behind those that wait.
                 self.ask("resume", name, 1 << 40 | random.getrandbits(40))

@@ -23,6 +23,7 @@ from sluice.errors import FormatTooNew, ManifestCorrupt
 T = TypeVar("T")
 _Read = Callable[[Any], Any]
 _PLAIN = (str, int, bool, float)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True, ensure_ascii=True)
 
 
 class Malformed(ValueError):
@@ -31,9 +32,11 @@ class Malformed(ValueError):
 
 def to_json(value: Any) -> Any:
     """`value` in the types that JSON has."""
+    if value is None or type(value) in _PLAIN:  # most of what there is
+        return value
     if isinstance(value, Enum):
         return value.value
-    if value is None or isinstance(value, _PLAIN):
+    if isinstance(value, _PLAIN):
         return value
     if hasattr(value, "to_json"):
         return value.to_json()
@@ -48,7 +51,13 @@ def to_json(value: Any) -> Any:
 
 def fields_to_json(value: Any) -> dict[str, Any]:
     """The fields of a dataclass: what most of `to_json` is when a class writes one of them itself."""
-    return {item.name: to_json(getattr(value, item.name)) for item in fields(value)}
+    kind: Any = type(value)
+    return {name: to_json(getattr(value, name)) for name in _names(kind)}
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
 
 
 def from_json(kind: type[T], value: Any) -> T:
@@ -70,7 +79,7 @@ def fields_from_json(kind: type[T], value: Any) -> T:
 
 def encode(value: Any) -> bytes:
     """The canonical bytes of `value`, a dataclass or what JSON has."""
-    return json.dumps(to_json(value), separators=(",", ":"), sort_keys=True, ensure_ascii=True).encode()
+    return _ENCODER.encode(to_json(value)).encode()
 
 
 def parse(data: bytes, what: str) -> dict[str, Any]:

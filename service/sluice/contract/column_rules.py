@@ -105,15 +105,16 @@ def for_table(
     """`rules` for the table of `facts`; `ruled` are all tables that have rules."""
     found = rules.in_force(facts.sent_columns, before, name=facts.qualified_name)
     # One that the publication leaves out has nothing that a rule would have to keep out.
-    there = {column.name for column in facts.columns}
-    found = replace(found, unknown=tuple(name for name in found.unknown if name not in there))
+    if found.unknown:
+        there = {column.name for column in facts.columns}
+        found = replace(found, unknown=tuple(name for name in found.unknown if name not in there))
     roots = () if rules else [name for name in facts.ancestors if name in ruled]
     return replace(found, of_root=roots[0]) if roots else found
 
 
 def after_root(rules: RulesInForce, root: str) -> RulesInForce:
     """`rules` of a table that was a partition of `root`, which has some; empty when it was none."""
-    return replace(rules, left_behind=rules.left_behind or root) if not rules.configured_for else rules
+    return replace(rules, left_behind=rules.left_behind or root) if root and not rules.configured_for else rules
 
 
 def without_table(configured: Mapping[str, ColumnRules], tables: Sequence[str]) -> Iterator[Finding]:

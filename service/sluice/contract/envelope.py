@@ -4,7 +4,11 @@ Every name that begins with `_sluice` (in any case) is ours; a source table with
 refused by name.
 """
 
+from functools import lru_cache
+
 RESERVED_PREFIX = "_sluice"
+_KNOWN_NAMES = 10_000
+"""Each look at the catalog asks about the same names of columns again."""
 
 OP = "_sluice_op"
 """`i`, `u`, `d` or `t`."""
@@ -100,6 +104,7 @@ def is_reserved(name: str) -> bool:
     return folded(name).startswith(RESERVED_PREFIX) or folded(name) in DELTA_RESERVED
 
 
+@lru_cache(_KNOWN_NAMES)
 def folded(name: str) -> str:
     """The same text for all names that Delta takes for one column: character by character, as
     Java's equalsIgnoreCase compares (s is \u017f, i is \u0131).

@@ -6,6 +6,7 @@ case), and no key leaves the prefix.
 """
 
 import re
+from functools import lru_cache
 
 from sluice.errors import ManifestCorrupt
 
@@ -13,6 +14,8 @@ LONGEST_FOLDER = 255
 """Bytes of one part of a path, on every file system that lakes are kept on."""
 OF_ITS_OWN = "~t"
 _SAFE = re.compile(rb"[A-Za-z0-9_-]")
+_KNOWN_NAMES = 10_000
+"""Each look at the catalog asks about the same names again."""
 
 MANIFEST = "manifest/"
 CHECKPOINTS = "manifest/checkpoint/"
@@ -156,6 +159,7 @@ def is_control(key: str) -> bool:
     return _CONTROL_KEY.match(key) is not None
 
 
+@lru_cache(_KNOWN_NAMES)
 def path_part(name: str) -> str:
     """`name` as one path part: bytes outside A-Z a-z 0-9 _ - become `~` and two hexadecimal digits, and so does the
     first one of the name that Delta's own folder has: readers look for the first folder of that name in a path.

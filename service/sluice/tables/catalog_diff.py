@@ -103,7 +103,7 @@ def compare(
         return Unseen(Cause.REWRITE, reason)
     found = (
         (Cause.PUBLICATION, _membership(old, facts)),
-        (Cause.KEY, _OTHER_KEY if key_unsent and other_primary_key(old_fingerprint, facts) else None),
+        (Cause.KEY, _OTHER_KEY if key_unsent and old["primary key"] != facts.primary_key else None),
         (Cause.REWRITE, _storage(old, old_relfilenode, facts, ignored, casts_only=casts_only)),
         (Cause.TYPE, _types(old, facts)),
         (Cause.PARTITION, _leaves(old, facts, others)),

@@ -5,6 +5,7 @@ Invariant: a row is encoded in a schema version that the manifest holds before t
 that the lake cannot follow turns the table stale in the manifest before any later row of it is dropped.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, singledispatchmethod
 from typing import Any, cast
@@ -35,6 +36,7 @@ class TableLives:
 
     def __init__(self, patterns: tuple[str, ...], policies: Policies) -> None:
         self._register = TableRegister(events.Configured(patterns, policies))
+        self._answer_to: Callable[[Event[Any]], object] = self._answer  # which is made anew each time it is asked for
         self._generations = Generations(self._register)
         self._looks = CatalogJudge(self._register, self._generations)
         self._examined: dict[int, tuple[int, int, TableFacts, int]] = {}
@@ -60,7 +62,7 @@ class TableLives:
         """
         with self._register.at(at) as decisions:
             try:
-                answer = self._answer(event)
+                answer = self._answer_to(event)
             except Unanswered as missing:
                 return NeedFacts(missing.oid)
         return Decided(cast("Answer", answer), tuple(decisions))

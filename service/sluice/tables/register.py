@@ -136,4 +136,4 @@ def as_seen(entry: Table, facts: TableFacts) -> Table:
 
 def differs(state: TableState, facts: TableFacts) -> bool:
     """Whether the catalog shows the table otherwise than when it was last looked at."""
-    return (state.relfilenode, state.fingerprint) != (facts.relfilenode, fingerprint(facts))
+    return state.relfilenode != facts.relfilenode or state.fingerprint != fingerprint(facts)

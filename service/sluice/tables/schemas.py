@@ -40,19 +40,19 @@ def build_schema(
     now = {column.attnum: column for column in facts.columns} if facts else {}
     known = {column.attnum: column for column in previous.sent} if previous else {}
     passing = matched.passing if matched is not None else frozenset()
-    columns = tuple(
-        _column(column, attnum, now.get(attnum), known.get(attnum), transient=attnum in passing)
-        for column, attnum in zip(relation.columns, attnums, strict=True)
-    )
     flagged = {attnum for column, attnum in zip(relation.columns, attnums, strict=True) if column.identity}
     keys = flagged if relation.replica_identity != "f" else _key_of_whole_rows(attnums, facts, previous, begins=begins)
+    columns = tuple(
+        _column(column, attnum, now.get(attnum), known.get(attnum), key=attnum in keys, transient=attnum in passing)
+        for column, attnum in zip(relation.columns, attnums, strict=True)
+    )
     return TableSchema(
         table_id=previous.table_id if previous else str(relation.oid),
         version=version,
         schema_name=relation.schema,
         table_name=relation.name,
         replica_identity=relation.replica_identity,
-        columns=tuple(replace(column, key=column.attnum in keys) for column in columns),
+        columns=columns,
         attributes=_attributes(attnums, facts, previous, matched),
     )
 
@@ -95,7 +95,13 @@ def relation_sent_as(schema: TableSchema) -> RelationVersion:
 
 
 def _column(
-    column: RelationColumn, attnum: int, now: ColumnFacts | None, before: ColumnSchema | None, *, transient: bool
+    column: RelationColumn,
+    attnum: int,
+    now: ColumnFacts | None,
+    before: ColumnSchema | None,
+    *,
+    key: bool,
+    transient: bool,
 ) -> ColumnSchema:
     sent = ColumnSchema(
         name=column.name,
@@ -105,6 +111,7 @@ def _column(
         type_name=f"type {column.type_oid}",
         lake=lake_type(column.type_oid, column.typmod),
         identity=column.identity,
+        key=key,
         binary_form=binary_form(column.type_oid, column.typmod, is_enum=False),
         transient=transient or (before is not None and before.transient),
         ignored=before is not None and before.ignored,
