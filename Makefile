@@ -176,7 +176,7 @@ $(ORCHESTRATORS): requirements/orchestrators.txt
 	  else echo "Dagster and Airflow cannot be had: the tests that need them will be skipped"; fi
 
 trino: setup jars $(TRINO) ## Read lake tables with Trino by their names in a catalog, where Maven and Java 24 are installed
-	$(BIN)/python -m pytest tests/e2e/test_trino.py -rs $(PYTEST_ARGS)
+	CHAOS=full $(BIN)/python -m pytest tests/e2e/test_trino.py -rs $(PYTEST_ARGS)
 
 $(TRINO): tests/support/trino.py
 	@$(BIN)/python -m tests.support.trino $(@D) || echo "Trino cannot be had: the tests that need it will be skipped"

@@ -46,8 +46,8 @@ def stages(shared: Reused[Stages], request: pytest.FixtureRequest, monkeypatch: 
         yield lent
 
 
-"""Every error in every situation, as `make chaos` does; otherwise each edge once with work queued
-behind it, and once idle or draining, by turns.
+"""Every error in every situation, as `make chaos` does; otherwise each edge once: every second one with work queued
+behind it, the others idle or draining, by turns.
 """
 
 
@@ -64,8 +64,8 @@ def _chosen(place: int, errors: tuple[str, ...], *, serial: bool = False) -> lis
     somewhere. A `serial` one has one that ends the process as well: only that shows whether the
     stage took more work, and whether a drain reported it.
     """
-    other = (Situation.IDLE, Situation.DRAINING)[place % 2]
-    quick = {(errors[place % len(errors)], Situation.QUEUED), (errors[(place + 1) % len(errors)], other)}
+    turns = (Situation.QUEUED, Situation.IDLE, Situation.QUEUED, Situation.DRAINING)
+    quick = {(errors[place % len(errors)], turns[place % len(turns)])}
     if serial:
         quick |= {("StoreRefused", Situation.QUEUED), ("StoreRefused", Situation.DRAINING)}
     return [(error, situation) for error in errors for situation in Situation if FULL or (error, situation) in quick]

@@ -101,7 +101,7 @@ def test_a_failed_pipeline_runs_once_its_file_is_right_and_somebody_asks(fleet: 
     assert {name: fleet.status()[name]["ingest"]["restarts"] for name in before} == before
 
 
-@pytest.mark.parametrize("part", ["east", "forker", "applier"])
+@pytest.mark.parametrize("part", ["east", "forker", pytest.param("applier", marks=slow)])
 def test_after_a_kill_every_row_of_every_pipeline_is_in_the_lake_once(fleet: Fleet, part: str) -> None:
     victim = fleet.child(part)
     fleet.insert(*NAMES)

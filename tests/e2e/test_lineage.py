@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.readers import FAST
 from tests.support.collector import Collector
+from tests.support.extent import slow
 from tests.support.openlineage import events_of
 from tests.support.pipeline import complete_through, new_pipeline, wait_until
 from tests.support.sources import Database
@@ -40,6 +41,7 @@ def _pipeline(database: Database, directory: Path, collector: Collector) -> Pipe
     return new_pipeline(database, directory, name="shop", **more)
 
 
+@slow
 def test_each_life_of_an_applier_says_which_columns_feed_which(database: Database, tmp_path: Path) -> None:
     collector = Collector()
     pipeline = _pipeline(database, tmp_path, collector)

@@ -36,6 +36,7 @@ def _refused(pipeline: Pipeline, *arguments: str, says: str) -> None:
     assert (done.returncode, says in done.stderr) == (2, True), done.stderr
 
 
+@slow
 def test_lost_and_damaged_lake_tables_are_made_again_without_the_source(database: Database, tmp_path: Path) -> None:
     pipeline = bank(database, tmp_path)
     _ingest(pipeline, database=database)

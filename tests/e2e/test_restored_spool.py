@@ -85,6 +85,7 @@ class _Late:
         )
 
 
+@slow
 def test_rows_of_entries_whose_numbers_come_again_are_missed_by_name_and_a_resync_brings_them(
     restored: _Restored, tmp_path: Path
 ) -> None:

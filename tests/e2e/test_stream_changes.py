@@ -26,7 +26,7 @@ from sluice.operate.new_slot import recreate
 from sluice_spark.source import SluiceDataSource
 from tests.e2e import streaming_job
 from tests.e2e.mirror import FOLLOWED, Mirror
-from tests.support.extent import FULL
+from tests.support.extent import FULL, slow
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
 
@@ -206,7 +206,7 @@ def test_of_two_queries_with_one_consumer_the_earlier_one_ends_by_name_and_the_o
     _assert_read_once(shop, tmp_path / "later" / "kept")
 
 
-@pytest.mark.parametrize("table", ["public.orders", "*"])
+@pytest.mark.parametrize("table", [pytest.param("public.orders", marks=slow), "*"])
 def test_a_query_whose_place_the_spool_has_no_more_ends_by_name_after_an_older_copy_was_restored(
     shop: Mirror, tmp_path: Path, table: str
 ) -> None:

@@ -24,6 +24,7 @@ from sluice_spark.session import private
 from tests.e2e.mirror import Mirror
 from tests.spark import lake
 from tests.support.compare import assert_equal
+from tests.support.extent import slow
 
 MIRROR, COPY, LOG = LakeTarget(), LakeTarget(name="Orders_Copy"), LakeTarget("changelog", "orders_log")
 TITLES = ("public.orders", "public.orders/Orders_Copy", "public.orders/orders_log")
@@ -87,6 +88,7 @@ def fed(mirror: Mirror) -> Iterator[Fed]:
         yield Fed(mirror)
 
 
+@slow
 def test_targets_of_one_table_go_through_all_that_happens_to_it(fed: Fed) -> None:
     mirror = fed.mirror
     mirror.execute(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import trino
+from tests.support.extent import slow
 from tests.support.metastore import metastore
 from tests.support.pipeline import QUICK_JAVA, must, new_pipeline, wait_until
 from tests.support.sources import Database, fresh_database
@@ -123,7 +124,7 @@ _TRINO: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.fixture(params=["hive", "glue"])
+@pytest.fixture(params=["hive", pytest.param("glue", marks=slow)])
 def named(
     request: pytest.FixtureRequest, postgres: PostgresServer, s3_server: S3Server, tmp_path: Path
 ) -> Iterator[Named]:

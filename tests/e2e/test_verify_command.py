@@ -107,6 +107,12 @@ class Scene:
     def states(self) -> dict[str, str]:
         return {one["table"]: one["state"] for one in self.pipeline.tables()}
 
+    def wear(self) -> None:
+        """One table is stale from then on."""
+        if self.states()["worn"] != "stale":
+            self.database.execute("ALTER TABLE worn ALTER v TYPE int USING (v / 2)::int")
+            wait_until(lambda: self.states()["worn"] == "stale", what="the table is stale", processes=(self.up,))
+
     def requests(self) -> list[Path]:
         return sorted((self.pipeline.own_spool / keys.CONTROL).glob("*.json"))
 
@@ -135,9 +141,9 @@ def test_three_tables_are_found_equal_by_one_command_and_one_start_of_spark(scen
     assert list(scene.home.iterdir()) == [], "a command leaves nothing in the folder where it is given"
 
 
+@slow
 def test_a_repair_of_several_tables_keeps_rows_whose_keys_come_back_and_passes_others_by(scene: Scene) -> None:
-    scene.database.execute("ALTER TABLE worn ALTER v TYPE int USING (v / 2)::int")
-    wait_until(lambda: scene.states()["worn"] == "stale", what="the table is stale", processes=(scene.up,))
+    scene.wear()
     scene.hidden(
         "INSERT INTO bags VALUES ('without a key')",
         "UPDATE floats SET v = 10 WHERE id = 1.0",
@@ -173,6 +179,7 @@ def test_a_repair_of_several_tables_keeps_rows_whose_keys_come_back_and_passes_o
 
 
 def test_a_repair_of_a_stale_table_is_refused_before_spark_starts(scene: Scene) -> None:
+    scene.wear()
     done = scene.verify("public.orders", "public.worn", "--repair")
     assert done.returncode == 2
     assert "public.worn is stale and cannot be repaired" in done.stderr

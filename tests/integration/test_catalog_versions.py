@@ -14,6 +14,7 @@ from sluice.contract.catalog_facts import TableFacts
 from sluice.source.catalog import Catalog
 from sluice.source.published_tables import PublishedTables
 from sluice.source.sessions import Connection, open_query
+from tests.support.extent import slow
 from tests.support.least_rights import options_as, pipeline_role
 from tests.support.source_setup import options_of, server_major, since, until
 from tests.support.sources import Database
@@ -166,7 +167,7 @@ def everything(connection: Connection, database: Database) -> dict[int, TableFac
     return {facts.oid: seen(facts) for facts in tables}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=slow)])
 def test_after_any_statement_what_was_kept_is_what_a_look_at_everything_gives(database: Database, seed: int) -> None:
     chance = random.Random(seed)
     major = server_major(database)

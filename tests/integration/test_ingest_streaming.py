@@ -12,6 +12,7 @@ from sluice.ingest.encode.builder import BuilderLimits
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import FrameTable
 from sluice.protocol.messages import ControlMessage, Truncate
+from tests.support.extent import slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import server_major
 
@@ -34,7 +35,9 @@ def grow(connection: psycopg.Connection, *, immediate: bool) -> None:
 
 
 @pytest.mark.parametrize("streaming", ["on", "parallel"])
-@pytest.mark.parametrize("body_bytes", [1, 32 << 20], ids=["stored at once", "kept in memory"])
+@pytest.mark.parametrize(
+    "body_bytes", [1, pytest.param(32 << 20, marks=slow)], ids=["stored at once", "kept in memory"]
+)
 def test_the_same_log_read_streamed_and_unstreamed_gives_the_same_rows(
     pipeline: IngestPipeline, streaming: Any, body_bytes: int
 ) -> None:

@@ -81,7 +81,6 @@ pytestmark = pytest.mark.usefixtures("read_again_at_once")
     cases(
         product(WAYS, IDENTITIES),
         quick=[
-            ("one by one", "key"),
             ("one by one", "a hashed key"),
             ("prepared", "full"),
             ("prepared", "without a key"),

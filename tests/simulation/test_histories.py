@@ -8,9 +8,10 @@ from tests.simulation import story
 from tests.simulation.encoding import fast
 from tests.simulation.hunting import STEPS, hunt
 from tests.simulation.world import World
+from tests.support.extent import FULL
 
-HISTORIES = 1000
-"""What takes about a minute."""
+HISTORIES = 1000 if FULL else 500
+"""What takes about a minute, and half of it."""
 _PLAIN = 25
 
 

@@ -127,7 +127,7 @@ def test_new_rows_and_every_change_of_a_changelog_are_appended_in_the_newest_for
         assert next(one for one in operations if one != "UPDATE SCHEMA") == "WRITE"
 
 
-@pytest.mark.parametrize("memory", [1 << 28, 2_000], ids=["at once", "in portions"])
+@pytest.mark.parametrize("memory", [pytest.param(1 << 28, marks=slow), 2_000], ids=["at once", "in portions"])
 def test_G05_G06_equal_rows_without_a_key_keep_their_number(pipeline: Pipeline, memory: int) -> None:
     schema = table_schema(column("a", 1, INT4), column("f", 2, FLOAT8), identity="f")
     pipeline.begin(schema, *({"a": key % 20, "f": -0.0} for key in range(100)))

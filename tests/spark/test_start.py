@@ -14,6 +14,7 @@ from sluice_spark.telemetry import ApplyTelemetry
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import ID, SCHEMA, named, row
+from tests.support.extent import slow
 
 
 class NoSpark:
@@ -34,7 +35,7 @@ def _found(pipeline: Pipeline, log: AppliedLog | None, session: Any) -> tuple[La
     return lake, states, find_tables(states, log, lake=lake, session=session, telemetry=ApplyTelemetry(options))
 
 
-@pytest.mark.parametrize("through_report", [True, False])
+@pytest.mark.parametrize("through_report", [True, pytest.param(False, marks=slow)])
 def test_tables_are_found_without_spark_where_delta_finds_them(pipeline: Pipeline, through_report: bool) -> None:
     schemas = [named(f"t{number}", str(20_000 + number)) for number in range(3)]
     for schema in schemas:
