@@ -33,7 +33,6 @@ class RowVersion:
     """
 
     entry: int
-    generation_schema: int
     how: str
     lsn: int
     at: datetime | None
@@ -154,7 +153,6 @@ def _version(entry: Entry, segment: Segment, schema: TableSchema, row: Mapping[s
     went = gone or op in (envelope.OP_DELETE, envelope.OP_TRUNCATE)
     return RowVersion(
         entry.seq,
-        schema.version,
         how,
         int(lsn),
         datetime.fromtimestamp(time_us / 1e6, UTC) if time_us is not None else stored_at,

@@ -19,7 +19,6 @@ from sluice_spark.read.changes import ARROW_MAP
 from sluice_spark.verify.canonical import Canonical
 from sluice_spark.verify.hashing import Hashes
 
-_LOW = np.uint64(0xFFFFFFFF)
 _HASHES = 1 << 64
 
 Listed = tuple[int, int, tuple[str | None, ...]]
