@@ -127,6 +127,19 @@ def test_a_column_added_in_a_prepared_transaction_is_followed_when_it_commits(
     assert [(row["id"], row["extra"]) for row in kept.rows("public.a")] == [(1, 7)]
 
 
+def test_rows_behind_another_identity_that_a_prepared_transaction_announced_are_in_an_entry_of_their_own(
+    kept: IngestPipeline, way: dict[str, Any]
+) -> None:
+    kept.execute("INSERT INTO a VALUES (1, 'x')")
+    kept.execute("ALTER TABLE a REPLICA IDENTITY FULL")
+    prepared_at(kept.database, "one", "INSERT INTO a VALUES (2, 'y')")
+    kept.run("INSERT INTO a VALUES (3, 'z')", **way)
+    kept.run("COMMIT PREPARED 'one'", **way)
+    versions = [{segment.schema_version for segment in change.segments} for change in kept.changes()]
+    assert [found for found in versions if found] == [{1}, {2}, {2}]
+    assert ids(kept) == [1, 3, 2]
+
+
 def test_an_empty_prepared_transaction_is_no_problem(kept: IngestPipeline, way: dict[str, Any]) -> None:
     kept.execute("CREATE TABLE unpublished (id int)")
     kept.execute(f"ALTER PUBLICATION {kept.database.publication} SET TABLE a")

@@ -272,10 +272,16 @@ def _projected(change: Change, version: TableSchema, target: TableSchema) -> Cha
     if version.version == target.version:
         return change
     had = {column.attnum for column in version.columns}
-    if op in "iu":
-        new = {
-            column.attnum: new[column.attnum] if column.attnum in had else column.missing for column in target.columns
+
+    def projected(row: Values) -> Values:
+        return {
+            column.attnum: row[column.attnum] if column.attnum in had else column.missing for column in target.columns
         }
+
+    if op in "iu":
+        new = projected(new)
+    if old is not None and had <= old.keys():  # a whole row, which identifies one of the lake
+        old = projected(old)
     return op, lsn, ordinal, xid, new, old
 
 

@@ -59,8 +59,9 @@ class ShapeCuts:
 
     def __init__(self) -> None:
         self._last: dict[int, _Shape | None] = {}
-        """By oid, as announced for the rows that came last in commit order. None where that is not known: of
-        a transaction's shapes some may be rolled back, and what was announced in one that did is not said again.
+        """By oid, as announced last for rows that come when their transaction ends, and for those that come without an
+        announcement. None where that is not known: of a transaction's shapes some may be rolled back, and what was
+        announced in one that did is not said again.
         """
         self._streams: dict[int, _Announced] = {}
         self._prepared: dict[str, _Announced] = {}
@@ -69,7 +70,9 @@ class ShapeCuts:
         self._in_stream = False
 
     def parts(self, table: FrameTable) -> list[FrameTable]:
-        """The frames of `table`, in order. A unit ends before each part but the first, which may be empty."""
+        """The frames of `table`, in order. A unit ends before each part but the first. The first and the last may be
+        empty.
+        """
         read = np.flatnonzero(_READ[table.tag])
         if not len(read):
             return [table]
@@ -92,6 +95,11 @@ class ShapeCuts:
                     cuts |= {position, position + 1}
                 elif self._changes(announced):
                     cuts.add(position)
+            elif isinstance(message, Prepare):
+                self._prepared[message.gid], self._open = self._open or {}, None
+                if self._changes(self._prepared[message.gid]):
+                    # Rows of others have these shapes from here on, and the server does not announce them again.
+                    cuts.add(position + 1)
             else:
                 self._follow(message)
         return _cut(table, sorted(cuts))
@@ -112,8 +120,6 @@ class ShapeCuts:
                 self._in_stream, self._open = False, None
             case BeginPrepare():
                 self._open = {}
-            case Prepare():
-                self._prepared[message.gid], self._open = self._open or {}, None
             case StreamPrepare():
                 self._prepared[message.gid] = self._streams.pop(message.xid, {})
             case StreamAbort() if message.xid == message.subxid:

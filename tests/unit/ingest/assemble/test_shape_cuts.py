@@ -41,7 +41,10 @@ def parts(cuts: ShapeCuts, *messages: bytes) -> list[int]:
         ((BEGIN, FIRST, COMMIT, START, OTHER_OF_9, STOP, BEGIN, FIRST, COMMIT, STREAMED), [9, 1]),
         ((BEGIN, FIRST, COMMIT, START, OTHER_OF_9, STOP, wire.stream_abort(9, 9), BEGIN, OTHER), [7, 2]),
         ((BEGIN, FIRST, COMMIT, START, FIRST_OF_9, STOP, STREAMED), [7]),
-        ((BEGIN, FIRST, COMMIT, PREPARED, OTHER, ROW, PREPARE, BEGIN, FIRST, COMMIT, ENDED), [10, 1]),
+        ((BEGIN, FIRST, COMMIT, PREPARED, OTHER, ROW, PREPARE, BEGIN, FIRST, COMMIT, ENDED), [7, 3, 1]),
+        # What a prepared transaction announced holds for the rows of others behind it, before it has ended.
+        ((BEGIN, FIRST, ROW, COMMIT, PREPARED, OTHER, ROW, PREPARE, BEGIN, ROW, COMMIT, ENDED), [8, 4]),
+        ((BEGIN, FIRST, ROW, COMMIT, PREPARED, OTHER, ROW, PREPARE), [8, 0]),
         ((BEGIN, FIRST, COMMIT, ENDED, BEGIN, FIRST, COMMIT), [3, 1, 3]),
         # What a savepoint announced and took back was never in force.
         ((START, FIRST_OF_9, OTHER_OF_9, STOP, SAVEPOINT_UNDONE, STREAMED, BEGIN, OTHER, ROW, COMMIT), [6, 4]),
