@@ -73,8 +73,11 @@ class CatalogJudge:
             if unseen is not None:
                 self._generations.lose(facts.oid, unseen, facts, lsn=through_lsn)
                 return
-            if differs(known, facts) and self._register.history.knows_key(facts.oid, through_lsn=through_lsn):
-                self._register.append(as_seen(as_it_is(known), facts))
+            if differs(known, facts):
+                if known.state == State.PENDING and known.latest is not None and same_columns(known.latest, facts):
+                    self._register.history.withdraw(facts.oid, wal_end)
+                if self._register.history.knows_key(facts.oid, through_lsn=through_lsn):
+                    self._register.append(as_seen(as_it_is(known), facts))
             self._follow_catalog(facts, self._register.states()[known.table_id], wal_end)
 
     def _follow_catalog(self, facts: TableFacts, state: TableState, wal_end: int) -> None:
@@ -90,7 +93,8 @@ class CatalogJudge:
             # What the wire does not say of the same shape: the primary key under another identity.
             unchanged = partial(_require_same, state, facts, self._register.policy(state))
             same = self._generations.follow(state, self._register.through_lsn, unchanged)
-            if same is not None and state.state == State.PENDING:
+            in_force = self._register.history.is_in_force(facts.oid, self._register.through_lsn)
+            if same is not None and state.state == State.PENDING and in_force:
                 self._register.become(state, State.LIVE, None)
             return
         seen = fingerprint(facts)

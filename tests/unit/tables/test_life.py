@@ -154,3 +154,22 @@ def _applied(state: PipelineState, found: object) -> PipelineState:
         if isinstance(one, TableChange):
             state = decided(state, one.entry, written_at=NOON.isoformat())
     return state
+
+
+def test_a_table_whose_awaited_column_went_again_is_pending_until_the_stream_has_come_to_where_it_was_gone() -> None:
+    """At positions before that the source had the column, whether or not another process looks there."""
+    dropped = replace(SEVEN, attributes=2)
+    for again in (False, True):
+        lives, state = _lives(), _state(SEVEN)
+        for facts, through, wal_end, expected in (
+            (WIDER, 10, 40, State.PENDING),
+            (dropped, 30, 60, State.PENDING),
+            (dropped, 59, 90, State.PENDING),
+            (dropped, 60, 95, State.LIVE),
+        ):
+            state = replace(state, through_lsn=through)
+            seen = events.CatalogSeen(facts, state.tables, wal_end=wal_end)
+            state = _applied(state, lives.decide(seen, _moment(state, Answers(wal_end, {7: facts}))))
+            assert state.tables["7"].state == expected, (again, through)
+            if again and through == 10:
+                lives = _lives()
