@@ -44,19 +44,18 @@ def lake_of(settings: Settings) -> "Lake":
 
 
 def awaited(settings: Settings, timeout_seconds: float) -> tuple["Lake", float]:
-    """The same as soon as it exists, and the seconds that are left: the applier makes the directory of a local lake
+    """The same as soon as it exists, and the seconds that this took: the applier makes the directory of a local lake
     with the first table. Raises UsageError, and Interrupted after `timeout_seconds`.
     """
-    left = timeout_seconds
+    began = time.monotonic()
     while True:
+        waited = time.monotonic() - began
         try:
-            return lake_of(settings), left
+            return lake_of(settings), waited
         except Interrupted:
-            if left <= 0:
+            if waited >= timeout_seconds:
                 raise
-        pause = min(_POLL_SECONDS, left)
-        time.sleep(pause)
-        left = round(left - pause, 3)
+        time.sleep(min(_POLL_SECONDS, timeout_seconds - waited))
 
 
 def as_of(lake: "Lake", moment: str) -> "AsOf":

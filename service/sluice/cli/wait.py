@@ -65,9 +65,11 @@ def wait(
         target = deadline.within(min(timeout_seconds, deadline.LOOK_SECONDS), lambda: _end_of_wal(settings, spool))
         # Where nobody writes, ingest records where it is only now and then.
         deadline.hasten(spool, target)
-    lake, left_seconds = lake_reading.awaited(settings, timeout_seconds)
+    lake, waited = lake_reading.awaited(settings, timeout_seconds)
     with lake_reading.ours():
-        reached = lake.wait_for(target, left_seconds, tables=tables, manifest=lambda: _manifest(spool))
+        reached = lake.wait_for(
+            target, timeout_seconds, tables=tables, manifest=lambda: _manifest(spool), waited=waited
+        )
     if json_wanted:
         output.as_json(
             {

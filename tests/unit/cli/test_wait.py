@@ -29,3 +29,16 @@ def test_a_lake_that_comes_meanwhile_is_read(configured: Path, sluice: Sluice) -
         timer.join()
     assert ended.returncode == 0, ended.stderr
     assert "the lake can be read as of 0/A" in ended.stdout
+
+
+def test_the_time_that_was_given_is_named_also_where_part_of_it_passed_without_a_lake(
+    configured: Path, sluice: Sluice
+) -> None:
+    timer = threading.Timer(0.5, (configured / "lake").mkdir)
+    timer.start()
+    try:
+        ended = sluice(*POSITION, "--timeout", "2s", cwd=configured)
+    finally:
+        timer.join()
+    assert ended.returncode == 75
+    assert "within 2 s: it is at no boundary yet" in ended.stderr
