@@ -18,6 +18,10 @@ class NoBoundary(LakeError):
     """The lake offers no boundary, or none of this pipeline."""
 
 
+class LakeMissing(NoBoundary, UnusableArgument):
+    """There is no such directory: the address is wrong, or the applier has not written the first table yet."""
+
+
 class BoundaryExpired(LakeError):
     """What was asked for is older than the oldest boundary that the lake still offers."""
 

@@ -123,15 +123,17 @@ class Lake:
         *,
         tables: Sequence[str] = (),
         manifest: Callable[[], str] | None = None,
+        waited: float = 0.0,
     ) -> Boundary:
         """Returns the newest boundary as soon as it holds everything that ended at or before `lsn`, and has the
         `tables` that are named. From then on `as_of()` has it. With `manifest`, a boundary of another one than it
-        names does not count: an `lsn` of the present source says nothing of the source before.
+        names does not count: an `lsn` of the present source says nothing of the source before. `waited` are
+        the seconds of `timeout` that have passed already.
 
         Raises WaitTimedOut after `timeout` seconds, TableLeftOut when the position was reached by then without one of
         `tables`.
         """
-        wanted, until, pause = lsn_of(lsn), clock.monotonic() + timeout, SHORTEST_POLL
+        wanted, until, pause = lsn_of(lsn), clock.monotonic() + timeout - waited, SHORTEST_POLL
         newest, listed_at = self._newest(), clock.monotonic()
         while True:
             left_out, other = None, False

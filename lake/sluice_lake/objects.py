@@ -13,7 +13,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
 
-from sluice_lake.errors import LakeUnavailable, UnusableArgument
+from sluice_lake.errors import LakeMissing, LakeUnavailable, UnusableArgument
 
 T = TypeVar("T")
 _PATIENCE: dict[str, Any] = {"timeout": timedelta(seconds=20), "connect_timeout": timedelta(seconds=5)}
@@ -80,7 +80,8 @@ def _plain(uri: str) -> str:
     if parts.scheme in ("", "file"):
         path = Path(unquote(parts.path) if parts.scheme else uri)
         if not path.is_dir():
-            raise UnusableArgument(f"there is no directory {path}", hint="lake.uri of the pipeline names it")
+            hint = "lake.uri of the pipeline names it, and the applier makes it with the first table"
+            raise LakeMissing(f"there is no directory {path}", hint=hint)
         return str(path.resolve())
     if parts.username is not None and parts.scheme not in ("abfss", "abfs"):
         raise UnusableArgument("the lake's address holds credentials", hint="give them as options")

@@ -100,13 +100,13 @@ def test_a_quiet_ingest_is_asked_for_its_position_by_drain_and_wait(database: Da
     """With a spool on an object store it records it every five minutes by itself, and `wait` waits for one."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION {p} FOR TABLE t")
     pipe = Pipe(database, tmp_path)
-    (tmp_path / "lake").mkdir()
     pipe.environment["SLUICE_SPOOL__PROGRESS_INTERVAL"] = "1h"
     with pipe.start().streaming().live():
         for command in (("drain",), ("wait", "--now")):
             database.execute("CREATE TABLE IF NOT EXISTS beside (id int)", "INSERT INTO beside VALUES (1)")
             (target,) = database.one("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
-            assert pipe(*command, "--timeout", "1s").returncode == 75  # nobody applies
+            # Nobody applies: the lake has not even a directory.
+            assert pipe(*command, "--timeout", "1s").returncode == 75
             pipe.wait(partial(_is_examined, pipe, target))
     assert list(pipe.store.list(keys.CONTROL)) == []
 

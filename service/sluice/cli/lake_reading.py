@@ -4,6 +4,7 @@ Invariant: they read through `sluice_lake`, the package that people use, and kno
 """
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _LSN = re.compile(r"\A[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}\Z")
 
+_POLL_SECONDS = 0.2
+
 moment = click.option(
     "--as-of",
     "moment",
@@ -32,12 +35,27 @@ moment = click.option(
 
 
 def lake_of(settings: Settings) -> "Lake":
-    """The lake that the pipeline keeps. Raises UsageError."""
+    """The lake that the pipeline keeps. Raises UsageError, and Interrupted while its directory does not exist."""
     wiring.require("sluice_lake")
     from sluice_lake import Lake
 
     with ours():
         return Lake(settings.lake.uri, pipeline=settings.pipeline, storage_options=wiring.plain(settings.lake_options))
+
+
+def awaited(settings: Settings, timeout_seconds: float) -> tuple["Lake", float]:
+    """The same as soon as it exists, and the seconds that this took: the applier makes the directory of a local lake
+    with the first table. Raises UsageError, and Interrupted after `timeout_seconds`.
+    """
+    began = time.monotonic()
+    while True:
+        waited = time.monotonic() - began
+        try:
+            return lake_of(settings), waited
+        except Interrupted:
+            if waited >= timeout_seconds:
+                raise
+        time.sleep(min(_POLL_SECONDS, timeout_seconds - waited))
 
 
 def as_of(lake: "Lake", moment: str) -> "AsOf":

@@ -60,13 +60,16 @@ def wait(
     wiring.require("sluice_lake", *(deadline.PACKAGES if now else ()))
     target = lsn.parse(position) if position is not None else None
     settings = invocation.settings().settings
-    lake, spool = lake_reading.lake_of(settings), wiring.open_spool(settings)
+    spool = wiring.open_spool(settings)
     if target is None:
         target = deadline.within(min(timeout_seconds, deadline.LOOK_SECONDS), lambda: _end_of_wal(settings, spool))
         # Where nobody writes, ingest records where it is only now and then.
         deadline.hasten(spool, target)
+    lake, waited = lake_reading.awaited(settings, timeout_seconds)
     with lake_reading.ours():
-        reached = lake.wait_for(target, timeout_seconds, tables=tables, manifest=lambda: _manifest(spool))
+        reached = lake.wait_for(
+            target, timeout_seconds, tables=tables, manifest=lambda: _manifest(spool), waited=waited
+        )
     if json_wanted:
         output.as_json(
             {
