@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.chunks import BlockRange
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import DROPPED
 from sluice.contract.resyncs import Cause
@@ -173,3 +174,21 @@ def test_a_table_whose_awaited_column_went_again_is_pending_until_the_stream_has
             assert state.tables["7"].state == expected, (again, through)
             if again and through == 10:
                 lives = _lives()
+
+
+def test_chunks_of_one_shape_are_not_gone_on_with_in_another_that_rows_bring_while_the_next_is_prepared() -> None:
+    """Whoever reads had compared them with the newest shape before. Ingest ended: the manifest refused the chunk."""
+    lives, state = _lives(), _state()
+
+    def give(event: events.Event[Any], facts: TableFacts) -> PipelineState:
+        return _applied(state, lives.decide(event, _moment(state, Answers(60, {7: facts}))))
+
+    state = give(events.CatalogSeen(SEVEN, state.tables, wal_end=40), SEVEN)
+    state = give(events.SnapshotDue(SEVEN), SEVEN)
+    blocks: dict[str, Any] = {"relations": ("7",), "ranges": (BlockRange("7", 0, 2),)}
+    said: dict[str, Any] = {"relfilenode": SEVEN.relfilenode, "fingerprint": fingerprint(SEVEN)}
+    state = give(events.SnapshotRead(Snapshot("7", 1, 1, 50, (), final=False, **said, **blocks)), SEVEN)
+    state = give(events.RowsCame(relation_of(WIDER), 65, 66, 500), WIDER)
+    assert (state.tables["7"].generation, state.tables["7"].schema_version) == (1, 2)
+    state = give(events.SnapshotDue(WIDER), WIDER)
+    assert (state.tables["7"].generation, state.tables["7"].snapshot) == (2, None)
