@@ -23,6 +23,7 @@ from sluice.tables.lake_paths import moves
 from sluice.tables.policies import TablePolicy
 from sluice.tables.register import TableRegister, as_it_is, as_seen, differs
 from sluice.tables.schemas import relation_of, same_columns
+from sluice.tables.shape_history import BACK
 
 
 class CatalogJudge:
@@ -73,12 +74,27 @@ class CatalogJudge:
             if unseen is not None:
                 self._generations.lose(facts.oid, unseen, facts, lsn=through_lsn)
                 return
-            if differs(known, facts):
-                if known.state == State.PENDING and known.latest is not None and same_columns(known.latest, facts):
-                    self._register.history.withdraw(facts.oid, wal_end)
-                if self._register.history.knows_key(facts.oid, through_lsn=through_lsn):
-                    self._register.append(as_seen(as_it_is(known), facts))
+            if self._awaits_return(facts, known, wal_end):
+                return
+            if differs(known, facts) and self._register.history.knows_key(facts.oid, through_lsn=through_lsn):
+                self._register.append(as_seen(as_it_is(known), facts))
             self._follow_catalog(facts, self._register.states()[known.table_id], wal_end)
+
+    def _awaits_return(self, facts: TableFacts, known: TableState, wal_end: int) -> bool:
+        """Whether the shape that was awaited has gone again, and the stream has yet to come to where a look found so:
+        at positions before that the table had it. Until then nothing is noted of the look: whoever looks next, in this
+        process or another, finds the same.
+        """
+        if known.state != State.PENDING or known.latest is None or not same_columns(known.latest, facts):
+            return False
+        awaited = self._register.history.awaited
+        what, position = awaited.get(facts.oid, (fingerprint(facts), 0))
+        if what == fingerprint(facts) and not differs(known, facts):
+            return False
+        if what != BACK:
+            awaited[facts.oid] = BACK, wal_end
+            return True
+        return self._register.through_lsn < position
 
     def _follow_catalog(self, facts: TableFacts, state: TableState, wal_end: int) -> None:
         """A shape that no row announces is followed once the stream has passed the position at
@@ -93,8 +109,7 @@ class CatalogJudge:
             # What the wire does not say of the same shape: the primary key under another identity.
             unchanged = partial(_require_same, state, facts, self._register.policy(state))
             same = self._generations.follow(state, self._register.through_lsn, unchanged)
-            in_force = self._register.history.is_in_force(facts.oid, self._register.through_lsn)
-            if same is not None and state.state == State.PENDING and in_force:
+            if same is not None and state.state == State.PENDING:
                 self._register.become(state, State.LIVE, None)
             return
         seen = fingerprint(facts)

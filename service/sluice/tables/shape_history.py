@@ -16,6 +16,7 @@ from sluice.protocol.messages import RelationVersion
 from sluice.tables.catalog_diff import other_primary_key
 from sluice.tables.schemas import same_shape
 
+BACK: Final = "back"
 NOT_YET: Final = "not yet"
 NotYet = Literal["not yet"]
 
@@ -30,10 +31,8 @@ class ShapeHistory:
         """By oid: (position, schema version) of the rows that were resolved last."""
         self.awaited: dict[int, tuple[str, int]] = {}
         """By oid: the facts of a shape that a look has found and the stream has not come to, and where the server was
-        then.
+        then. BACK for the newest shape, which the table has again without what was awaited.
         """
-        self._withdrawn: dict[int, int] = {}
-        """By oid: where the server was when a look found that an awaited shape had gone again."""
         self._ends: dict[int, int] = {}
         """By oid: how far the rows reach that were resolved last. See `reaches_lsn` of a run."""
         self._confirmed_lsn = 0
@@ -78,17 +77,6 @@ class ShapeHistory:
         """A generation of the table ended or began, or another shape of it: what was found out no longer holds."""
         self.resolved = {relation: schema for relation, schema in self.resolved.items() if relation.oid != oid}
         self.awaited.pop(oid, None)
-        self._withdrawn.pop(oid, None)
-
-    def withdraw(self, oid: int, wal_end: int) -> None:
-        """What was awaited has gone again by `wal_end`: no row will announce it, and at positions before that the table
-        may have had it.
-        """
-        self._withdrawn[oid] = wal_end
-
-    def is_in_force(self, oid: int, through_lsn: int) -> bool:
-        """Whether the table has its newest shape at `through_lsn`, and not one that was withdrawn."""
-        return through_lsn >= self._withdrawn.get(oid, 0)
 
     def passed(self, oid: int, reaches_lsn: int) -> None:
         """Notes rows that were resolved, whose last transaction reaches to `reaches_lsn`. Rows for which that

@@ -176,6 +176,24 @@ def test_a_table_whose_awaited_column_went_again_is_pending_until_the_stream_has
                 lives = _lives()
 
 
+def test_a_process_that_ends_before_the_stream_has_come_there_leaves_the_table_pending_for_the_next_one() -> None:
+    lives, state = _lives(), _state(SEVEN)
+    dropped = replace(SEVEN, attributes=2)
+    for facts, through, wal_end, expected in (
+        (WIDER, 10, 40, State.PENDING),
+        (dropped, 30, 60, State.PENDING),
+        (dropped, 59, 90, State.PENDING),
+        (dropped, 89, 95, State.PENDING),
+        (dropped, 90, 99, State.LIVE),
+    ):
+        state = replace(state, through_lsn=through)
+        seen = events.CatalogSeen(facts, state.tables, wal_end=wal_end)
+        state = _applied(state, lives.decide(seen, _moment(state, Answers(wal_end, {7: facts}))))
+        assert state.tables["7"].state == expected, through
+        if through == 30:
+            lives = _lives()
+
+
 def test_chunks_of_one_shape_are_not_gone_on_with_in_another_that_rows_bring_while_the_next_is_prepared() -> None:
     """Whoever reads had compared them with the newest shape before. Ingest ended: the manifest refused the chunk."""
     lives, state = _lives(), _state()
