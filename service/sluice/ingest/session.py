@@ -40,6 +40,8 @@ BATCH_BYTES = 2 * StreamLimits().batch_bytes
 URGENT_TICK_SECONDS = 0.02
 TICK_SECONDS = 0.25
 """How often rows that wait for their age limit are looked at when nothing arrives."""
+BEAT_SECONDS = 5.0
+"""How often the decoder thread shows that it lives when it has nothing to do."""
 FOLLOWS_SECONDS = 1.0
 """Behind an entry with changes until the position that the server has come to since then is stated, once."""
 
@@ -166,10 +168,11 @@ class Session:
             await self._take_rest()
 
     def _tick(self) -> None:
-        """Begins an entry where one is due. What the decoder thread owns stands still: nothing is in there."""
-        self.counts.decoder_beat = time.time()
+        """Begins an entry where one is due. What the decoder thread owns stands still: nothing is in there. Its beat
+        is its own all the same: of a thread that hangs nobody else may say that it lives.
+        """
         idle = not self._units
-        if self._due(idle=idle):
+        if self._due(idle=idle) or abs(time.time() - self.counts.decoder_beat) >= BEAT_SECONDS:
             self._run(partial(self._flush_if_due, idle=idle))
 
     def _hand_over(self, receipt: DurableReceipt) -> None:
