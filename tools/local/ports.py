@@ -3,10 +3,11 @@
 import contextlib
 import random
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_LOWEST = 10_000
+_LOWEST, _HIGHEST, _ENOUGH = 10_000, 65_535, 1_000
 _HELD: list[socket.socket] = []
 """UDP sockets at the numbers of the ports given: a port is given to one process as long as it lives."""
 
@@ -14,13 +15,12 @@ _HELD: list[socket.socket] = []
 def free_port() -> int:
     """A TCP port on loopback that nothing listens on and that no other caller is given.
 
-    It lies below the range from which the kernel takes ports for connections: one from that range
-    may be the near end of a connection by the time a server listens on it. Raises OSError if there
-    is none.
+    It lies outside the range from which the kernel takes ports for connections, where that leaves enough: one from
+    that range may be the near end of a connection by the time a server listens on it. Raises OSError if there is none.
     """
-    choice = random.SystemRandom()
+    choice, ports = random.SystemRandom(), candidates()
     for _ in range(1_000):
-        port = choice.randrange(_LOWEST, _first_of_kernel())
+        port = choice.choice(ports)
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             held = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
             held.bind(("127.0.0.1", port))
@@ -31,12 +31,17 @@ def free_port() -> int:
     raise OSError("no free port on 127.0.0.1 was found in 1,000 attempts")
 
 
-def _first_of_kernel() -> int:
-    """The first port of the kernel's range (ip(7): ip_local_port_range), or where it usually begins
-    where it cannot be read or leaves no room.
-    """
+def candidates(kernel: tuple[int, int] | None = None) -> Sequence[int]:
+    """The ports that `free_port` chooses from; `kernel` are the first and the last of the kernel's range."""
+    first, last = kernel or _of_kernel()
+    outside = [*range(_LOWEST, first), *range(last + 1, _HIGHEST + 1)]
+    return outside if len(outside) >= _ENOUGH else range(_LOWEST, _HIGHEST + 1)
+
+
+def _of_kernel() -> tuple[int, int]:
+    """ip(7): ip_local_port_range, or what it usually is where it cannot be read."""
     try:
-        first = int(_RANGE.read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 32_768
-    return first if first > 2 * _LOWEST else 32_768
+        first, last = map(int, _RANGE.read_text().split())
+    except (OSError, ValueError):
+        return 32_768, 60_999
+    return first, last
