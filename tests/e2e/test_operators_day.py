@@ -49,7 +49,7 @@ from tools.local.s3 import S3Server
 
 pytestmark = pytest.mark.timeout(5400 if FULL else 1800)
 """The day is one process after the other: on a machine with other work it takes minutes."""
-_START_SECONDS = 900.0 if FULL else 240.0
+_START_SECONDS = 900.0
 _FORMS = (("-o", "yaml"), ("--json",), ("--output=json",))
 """The first is made from the second, so that it alone shows both."""
 
@@ -279,7 +279,7 @@ def test_commands_while_it_runs_under_load(day: Day) -> None:
             _given(day, RUNNING)
             day.wait_live(process)
         assert load.changes > 0
-        drained = day.installed.piped("drain", "--timeout", "150s", "-c", str(day.config))
+        drained = day.installed.piped("drain", "--timeout", "10m", "-c", str(day.config))
         assert drained.code == 0, drained.err[-1000:]
         _equal(day)
         os.kill(process.pid, signal.SIGINT)

@@ -53,7 +53,7 @@ def test_every_program_and_command_of_the_page_runs_as_it_stands(database: Datab
         wait_until(both, what="a boundary", processes=(process,))
         for name in ("third", "fourth", "fifth"):  # so that there are several
             database.execute(f"INSERT INTO customers SELECT max(customer_id) + 1, '{name}' FROM customers")
-            must(pipeline, "wait", "--now", "--timeout", "60s")
+            must(pipeline, "wait", "--now", "--timeout", "400s")
         first = lake.boundaries()[0].time
 
         def half_a_minute_later() -> bool:

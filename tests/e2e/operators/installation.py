@@ -22,11 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice_spark import jars
-from tests.support.extent import FULL
 from tests.support.installed import ROOT, built_wheel
 from tools.local.binaries import helper_account
 
-_DEADLINE_SECONDS = 900.0 if FULL else 170.0
+_DEADLINE_SECONDS = 900.0
 """The long part compares all tables, two commands at a time."""
 LINES, COLUMNS = 24, 100
 
