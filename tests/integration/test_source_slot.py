@@ -8,8 +8,11 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from sluice import lsn
 from sluice.errors import SlotBusy, SlotLost, SourceRefused, SourceUnavailable
+from sluice.ingest.options import FlushPolicy
 from sluice.ingest.receive.stream import StreamLimits
+from sluice.ingest.session import PROGRESS_WAL_BYTES
 from sluice.operate.slots import examine
 from sluice.protocol.standby_status import StandbyStatus
 from sluice.source import slot_wait
@@ -231,6 +234,7 @@ def test_any_publication_name_reaches_the_server_as_itself(database: Database, o
     assert database.one("SELECT count(*) FROM t") == (len(HOSTILE_NAMES),)
 
 
+WAL_SEGMENT_BYTES = 16 << 20
 KEEPS_LITTLE = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
 
 
@@ -248,6 +252,24 @@ def test_a_slot_whose_wal_was_removed_is_lost() -> None:
             )
             with pytest.raises(SlotLost, match=r"^INVALIDATED.*wal_removed"):
                 prove_continuity(opened, through, server=facts, slot=slot, two_phase=False)
+
+
+def test_a_quiet_pipeline_keeps_its_slot_while_others_write_more_than_the_server_keeps() -> None:
+    """However seldom it records its position otherwise: small servers keep 1 GB."""
+    with temporary_server(settings=KEEPS_LITTLE | {"max_slot_wal_keep_size": "512MB"}) as server:
+        database = Database(server, name="postgres", slot="quiet", publication="quiet")
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE filler (x text)")
+        pipeline = IngestPipeline(database, MemoryStore("quiet"))
+        with pipeline.running(tables=("public.t",), flush=FlushPolicy(progress_interval_s=3600.0)) as running:
+            running.wait_until(lambda: bool(pipeline.state().tables))
+            for _ in range(3):
+                for _ in range(PROGRESS_WAL_BYTES // WAL_SEGMENT_BYTES):
+                    database.execute("SELECT pg_switch_wal()", "INSERT INTO filler VALUES ('x')")
+                written = lsn.parse(pipeline.wal_end())
+                running.wait_until(lambda at=written: pipeline.confirmed() >= at - PROGRESS_WAL_BYTES)
+                database.execute("CHECKPOINT")
+            assert database.one("SELECT wal_status FROM pg_replication_slots") in [("reserved",), ("extended",)]
+        assert not pipeline.commits()
 
 
 def test_a_slot_that_is_invalidated_between_its_proof_and_the_start_is_lost() -> None:

@@ -44,6 +44,10 @@ BEAT_SECONDS = 5.0
 """How often the decoder thread shows that it lives when it has nothing to do."""
 FOLLOWS_SECONDS = 1.0
 """Behind an entry with changes until the position that the server has come to since then is stated, once."""
+PROGRESS_WAL_BYTES = 256 << 20
+"""Of WAL without a change of ours, after which its position is stated even if the interval has not passed: the server
+keeps it until then, and small servers invalidate a slot that keeps 1 GB (`max_slot_wal_keep_size`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +363,10 @@ class Session:
             return "idle" if idle and now >= self._pace.earliest(now) else ""
         if self._urgent or self._committer.is_awaited(self._recorded_lsn, self._builder.through_lsn):
             return "asked"
-        return "progress" if now - self._recorded_at >= self._progress_after_s else ""
+        much = self._builder.through_lsn - self._recorded_lsn >= PROGRESS_WAL_BYTES
+        if now - self._recorded_at >= self._progress_after_s or (much and now >= self._pace.earliest(now)):
+            return "progress"
+        return ""
 
     @property
     def _progress_after_s(self) -> float:

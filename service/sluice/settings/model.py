@@ -141,7 +141,7 @@ class SourceSettings(Section):
         ge=1 * _MEBI,
         description="the reading of initial rows waits while the pipeline has not confirmed more than this of "
         "the server's WAL; by default no limit. It must be more than the server writes in "
-        "spool.progress_interval",
+        "spool.progress_interval, or more than 256 MiB",
     )
     snapshot_max_replica_lag: Duration | None = Field(
         None,

@@ -55,7 +55,8 @@ class SpoolSettings(Section):
         ge=1,
         le=3600,
         description="how often a manifest entry is written while the tables do not change, so that the source can "
-        "free its WAL. By default 20s on a local disk, and 5m on an object store",
+        "free its WAL. By default 20s on a local disk, and 5m on an object store; sooner when the server has written "
+        "256 MiB of WAL since the last entry",
     )
     retention: Retention = Field(
         604800.0,
