@@ -99,6 +99,7 @@ def test_the_lake_has_what_the_rules_leave_and_verify_says_so(ruled: Verified) -
     assert {name: (one.outcome, one.reason) for name, one in verdicts.items()} == dict.fromkeys(TABLES, (EQUAL, ""))
 
 
+@slow
 def test_what_differs_is_found_and_repaired_and_nothing_comes_in_by_that(ruled: Verified) -> None:
     wrong = {table: (f"'{stored(f'{HIDDEN} 17')}'", f"'{stored(f'{HIDDEN} 18')}'") for table in ("keyed", "hashed")}
     for table, (changed, missing) in wrong.items():

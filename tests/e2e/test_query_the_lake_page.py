@@ -12,6 +12,7 @@ import pytest
 
 from sluice_lake import Lake
 from tests.e2e.readers import FAST, newest_of
+from tests.support.extent import slow
 from tests.support.pipeline import must, new_pipeline, wait_until
 from tests.support.sources import Database
 from tools.local.ports import free_port
@@ -21,6 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "query-the-lake.md"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@slow
 def test_every_program_and_command_of_the_page_runs_as_it_stands(database: Database, tmp_path: Path) -> None:
     port = free_port()
     database.execute(

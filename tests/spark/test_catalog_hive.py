@@ -24,6 +24,8 @@ from tests.spark.processes import SMALL_JVM, run_applier
 from tests.support.extent import slow
 from tests.support.metastore import Door, Metastore, metastore, read_in_spark
 
+pytestmark = slow
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metastore]:
@@ -186,7 +188,6 @@ def test_a_schema_that_may_not_be_created_is_named(pipeline: Pipeline, server: M
     assert CATALOG not in pipeline.applied().maintenance.runs
 
 
-@slow
 @pytest.mark.parametrize("point", ["before", "after"])
 def test_a_kill_around_the_registration_is_made_good_by_the_next_start(
     pipeline: Pipeline, server: Metastore, hive: HiveCatalog, monkeypatch: pytest.MonkeyPatch, point: str
@@ -201,7 +202,6 @@ def test_a_kill_around_the_registration_is_made_good_by_the_next_start(
     assert _found(hive, f"killed_{point}.items").location.endswith("/lake/public/items")
 
 
-@slow
 def test_the_metastore_of_hive_4_serves_the_name(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> None:
     with metastore(tmp_path_factory.mktemp("hive4"), hive4=True) as server:
         options = {"catalog": _catalog(server.uri, "shop.{target}")}

@@ -13,7 +13,7 @@ from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE, CommitWay
 from tests.spark.changes import INT4, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.windows import Windows
-from tests.support.extent import cases
+from tests.support.extent import slow
 
 TIMESTAMPTZ, DATE, DATES = 1184, 1082, 1182
 YEARS = (1, 1500, 1600, 1969, 2300, 9998)
@@ -55,7 +55,8 @@ def test_times_of_any_year_stay_exact_in_files_of_the_old_form(pipeline: Pipelin
     assert _texts(pipeline, "at", "v") == sorted(expected.items())
 
 
-@pytest.mark.parametrize("way", cases([DIRECT, DISTRIBUTED], quick=[DIRECT]))
+@slow
+@pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED])
 def test_days_counted_in_the_julian_calendar_are_left_to_spark(pipeline: Pipeline, way: str) -> None:
     schema = table_schema(column("day", 1, DATE, key=True), column("v", 2, INT4), column("days", 3, DATES))
     days = [dt.date(year, 3, 1) for year in YEARS]

@@ -16,6 +16,7 @@ import pytest
 
 from sluice_spark import jars
 from tests.support import commands
+from tests.support.extent import slow
 from tests.support.maven import repository_on_disk
 
 FETCH = (sys.executable, "-m", "sluice_spark.jars", "fetch")
@@ -60,6 +61,7 @@ def test_apply_fetches_missing_jars_and_says_so(environment: dict[str, str], pip
     assert ":: loading settings" not in said, "what the resolver writes is not for people"
 
 
+@slow
 def test_a_log_of_json_has_no_line_of_the_jvm_in_it(environment: dict[str, str], pipeline: Path) -> None:
     done = commands.sluice("apply", "--once", "-c", str(pipeline), "--log-format", "json", "-v", env=environment)
     events = [json.loads(line) for line in done.stderr.splitlines()]

@@ -103,7 +103,8 @@ def test_a_resync_marks_rows_that_went_and_leaves_those_that_were_deleted(pipeli
     assert _marked(pipeline) == sorted([*living, (2, 2, 110, 110), (4, 4, 150, 150)])
 
 
-@pytest.mark.parametrize("target", [HISTORY, pytest.param(SOFT, marks=slow)], ids=["history", "soft"])
+@slow
+@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
 def test_what_somebody_else_did_to_past_rows_does_not_outlive_a_resync(
     pipeline: Pipeline, spark: SparkSession, target: dict[str, Any]
 ) -> None:
@@ -125,6 +126,7 @@ def test_what_somebody_else_did_to_past_rows_does_not_outlive_a_resync(
     assert _values(pipeline, target) == kept
 
 
+@slow
 @keeping
 def test_a_property_that_was_set_is_no_change_of_rows_that_a_resync_passes_by(
     pipeline: Pipeline, spark: SparkSession, target: dict[str, Any]
@@ -211,6 +213,7 @@ def test_a_large_value_that_was_not_sent_of_a_column_that_is_dropped_later_in_a_
     assert {(row["id"], row["v"], row["big"]) for row in living} - {(2, 20, None)} == {(1, 10, None), (2, 21, None)}
 
 
+@slow
 @keeping
 def test_a_name_that_passed_to_a_new_column_before_a_resync_keeps_its_values_apart(
     pipeline: Pipeline, target: dict[str, Any]

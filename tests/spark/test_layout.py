@@ -13,7 +13,7 @@ from sluice_spark.lake import arranging
 from sluice_spark.lake.commit_way import DIRECT, MERGE
 from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
-from tests.support.extent import cases
+from tests.support.extent import cases, slow
 
 BOOL, FLOAT8, DATE = 16, 701, 1082
 SCHEMA = table_schema(
@@ -145,7 +145,8 @@ def test_a_table_is_partitioned_by_its_snapshot_and_says_why_windows_are_merged(
     assert _detail(pipeline)["partitionColumns"] == ["day"]
 
 
-@pytest.mark.parametrize("kind", cases(["mirror", "history"], quick=["history"]))
+@slow
+@pytest.mark.parametrize("kind", ["mirror", "history"])
 def test_a_snapshot_makes_partitions_of_a_clustering_and_the_other_way_round(pipeline: Pipeline, kind: str) -> None:
     layouts: list[dict[str, Any]] = [{"cluster_by": ("who",)}, {"partition_by": ("who",)}, {}]
     for turn, layout in enumerate([*layouts, *layouts[:2]], start=1):
