@@ -153,6 +153,7 @@ class TableApply:
     def _changes(self, window: Window) -> Applied:
         snapshot = self._state.snapshot
         assert snapshot is not None
+        self._options = self._as_made()
         changes = self._changes_of(window)
         with self._seconds.phase("read"):
             ready = self._prepared.take(window) if self._prepared is not None else None
@@ -204,6 +205,18 @@ class TableApply:
             way=self._lake.way,
             fresh_looks=self._lake.fresh_looks,
         )
+
+    def _as_made(self) -> ApplyOptions:
+        """The options for a lake table that is there: it has columns of metadata, or has none, as it was made. Another
+        setting is for its next snapshot.
+        """
+        schema, names = self._state.schemas[self._state.schema_version], self._lake.column_names()
+        kind = kind_of(self._state, schema)
+        always = kind.metadata(schema, wanted=False)
+        chosen = next((name for name in kind.metadata(schema, wanted=True) if name not in always), "")
+        if not chosen or (chosen in names) is self._options.metadata_columns:
+            return self._options
+        return replace(self._options, metadata_columns=chosen in names)
 
     def _changes_of(self, window: Window) -> WindowChanges:
         after_lsn = self._state.after_lsn(window.last_seq)

@@ -109,13 +109,16 @@ class Manifest:
         self.examined_lsn: int | None = None
         """Through where entries say that the catalog was examined; None: as far as each of them goes."""
         self.counter = 0
+        self.epoch = 1
         self.append(opened(origin=origin, server_version=180006, start_lsn=100))
 
     def append(self, body: Any, *, through_lsn: int | None = None) -> int:
         from_lsn, self.lsn = self.lsn if self.seq else 0, max(self.lsn, through_lsn or self.lsn)
         self.seq += 1
         examined = self.lsn if self.examined_lsn is None else self.examined_lsn
-        data = Entry(self.seq, 1, self.sha256, from_lsn, self.lsn, "2026-01-01T00:00:00Z", body, examined).encode()
+        data = Entry(
+            self.seq, self.epoch, self.sha256, from_lsn, self.lsn, "2026-01-01T00:00:00Z", body, examined
+        ).encode()
         self.store.create(keys.manifest_entry(self.seq), data)
         self.sha256 = digest(data)
         return self.seq

@@ -14,7 +14,7 @@ from sluice.contract.schema import TableSchema
 from sluice_spark.lake import expiring
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE
 from sluice_spark.session import private
-from tests.spark.changes import INT4, INT8, NUMERIC, TEXT, Change, Manifest, column, table_schema
+from tests.spark.changes import FLOAT8, INT4, INT8, NUMERIC, TEXT, Change, Manifest, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.model import ID
 from tests.spark.protocol_reader import DeltaFolder
@@ -247,6 +247,24 @@ def test_rows_that_a_new_key_makes_one_live_once_after_a_resync(pipeline: Pipeli
     if target is HISTORY:
         ended = sorted(row["b"] for row in rows if not row[lives])
         assert ended in ([1, 3], [1, 2, 3]), "versions were lost or doubled"
+
+
+@pytest.mark.parametrize("target", KINDS.values(), ids=KINDS)
+def test_a_row_whose_key_is_minus_zero_now_is_the_one_that_had_zero_when_it_is_read_again(
+    pipeline: Pipeline, target: dict[str, Any]
+) -> None:
+    """A deleted row and one that lives had the same key, and the next change of it stopped the table."""
+    schema = table_schema(column("id", 1, FLOAT8, key=True), column("v", 2, INT4))
+    pipeline.begin(schema, {"id": 0.0, "v": 1}, {"id": 1.0, "v": 1})
+    pipeline.applied(target=target)
+    pipeline.begin_again(schema, {"id": -0.0, "v": 2}, {"id": 1.0, "v": 1})
+    pipeline.applied(target=target)
+    pipeline.change(Change("u", {"id": -0.0, "v": 3}))
+    pipeline.applied(target=target)
+    rows = pipeline.rows(metadata=True)
+    lives = "_sluice_is_current" if target is HISTORY else "_sluice_deleted_at"
+    assert sorted((str(row["id"]), row["v"]) for row in rows if row[lives] in (True, None)) == [("-0.0", 3), ("1.0", 1)]
+    assert len(rows) == (4 if target is HISTORY else 2)
 
 
 @pytest.mark.parametrize("lsn", [100, 150])

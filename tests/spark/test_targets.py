@@ -6,7 +6,7 @@ import pytest
 from deltalake import DeltaTable
 
 from sluice.contract.applied import AppliedLog
-from sluice.contract.entries import REPAIR_ORDINAL, Repair
+from sluice.contract.entries import REPAIR_ORDINAL, Lost, Repair
 from sluice.errors import UsageError, WriterFenced
 from sluice.manifest import pruning
 from sluice_lake import Lake
@@ -15,6 +15,7 @@ from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, armed
 from tests.spark.model import ID, SCHEMA, named, row
 from tests.support.extent import cases
+from tests.support.manifests import opened
 
 MIRROR = {"kind": "mirror"}
 COPY = {"kind": "mirror", "name": "items_copy"}
@@ -151,6 +152,26 @@ def test_a_target_that_is_removed_leaves_its_lake_table_and_goes_on_when_it_come
     log = _apply(pipeline, COPY)
     assert log.left == {"public.items": "public/items", "public.items/items_log": "public/items_log"}
     assert _states(log) == {f"{ID}/items_copy": "live"}
+
+
+def test_a_changelog_that_comes_back_behind_a_gap_is_stale_and_stays_as_it_is(pipeline: Pipeline) -> None:
+    """It has no change of the gap: what closes it is rows. So a rebuild does not remove it either."""
+    _begin(pipeline)
+    _apply(pipeline, MIRROR, LOG)
+    _assert_live(_apply(pipeline, MIRROR))
+    version, manifest = pipeline.version("items_log"), pipeline.manifest
+    manifest.epoch += 1
+    lost = manifest.append(opened(lost=Lost("the slot was lost", (ID,))), through_lsn=manifest.lsn + 100)
+    read = manifest.segment([Change("u", row(3, 99), lsn=manifest.lsn, ordinal=REPAIR_ORDINAL)], SCHEMA)
+    manifest.append(Repair(ID, 1, SCHEMA.version, manifest.lsn, manifest.lsn, (read,), gap_seq=lost))
+    _assert_live(_apply(pipeline, MIRROR))
+    _change(pipeline, 20)
+    for rebuild in ((), ("public.items",), ()):
+        log = _apply(pipeline, MIRROR, LOG, rebuild=rebuild)
+        assert _states(log) == {ID: "live", f"{ID}/items_log": "stale"}
+        assert "changes of it are lost" in log.tables[f"{ID}/items_log"].reason
+        assert (_ops(pipeline.path("items_log")), pipeline.version("items_log")) == ("iiui", version)
+        assert _values(pipeline.path()) == {1: 20, 2: 20, 3: 99}
 
 
 def test_a_target_never_takes_the_place_of_another_lake_table(pipeline: Pipeline) -> None:

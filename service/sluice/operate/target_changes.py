@@ -48,6 +48,8 @@ def _added(state: TableState, log: AppliedLog, holders: Mapping[str, TableState]
     if (holder := holders.get(state.key)) is not None:
         taken = Reason(ReasonCode.PATH_TAKEN, {"path": state.path, "other": holder.title})
         return Preview("stop", sentence(taken, State.STALE, state.source_name))
+    if state.keeps_changes and state.gaps:
+        return Preview("stop", _stale(state, "changes since the snapshot are lost"))
     if state.path in log.left.values():
         return Preview(
             "followed",
@@ -57,8 +59,6 @@ def _added(state: TableState, log: AppliedLog, holders: Mapping[str, TableState]
         )
     if state.generation_seq <= pruned_seq:
         return Preview("stop", _stale(state, "the spool no longer has the snapshot and all that came since"))
-    if state.keeps_changes and state.gaps:
-        return Preview("stop", _stale(state, "changes since the snapshot are lost"))
     return Preview("followed", f"it is added at {state.path}, and built from the spool")
 
 

@@ -236,7 +236,11 @@ class LakeSettings(Section):
         "evolve includes them with a new snapshot; stop leaves the table stale until `sluice resync` "
         "accepts the new columns",
     )
-    metadata_columns: bool = Field(default=True, description="add _sluice_lsn and _sluice_ts to mirror tables")
+    metadata_columns: bool = Field(
+        default=True,
+        description="add _sluice_lsn and _sluice_ts to mirror tables; "
+        "a lake table that is there keeps the columns that it was made with until its next snapshot",
+    )
     log_retention: Duration = Field(
         3600.0,
         ge=600,

@@ -201,8 +201,10 @@ def _contents(changes: pa.Table, schema: TableSchema, positions: Numbers) -> tup
 
 @dataclass(slots=True)
 class _Row:
+    """`sent` has, by attnum, the last change that sent the value."""
+
     origin: int
-    changes: list[int] = field(default_factory=list)
+    sent: dict[int, int] = field(default_factory=dict)
 
 
 _Event = tuple[int, int, int, int, list[int]]
@@ -254,8 +256,7 @@ class _Walk:
                 how = "was inserted with" if operation == ord("i") else "moved to"
                 raise UnsupportedChange(f"{self.schema.qualified_name}: a row {how} the key of a row that exists")
             at[now] = row
-            row.changes.append(position)
-            yield now, position, position, row.origin, self._sources(row)
+            yield now, position, position, row.origin, self._sources(row, position)
 
     def _taken(self, at: dict[int, _Row | None], key: int, epoch: int) -> _Row:
         row = at[key] if key in at else None if epoch else _Row(key)
@@ -266,13 +267,16 @@ class _Walk:
             row = _Row(NOWHERE)
         return row
 
-    def _sources(self, row: _Row) -> list[int]:
-        sources = []
+    def _sources(self, row: _Row, position: int) -> list[int]:
+        """Where the values of `row` are behind its change at `position`. No change is looked at twice: a row may have
+        any number of them.
+        """
         for attnum, flag in self.flags.items():
-            sources.append(next((change for change in reversed(row.changes) if not flag[change]), NOWHERE))
-            if sources[-1] == NOWHERE and row.origin == NOWHERE:
+            if not flag[position]:
+                row.sent[attnum] = position
+            elif attnum not in row.sent and row.origin == NOWHERE:
                 raise _unsent(attnum, self.schema)
-        return sources
+        return [row.sent.get(attnum, NOWHERE) for attnum in self.flags]
 
     def by_row(self, after: Numbers, before: Numbers, is_whole: Claims) -> Iterator[_Event]:
         """Where old rows are sent whole, and two rows may share a key until their transaction ends."""
@@ -314,7 +318,8 @@ class _Walk:
             for key in dict.fromkeys((acts_on, now) if operation != ord("d") else (acts_on,)):
                 touched.add(key)
                 rows = added.get(key)
-                left = _AS_BEFORE if epoch == 0 and key not in original_gone | replaced else NOWHERE
+                is_gone = epoch > 0 or key in original_gone or key in replaced
+                left = NOWHERE if is_gone else _AS_BEFORE
                 row = rows[-1][0] if rows else left
                 yield key, position, row, NOWHERE, [row] * len(self.flags)
         self._require_single(added, touched)

@@ -2,7 +2,8 @@
 compared column by column.
 
 Owns exactness of the comparison: NULL is a value, marked values count, and zeros and NaN are compared as they are
-spelled. A column keeps its name and its type: what cannot be kept so is refused by name.
+spelled, but in keys: there the source takes both zeros for one. A column keeps its name and its type: what cannot be
+kept so is refused by name.
 """
 
 from collections.abc import Callable, Iterable
@@ -190,22 +191,22 @@ def placed(rows: DataFrame, schema: TableSchema, *, newest: str) -> DataFrame:
 
 
 def same_key(schema: TableSchema, left: str, right: str) -> Column:
-    """Whether the rows that have these aliases have one key."""
-    return _equal(schema.key_columns, left, right)
+    """Whether the rows that have these aliases have one key: as a key, minus zero is zero."""
+    return _all(_same(column, left, right, spelled=False) for column in schema.key_columns)
 
 
 def same_values(columns: Iterable[ColumnSchema], left: str, right: str) -> Column:
     """Whether the rows that have these aliases are equal in `columns`."""
-    return _equal(columns, left, right)
+    return _all(_same(column, left, right, spelled=True) for column in columns)
 
 
-def _equal(columns: Iterable[ColumnSchema], left: str, right: str) -> Column:
-    return reduce(Column.__and__, (_same(column, left, right) for column in columns), sql.lit(True))  # noqa: FBT003
+def _all(conditions: Iterable[Column]) -> Column:
+    return reduce(Column.__and__, conditions, sql.lit(True))  # noqa: FBT003
 
 
-def _same(column: ColumnSchema, left: str, right: str) -> Column:
+def _same(column: ColumnSchema, left: str, right: str, *, spelled: bool) -> Column:
     mine, theirs = (sql.col(f"{side}.{quote(column.name)}") for side in (left, right))
-    if "float" in column.lake.sql or "double" in column.lake.sql:
+    if spelled and ("float" in column.lake.sql or "double" in column.lake.sql):
         mine, theirs = mine.cast("string"), theirs.cast("string")
     same = mine.eqNullSafe(theirs)
     if column.lake.special:

@@ -120,14 +120,19 @@ class Ledger:
         origins = body.commits.origins_by_lsn() if isinstance(body, Changes) else NO_ORIGINS
         ids = {key for table_id in sources for key in self.targets.keys(table_id)}
         for table_id in ids:
-            self.tables[table_id].pending.take_in(
+            state, progress = self.state.tables[table_id], self.tables[table_id]
+            gap = gap_at(state.gaps, entry.seq)
+            if gap is not None and state.keeps_changes and progress.stale is None:
+                # Whoever recorded the loss did not know of this target: the table would be read again.
+                progress.lacks_changes()
+            progress.pending.take_in(
                 entry,
-                self.state.tables[table_id].table_id,
+                state.table_id,
                 through_lsn=self._through(table_id, entry, self.read_lsn),
                 origins=origins,
                 since=since,
-                gap=gap_at(self.state.tables[table_id].gaps, entry.seq),
-                schemas=self.state.tables[table_id].schemas,
+                gap=gap,
+                schemas=state.schemas,
             )
         self._active |= ids
         self._moved |= ids

@@ -98,10 +98,9 @@ def not_pruned(progress: TableProgress, state: TableState, floor_seq: int) -> Ta
     """
     pending = progress.pending
     needed = pending.applied_seq if pending.has_snapshot else pending.generation_seq
-    if state.keeps_changes and state.gaps and not pending.has_snapshot and progress.stale is None:
-        # What closed the gap is rows, not changes.
-        lost = "changes of it are lost, so that it cannot have every change since the last snapshot"
-        progress.stale = lake_differs(UnsupportedChange(lost))
+    if state.keeps_changes and state.gaps and state.state.is_followed and progress.stale is None:
+        # Also one that has some: it was no target when the slot was lost, and went on behind the gap otherwise.
+        progress.lacks_changes()
     if needed <= floor_seq and state.state.is_followed and state.schemas and progress.stale is None:
         progress.stale = Reason(ReasonCode.PRUNED, {"entry": str(needed), "floor": str(floor_seq)})
         name = f"{state.schema_name}.{state.table_name}"

@@ -187,6 +187,8 @@ _ANEW = "to make it again without them, remove its folder first"
 
 def _outlives(lake: Lake, session: SparkSession, state: TableState) -> str:
     """Why the lake table of `state` cannot be made again as it is, empty when it can."""
+    if state.keeps_changes and state.gaps:
+        return "has changes that cannot be made again, because others since its snapshot are lost"
     if not kind_of(state, state.schemas[state.schema_version]).keeps_rows:
         return ""
     try:

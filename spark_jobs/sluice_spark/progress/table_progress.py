@@ -11,6 +11,7 @@ from sluice.backoff import doubling
 from sluice.contract.applied import CATALOG, CHECKPOINT, LAYOUT, Maintenance
 from sluice.contract.reasons import Reason, ReasonCode, lake_differs
 from sluice.contract.resyncs import text
+from sluice.errors import UnsupportedChange
 from sluice.manifest.values import TableState
 from sluice_spark.lake.commit_way import CommitWay
 from sluice_spark.lake.examined_version import ExaminedVersion
@@ -89,6 +90,11 @@ class TableProgress:
     def differs(self, error: Exception) -> None:
         """The lake table cannot be brought to what the source has."""
         self.stale = lake_differs(error)
+
+    def lacks_changes(self) -> None:
+        """Changes since its snapshot are lost, and it is to keep each of them: what closes the gap is rows."""
+        lost = "changes of it are lost, so that it cannot have every change since the last snapshot"
+        self.differs(UnsupportedChange(lost))
 
     def shown_maintenance(self, *, maintained: bool) -> Maintenance:
         """What fails and is not tried again is no problem any more. Checkpoints are written for every table, and each

@@ -47,6 +47,8 @@ def test_changes_that_are_lost_cannot_be_in_a_changelog() -> None:
     closed = replace(TABLE, gaps=(Gap(6, 1, 10, 20, as_of_lsn=30),))
     ((effect, why),) = planned(MIRROR, LOG, table=closed)
     assert (effect, "changes since the snapshot are lost" in why) == ("stop", True)
+    ((effect, why),) = planned(MIRROR, LOG, table=closed, left="public/orders_c")
+    assert (effect, "changes since the snapshot are lost" in why) == ("stop", True)
     assert planned(MIRROR, LakeTarget(name="copy"), table=closed)[0][0] == "followed"
 
 

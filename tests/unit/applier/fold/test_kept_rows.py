@@ -3,6 +3,7 @@ are, and in whatever portions they are folded.
 """
 
 import random
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ from sluice_spark.kinds.kind import Kind
 from sluice_spark.kinds.registry import registered
 from tests.spark import pools
 from tests.spark.canonical import canonical, marks, typed
-from tests.spark.changes import Change, segment_table
+from tests.spark.changes import INT4, INT8, TEXT, Change, column, segment_table, table_schema
 from tests.spark.pools import EVERY_KIND
 from tests.spark.stories import Step, Story
 from tests.spark.story_lake import FIRST_LSN, Shape, lake_rows
@@ -122,11 +123,11 @@ class Lake:
 def _keys(rows: pa.Table, schema: TableSchema, names: list[str]) -> list[tuple[Any, ...]]:
     marked_rows = special_rows(rows[envelope.SPECIAL]) if envelope.SPECIAL in rows.column_names else {}
     arrays = []
-    for place, (name, column) in enumerate(zip(names, schema.key_columns, strict=True)):
+    for place, (name, part) in enumerate(zip(names, schema.key_columns, strict=True)):
         arrays.append([canonical(value) for value in rows[name].to_pylist()])
-        if column.lake.special:
+        if part.lake.special:
             own = f"{KEY_SPECIAL}{place}"
-            texts = rows[own] if own in rows.column_names else special_texts(marked_rows, column.name, len(rows))
+            texts = rows[own] if own in rows.column_names else special_texts(marked_rows, part.name, len(rows))
             arrays.append(texts.to_pylist())
     return list(zip(*arrays, strict=True))
 
@@ -189,3 +190,32 @@ def test_the_rows_do_not_depend_on_windows_or_portions(shape: Shape, seed: int) 
             found = lake_rows(lake.rows.to_pylist(), shape)
             wanted = window[-1].after
             assert found == wanted, f"missing {list(wanted - found)[:3]}\nextra {list(found - wanted)[:3]}"
+
+
+_MANY = 40_000
+_MOVED = {
+    "rows that come and change, with whole old rows": (
+        "f",
+        [Change("i", {"id": key, "v": 1, "big": "b"}) for key in range(_MANY)]
+        + [Change("u", {"id": key, "v": 2, "big": "b"}, old={"id": key, "v": 1, "big": "b"}) for key in range(_MANY)],
+    ),
+    "one row that moves, and changes without its large value": (
+        "d",
+        [Change("u", {"id": 1, "v": 0}, old={"id": 0}, unchanged=("big",))]
+        + [Change("u", {"id": 1, "v": value}, unchanged=("big",)) for value in range(_MANY)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _MOVED)
+def test_rows_that_are_followed_one_by_one_cost_by_their_changes(case: str) -> None:
+    """With whole old rows, and where a key changed, each change is followed in Python: a million took hours."""
+    identity, changes = _MOVED[case]
+    columns = column("id", 1, INT8, key=True), column("v", 2, INT4), column("big", 3, TEXT)
+    schema, kind = table_schema(*columns, identity=identity), registered("history")
+    for place, change in enumerate(changes):
+        change.lsn, change.ordinal = 100 + place, 0
+    united = kind.united([(segment_table(changes, schema), schema)], schema, {})
+    began = time.process_time()
+    kind.net(united, schema, keyed=True)
+    assert time.process_time() - began < 12.0

@@ -8,6 +8,7 @@ from sluice_spark.applied_window import Applied
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.progress.boundary import Boundaries
 from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.restart import not_pruned
 from sluice_spark.progress.table_progress import Work
 from sluice_spark.read.window import Window
 from tests.support.manifests import changes, follow, opened, repair, snapshot, started, table
@@ -28,9 +29,9 @@ def _lost(state: PipelineState) -> tuple[PipelineState, Entry]:
     return follow(state, opened(lost=Lost("the slot was lost", ("7",))), through_lsn=100)
 
 
-def _ledger(state: PipelineState, applied: int, *, log: AppliedLog | None = None) -> Ledger:
+def _ledger(state: PipelineState, applied: int, *, log: AppliedLog | None = None, **options: object) -> Ledger:
     """One that has read as far as the lake table has got."""
-    ledger = ledger_of(state, ExaminedVersion(5, applied), log=log, once=True)
+    ledger = ledger_of(state, ExaminedVersion(5, applied), log=log, once=True, **options)
     ledger.read_seq, ledger.read_lsn = applied, APPLIED
     return ledger
 
@@ -99,3 +100,25 @@ def test_a_table_with_an_open_gap_keeps_no_other_table_from_maintenance() -> Non
     ledger.take_in(lost, "")
     assert ledger.halted("7")
     assert ledger.waiting(now=5.0) == {}
+
+
+def test_a_changelog_that_was_no_target_when_changes_were_lost_does_not_go_on_behind_them() -> None:
+    """A table with a changelog is read again after a loss, unless the configuration that recorded the loss did not have
+    it. The rows that closed the gap were appended as changes, and the changelog was live without those that are lost.
+    """
+    state, applied = _applied()
+    state, lost = _lost(state)
+    state, _ = follow(state, changes(150), through_lsn=150)
+    state, _ = follow(state, repair(as_of_lsn=150, through_lsn=150, gap_seq=lost.seq))
+    targets = {"public.t7": {"targets": [{"kind": "mirror"}, {"kind": "changelog", "name": "changes"}]}}
+
+    runs = _ledger(state, applied, tables=targets)
+    runs.take_in(lost, "")
+    assert [work.table_id for work in runs.ready(now=0.0, boundary_seq=0)] == ["7"]
+    begun = _ledger(state, applied, tables=targets)
+    for key, progress in begun.tables.items():
+        not_pruned(progress, begun.state.tables[key], 0)
+    for ledger in (runs, begun):
+        rows = ledger.report()
+        assert {key: row.state for key, row in rows.items()} == {"7": State.GAP, "7/changes": State.STALE}
+        assert "changes of it are lost" in rows["7/changes"].reason
