@@ -95,9 +95,9 @@ def _publish_any_generation(self: FollowedTables, entry: Any) -> bool:
     return _publish_snapshot(self, entry)
 
 
-def _looked_at_all(self: FollowedTables, *, before_lsn: int, examined_lsn: int, seen: Any) -> None:
+def _looked_at_all(self: FollowedTables, *, before_lsn: int, visible: Any, examined_lsn: int, seen: Any) -> None:
     with self._lock:
-        self._lives.history.confirm(before_lsn)
+        self._lives.history.confirm(before_lsn, visible)
         self._log.examined(examined_lsn)
 
 

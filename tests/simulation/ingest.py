@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol, cast
 from unittest.mock import patch
 
-from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.catalog_facts import TableFacts, Visible
 from sluice.contract.entries import Opened
 from sluice.contract.receipt import DurableReceipt
 from sluice.errors import ServiceError, SessionBroken, SourceUnavailable, may_pass
@@ -77,6 +77,10 @@ class SourceCatalog:
     def wal_end(self) -> int:
         self.ask()
         return self._world.server.now
+
+    def visible(self) -> Visible:
+        """Each commit is seen as soon as it is sent."""
+        return Visible(2**31)
 
     def look(self, _connection: object) -> Mapping[int, TableFacts]:
         self.ask()

@@ -199,3 +199,19 @@ class PublicationFacts:
     truncate: bool
     via_root: bool
     all_tables: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """Which transactions that have committed a look at the catalog sees: none that was `running` when it began, nor
+    one that began later, which has the number `beyond` or a greater one. A commit is sent once its record is on disk,
+    and seen by other sessions when those who commit have waited for a standby.
+    """
+
+    beyond: int
+    running: frozenset[int] = frozenset()
+
+    def sees(self, xid: int) -> bool:
+        """`xid` has the 32 bits of the number that the stream has."""
+        age = (self.beyond - xid) % 2**32  # more than half of all: not before `beyond`
+        return 0 < age < 2**31 and self.beyond - age not in self.running

@@ -105,7 +105,13 @@ def open_epoch(
         _release_prepared(log)
     lookup = CatalogLookup(finishing)
     tables = FollowedTables(
-        log, lookup, options.tables, wal_end=lookup.wal_end, counts=status.tables, policies=options.policies
+        log,
+        lookup,
+        options.tables,
+        wal_end=lookup.wal_end,
+        await_seen=lookup.await_seen,
+        counts=status.tables,
+        policies=options.policies,
     )
     committer = Committer(
         store,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sluice import lsn
-from sluice.contract.catalog_facts import ChildFacts, ColumnFacts, PublicationFacts, TableFacts, TypeDetail
+from sluice.contract.catalog_facts import ChildFacts, ColumnFacts, PublicationFacts, TableFacts, TypeDetail, Visible
 from sluice.contract.types import NAMES
 from sluice.source.catalog_versions import PARTS_OF_TYPE, removed_schemas_sql, sent_sql, versions_sql
 from sluice.source.sessions import Connection, translated
@@ -183,6 +183,16 @@ class Catalog:
             row = self._conn.execute(command.encode()).fetchone()
         assert row is not None
         return lsn.parse(row[0])
+
+    def visible(self) -> Visible:
+        """Which transactions a look sees that begins now."""
+        with translated("asking which transactions can be seen"):
+            row = self._conn.execute(
+                b"SELECT pg_catalog.pg_snapshot_xmax(s)::text::int8, ARRAY(SELECT x::text::int8 FROM "
+                b"pg_catalog.pg_snapshot_xip(s) x) FROM pg_catalog.pg_current_snapshot() s"
+            ).fetchone()
+        assert row is not None
+        return Visible(row[0], frozenset(row[1]))
 
     def close(self) -> None:
         """Closes the session. May be called again."""

@@ -9,6 +9,7 @@ Must not create anything but by `create`. (PostgreSQL: Event Triggers; Replicati
 from dataclasses import dataclass
 
 from sluice.errors import SourceRefused
+from sluice.source.catalog import Catalog
 from sluice.source.sessions import Connection, translated
 
 SCHEMA = "sluice_ddl"
@@ -187,15 +188,8 @@ def unseen_among(connection: Connection, xids: list[int]) -> set[int]:
     """Those of these transactions, all of which have committed, that other sessions cannot see yet: with synchronous
     replication they wait for a standby. Raises SourceError.
     """
-    with translated("asking which transactions can be seen"):
-        row = connection.execute(
-            b"SELECT pg_catalog.pg_snapshot_xmax(s)::text::int8, ARRAY(SELECT x::text::int8 FROM "
-            b"pg_catalog.pg_snapshot_xip(s) x) FROM pg_catalog.pg_current_snapshot() s"
-        ).fetchone()
-    assert row is not None
-    beyond, running = row
-    ages = {xid: (beyond - xid) % 2**32 for xid in xids}  # more than half of all: not before `beyond`
-    return {xid for xid, age in ages.items() if age == 0 or age >= 2**31 or beyond - age in running}
+    visible = Catalog(connection).visible()
+    return {xid for xid in xids if not visible.sees(xid)}
 
 
 def entries_of(connection: Connection, publication: str) -> tuple[int, set[int]]:

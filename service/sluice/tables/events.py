@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
-from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.catalog_facts import TableFacts, Visible
 from sluice.contract.description import Description
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import Reason
@@ -153,10 +153,11 @@ class CatalogSeen(CatalogShows[bool]):
 class LookEnded(Event[None]):
     """A look at every published table is complete that began when the server was at `before_lsn`. What it found
     changed came as CatalogSeen: of every other table the rows that committed by then have the columns of its newest
-    shape.
+    shape, but for those of transactions that it did not see.
     """
 
     before_lsn: int
+    visible: Visible
 
 
 @dataclass(frozen=True, slots=True)

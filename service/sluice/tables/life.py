@@ -136,7 +136,7 @@ class TableLives:
     @_answer.register
     def _open_rows_committed(self, rows: events.OpenRowsCommitted) -> bool:
         at, oid = rows.position_lsn, rows.relation.oid
-        now = self.history.version_again(rows.relation, position_lsn=at, reaches_lsn=at + 1)
+        now = self.history.version_again(rows.relation, position_lsn=at, reaches_lsn=at + 1, xid=rows.xid)
         if now == NOT_YET:
             now = self._resolve(events.RowsCame(rows.relation, at, at + 1, rows.xid))
         if now is None or now.version == rows.schema.version:
@@ -167,7 +167,7 @@ class TableLives:
 
     @_answer.register
     def _look_ended(self, look: events.LookEnded) -> None:
-        self.history.confirm(look.before_lsn)
+        self.history.confirm(look.before_lsn, look.visible)
 
     @_answer.register
     def _catalog_seen(self, seen: events.CatalogSeen) -> bool:

@@ -7,9 +7,10 @@ newest version is taken for it only where a look at the catalog that began later
 catalog is asked: columns that were dropped and added again look the same on the wire.
 """
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
-from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.catalog_facts import TableFacts, Visible
 from sluice.contract.schema import TableSchema
 from sluice.manifest.values import TableState
 from sluice.protocol.messages import RelationVersion
@@ -21,12 +22,29 @@ NOT_YET: Final = "not yet"
 NotYet = Literal["not yet"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Confirmed:
+    """The newest shape was there for all that had committed through `lsn` and was `visible`."""
+
+    lsn: int
+    visible: Visible
+
+    def has(self, position_lsn: int, xid: int) -> bool:
+        """Whether transaction `xid`, with its commit record at `position_lsn`, is among them."""
+        return position_lsn <= self.lsn and self.visible.sees(xid)
+
+
+_NOTHING = _Confirmed(0, Visible(0))
+
+
 class ShapeHistory:
     def __init__(self) -> None:
         self.resolved: dict[RelationVersion, TableSchema | None] = {}
         """By announcement: the version of all rows that come under it, None when the table is not carried."""
-        self._announced: dict[int, tuple[RelationVersion, int]] = {}
-        """By oid: the last announcement, and where the commit record of the first rows under it begins."""
+        self._announced: dict[int, tuple[RelationVersion, int, int]] = {}
+        """By oid: the last announcement, and the transaction of the first rows under it: where its commit record
+        begins, and its number.
+        """
         self._reached: dict[int, tuple[int, int]] = {}
         """By oid: (position, schema version) of the rows that were resolved last."""
         self.awaited: dict[int, tuple[str, int]] = {}
@@ -35,38 +53,38 @@ class ShapeHistory:
         """
         self._ends: dict[int, int] = {}
         """By oid: how far the rows reach that were resolved last. See `reaches_lsn` of a run."""
-        self._confirmed_lsn = 0
+        self._confirmed = _NOTHING
         self._keys: dict[int, tuple[int, int, int]] = {}
         """By oid, of a primary key that is another one than a look knew: up to where it was that one, the new
         one, and where the server was when that was seen.
         """
-        self._bounds: dict[int, int] = {}
-        """By oid, up to where the newest shape was confirmed of a table that a look found otherwise."""
+        self._bounds: dict[int, _Confirmed] = {}
+        """By oid, what was confirmed of the newest shape of a table that a look found otherwise."""
 
     def begun_again(self) -> "ShapeHistory":
         """For the next connection: of what was found out, only which tables looks have found otherwise."""
         fresh = ShapeHistory()
-        fresh._bounds = dict.fromkeys(self._bounds, 0)
+        fresh._bounds = dict.fromkeys(self._bounds, _NOTHING)
         return fresh
 
-    def announced(self, relation: RelationVersion, position_lsn: int) -> bool:
-        """Notes rows of `relation`. Whether the server announced it since the last ones: the same
+    def announced(self, relation: RelationVersion, position_lsn: int, xid: int) -> bool:
+        """Notes rows of `relation`, of transaction `xid`. Whether the server announced it since the last ones: the same
         announcement is the same object.
         """
         last = self._announced.get(relation.oid)
         if last is not None and last[0] is relation:
             return False
-        self._announced[relation.oid] = (relation, position_lsn)
+        self._announced[relation.oid] = (relation, position_lsn, xid)
         return True
 
     def version_again(
-        self, relation: RelationVersion, *, position_lsn: int, reaches_lsn: int
+        self, relation: RelationVersion, *, position_lsn: int, reaches_lsn: int, xid: int
     ) -> TableSchema | NotYet | None:
         """The schema version of more rows of `relation`, with the positions of RowsCame, if that was decided and holds
         still; None when the table is not carried. NOT_YET when it must be decided. `relation` is the same object until
         the server announces the relation again.
         """
-        if self.announced(relation, position_lsn):
+        if self.announced(relation, position_lsn, xid):
             self.resolved.pop(relation, None)
         elif relation in self.resolved:
             self.passed(relation.oid, reaches_lsn)
@@ -91,11 +109,11 @@ class ShapeHistory:
     def is_doubtful(self, oid: int) -> bool:
         """Whether the last announcement came after what a look at the catalog has confirmed."""
         last = self._announced.get(oid)
-        return last is not None and last[1] > self._bounds.get(oid, self._confirmed_lsn)
+        return last is not None and not self._bounds.get(oid, self._confirmed).has(last[1], last[2])
 
     def doubt(self, oid: int) -> None:
         """Nothing more is confirmed of the table until `settle`."""
-        self._bounds.setdefault(oid, self._confirmed_lsn)
+        self._bounds.setdefault(oid, self._confirmed)
 
     def settle(self, oid: int) -> None:
         """A look found the table in its newest shape."""
@@ -103,7 +121,7 @@ class ShapeHistory:
 
     def key_lsn(self, state: TableState, facts: TableFacts, *, wal_end: int) -> int:
         """Up to where the primary key was the one that `state` knows; the server is at `wal_end` now."""
-        before = self._keys.pop(facts.oid, (self._confirmed_lsn, 0, 0))
+        before = self._keys.pop(facts.oid, (self._confirmed.lsn, 0, 0))
         if other_primary_key(state.fingerprint, facts):
             at = before[2] if before[1:2] == (facts.primary_key,) and before[2] else wal_end
             self._keys[facts.oid] = before[0], facts.primary_key, at
@@ -113,11 +131,12 @@ class ShapeHistory:
         """Whether the stream has come to where the primary key was seen to be what it is."""
         return oid not in self._keys or self._keys[oid][2] <= through_lsn
 
-    def confirm(self, lsn: int) -> None:
+    def confirm(self, lsn: int, visible: Visible) -> None:
         """A look that began when the server was at `lsn` found every table in its newest shape, but
         for those in doubt.
         """
-        self._confirmed_lsn = max(self._confirmed_lsn, lsn)
+        if lsn >= self._confirmed.lsn:
+            self._confirmed = _Confirmed(lsn, visible)
 
     def began(self, schema: TableSchema, position_lsn: int) -> None:
         """Rows of the transaction at `position_lsn` are in the new version from now on."""

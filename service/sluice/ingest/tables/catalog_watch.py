@@ -137,7 +137,7 @@ class CatalogWatch:
         due = self.signals.due(partial(ddl_signal.unseen_among, connection))
         seen_signal = ddl_signal.probe(connection, with_open=self.signals.settling)
         states = self._tables.states()  # from before the look: what changes meanwhile is judged by the next one
-        before_lsn = Catalog(connection).wal_end()
+        before_lsn, visible = Catalog(connection).wal_end(), Catalog(connection).visible()
         self.signals.probed(seen_signal, before_lsn)
         published = self._published.look(connection)
         wal_end = Catalog(connection).wal_end()
@@ -153,7 +153,7 @@ class CatalogWatch:
                 seen[str(oid)] = known.generation if known is not None else 0
         self._doubt(connection, due, published)
         examined_lsn = self.signals.bounded(due, examined_lsn)
-        self._tables.looked(before_lsn=before_lsn, examined_lsn=examined_lsn, seen=seen)
+        self._tables.looked(before_lsn=before_lsn, visible=visible, examined_lsn=examined_lsn, seen=seen)
         self._tables.wait_stored()
         self.signals.judged(due, examined_lsn=self._log.examined_lsn)
         taken = TakenPaths(self._tables.states(), self._configured.policies)

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.catalog_facts import TableFacts, Visible
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.resyncs import due
 from sluice.contract.schema import TableSchema
@@ -42,7 +42,7 @@ def utc_now() -> datetime:
 
 class FollowedTables:
     """`lookup` asks the catalog, which knows today's shape only and may be ahead of the stream; `wal_end` asks for the
-    server's position now.
+    server's position now. `await_seen` returns when `lookup` sees what a transaction did, which has committed.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class FollowedTables:
         patterns: tuple[str, ...],
         *,
         wal_end: Callable[[], int],
+        await_seen: Callable[[int], None] = lambda _: None,
         counts: TableCounts | None = None,
         policies: Policies | None = None,
         clock: Callable[[], datetime] = utc_now,
@@ -59,6 +60,7 @@ class FollowedTables:
         self._log = log
         self._lookup = lookup
         self._wal_end = wal_end
+        self._await_seen = await_seen
         self._counts = counts or TableCounts()
         self._clock = clock
         self._lock = threading.RLock()
@@ -80,6 +82,8 @@ class FollowedTables:
                         self._carry_out(decision, event)
                     return found.answer
             if found.oid is not None:
+                if isinstance(event, events.RowsCame | events.OpenRowsCommitted):
+                    self._await_seen(event.xid)
                 answers.facts[found.oid] = self._lookup(found.oid)
             answers.wal_end = self._wal_end()
 
@@ -106,7 +110,9 @@ class FollowedTables:
         if relation == messagetable.RELATION:
             return messagetable.SCHEMA
         with self._lock:
-            known = self._lives.history.version_again(relation, position_lsn=position_lsn, reaches_lsn=reaches_lsn)
+            known = self._lives.history.version_again(
+                relation, position_lsn=position_lsn, reaches_lsn=reaches_lsn, xid=xid
+            )
         if known != NOT_YET:
             return known
         return self.decide(events.RowsCame(relation, position_lsn, reaches_lsn, xid))
@@ -128,12 +134,12 @@ class FollowedTables:
             self._lives.history.doubt(facts.oid)
         return bool(self.decide(events.CatalogSeen(facts, before, wal_end), Answers(wal_end, {facts.oid: facts})))
 
-    def looked(self, *, before_lsn: int, examined_lsn: int, seen: Mapping[str, int]) -> None:
+    def looked(self, *, before_lsn: int, visible: Visible, examined_lsn: int, seen: Mapping[str, int]) -> None:
         """LookEnded. The manifest was at `examined_lsn` a while before the look began. It says so from now on, if the
         look has `seen` each table that is live now: by table id, the generation in which it saw it.
         """
         with self._lock:
-            self.decide(events.LookEnded(before_lsn))
+            self.decide(events.LookEnded(before_lsn, visible))
             # What rows said meanwhile is in no entry yet.
             held, decided, stored = self._log.held, self._log.state.tables, self._log.stored.tables
             tables = [stored.get(key, now) if key in held else now for key, now in decided.items()]

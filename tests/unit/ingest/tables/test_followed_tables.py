@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sluice.contract.catalog_facts import TableFacts
+from sluice.contract.catalog_facts import TableFacts, Visible
 from sluice.contract.entries import Snapshot
 from sluice.contract.reasons import DROPPED
 from sluice.contract.resyncs import Cause
@@ -70,16 +70,26 @@ def test_rows_that_come_again_get_the_versions_that_they_had_although_two_look_a
 
 def test_an_announcement_is_doubtful_until_a_look_that_began_later_found_the_same_columns() -> None:
     history, relation = ShapeHistory(), relation_sent_as(WHOLE)
-    assert history.announced(relation, 100)
-    assert not history.announced(relation, 120)
+    assert history.announced(relation, 100, 7)
+    assert not history.announced(relation, 120, 8)
     assert history.is_doubtful(7)
     history.doubt(7)
-    history.confirm(150)
+    history.confirm(150, Visible(9))
     assert history.is_doubtful(7)
     history.settle(7)
     assert not history.is_doubtful(7)
-    assert history.announced(replace(relation), 160)
+    assert history.announced(replace(relation), 160, 9)
     assert history.is_doubtful(7)
+
+
+def test_a_look_confirms_nothing_of_a_transaction_that_it_did_not_see() -> None:
+    """Its commit record was there, and nobody saw it yet."""
+    history, relation = ShapeHistory(), relation_sent_as(WHOLE)
+    assert history.announced(relation, 100, 7)
+    history.confirm(150, Visible(9, frozenset({7})))
+    assert history.is_doubtful(7)
+    history.confirm(150, Visible(9))
+    assert not history.is_doubtful(7)
 
 
 def test_a_paused_table_under_load_keeps_no_look_from_examining_the_catalog() -> None:
@@ -128,7 +138,7 @@ def test_nobody_who_asks_again_waits_for_what_rows_of_a_large_transaction_said()
     assert tables.decide(events.SnapshotDue(facts)) is None
     tables.decide(events.TableGone(7, DROPPED))
     assert tables.states()["7"].state is State.STALE
-    tables.looked(before_lsn=900, examined_lsn=log.state.through_lsn, seen={"7": 1})
+    tables.looked(before_lsn=900, visible=Visible(1000), examined_lsn=log.state.through_lsn, seen={"7": 1})
     tables.forget_stream()
     assert tables.states()["7"].state is State.LIVE
     assert tables.decide(events.PauseAsked(7, paused=True))
@@ -177,7 +187,7 @@ def test_a_connection_that_ends_during_a_look_leaves_tables_in_doubt_that_it_fou
     tables.look(replace(facts, oid=9, name="t9", columns=(again,), attributes=2), tables.states(), wal_end=50)
     tables.decide(events.ValueLost(8, "not sent", position_lsn=20))
     tables.forget_stream()
-    tables.looked(before_lsn=50, examined_lsn=0, seen={})
+    tables.looked(before_lsn=50, visible=Visible(1000), examined_lsn=0, seen={})
     relation = relation_of(replace(facts, oid=9, name="t9"))
     tables.resolve(relation, position_lsn=30, reaches_lsn=31, xid=200)
     assert asked == [9]
