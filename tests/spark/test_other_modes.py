@@ -18,6 +18,7 @@ from tests.spark import lake, predicates
 from tests.spark.changes import FLOAT8, INT4, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.model import named
+from tests.support.extent import cases
 
 CHANGELOG = {"kind": "changelog"}
 ONE_KEY = table_schema(column("id", 1, INT8, key=True))
@@ -134,6 +135,26 @@ def test_an_identity_column_of_any_name_keeps_its_old_value_in_a_changelog(pipel
     (found,) = (one for one in pipeline.rows(metadata=True) if one["_sluice_op"] == "u")
     assert (found["_sluice_old"], {name: found[name] for name in names}) == (old, new)
     assert (found["_sluice_unchanged"], found["big"]) == ([6], None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    cases([{}, {"way": "distributed"}, {"way": "merge"}, {"max_memory_bytes": 1, "way": "direct"}], quick=[{}]),
+)
+def test_old_rows_of_a_changelog_have_their_values_by_name_when_more_of_them_is_sent(
+    pipeline: Pipeline, options: dict[str, Any]
+) -> None:
+    """The replica identity becomes full within a window, and the key is not the first column."""
+    columns = column("a", 1, INT8), column("b", 2, INT8, key=True)
+    by_key, whole = table_schema(*columns), table_schema(*columns, identity="f", version=2)
+    pipeline.begin(by_key, {"a": 1, "b": 2})
+    pipeline.applied(target=CHANGELOG, **options)
+    pipeline.change(Change("u", {"a": 1, "b": 20}, old={"b": 2}))
+    pipeline.evolve(whole)
+    pipeline.change(Change("u", {"a": 5, "b": 20}, old={"a": 1, "b": 20}))
+    pipeline.applied(target=CHANGELOG, **options)
+    changes = sorted(pipeline.rows(metadata=True), key=lambda one: one["_sluice_lsn"])
+    assert [one["_sluice_old"] for one in changes] == [None, {"a": None, "b": 2}, {"a": 1, "b": 20}]
 
 
 @pytest.mark.parametrize(("before", "after"), [("mirror", "changelog"), ("changelog", "mirror")])

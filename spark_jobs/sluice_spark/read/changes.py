@@ -28,7 +28,7 @@ from sluice.store.base import ObjectStore
 from sluice_spark.fold.partition import Cutter, Groups, Hashes, Links, cutter_for, weight
 from sluice_spark.fold.row_identity import OLD_WHOLE, whole
 from sluice_spark.fold.spill import Versioned, coalesced, portions
-from sluice_spark.read.column_defaults import missing_value
+from sluice_spark.read.column_defaults import arrow_type, missing_value
 from sluice_spark.read.projection import Projection
 
 ARROW_MAP = pa.map_(pa.string(), pa.string())
@@ -305,7 +305,7 @@ def _as_version(rows: pa.Table, version: TableSchema, schema: TableSchema, *, de
                 rows, envelope.SPECIAL, {column.name: text}, where=_repeated(pa.scalar(value=True), len(rows))
             )
     if envelope.OLD in rows.column_names:
-        rows = _with_older(rows, [column for column in added if column.identity])
+        rows = _with_identity(_with_older(rows, [column for column in added if column.identity]), schema)
     ordered = [column.name for column in schema.columns]
     return rows.select([*ordered, *(name for name in rows.column_names if envelope.is_reserved(name))])
 
@@ -321,6 +321,25 @@ def _with_older(rows: pa.Table, added: Sequence[ColumnSchema]) -> pa.Table:
         fields[column.name] = _repeated(value, len(rows))
         if text is not None:
             rows = _marked(rows, envelope.OLD_SPECIAL, {column.name: text}, where=old.is_valid())
+    filled = pa.StructArray.from_arrays(list(fields.values()), names=list(fields), mask=pc.invert(old.is_valid()))
+    return rows.set_column(rows.column_names.index(envelope.OLD), envelope.OLD, filled)
+
+
+def _with_identity(rows: pa.Table, schema: TableSchema) -> pa.Table:
+    """Old rows with the identity columns of `schema` first, in their order: the structure of a lake table is filled by
+    place. What fewer columns had identified before lacks values of the others.
+    """
+    old = whole(rows[envelope.OLD])
+    present, wanted = [field.name for field in old.type], [column.name for column in schema.identity_columns]
+    if not wanted or present[: len(wanted)] == wanted:
+        return rows
+    fields = {
+        column.name: pc.struct_field(old, [column.name])
+        if column.name in present
+        else pa.nulls(len(old), arrow_type(column.lake.sql))
+        for column in schema.identity_columns
+    }
+    fields |= {name: pc.struct_field(old, [name]) for name in present if name not in fields}
     filled = pa.StructArray.from_arrays(list(fields.values()), names=list(fields), mask=pc.invert(old.is_valid()))
     return rows.set_column(rows.column_names.index(envelope.OLD), envelope.OLD, filled)
 
