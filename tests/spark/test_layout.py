@@ -145,8 +145,29 @@ def test_a_table_is_partitioned_by_its_snapshot_and_says_why_windows_are_merged(
     assert _detail(pipeline)["partitionColumns"] == ["day"]
 
 
+<<<<<<< HEAD
 @slow
 @pytest.mark.parametrize("kind", ["mirror", "history"])
+=======
+def test_a_table_with_floating_point_numbers_has_partitions(pipeline: Pipeline) -> None:
+    """Delta takes no statistics of partition columns, and those of other columns are named in such a table."""
+    numbers = table_schema(*SCHEMA.columns, column("f", 5, FLOAT8))
+    pipeline.begin(numbers, *ROWS)
+    for generation, partitions in enumerate((["who"], [], ["day"]), start=2):
+        assert not _apply(pipeline, partition_by=tuple(partitions)).maintenance.failing
+        assert _detail(pipeline)["partitionColumns"] == partitions
+        rows = _changed(pipeline)
+        more = table_schema(*numbers.columns, column("g", 6, FLOAT8, missing="1.5"), version=generation)
+        pipeline.evolve(more, generation=generation - 1)
+        pipeline.change(Change("u", {"id": 5, "who": 1, "what": "w5", "f": 0.5, "g": 0.5}))
+        _apply(pipeline, partition_by=tuple(partitions))
+        assert _rows(pipeline) == sorted({*rows, (5, 1, "w5")} - {(5, 2, "w5")})
+        assert sorted({row["g"] for row in pipeline.rows()}) == [0.5, 1.5]
+        pipeline.begin_again(numbers, *ROWS, generation=generation)
+
+
+@pytest.mark.parametrize("kind", cases(["mirror", "history"], quick=["history"]))
+>>>>>>> wt/hr1
 def test_a_snapshot_makes_partitions_of_a_clustering_and_the_other_way_round(pipeline: Pipeline, kind: str) -> None:
     layouts: list[dict[str, Any]] = [{"cluster_by": ("who",)}, {"partition_by": ("who",)}, {}]
     for turn, layout in enumerate([*layouts, *layouts[:2]], start=1):

@@ -69,16 +69,21 @@ class NewColumns:
 
 @dataclass(frozen=True, slots=True)
 class StatedColumns:
-    """Lets Spark collect the statistics that fit both the columns of a version and `columns`."""
+    """Lets Spark collect the statistics that fit both the columns of a version and `columns`: `partitions` among them
+    have none.
+    """
 
     markers: Mapping[str, int]
     columns: Sequence[Field]
+    partitions: Sequence[str] = ()
 
     def edit(self, base: DeltaTransaction) -> ColumnChange | None:
         """See Maker."""
         fields = base.fields()
         types = {column["name"]: column["type"] for column in self.columns}
-        both: list[Field] = [one for one in fields if types.get(one["name"]) == one["type"]]
+        both: list[Field] = [
+            one for one in fields if types.get(one["name"]) == one["type"] and one["name"] not in self.partitions
+        ]
         both += [column for column in self.columns if is_floating(column)]
         return None if base.states(both) else ColumnChange(base, fields, self.markers, both)
 

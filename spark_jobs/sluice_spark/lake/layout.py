@@ -148,17 +148,23 @@ def with_names(column: Field) -> Field:
     return {**column, "type": kind, "metadata": {_PHYSICAL: f"col-{uuid.uuid4()}", **column["metadata"]}}
 
 
-def statistics_properties(columns: Sequence[Field], *, present: Mapping[str, str] = TABLE_PROPERTIES) -> dict[str, str]:
+def statistics_properties(
+    columns: Sequence[Field], *, present: Mapping[str, str] = TABLE_PROPERTIES, partitions: Collection[str] = ()
+) -> dict[str, str]:
     """What keeps every writer of a table with these columns, Spark as well, from stating bounds of floating-point
     numbers, and from dictionaries of them: Spark leaves out the other zero by one. `present` are the properties
-    that the table has.
+    that the table has, and of columns that are `partitions` Delta takes no statistics.
     """
     mapped = present.get("delta.columnMapping.mode", "none").lower() != "none"
     paths = [path for column in columns for path in _floating(column, mapped=mapped)]
     if not paths and _STATED not in present:
         return {}
     kinds = {column["name"]: column["type"] for column in columns[:LEADING]}
-    stated = [quote(name) for name, kind in kinds.items() if isinstance(kind, str) and kind not in _WITHOUT_BOUNDS]
+    stated = [
+        quote(name)
+        for name, kind in kinds.items()
+        if isinstance(kind, str) and kind not in _WITHOUT_BOUNDS and name not in partitions
+    ]
     return {
         _STATED: ",".join(stated),
         _FOOTERS: str(not paths).lower(),

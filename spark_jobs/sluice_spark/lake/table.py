@@ -379,7 +379,7 @@ class LakeTable:
         columns = frame.schema.jsonValue()["fields"]
         self.require_names(column["name"] for column in columns)
         options = {"overwriteSchema": "true", **self._made_with}
-        options |= statistics_properties(columns, present=options)
+        options |= statistics_properties(columns, present=options, partitions=self._partitions)
         self._state(columns)
         settings = NEITHER if any(map(is_floating, columns)) else {}
         self.commit(Write((app_id, version), frame, self.path, mode, options, settings, self._partitions))
@@ -391,7 +391,7 @@ class LakeTable:
         """
         if self.place.version >= 0:
             app_id, version = f"{self.app_id}/statistics", self.place.version + 1
-            self.commit_newest(version, StatedColumns({app_id: version}, columns), app_id=app_id)
+            self.commit_newest(version, StatedColumns({app_id: version}, columns, self._partitions), app_id=app_id)
 
     def is_mapped(self) -> bool:
         """Whether its data files have names of their own for its columns."""

@@ -240,7 +240,7 @@ class DeltaTransaction:
             fields = named
         partitions = list(names.convert(before.partitionColumns()))
         require_partitions_kept(partitions, str(before.schemaString()), fields)
-        present |= statistics_properties(fields if stated is None else stated, present=present)
+        present |= statistics_properties(fields if stated is None else stated, present=present, partitions=partitions)
         configuration = names.map()
         for name, value in present.items():
             configuration.put(name, value)
