@@ -14,7 +14,7 @@ from sluice import lsn
 from sluice.contract.catalog_facts import ChildFacts, ColumnFacts, PublicationFacts, TableFacts, TypeDetail, Visible
 from sluice.contract.types import NAMES
 from sluice.source.catalog_versions import PARTS_OF_TYPE, removed_schemas_sql, sent_sql, versions_sql
-from sluice.source.sessions import Connection, translated
+from sluice.source.sessions import WAL_END, Connection, translated
 
 _Rows = list[dict[str, Any]] | None
 
@@ -175,12 +175,8 @@ class Catalog:
         """The server's position now: every commit that was confirmed to its client ended at or
         before it.
         """
-        command = (
-            "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
-            "ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text"
-        )
         with translated("reading the WAL position"):
-            row = self._conn.execute(command.encode()).fetchone()
+            row = self._conn.execute(f"SELECT {WAL_END}".encode()).fetchone()
         assert row is not None
         return lsn.parse(row[0])
 

@@ -98,6 +98,18 @@ PLACE = """
     (SELECT datid::int8 FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()))"""
 """Columns of `Place`, by functions alone: a session that will stream may read no table before."""
 
+WAL_END = """
+    (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE (
+        SELECT w.lsn - (CASE
+            WHEN (w.lsn - '0/0') % pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_segment_size')) = 40 THEN 40
+            WHEN (w.lsn - '0/0') % pg_catalog.current_setting('wal_block_size')::int8 = 24 THEN 24
+            ELSE 0 END)::numeric
+        FROM (SELECT pg_catalog.pg_current_wal_insert_lsn() AS lsn) w) END)::text"""
+"""The server's position now: every commit that was confirmed to its client ended at or before it. Where the last record
+ends with its page, the server inserts behind the header of the next one (of 24 bytes, of a segment of 40). No record
+ends there, and the stream does not come there before another one is written: on a quiet server never.
+"""
+
 _NETWORK: dict[str, str] = {
     "keepalives": "1",
     "keepalives_idle": "30",

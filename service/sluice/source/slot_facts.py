@@ -8,7 +8,7 @@ from sluice import lsn
 from sluice.errors import SourceUnavailable
 from sluice.source import ddl_signal
 from sluice.source.facts import Place, ServerFacts, SlotFacts
-from sluice.source.sessions import PLACE, Connection, KnownSource, SourceOptions, translated
+from sluice.source.sessions import PLACE, WAL_END, Connection, KnownSource, SourceOptions, translated
 from sluice.source.timeline_history import read_history
 
 
@@ -22,8 +22,7 @@ def server_facts(
     command = f"""
         SELECT {PLACE},
                pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('server_encoding'),
-               (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-                     ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text,
+               {WAL_END},
                pg_catalog.current_setting('wal_level'), EXISTS (SELECT FROM pg_catalog.pg_event_trigger t
                      JOIN pg_catalog.pg_proc f ON f.oid = t.evtfoid JOIN pg_catalog.pg_namespace n
                      ON n.oid = f.pronamespace WHERE n.nspname = '{ddl_signal.SCHEMA}')"""

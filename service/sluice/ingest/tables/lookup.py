@@ -41,8 +41,8 @@ class CatalogLookup:
         while not self._session.ask(sees):
             if time.monotonic() >= until:
                 raise SourceUnavailable(
-                    f"the server sent transaction {xid}, which changed columns of a table, and other sessions do not "
-                    f"see it for {UNSEEN_SECONDS:.0f} s now",
+                    f"the server sent transaction {xid}, and other sessions do not see it for {UNSEEN_SECONDS:.0f} s "
+                    "now: what it did to the columns of its tables cannot be read yet",
                     hint="with synchronous replication a commit waits for a standby (pg_stat_activity, wait_event "
                     "SyncRep); nothing is lost, it is all sent again",
                 )
