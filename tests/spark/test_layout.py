@@ -145,10 +145,6 @@ def test_a_table_is_partitioned_by_its_snapshot_and_says_why_windows_are_merged(
     assert _detail(pipeline)["partitionColumns"] == ["day"]
 
 
-<<<<<<< HEAD
-@slow
-@pytest.mark.parametrize("kind", ["mirror", "history"])
-=======
 def test_a_table_with_floating_point_numbers_has_partitions(pipeline: Pipeline) -> None:
     """Delta takes no statistics of partition columns, and those of other columns are named in such a table."""
     numbers = table_schema(*SCHEMA.columns, column("f", 5, FLOAT8))
@@ -166,8 +162,8 @@ def test_a_table_with_floating_point_numbers_has_partitions(pipeline: Pipeline) 
         pipeline.begin_again(numbers, *ROWS, generation=generation)
 
 
-@pytest.mark.parametrize("kind", cases(["mirror", "history"], quick=["history"]))
->>>>>>> wt/hr1
+@slow
+@pytest.mark.parametrize("kind", ["mirror", "history"])
 def test_a_snapshot_makes_partitions_of_a_clustering_and_the_other_way_round(pipeline: Pipeline, kind: str) -> None:
     layouts: list[dict[str, Any]] = [{"cluster_by": ("who",)}, {"partition_by": ("who",)}, {}]
     for turn, layout in enumerate([*layouts, *layouts[:2]], start=1):
