@@ -165,7 +165,7 @@ def test_metadata_columns_stay_as_a_table_was_made_until_its_next_snapshot(
     pipeline: Pipeline, made_with: bool, deletes: str, way: str
 ) -> None:
     """A row that changed kept the position of its change before; or every table was quarantined."""
-    options = {"target": {"kind": "mirror", "deletes": deletes}, "way": way}
+    options: dict[str, Any] = {"target": {"kind": "mirror", "deletes": deletes}, "way": way}
     schema = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT8))
     pipeline.begin(schema, {"id": 1, "v": 1}, {"id": 2, "v": 1})
     pipeline.applied(metadata_columns=made_with, **options)
