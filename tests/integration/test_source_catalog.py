@@ -143,6 +143,7 @@ def test_no_question_to_the_catalog_waits_for_a_table_that_somebody_has_locked(d
             "table_names": catalog.table_names,
             "not_publishable": catalog.not_publishable,
             "wal_end": catalog.wal_end,
+            "visible": catalog.visible,
         }
         public = {name for name, what in vars(Catalog).items() if callable(what) and not name.startswith("_")}
         assert questions.keys() | {"row_filter", "close"} == public
