@@ -359,8 +359,10 @@ class Repair:
     gap_seq: int = 0
 
 
-REPAIR_ORDINAL = 1 << 62
-"""No transaction has so many rows: a repair comes after every change that ended at the same LSN."""
+REPAIR_ORDINAL = 1 << 61
+"""No transaction has so many rows: a repair comes after every change that ended at the same LSN. Who cuts changes in two
+doubles their ordinals.
+"""
 
 Body = Opened | Changes | Progress | Table | Snapshot | Repair
 KINDS: dict[str, type[Any]] = {body.kind: body for body in (Opened, Changes, Progress, Table, Snapshot, Repair)}

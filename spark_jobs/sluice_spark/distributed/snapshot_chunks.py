@@ -34,8 +34,10 @@ from sluice_spark.lake.rows_to_commit import struct
 from sluice_spark.read.changes import read_rows
 from sluice_spark.read.projection import Projection
 
-BEHIND = 1 << 62
-"""Added to the ordinals of a chunk's rows: they come behind a commit that ended at their own position."""
+BEHIND = 1 << 61
+"""Added to the ordinals of a chunk's rows: they come behind a commit that ended at their own position, also when they
+are doubled (`spaced`).
+"""
 _CHUNK = 1 << 36
 """More than a segment has rows."""
 

@@ -275,7 +275,7 @@ def spaced(rows: pa.Table) -> pa.Table:
     """`rows` with doubled positions: the two changes that one is cut into keep their
     order.
     """
-    return _placed(rows, pc.multiply(rows[envelope.ORDINAL], 2))
+    return _placed(rows, pc.multiply_checked(rows[envelope.ORDINAL], 2))
 
 
 def _placed(rows: pa.Table, positions: pa.ChunkedArray) -> pa.Table:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
 
+from sluice.contract.entries import REPAIR_ORDINAL
 from sluice.contract.schema import TableSchema
 from sluice.errors import ManifestCorrupt, UnsupportedChange
 from sluice_spark.fold.condense import condensed
@@ -100,6 +101,19 @@ def test_any_history_in_portions_leaves_the_lake_equal_to_the_table(
         else:
             assert _merged_in_portions(lake, tables, SCHEMA) == history[done - 1][1]
         lake = history[done - 1][1]
+
+
+def test_rows_that_are_repaired_behind_a_transaction_are_as_the_repair_says_in_portions() -> None:
+    """The transaction ended at the very position of the repair: behind the repair, it would exchange the keys back."""
+    lake: Lake = {key: {"id": key, "v": 1, "big": f"b{key}", "at": None} for key in (1, 2)}
+    exchanged = ((-1, 1), (1, 2), (2, -1))
+    sent = [Change("u", {"id": to, "v": 2}, old={"id": key}, unchanged=("big",)) for to, key in exchanged]
+    repaired: Lake = {key: {**lake[3 - key], "id": key, "v": 3} for key in lake}
+    sent += [Change("u", dict(row)) for row in repaired.values()]
+    for change, ordinal in zip(sent, (0, 1, 2, REPAIR_ORDINAL, REPAIR_ORDINAL + 1), strict=True):
+        change.lsn, change.ordinal = 500, ordinal
+    tables = _cut([(segment_table(sent, SCHEMA), SCHEMA)], limit=1 << 30)
+    assert _merged_in_portions(lake, tables, SCHEMA) == repaired
 
 
 @settings(max_examples=100 if FULL else 25, deadline=None)
