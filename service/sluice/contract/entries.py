@@ -360,8 +360,8 @@ class Repair:
 
 
 REPAIR_ORDINAL = 1 << 61
-"""No transaction has so many rows: a repair comes after every change that ended at the same LSN. Who cuts changes in two
-doubles their ordinals.
+"""No transaction has so many rows: a repair comes after every change that ended at the same LSN. It can be doubled: the
+applier does so where it cuts a change in two.
 """
 
 Body = Opened | Changes | Progress | Table | Snapshot | Repair
