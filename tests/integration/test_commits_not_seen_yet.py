@@ -6,16 +6,15 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.support.catalog_stories import RESYNC, read_again
 from tests.support.ingesting import IngestPipeline, Running
-from tests.support.sources import Database, fresh_database
+from tests.support.sources import fresh_database
+from tests.support.unseen_commits import invisible
 from tools.local.postgres import temporary_server
 
 SWIFT: dict[str, Any] = {**RESYNC, "watch_interval_s": 0.2}
@@ -36,29 +35,6 @@ def pipeline(tmp_path: Path) -> Iterator[IngestPipeline]:
     with temporary_server() as server, fresh_database(server) as database:
         database.execute(*MADE)
         yield IngestPipeline.local(database, tmp_path)
-
-
-@contextmanager
-def invisible(database: Database, *statements: str) -> Iterator[None]:
-    """One transaction of `statements` has committed, and nobody sees it until the block ends."""
-    database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
-    tick = threading.Event()
-    with psycopg.connect(database.dsn, autocommit=True) as connection:
-        while connection.execute("SHOW synchronous_standby_names").fetchone() != ("nobody",):
-            tick.wait(0.05)
-        command = "; ".join(("BEGIN", *statements, "COMMIT")).encode()
-        thread = threading.Thread(target=connection.execute, args=(command,))
-        thread.start()
-        try:
-            while not database.all("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
-                tick.wait(0.05)
-            yield
-        finally:
-            with psycopg.connect(database.dsn, autocommit=True) as admin:
-                admin.execute("SET synchronous_commit = local")
-                admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
-                admin.execute("SELECT pg_reload_conf()")
-            thread.join()
 
 
 @pytest.mark.parametrize("column", STORIES)

@@ -2,12 +2,8 @@
 and what two looks do not show is named.
 """
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import psycopg
 import pytest
 
 from sluice import lsn
@@ -21,6 +17,7 @@ from tests.support.extent import cases, slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.source_setup import since
 from tests.support.sources import fresh_database
+from tests.support.unseen_commits import invisible
 from tools.local.postgres import temporary_server
 
 SWIFT: dict[str, Any] = {"tables": (), "watch_interval_s": 0.2, "flush": FlushPolicy(0.05, 0.2)}
@@ -170,29 +167,6 @@ def test_completeness_follows_rows_without_a_look(pipeline: IngestPipeline) -> N
     assert [entry.seq for entry in entries if entry.examined_lsn != entry.through_lsn] == []
 
 
-@contextmanager
-def invisible(pipeline: IngestPipeline, command: str) -> Iterator[None]:
-    """`command` has committed, and nobody sees it until the block ends: it waits for a standby."""
-    database = pipeline.database
-    database.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
-    tick = threading.Event()
-    with psycopg.connect(database.dsn, autocommit=True) as connection:
-        while connection.execute("SHOW synchronous_standby_names").fetchone() != ("nobody",):
-            tick.wait(0.05)
-        thread = threading.Thread(target=connection.execute, args=(command.encode(),))
-        thread.start()
-        try:
-            while not database.all("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
-                tick.wait(0.05)
-            yield
-        finally:
-            with psycopg.connect(database.dsn, autocommit=True) as admin:
-                admin.execute("SET synchronous_commit = local")
-                admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
-                admin.execute("SELECT pg_reload_conf()")
-            thread.join()
-
-
 def test_completeness_waits_until_a_command_that_was_signalled_can_be_seen(pipeline: IngestPipeline) -> None:
     with temporary_server(settings={"wal_level": "logical"}) as server, fresh_database(server) as database:
         pipeline.database, pipeline.dsn = database, ""
@@ -200,7 +174,7 @@ def test_completeness_waits_until_a_command_that_was_signalled_can_be_seen(pipel
         with pipeline.running(**SWIFT) as running:
             until_alone(pipeline, running)
             before = lsn.parse(pipeline.wal_end())
-            with invisible(pipeline, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"):
+            with invisible(pipeline.database, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"):
                 with database.connect() as connection:
                     connection.execute("SET synchronous_commit = local")
                     for number in range(10, 40):

@@ -50,7 +50,9 @@ class Dropping(World):
     def begin(self) -> None:
         """As a process that starts."""
         self.seconds = 0.0
-        self.tables = FollowedTables(OrderedLog(self.log, threaded=False), lambda _: None, (), wal_end=lambda: 0)
+        self.tables = FollowedTables(
+            OrderedLog(self.log, threaded=False), lambda _: None, (), wal_end=lambda: 0, await_seen=lambda _: None
+        )
         self.forgetting = Forgetting(self.store, self.tables, lambda: self.state, clock=lambda: self.seconds)
 
     def drop(self, table_id: str) -> None:

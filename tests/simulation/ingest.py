@@ -248,7 +248,12 @@ class Process:
         ordered._thread.shutdown()
         ordered._thread, ordered._changed = self.commits, Moment(self._pass_on)
         self.tables = FollowedTables(
-            self.log, self.catalog.lookup, (), wal_end=self.catalog.wal_end, clock=lambda: world.clock.now
+            self.log,
+            self.catalog.lookup,
+            (),
+            wal_end=self.catalog.wal_end,
+            await_seen=lambda _xid: None,  # a commit of this server is seen when it is sent
+            clock=lambda: world.clock.now,
         )
         self.committer = Committer(
             world.store, self.log, on_problem=lambda _error: None, stop=stop, counts=CommitCounts()

@@ -52,7 +52,7 @@ class FollowedTables:
         patterns: tuple[str, ...],
         *,
         wal_end: Callable[[], int],
-        await_seen: Callable[[int], None] = lambda _: None,
+        await_seen: Callable[[int], None],
         counts: TableCounts | None = None,
         policies: Policies | None = None,
         clock: Callable[[], datetime] = utc_now,

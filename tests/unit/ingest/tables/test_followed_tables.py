@@ -30,7 +30,9 @@ AGAIN = replace(WHOLE, columns=(WHOLE.columns[0], replace(WHOLE.columns[1], attn
 
 
 def _following(log: ManifestLog, lookup: Callable[[int], Any], *, wal_end: int = 0) -> FollowedTables:
-    return FollowedTables(OrderedLog(log, threaded=False), lookup, (), wal_end=lambda: wal_end)
+    return FollowedTables(
+        OrderedLog(log, threaded=False), lookup, (), wal_end=lambda: wal_end, await_seen=lambda _: None
+    )
 
 
 def _seen(facts: TableFacts) -> dict[str, Any]:

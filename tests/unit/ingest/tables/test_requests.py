@@ -39,7 +39,9 @@ def test_a_request_that_is_carried_out_while_another_look_reads_it_is_not_carrie
     log = ManifestLog.open(store, opened(), load_state(store))
     facts = source_facts.numbered(7)
     log.append(table("7", state="live", version=1, relfilenode=facts.relfilenode, fingerprint=fingerprint(facts)))
-    tables = FollowedTables(OrderedLog(log, threaded=False), lambda _: facts, (), wal_end=lambda: 10)
+    tables = FollowedTables(
+        OrderedLog(log, threaded=False), lambda _: facts, (), wal_end=lambda: 10, await_seen=lambda _: None
+    )
     requests = Requests(store, tables, "p")
     wanted = Request(RESYNC, "public", "t7", datetime.now(UTC).isoformat(timespec="seconds"))
     store.create(keys.control_request("1"), wanted.encode())
@@ -60,7 +62,7 @@ def test_a_request_that_is_carried_out_while_another_look_reads_it_is_not_carrie
 def test_a_hint_that_names_no_position_is_refused(wanted: tuple[tuple[str, ...], ...]) -> None:
     store, heard = MemoryStore(uuid.uuid4().hex), list[int]()
     log = OrderedLog(ManifestLog.open(store, opened(), load_state(store)), threaded=False)
-    tables = FollowedTables(log, lambda _: None, (), wal_end=lambda: 10)
+    tables = FollowedTables(log, lambda _: None, (), wal_end=lambda: 10, await_seen=lambda _: None)
     requests = Requests(store, tables, "p", advance=heard.append)
     for number, positions in (("1", (("0/AB",),)), ("2", wanted)):
         asked = Request(ADVANCE, "", "", "2030-01-01T00:00:00+00:00", positions)
