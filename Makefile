@@ -60,7 +60,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help simulate setup python java jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds orchestrators trino test-ops images test test-python test-matrix test-languages test-drills fuzz bench docs site lock wheel dist notes chart baseline clean distclean
+.PHONY: help simulate setup python java jars demo up status load query logs down reset soak soak-snapshot check format lint types imports spelling generated unit conformance integration spark chaos chaos-seeds e2e tools crds actionlint clouds orchestrators trino test-ops images test test-python test-matrix test-languages test-drills fuzz bench docs site lock wheel dist notes chart baseline clean distclean
 
 help: ## List these targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,7 +117,7 @@ down: setup ## Stop the stack in good order; its data stays
 reset: setup ## Stop the stack and delete its data
 	@$(BIN)/python -m tools.stack reset
 
-check: lint types imports spelling ## Format, lint, types, import rules, spelling: needs neither Java nor PostgreSQL nor Spark
+check: lint types imports spelling generated ## Format, lint, types, import rules, spelling, generated files: needs neither Java nor PostgreSQL nor Spark
 
 format: $(CHECKED) ## Format the code
 	$(BIN)/ruff format .
@@ -135,6 +135,9 @@ imports: $(CHECKED) ## Check who may import whom
 
 spelling: $(CHECKED)
 	$(BIN)/codespell
+
+generated: $(CHECKED)
+	$(BIN)/python -m pytest -q -k generated tests/ops/test_chart_values.py tests/ops/test_monitoring_files.py
 
 unit: setup ## Test the pure core: no server, seconds
 	$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
