@@ -137,7 +137,7 @@ spelling: $(CHECKED)
 	$(BIN)/codespell
 
 generated: $(CHECKED)
-	$(BIN)/python -m pytest -q -k generated tests/ops/test_chart_values.py tests/ops/test_monitoring_files.py
+	$(BIN)/python -m tools.docs --check
 
 unit: setup ## Test the pure core: no server, seconds
 	$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
@@ -241,10 +241,8 @@ test-drills: setup ## Fail over between real servers of every major of PostgreSQ
 bench: jars ## Measure against the references; ONLY=P1 or ONLY="P1 P5"
 	$(BIN)/python -m tests.bench $(ONLY)
 
-docs: setup ## Write the generated pages of docs/ again
+docs: $(CHECKED) ## Write all generated files again: pages of docs/, alerts, dashboards, the chart's schema
 	$(BIN)/python -m tools.docs
-	$(BIN)/python -m deploy.monitoring
-	$(BIN)/python -m deploy.chart
 
 site: $(SITE) ## Build the documentation as a site into build/site/html; a warning fails it
 	$(BIN)/python -m tools.site

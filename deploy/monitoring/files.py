@@ -96,4 +96,4 @@ kubectl get configmap RELEASE-sluice -o jsonpath='{.data.sluice\\.yaml}' > sluic
 SLUICE_SOURCE__DSN="$DSN" sluice status -c sluice.yaml
 ```
 
-<!-- Generated from deploy/monitoring by `python -m deploy.monitoring`; a test compares. -->"""
+<!-- Generated from deploy/monitoring by `make docs`; `make check` compares. -->"""

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.chart import __main__ as generated
 from deploy.chart import values
 from sluice.settings import load
 from tests.ops import helm, manifests
@@ -20,13 +19,6 @@ OF_ONE_PIPELINE = [
     if not path.name.startswith("pipelines")
 ]
 CANARY = "canary-f00d"
-
-
-@pytest.mark.parametrize("name", generated.FILES)
-def test_a_generated_file_is_as_its_sources_say(name: str) -> None:
-    assert (CHART / name).read_text(encoding="utf-8") == generated.FILES[name](values.read(CHART / "values.yaml")), (
-        "run `make docs`"
-    )
 
 
 def test_no_value_is_a_number_of_replicas() -> None:

@@ -1,33 +1,36 @@
 """What is generated for monitoring is up to date, and every alert has its runbook."""
 
 import re
+import shutil
 import textwrap
 from pathlib import Path
 
 import yaml
 
 from deploy.monitoring.alerts import ALERTS
-from deploy.monitoring.files import PLAIN_RULES, RUNBOOKS, generated, is_ours
+from deploy.monitoring.files import PLAIN_RULES, RUNBOOKS, is_ours
 from tests.ops import helm
 from tests.support import commands
+from tools.docs import __main__ as docs
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_generated_files_are_what_the_code_says() -> None:
-    old = [
-        str(path)
-        for path, text in generated().items()
-        if not (ROOT / path).is_file() or (ROOT / path).read_text(encoding="utf-8") != text
-    ]
-    assert old == [], "run `make docs`"
-
-
-def test_nothing_lies_beside_the_generated_files() -> None:
-    folders = {path.parent for path in generated() if is_ours(path)}
-    assert len(folders) == 2
-    found = {path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).iterdir()}
-    assert found == {path for path in generated() if is_ours(path)}
+def test_a_generated_file_that_is_old_missing_or_left_over_is_named_and_made_right(tmp_path: Path) -> None:
+    wanted = docs.generated(ROOT)
+    assert docs.old(ROOT, wanted) == []
+    for path, text in wanted.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    shutil.copy(ROOT / "helm/sluice/values.yaml", tmp_path / "helm/sluice")
+    (tmp_path / "docs/cli.md").write_text("old")
+    (tmp_path / PLAIN_RULES).unlink()
+    left_over = next(path for path in wanted if is_ours(path)).with_name("Removed.yaml")
+    (tmp_path / left_over).write_text("")
+    said = docs.main(tmp_path, check=True)
+    assert [line.split()[0] for line in said.splitlines()] == ["docs/cli.md", str(PLAIN_RULES), str(left_over)]
+    assert docs.main(tmp_path, check=False) == ""
+    assert docs.main(tmp_path, check=True) == "" and not (tmp_path / left_over).exists()
 
 
 def test_there_is_no_runbook_without_an_alert() -> None:

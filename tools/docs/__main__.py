@@ -1,8 +1,13 @@
-"""`python -m tools.docs` writes the pages that are generated from code."""
+"""`python -m tools.docs` writes every generated file of the repository again and removes what is no longer
+generated; with `--check` it names those that are not as the code says, and writes nothing.
+"""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+from deploy.chart import files as chart
+from deploy.monitoring import files as monitoring
 from sluice.cli import cli, exits, findings_view
 from sluice.cli.templates import GRANTS
 from sluice.health import problems
@@ -10,23 +15,53 @@ from sluice.settings import display
 from tools.docs import commands, metrics, types
 from tools.release import licenses
 
-PAGES: dict[str, Callable[[], str]] = {
-    "docs/cli.md": lambda: commands.page(cli),
-    "docs/configuration.md": display.page,
-    "docs/metrics.md": metrics.page,
-    "docs/types.md": types.page,
-    "docs/exit-codes.md": exits.page,
-    "docs/findings.md": findings_view.page,
-    "docs/problems.md": problems.page,
-    "docs/licenses.md": licenses.page,
-    "deploy/postgres/grants.sql": lambda: GRANTS.replace("@PIPELINE@", "main"),
-}
+
+def generated(root: Path) -> dict[Path, str]:
+    """Every generated file below `root` and its text, by the path from there."""
+    pages = {
+        "docs/cli.md": commands.page(cli),
+        "docs/configuration.md": display.page(),
+        "docs/metrics.md": metrics.page(),
+        "docs/types.md": types.page(),
+        "docs/exit-codes.md": exits.page(),
+        "docs/findings.md": findings_view.page(),
+        "docs/problems.md": problems.page(),
+        "docs/licenses.md": licenses.page(),
+        "deploy/postgres/grants.sql": GRANTS.replace("@PIPELINE@", "main"),
+    }
+    return {Path(name): text for name, text in pages.items()} | monitoring.generated() | chart.generated(root)
 
 
-def write(root: Path) -> None:
-    for name, page in PAGES.items():
-        (root / name).write_text(page(), encoding="utf-8")
+def old(root: Path, wanted: dict[Path, str]) -> list[Path]:
+    """The files below `root` that are not as they are `wanted`, and those that nothing generates any more."""
+    changed = [
+        path
+        for path, text in wanted.items()
+        if not (root / path).is_file() or (root / path).read_text(encoding="utf-8") != text
+    ]
+    return [*changed, *_left_over(root, wanted)]
+
+
+def _left_over(root: Path, wanted: dict[Path, str]) -> Iterable[Path]:
+    folders = {path.parent for path in wanted if monitoring.is_ours(path)}
+    present = (path.relative_to(root) for folder in folders for path in (root / folder).glob("*"))
+    return (path for path in present if path not in wanted)
+
+
+def main(root: Path, *, check: bool) -> str:
+    """Writes the files; what is wrong with them if they are only to be checked, or nothing."""
+    wanted = generated(root)
+    found = old(root, wanted)
+    if check:
+        return "".join(f"{path} is not as the code says: run `make docs`\n" for path in found)
+    for path in found:
+        if path in wanted:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(wanted[path], encoding="utf-8")
+        else:
+            (root / path).unlink()
+    return ""
 
 
 if __name__ == "__main__":
-    write(Path.cwd())
+    sys.exit(main(Path.cwd(), check="--check" in sys.argv))

@@ -115,7 +115,7 @@ def _cell(text: str) -> str:
 _HEAD = f"""\
 # Command line
 
-<!-- Generated from the commands by `python -m tools.docs`; a test compares. -->
+<!-- Generated from the commands by `make docs`; `make check` compares. -->
 
 Data goes to stdout, logs and progress to stderr. Codes {", ".join(map(str, _EVERYWHERE))} can end
 any command; [exit-codes.md](exit-codes.md) explains each. A command that can answer in JSON does so

@@ -46,4 +46,4 @@ about 20 ms, at most once a second, whatever the number of clients. Nothing is c
 * `/status` of ingest has the fields of `sluice status --json`, and in `process` what only the running
   process knows.
 
-<!-- Generated from service/sluice/telemetry/catalogue/ by `python -m tools.docs`; a test compares. -->"""
+<!-- Generated from service/sluice/telemetry/catalogue/ by `make docs`; `make check` compares. -->"""

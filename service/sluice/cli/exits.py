@@ -205,7 +205,7 @@ The code of `status` is the state that it shows ([the states](status.md#states))
 `--json`: 0 healthy, 9 degraded, 10 stopped, 7 lost, 11 new, 12 unknown. `check` ends with 7 when
 the slot of the pipeline is lost, and with 3 when something else is critical.
 
-<!-- Generated from service/sluice/cli/exits.py by `python -m tools.docs`; a test compares. -->
+<!-- Generated from service/sluice/cli/exits.py by `make docs`; `make check` compares. -->
 
 | code | meaning | errors |
 |---|---|---|"""

@@ -110,7 +110,7 @@ Codes are stable: scripts may depend on them.
 Each finding names the object, what was found there, and the exact SQL or setting that fixes it. You
 see it on the terminal, with `--json`, and in the file of `--sql-out`.
 
-<!-- Generated from service/sluice/findings/ by `python -m tools.docs`; a test compares. -->
+<!-- Generated from service/sluice/findings/ by `make docs`; `make check` compares. -->
 
 | code | severity | meaning | remedy |
 |---|---|---|---|"""

@@ -462,7 +462,7 @@ Codes are stable: scripts and alerts may depend on them. `critical` and
 Each problem says what it concerns and what to do. If its beginning was observed, it also says since
 when it lasts.
 
-<!-- Generated from service/sluice/health/problems.py by `python -m tools.docs`; a test compares. -->
+<!-- Generated from service/sluice/health/problems.py by `make docs`; `make check` compares. -->
 
 | code | severity | meaning | what to do |
 |---|---|---|---|"""

@@ -186,7 +186,7 @@ lake: {uri: "file:///var/lib/sluice/lake", mode: mirror}
 tables: {"public.orders": {targets: [{kind: changelog}]}}
 ```
 
-<!-- Generated from service/sluice/settings/model.py by `python -m tools.docs`; a test compares. -->
+<!-- Generated from service/sluice/settings/model.py by `make docs`; `make check` compares. -->
 
 | key | default | meaning | environment |
 |---|---|---|---|"""
