@@ -30,7 +30,8 @@ def test_a_generated_file_that_is_old_missing_or_left_over_is_named_and_made_rig
     said = docs.main(tmp_path, check=True)
     assert [line.split()[0] for line in said.splitlines()] == ["docs/cli.md", str(PLAIN_RULES), str(left_over)]
     assert docs.main(tmp_path, check=False) == ""
-    assert docs.main(tmp_path, check=True) == "" and not (tmp_path / left_over).exists()
+    assert docs.main(tmp_path, check=True) == ""
+    assert not (tmp_path / left_over).exists()
 
 
 def test_there_is_no_runbook_without_an_alert() -> None:
