@@ -64,4 +64,4 @@ def main(root: Path, *, check: bool) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path.cwd(), check="--check" in sys.argv))
+    sys.exit(main(Path.cwd(), check="--check" in sys.argv) or None)
