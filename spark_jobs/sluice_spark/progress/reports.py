@@ -10,7 +10,6 @@ progress of idle tables from them.
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -25,6 +24,7 @@ from sluice.errors import ApplyError, ObjectExists, ObjectMissing, TablesStopped
 from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
+from sluice.store.calls import create_named
 from sluice_spark.lake.opening import Lake
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
@@ -169,9 +169,8 @@ class Reports:
             return
         self._complete_number, numbered = number, replace(numbered, number=number)
         faults.point("apply.complete.before")
-        # The lake has given the number to us alone: what may be there is a first attempt of the store itself.
-        with suppress(ObjectExists):
-            self._store.create(keys.apply_complete(number), numbered.encode())
+        # The lake has given the number to us alone.
+        create_named(self._store, keys.apply_complete(number), numbered.encode())
         faults.point("apply.complete.after")
         _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
         self._last_complete, self._completed_at = numbered, current_at
