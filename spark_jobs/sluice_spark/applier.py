@@ -149,6 +149,7 @@ class Applier:
                 self._ledger,
                 poll_seconds=self._options.poll_seconds,
                 idle_seconds=self._options.idle_poll_seconds,
+                last_seq=self._ledger.state.seq if self._options.once else None,
                 ending=self._options.ending,
                 seen=self._take_in,
             )

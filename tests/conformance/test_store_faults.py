@@ -8,6 +8,9 @@ from datetime import timedelta
 
 import pytest
 
+from sluice.cli.table_names import request
+from sluice.contract import keys
+from sluice.contract.control import PAUSE, Request
 from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
 from sluice.manifest.reader import load_state
 from sluice.store import remote
@@ -121,6 +124,18 @@ def test_a_create_whose_answer_was_lost_is_found_to_be_ours(
     proxy.plan(error_after(500, "InternalError"), operations={"create"})
     with pytest.raises(ObjectExists):
         retrying.create("k", b"1")
+
+
+def test_a_request_whose_answer_was_lost_is_there_once_and_no_error(
+    proxy: S3FaultProxy, moto: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(remote.RETRY, "max_retries", 2)
+    store = open_store(f"{moto.uri}/spool", options={**moto.options, "endpoint": proxy.endpoint})
+    lost = proxy.plan(error_after(500, "InternalError"), operations={"create"})
+    request(store, PAUSE, ("public", "t"))
+    assert lost.is_set()
+    (key,) = store.list(keys.CONTROL)
+    assert Request.decode(store.get(key)).action == PAUSE
 
 
 PASSING = [error(503, "SlowDown"), error_after(500, "InternalError"), reset_before(), reset_after()]

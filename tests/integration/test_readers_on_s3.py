@@ -12,7 +12,7 @@ from tests.support.sources import Bucket
 
 def _offers(moto: Bucket) -> Offers:
     store = open_store(f"{moto.uri}/lake", options=moto.options)
-    return Offers(store, pipeline="shop", manifest=lambda: "m", retention_seconds=3600.0)
+    return Offers(store, pipeline="shop", manifest=lambda: "m", retention_seconds=3600.0, require_owner=lambda: None)
 
 
 def test_boundaries_in_a_bucket_are_found_and_waited_for(moto: Bucket) -> None:

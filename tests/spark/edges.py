@@ -46,7 +46,15 @@ class Edge:
 
 
 WORKER = ("apply.window.before", "apply.read.after", "apply.commit.before", "apply.commit.after", "apply.window.after")
-LOOP = ("apply.entries.read", "apply.log.before", "apply.log.after", "apply.complete.before", "apply.complete.after")
+LOOP = (
+    "apply.entries.read",
+    "apply.log.before",
+    "apply.log.after",
+    "apply.boundary.before",
+    "apply.boundary.after",
+    "apply.complete.before",
+    "apply.complete.after",
+)
 EDGES = (
     *(Edge(point) for point in WORKER),
     *(Edge(point, on_loop=True) for point in LOOP),

@@ -1,6 +1,9 @@
-"""A start reads the ends of the logs without Spark, and proves as much as Delta's own look does."""
+"""A start reads the ends of the logs without Spark, and proves as much as Delta's own look does. What there was then is
+all that an applier which ends by itself has to do.
+"""
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline
 from tests.spark.model import ID, SCHEMA, named, row
 from tests.support.extent import slow
+from tests.support.forwarding import Forwarding
 
 
 class NoSpark:
@@ -92,3 +96,31 @@ def test_a_checkpoint_is_read_by_a_fresh_thread_when_the_last_checksum_is_missin
     (found,) = _found(pipeline, log, pipeline.spark)[2].values()
     assert (found.problem, found.failures) == (None, 0)
     assert found.place.marker == log.tables[ID].through_seq
+
+
+class Busy(Forwarding):
+    """Before each commit of the applier, another transaction has come: of row 10 and up, up to 20 of them."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__(pipeline.store)
+        self._pipeline, self._rows = pipeline, iter(range(10, 30))
+        self._lock = threading.Lock()
+
+    def size(self, key: str) -> int | None:
+        with self._lock:
+            if key.startswith("apply/lease/") and (number := next(self._rows, None)) is not None:
+                self._pipeline.change(Change("i", row(number)))
+        return super().size(key)
+
+
+def test_one_that_ends_with_the_backlog_ends_although_changes_keep_coming(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA, row(1))
+    pipeline.change(Change("i", row(2)))
+    inner, begun_seq = pipeline.store, load_state(pipeline.store).seq
+    pipeline.store = Busy(pipeline)
+    log = pipeline.apply()
+    pipeline.store = inner
+    end_seq = load_state(inner).seq
+    assert log.seq < end_seq, "it has not waited for the last one"
+    pipeline.apply()
+    assert pipeline.keys() == [1, 2, *range(10, 10 + end_seq - begun_seq)]

@@ -23,6 +23,7 @@ from sluice.errors import SlotLost, SourceError, SourceMoved, StoreUnavailable, 
 from sluice.printable import one_line
 from sluice.settings import DEFAULT_FILE, Settings, load
 from sluice.settings.tree import nearest
+from sluice.store.calls import create_named
 from sluice.store.doorbell import Doorbell
 from sluice.tables.selection import excluding, matches, naming
 
@@ -42,7 +43,7 @@ def request(store: "ObjectStore", action: str, table: Name) -> None:
     """
     wanted = Request(action, *table, datetime.now(UTC).isoformat(timespec="seconds"))
     key = keys.control_request(f"{time.time_ns():020d}-{uuid.uuid4().hex}")
-    deadline.within(deadline.LOOK_SECONDS, lambda: store.create(key, wanted.encode()))
+    deadline.within(deadline.LOOK_SECONDS, lambda: create_named(store, key, wanted.encode()))
     Doorbell(store, "ingest").ring()
 
 

@@ -13,6 +13,7 @@ from sluice.contract.control import ADVANCE, Request
 from sluice.errors import StoreRefused, StoreUnavailable
 from sluice.lsn import show
 from sluice.store.base import ObjectStore
+from sluice.store.calls import create_named
 from sluice.store.doorbell import Doorbell
 
 _NAMED = f"{ADVANCE}-"
@@ -27,5 +28,5 @@ def hasten(store: ObjectStore, lsn: int) -> None:
         if len(waiting) < MOST_WAITING:
             at = datetime.now(UTC).isoformat(timespec="seconds")
             key = keys.control_request(f"{_NAMED}{uuid.uuid4().hex}")
-            store.create(key, Request(ADVANCE, "", "", at, ((show(lsn),),)).encode())
+            create_named(store, key, Request(ADVANCE, "", "", at, ((show(lsn),),)).encode())
             Doorbell(store, "ingest").ring()

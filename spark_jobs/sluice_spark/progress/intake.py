@@ -34,8 +34,9 @@ HEARD_SECONDS = 120.0
 
 class Intake:
     """Fills `ledger` from the manifest in `store`, with a look every `poll_seconds`; while nothing changes the pauses
-    grow to `idle_seconds`, which is more than `poll_seconds` where a look costs money. Nothing is read behind an
-    `ending`, and nobody is heard who rings. `seen` is called with each entry that the ledger took in, and its hash.
+    grow to `idle_seconds`, which is more than `poll_seconds` where a look costs money. With `last_seq` nothing is read
+    behind that entry, and nobody is heard who rings. Entries are cut as `ending` says. `seen` is called with each entry
+    that the ledger took in, and its hash.
     """
 
     def __init__(
@@ -45,10 +46,12 @@ class Intake:
         *,
         poll_seconds: float,
         idle_seconds: float = 0.0,
+        last_seq: int | None = None,
         ending: Ending | None = None,
         seen: Callable[[Entry, str], None] = lambda _entry, _sha256: None,
     ) -> None:
         self._store = store
+        self._last_seq = last_seq
         self._ending = ending
         self._ledger = ledger
         self._seen = seen
@@ -71,7 +74,7 @@ class Intake:
 
     def listen(self) -> None:
         """Hears the ingest of this machine from now on, until `wakeup` is closed."""
-        if self._ending is None:
+        if self._last_seq is None:
             self.wakeup.listen(self._store)
 
     def read(self, *, now: float, rung: int = 0) -> bool:
@@ -100,8 +103,8 @@ class Intake:
             self._since = now
         previous_sha256 = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
         limit = min(READ_AT_ONCE, rung - ledger.read_seq) if rung else READ_AT_ONCE
-        if self._ending is not None:
-            limit = max(0, min(limit, self._ending.seq - ledger.read_seq))
+        if self._last_seq is not None:
+            limit = max(0, min(limit, self._last_seq - ledger.read_seq))
         count = changes = 0
         for entry, sha256 in read_entries(
             self._store, after_seq=ledger.read_seq, previous_sha256=previous_sha256 or None, limit=limit, gaps=gaps

@@ -2,13 +2,15 @@
 
 Owns: a boundary that is offered can be read. What expires is removed before anything that it needs may go, and
 `held_since` says since when versions and files must stay. The newest one never expires. LSNs of one manifest
-never fall from one boundary to the next, whatever a start of the applier reads again. For the applier's loop.
+never fall from one boundary to the next, whatever a start of the applier reads again. A number that is taken is
+taken: what is there is offered, whoever made it, and the next number follows. For the applier's loop.
 """
 
 import math
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ from sluice import faults, lsn
 from sluice.contract import boundary
 from sluice.contract.applied import Complete, time_of, time_text
 from sluice.contract.boundary import BoundaryTable, LakeBoundary
-from sluice.errors import ObjectExists, ObjectMissing, WriterFenced
+from sluice.errors import ObjectExists, ObjectMissing
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.foreign_commits import ABSENT, is_another
 
@@ -49,7 +51,7 @@ def _of(read: LakeBoundary) -> _Offer:
 class Offers:
     """The boundaries of `pipeline` in the lake, which is `files`. `manifest` names the one that is followed, and
     `entry_sha256` gives the hash of an entry of it (`EntryHashes`). `retention_seconds` is how long a boundary stays
-    behind the next one.
+    behind the next one. `require_owner` raises WriterFenced when this process was replaced.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Offers:
         pipeline: str,
         manifest: Callable[[], str],
         retention_seconds: float,
+        require_owner: Callable[[], None],
         entry_sha256: Callable[[int], str] = lambda _seq: "",
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -66,6 +69,7 @@ class Offers:
         self._pipeline = pipeline
         self._manifest = manifest
         self._retention_seconds = retention_seconds
+        self._require_owner = require_owner
         self._entry_sha256 = entry_sha256
         self._clock = clock
         self._margin_seconds = min(MARGIN_SECONDS, MARGIN_SHARE * retention_seconds)
@@ -101,17 +105,38 @@ class Offers:
             return newest is not None
         return is_another(self._entry_sha256(newest.seq), newest.sha256)
 
-    def publish(self, complete: Complete, *, current_at: float) -> bool:
+    def publish(self, complete: Complete, *, current_at: float) -> int:
         """Offers `complete`, whose number is new, none of whose tables was beyond its version at `current_at` (unix
-        seconds). Whether it did: not when the newest one of this manifest is further. Raises WriterFenced
-        when another process published it, StoreError.
+        seconds). Returns the number that it got, a later one where its own was taken meanwhile; 0 when it is not
+        offered, because the newest one of this manifest is further. Raises WriterFenced when this process was
+        replaced, StoreError.
         """
+        while True:
+            offered = self._next(complete, current_at=current_at)
+            if offered is None:
+                return 0
+            faults.point("apply.boundary.before")
+            try:
+                self._files.create(boundary.key(self._pipeline, offered.number), offered.encode())
+            except ObjectExists:
+                # An attempt of ours, whose answer was lost, or the last one of an applier that was replaced.
+                self._require_owner()
+                self._follow_with(self._read(offered.number))
+                complete = replace(complete, number=offered.number + 1)
+                continue
+            faults.point("apply.boundary.after")
+            self._follow_with(offered)
+            self.newest_lsn = complete.lsn
+            return offered.number
+
+    def _next(self, complete: Complete, *, current_at: float) -> LakeBoundary | None:
+        """What would be offered of `complete`. None when the newest one of this manifest is further."""
         now, manifest = self._clock(), self._manifest()
         newest = None if self.are_of_another_manifest else self._newest
         if newest is not None and lsn.parse(newest.lsn) > complete.lsn:
             self.newest_lsn = lsn.parse(newest.lsn)
-            return False
-        offered = LakeBoundary(
+            return None
+        return LakeBoundary(
             complete.number,
             self._pipeline,
             manifest,
@@ -132,16 +157,6 @@ class Offers:
             complete.left_out,
             sha256=self._hash_of(complete.seq),
         )
-        faults.point("apply.boundary.before")
-        self._create(boundary.key(self._pipeline, complete.number), offered.encode())
-        faults.point("apply.boundary.after")
-        if self._numbers:
-            self._follow(self._numbers[-1])
-        self._numbers.append(complete.number)
-        self._known[complete.number] = _Offer(now, current_at)
-        self._newest, self.newest_lsn = offered, complete.lsn
-        self._hold()
-        return True
 
     def still_current(self, at: float) -> None:
         """All versions of the newest boundary were those of their tables at `at` (unix seconds), too."""
@@ -150,12 +165,18 @@ class Offers:
             self._known[self._numbers[-1]] = offer._replace(current_at=max(offer.current_at, at))
             self._hold()
 
-    def _follow(self, number: int) -> None:
-        """The boundary `number` is not the newest one any more."""
-        current_at = self._offer(number).current_at
-        while self._least and self._least[-1][1] >= current_at:
-            self._least.pop()
-        self._least.append((number, current_at))
+    def _follow_with(self, newest: LakeBoundary) -> None:
+        """`newest` is there, behind all others."""
+        if self._numbers:
+            before = self._numbers[-1]
+            current_at = self._offer(before).current_at
+            while self._least and self._least[-1][1] >= current_at:
+                self._least.pop()
+            self._least.append((before, current_at))
+        self._numbers.append(newest.number)
+        self._known[newest.number] = _of(newest)
+        self._newest = newest
+        self._hold()
 
     def expire(self) -> None:
         """Removes what has been offered long enough; the newest one stays. Raises StoreError."""
@@ -203,10 +224,3 @@ class Offers:
     def _time(complete: Complete, newest: LakeBoundary | None, manifest: str) -> str:
         before = time_of(newest.time) if newest is not None and newest.manifest == manifest else 0.0
         return time_text(max(complete.time_us / 1e6, before))
-
-    def _create(self, key: str, data: bytes) -> None:
-        try:
-            self._files.create(key, data)
-        except ObjectExists as error:
-            if self._files.get(key) != data:
-                raise WriterFenced("another applier has published this boundary in the lake") from error

@@ -2,13 +2,14 @@
 version of every table is known.
 
 Owns: a report is never ahead of the lake, because it is written after the commits that it
-describes. Report numbers only grow, and old reports are deleted. The truth about a table is its
+describes. Report numbers only grow, and old reports are deleted. A number that is taken, by an attempt whose answer
+was lost or by an applier that was replaced, is left to it. The truth about a table is its
 Delta marker. People, `status` and the next start read these objects; the next start takes the
 progress of idle tables from them.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -19,10 +20,11 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpkeep, time_text
 from sluice.contract.lease import Sign
 from sluice.contract.table_state import State
-from sluice.errors import ApplyError, ObjectMissing, TablesStopped
+from sluice.errors import ApplyError, ObjectExists, ObjectMissing, TablesStopped
 from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
+from sluice.store.calls import create_named
 from sluice_spark.lake.opening import Lake
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
@@ -38,11 +40,12 @@ KEPT = 20
 
 
 class Reports:
-    """Writes and reads the two kinds of report."""
+    """Writes and reads the two kinds of report. `require_owner` raises WriterFenced when this process was replaced."""
 
-    def __init__(self, store: ObjectStore, *, instance: str, offers: Offers) -> None:
+    def __init__(self, store: ObjectStore, *, instance: str, offers: Offers, require_owner: Callable[[], None]) -> None:
         self._store = store
         self._offers = offers
+        self._require_owner = require_owner
         self._instance = instance
         self._started_at = time_text(time.time())
         self._log_number = newest_log(store).number()
@@ -60,9 +63,10 @@ class Reports:
             pipeline=options.pipeline,
             manifest=lambda: lake.manifest,
             retention_seconds=options.boundary_retention_seconds,
+            require_owner=lake.require_owner,
             entry_sha256=lake.entries.of,
         )
-        return Reports(store, instance=instance, offers=offers)
+        return Reports(store, instance=instance, offers=offers, require_owner=lake.require_owner)
 
     def last_log(self) -> AppliedLog | None:
         """The newest log, if there is one."""
@@ -85,11 +89,10 @@ class Reports:
         0 if it had none. `upkeep` is how the spool is kept short, `left` are lake tables that are no
         target any more, and `manifest` is the state through which entries were read.
         """
-        number = self._log_number + 1
         faults.point("apply.log.before")
         succeeded = time_text(succeeded_at) if succeeded_at else ""
         log = AppliedLog(
-            number,
+            self._log_number,
             self._instance,
             time_text(time.time()),
             dict(tables),
@@ -101,11 +104,21 @@ class Reports:
             manifest.seq,
             manifest.previous_sha256,
         )
-        self._store.create(keys.apply_log(number), log.encode())
-        self._log_number = number
+        while not self._is_written(replace(log, number=self._log_number + 1)):
+            self._require_owner()
         self.versions = {table_id: table.delta_version for table_id, table in tables.items()}
-        faults.point("apply.log.after")
-        self._forget(keys.apply_log(self._log_number - KEPT), self._log_number)
+
+    def _is_written(self, log: AppliedLog) -> bool:
+        """Writes `log` unless its number is taken, which is the last one from then on."""
+        try:
+            self._store.create(keys.apply_log(log.number), log.encode())
+            faults.point("apply.log.after")
+            written = True
+        except ObjectExists:
+            written = False
+        self._log_number = log.number
+        self._forget(keys.apply_log(log.number - KEPT), log.number)
+        return written
 
     def sign(self, *, round_at: float, succeeded_at: float) -> Sign:
         """What the lease says of a loop that went round and had success then (unix seconds). From any thread."""
@@ -136,10 +149,9 @@ class Reports:
         """
         if not seq or not self._offers.are_of_another_manifest:
             return
-        self._complete_number += 1
         now = time.time()
-        nothing = Complete(self._complete_number, 0, seq, "", {}, time_us=int(now * 1e6))
-        self._offers.publish(nothing, current_at=now)
+        nothing = Complete(self._complete_number + 1, 0, seq, "", {}, time_us=int(now * 1e6))
+        self._complete_number = max(self._complete_number, self._offers.publish(nothing, current_at=now))
 
     def complete(self, complete: Complete, current_at: float) -> None:
         """Writes the next completion, unless it says what the last one said, or less. `complete` comes
@@ -152,11 +164,13 @@ class Reports:
             self._offers.still_current(at)
             return
         numbered = replace(complete, number=self._complete_number + 1, written_at=time_text(time.time()))
-        if not self._offers.publish(numbered, current_at=at):
+        number = self._offers.publish(numbered, current_at=at)
+        if not number:
             return
-        self._complete_number += 1
+        self._complete_number, numbered = number, replace(numbered, number=number)
         faults.point("apply.complete.before")
-        self._store.create(keys.apply_complete(self._complete_number), numbered.encode())
+        # The lake has given the number to us alone.
+        create_named(self._store, keys.apply_complete(number), numbered.encode())
         faults.point("apply.complete.after")
         _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
         self._last_complete, self._completed_at = numbered, current_at

@@ -27,6 +27,7 @@ from sluice.printable import counted
 from sluice.source.sessions import KnownSource
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.store.base import ObjectStore
+from sluice.store.calls import create_named
 from sluice.store.doorbell import Doorbell
 
 MOST_ROWS = 2_000_000
@@ -107,6 +108,6 @@ def _stored(
 def _ask(store: ObjectStore, verdict: Comparison, repair: Repair, *, token: str, seconds: float) -> None:
     at = datetime.now(UTC).isoformat(timespec="seconds")
     key = keys.control_request(token)
-    store.create(key, Request(REPAIR, verdict.schema_name, verdict.table_name, at, repair=repair).encode())
+    create_named(store, key, Request(REPAIR, verdict.schema_name, verdict.table_name, at, repair=repair).encode())
     Doorbell(store, "ingest").ring()
     await_done(store, [key], verdict, seconds=seconds)

@@ -14,6 +14,7 @@ from sluice.contract.control import MOST_KEYS, REPAIR, Refusal, Request
 from sluice.errors import ApplyError, ObjectMissing, UsageError, VerificationFailed
 from sluice.operate.compare.comparing import Comparison
 from sluice.store.base import ObjectStore
+from sluice.store.calls import create_named
 from sluice.store.doorbell import Doorbell
 
 POLL_SECONDS = 1.0
@@ -35,7 +36,7 @@ def repair(store: ObjectStore, verdict: Comparison, *, seconds: float) -> int:
             tuple(wanted[at : at + MOST_KEYS]),
         )
         asked.append(keys.control_request(uuid.uuid4().hex))
-        store.create(asked[-1], request.encode())
+        create_named(store, asked[-1], request.encode())
         Doorbell(store, "ingest").ring()
     await_done(store, asked, verdict, seconds=seconds)
     return len(asked)

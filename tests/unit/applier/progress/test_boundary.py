@@ -15,11 +15,10 @@ from sluice.contract.entries import Progress, Snapshot
 from sluice.store.memory import MemoryStore
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.progress.boundary import Boundaries, Boundary
-from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.table_progress import Work
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
-from tests.support.offers import offers
+from tests.support.offers import offers, reports
 from tests.support.recorded import row
 from tests.unit.applier.ledgers import begin, commit, ledger_of, read
 
@@ -233,7 +232,7 @@ HOUR = 3600.0
 
 class Published:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
-        self.reports = Reports(lake.store, instance="test", offers=offers(MemoryStore(uuid.uuid4().hex, prefix="")))
+        self.reports = reports(lake.store, offers(MemoryStore(uuid.uuid4().hex, prefix="")))
         monkeypatch.setattr("sluice_spark.progress.reports.time.monotonic", lambda: lake.now)
         self.lake = lake
 

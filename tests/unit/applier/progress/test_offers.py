@@ -2,19 +2,20 @@
 
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from sluice import faults
 from sluice.contract import boundary
 from sluice.contract.applied import Complete, CompletedTable, time_text
 from sluice.contract.boundary import LakeBoundary
-from sluice.errors import WriterFenced
+from sluice.errors import StoreUnavailable, WriterFenced
 from sluice.store.memory import MemoryStore
 from sluice_lake.boundary import decoded, key_of, number_in
 from sluice_spark.progress.offers import Offers
-from sluice_spark.progress.reports import Reports
-from tests.support.offers import offers
+from tests.support.offers import fenced, offers, reports
 
 HOUR = 3600.0
 
@@ -45,8 +46,9 @@ class Lake:
 
 
 @pytest.fixture
-def lake() -> Lake:
-    return Lake()
+def lake() -> Iterator[Lake]:
+    yield Lake()
+    faults.arm("")
 
 
 def _complete(number: int, *, lsn: int = 0, time_us: int = 0) -> Complete:
@@ -151,15 +153,15 @@ def test_a_manifest_that_begins_takes_back_the_positions_of_the_one_before(lake:
     """Those of another server may be greater: a wait for one of the new server must not end by the old one."""
     spool = MemoryStore(uuid.uuid4().hex, prefix="")
     lake.made.publish(_complete(1, lsn=5000), current_at=0.0)
-    Reports(spool, instance="test", offers=lake.opened()).begin(seq=1)
+    reports(spool, lake.opened()).begin(seq=1)
     assert lake.offered() == [1], "the same manifest goes on"
-    reports = Reports(spool, instance="test", offers=lake.opened(manifest="another manifest"))
-    reports.begin(seq=0)
+    anew = reports(spool, lake.opened(manifest="another manifest"))
+    anew.begin(seq=0)
     assert lake.offered() == [1], "there is no entry yet"
-    reports.begin(seq=1)
+    anew.begin(seq=1)
     newest = LakeBoundary.decode(lake.files.get(boundary.key("shop", 2)))
     assert (newest.lsn, newest.tables, newest.manifest) == ("0/0", (), "another manifest")
-    reports.complete(_complete(0, lsn=7), time.monotonic())
+    anew.complete(_complete(0, lsn=7), time.monotonic())
     assert lake.offered() == [1, 2, 3]
 
 
@@ -170,9 +172,36 @@ def test_times_of_one_manifest_never_fall(lake: Lake) -> None:
 
 
 def test_an_applier_that_was_replaced_does_not_publish_over_its_successor(lake: Lake) -> None:
-    lake.opened().publish(_complete(1, lsn=50), current_at=0.0)
+    replaced = lake.opened(require_owner=fenced)
+    lake.made.publish(_complete(1, lsn=50), current_at=0.0)
     with pytest.raises(WriterFenced):
-        lake.made.publish(_complete(1, lsn=40), current_at=0.0)
+        replaced.publish(_complete(1, lsn=60), current_at=0.0)
+    assert lake.offered() == [1]
+
+
+@pytest.mark.parametrize("whose", ["its own, whose answer was lost", "of an applier that was replaced"])
+def test_a_boundary_that_is_there_already_is_offered_and_the_next_one_follows(lake: Lake, whose: str) -> None:
+    replaced = lake.opened()
+    if whose.startswith("its own"):
+        faults.arm("store.create.after=raise:StoreUnavailable@1")
+        with pytest.raises(StoreUnavailable):
+            lake.made.publish(_complete(1, lsn=50), current_at=lake.now)
+    else:
+        replaced.publish(_complete(1, lsn=50), current_at=lake.now)
+    lake.now += 1.0
+    assert lake.made.publish(_complete(1, lsn=60), current_at=lake.now) == 2
+    assert lake.offered() == [1, 2]
+    assert lake.made.held_since < lake.now - 1.0, "what the first one needs stays as well"
+    assert not lake.made.publish(_complete(3, lsn=55), current_at=lake.now)
+    lake.now += HOUR
+    assert lake.offered(expired=True) == [2]
+
+
+def test_a_boundary_is_not_published_behind_a_later_one_that_took_its_number(lake: Lake) -> None:
+    replaced = lake.opened()
+    replaced.publish(_complete(1, lsn=50), current_at=lake.now)
+    assert not lake.made.publish(_complete(1, lsn=40), current_at=lake.now)
+    assert (lake.offered(), lake.made.newest_lsn) == ([1], 50)
 
 
 def test_what_a_boundary_needs_is_held_though_the_next_one_stayed_current_long_after_it(lake: Lake) -> None:

@@ -25,11 +25,10 @@ from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import spool_upkeep
 from sluice_spark.progress.ledger import Ledger
-from sluice_spark.progress.reports import Reports
 from sluice_spark.progress.restart import not_pruned, restore
 from sluice_spark.progress.spool_upkeep import Upkeep
 from tests.support.manifests import open_log, put, segment, table
-from tests.support.offers import offers
+from tests.support.offers import offers, reports
 from tests.support.pipeline import wait_until
 from tests.support.stores import WatchedStore
 
@@ -145,12 +144,12 @@ def test_what_fails_for_good_is_a_problem_of_the_pipeline_until_a_turn_goes_well
     store.refuses = keys.ARCHIVES
     log = more(open_log(store), 14)
     lake = offers(MemoryStore(uuid.uuid4().hex, prefix=""))
-    reports = Reports(store, instance="test", offers=lake)
+    written = reports(store, lake)
     heard: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
     work = upkeep(store, log, failed=heard.put, before=SpoolUpkeep("it failed", "2030-01-01T00:00:00+00:00"))
 
     def problems() -> list[tuple[str, str]]:
-        reports.log({}, upkeep=work.report)
+        written.log({}, upkeep=work.report)
         report = Reporter(pipeline="shop", store=store, lake_uri="file:///lake", source=None).take()
         found = [one for one in report.to_json()["problems"] if one["code"] == "spool.upkeep"]
         return [(one["since"][:4], one["message"]) for one in found]
