@@ -49,6 +49,7 @@ class Boundary:
     """All `tables` hold every transaction that ended at the source at or before `lsn`, and none that ended later.
 
     `time` is when the last of these was committed, by the source's clock: nothing in the tables was committed later.
+    Everything that was committed at or before `reached` is in them: nothing shows that of a later time.
     The lake offers a boundary for `retention` after the next one was published. `left_out` names the tables that
     are not part of it, with their states.
     """
@@ -62,6 +63,7 @@ class Boundary:
     retention: timedelta
     tables: tuple[Table, ...]
     left_out: Mapping[str, str]
+    reached: datetime
 
     def __str__(self) -> str:
         return f"{show(self.lsn)} of {self.time.isoformat(timespec='milliseconds')}"
@@ -159,6 +161,8 @@ def decoded(data: bytes) -> Boundary:
             retention=timedelta(seconds=float(value["retention_seconds"])),
             tables=tuple(Table(*(one[name] for name in names)) for one in value["tables"]),
             left_out=dict(value["left_out"]),
+            # An older applier does not state it.
+            reached=time_of(str(value.get("reached") or value["time"])),
         )
     except LakeError:
         raise

@@ -108,10 +108,11 @@ class Lake:
             return self._at(self._last(newest, lambda one: one.lsn <= wanted, what=show(wanted)))
         if time is not None:
             at = time_of(time)
-            if at > newest.published_at:
+            if at > newest.reached:
                 raise BoundaryNotReached(
-                    f"the newest boundary was published at {newest.published_at.isoformat()}, before {at.isoformat()}",
-                    hint="ask again later, or for 'latest'",
+                    f"the lake is known to have what was committed through {newest.reached.isoformat()}, and not yet "
+                    f"through {at.isoformat()}",
+                    hint="a later transaction of a table of the pipeline shows more; or ask for 'latest'",
                 )
             return self._at(self._last(newest, lambda one: one.time <= at, what=at.isoformat()))
         return self._at(newest)

@@ -49,6 +49,10 @@ RESTING_SECONDS = 60.0
 """Without a window: from then on the lease is renewed less often, where a request costs money."""
 REPORT_SHARE = 0.05
 """Of the loop's time, for reports: one with a thousand tables to a distant store is not written every second."""
+LONGEST_APART_SECONDS = 30.0
+"""Between two of them all the same, where one is due: how long a report waited for a store that hung says nothing about
+the next one, and people wait for boundaries.
+"""
 STOP_LOOK_SECONDS = 0.1
 """Within so many a pause ends that nothing else ends."""
 LONGEST_PAUSE_SECONDS, SHORTEST_PAUSE_SECONDS = 1.0, 0.01
@@ -454,7 +458,7 @@ class Applier:
         began = time.monotonic()
         rhythm, said = IDLE_REPORT_SECONDS, (self._refused(), self._upkeep.report)
         if self._changed or said != self._said:
-            rhythm = max(self._options.report_seconds, self._report_cost / REPORT_SHARE)
+            rhythm = _apart(self._report_cost, at_least=self._options.report_seconds)
         if not force and began - self._reported < rhythm:
             return
         self._lease.check()
@@ -485,7 +489,7 @@ class Applier:
         if not self._called_off():
             self._boundaries.publish(self._ledger.report(), self._reports.complete, now=began)
         now = time.monotonic()
-        self._state_at = now + max(self._options.boundary_seconds, (now - began) / REPORT_SHARE)
+        self._state_at = now + _apart(now - began, at_least=self._options.boundary_seconds)
 
     def _called_off(self) -> bool:
         """Whether a window is running that the manifest has called off since it began."""
@@ -512,3 +516,8 @@ class Applier:
                 self._maintenance.collect(now=time.monotonic())
             except ServiceError as error:
                 _log.warning("a window ended with an error while stopping", error=str(error))
+
+
+def _apart(cost_seconds: float, *, at_least: float) -> float:
+    """Seconds until the next report, or boundary, when the last one took `cost_seconds`."""
+    return max(at_least, min(cost_seconds / REPORT_SHARE, LONGEST_APART_SECONDS))

@@ -3,9 +3,11 @@ is missing until then.
 """
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from sluice import lsn
 from sluice.contract import keys
@@ -17,15 +19,18 @@ from tests.support.recorded import rows
 from tests.support.sources import Database
 from tests.support.surfaces import Pipe
 
+NO_OTHERS: Mapping[str, State] = MappingProxyType({})
 
-def applier_says(pipe: Pipe, number: int, through: int, *, state: State = State.LIVE) -> None:
-    """As if an applier had come so far."""
+
+def applier_says(
+    pipe: Pipe, number: int, through: int, *, state: State = State.LIVE, others: Mapping[str, State] = NO_OTHERS
+) -> None:
+    """As if an applier had come so far, and had left out `others`."""
     found, now = load_state(pipe.store), datetime.now(UTC).isoformat()
     tables = rows(found, state, complete_through_lsn=through, delta_version=number)
     live = state is State.LIVE
-    complete = Complete(
-        number, through, found.seq, now, {"public.t": number} if live else {}, {} if live else {"public.t": str(state)}
-    )
+    left_out = ({} if live else {"public.t": str(state)}) | {name: str(one) for name, one in others.items()}
+    complete = Complete(number, through, found.seq, now, {"public.t": number} if live else {}, left_out)
     pipe.store.create(keys.apply_log(number), AppliedLog(number, "test", now, tables, now).encode())
     pipe.store.create(keys.apply_complete(number), complete.encode())
 
@@ -66,6 +71,16 @@ def test_drain_waits_for_manifest_slot_tables_and_lake_and_names_what_is_missing
     assert_ended(there, 0)
     assert json.loads(there.stdout)["complete_through_lsn"] == lsn.show(through)
     assert_ended(pipe("drain", "--to-lsn", lsn.show(through + 1), "--timeout", "1s"), 75)
+
+
+def test_drain_does_not_wait_for_a_table_that_was_detached(database: Database, tmp_path: Path) -> None:
+    pipe = carried(database, tmp_path)
+    through = load_state(pipe.store).through_lsn
+    target = ("--to-lsn", lsn.show(through), "--timeout", "1s")
+    applier_says(pipe, 1, through, others={"public.gone": State.DETACHED, "public.back": State.STALE})
+    assert_ended(pipe("drain", *target), 75, "the applier has left out public.back so far")
+    applier_says(pipe, 2, through, others={"public.gone": State.DETACHED})
+    assert_ended(pipe("drain", *target), 0)
 
 
 def test_drain_ends_at_once_when_the_slot_is_lost(database: Database, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def publish(
         3600.0,
         tuple(BoundaryTable(*_names(name), name, version, "marker", number) for name in tables),
         left_out or {},
+        reached=time_text(BEGAN + at),
     )
     path = folder / stated.key(pipeline, number)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -232,7 +232,8 @@ class Complete:
     `left_out` names the tables that are stale, snapshot or quarantined, with their state.
     Names are `schema.table`, and `schema.table/target` for a lake table with a name of its own; a part with a dot, a
     slash or a double quote is quoted as in SQL. `tables` has the same tables in full. `time_us` is when the last
-    transaction up to `lsn` was committed, at the latest.
+    transaction up to `lsn` was committed, at the latest, and `reached_us` when the last one that the stream brought
+    was: no transaction that was committed earlier is missing.
     """
 
     number: int
@@ -244,6 +245,7 @@ class Complete:
     paths: dict[str, str] = field(default_factory=dict)
     tables: tuple[CompletedTable, ...] = ()
     time_us: int = 0
+    reached_us: int = 0
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)

@@ -37,11 +37,13 @@ class BoundaryTable:
 class LakeBoundary:
     """All `tables` hold what had ended through `lsn` (`X/Y`), the end of entry `seq` of `manifest`, and nothing else.
 
-    `time` is when the last of these transactions was committed, by the source's clock, or an upper bound of it. No
-    table was beyond its version at `current_at`. The boundary was published at `published_at`; it is offered for
-    `retention_seconds` after the next one was published. `left_out` names the other tables (`schema.table`, a part with
-    a dot or a double quote quoted as in SQL) with their states. `sha256` is the hash of the entry: a manifest with
-    another one under that number is not the one whose positions these are. Times are ISO 8601 UTC.
+    `time` is when the last of these transactions was committed, by the source's clock, or an upper bound of it.
+    `reached` is a time through which no transaction is missing: when the last one that the stream brought was
+    committed. Nothing else shows it: by their clocks, ingest and the applier may be far behind. No table was beyond its
+    version at `current_at`. The boundary was published at `published_at`; it is offered for `retention_seconds` after
+    the next one was published. `left_out` names the other tables (`schema.table`, a part with a dot or a double quote
+    quoted as in SQL) with their states. `sha256` is the hash of the entry: a manifest with another one under that
+    number is not the one whose positions these are. Times are ISO 8601 UTC.
     """
 
     number: int
@@ -56,6 +58,7 @@ class LakeBoundary:
     tables: tuple[BoundaryTable, ...]
     left_out: dict[str, str] = field(default_factory=dict)
     sha256: str = ""
+    reached: str = ""
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)

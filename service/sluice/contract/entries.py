@@ -395,12 +395,17 @@ class Entry:
         return self.body.tables if isinstance(self.body, Changes) else ()
 
     @property
+    def newest_commit_us(self) -> int:
+        """When the last of its transactions was committed, by the source's clock (unix microseconds); 0 without any."""
+        return max(self.body.commits.commit_time_us, default=0) if isinstance(self.body, Changes) else 0
+
+    @property
     def committed_by_us(self) -> int:
         """No transaction of which it has rows was committed later (unix microseconds); 0 without rows. Of rows that
         were read, and of a clock that went back, only the writer's own clock knows.
         """
         if isinstance(self.body, Changes):
-            return max(self.body.commits.commit_time_us, default=0)
+            return self.newest_commit_us
         try:
             written_at = datetime.fromisoformat(self.written_at).timestamp()
         except ValueError:

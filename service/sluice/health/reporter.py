@@ -246,11 +246,14 @@ class Reporter:
 
     def _heard_at(self, applied: AppliedLog) -> datetime:
         """When the applier last said that it lives, by our clock: when it says, and in no case after
-        that was first seen here.
+        that was first seen here. Where our clock was set back since, its age begins anew: else it would
+        live for as long as the clock was set back.
         """
         if self._heard is None or self._heard[0] != applied.written_at:
-            self._heard = (applied.written_at, min(self._clock(), datetime.fromisoformat(applied.written_at)))
-        return self._heard[1]
+            self._heard = (applied.written_at, datetime.fromisoformat(applied.written_at))
+        heard_at = min(self._clock(), self._heard[1])
+        self._heard = (applied.written_at, heard_at)
+        return heard_at
 
     def _precede(self, state: PipelineState, server: ServerFacts) -> None:
         """At the first look: what the manifest says of earlier positions of the server."""

@@ -121,7 +121,7 @@ def _through(
     for entry, sha256 in entries:
         count = _commits_through(entry, wanted)
         if count is None:
-            before, state, time_us = state, reduce(state, entry, sha256), _newest(entry) or time_us
+            before, state, time_us = state, reduce(state, entry, sha256), entry.newest_commit_us or time_us
             if before.through_lsn < state.through_lsn or before.examined_lsn < state.through_lsn:
                 states = [state]
             elif entry.tables and len(states) < MOST_STATES:
@@ -157,10 +157,6 @@ def _commits_through(entry: Entry, wanted: int | datetime) -> int | None:
     latest = _micros(wanted)
     times = commits.commit_time_us if commits is not None else ()
     return next((position for position, time_us in enumerate(times) if time_us > latest), None)
-
-
-def _newest(entry: Entry) -> int:
-    return max(entry.body.commits.commit_time_us, default=0) if isinstance(entry.body, Changes) else 0
 
 
 def _micros(moment: datetime) -> int:

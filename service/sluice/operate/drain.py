@@ -127,9 +127,11 @@ def awaited(report: Report, target: int) -> Iterator[str]:
         yield "the applier has not stated a position yet"
     elif report.complete.lsn < target:
         yield f"the lake is complete through {show(report.complete.lsn)}"
-    elif report.complete.left_out and all(table.state is State.LIVE for table in carried):
-        # They have come back since; the next statement has them.
-        yield f"the applier has left out {_listed(sorted(report.complete.left_out))} so far"
+    elif all(table.state is State.LIVE for table in carried):
+        # They have come back since; the next statement has them. What was detached does not come back.
+        left_out = sorted(name for name, state in report.complete.left_out.items() if state != State.DETACHED)
+        if left_out:
+            yield f"the applier has left out {_listed(left_out)} so far"
 
 
 def _not_stated(report: Report, followed_seq: int) -> Iterator[str]:

@@ -33,6 +33,8 @@ class Boundary:
     lsn: int = 0
     time_us: int = 0
     """When the last transaction in front of it was committed, at the latest."""
+    reached_us: int = 0
+    """When the last one was committed that the stream brought."""
     set_at: float = float("-inf")
     """On the loop's clock."""
     versions: dict[str, int] = field(default_factory=dict)
@@ -83,7 +85,7 @@ class Boundary:
         paths = {_name(table): table.path for table in named.values()}
         targets = {_stated_name(table) for table in named.values() if table.target}
         stated = tuple(self._stated(key, table, targets) for key, table in named.items())
-        return Complete(0, self.lsn, self.seq, "", versions, left_out, paths, stated, self.time_us)
+        return Complete(0, self.lsn, self.seq, "", versions, left_out, paths, stated, self.time_us, self.reached_us)
 
     def _stated(self, key: str, table: AppliedTable, targets: Collection[tuple[str, str]]) -> CompletedTable:
         """A table that is called as one of `targets` is quoted: readers tell them apart."""
@@ -144,7 +146,9 @@ class Boundaries:
         self._boundary.follow(ledger.rewritten())
         moved = ledger.moved()
         if self._may_follow(now, last=last or quiet):
-            self._boundary = Boundary(ledger.read_seq, ledger.read_lsn, ledger.read_time_us, set_at=now)
+            self._boundary = Boundary(
+                ledger.read_seq, ledger.read_lsn, ledger.read_time_us, ledger.reached_us, set_at=now
+            )
             moved = set(ledger.tables)
         # All others have passed, or are where they were when they were asked last.
         moved -= self._boundary.versions.keys()

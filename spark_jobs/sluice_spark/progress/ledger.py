@@ -57,8 +57,10 @@ class Ledger:
         """Lake paths with a window in flight, or with maintenance under way."""
         self.in_maintenance: set[str] = set()
         """Those of `busy` that are maintained."""
-        self.read_seq = self.read_lsn = self.read_time_us = 0
-        """No transaction that was read was committed after `read_time_us`."""
+        self.read_seq = self.read_lsn = self.read_time_us = self.reached_us = 0
+        """No transaction that was read was committed after `read_time_us`, and none is missing that was committed
+        before `reached_us`.
+        """
         self.examined_lsn = 0
         """Through where the catalog had been examined by then: no table is complete beyond it."""
         self.tables_seq = 0  # of the newest entry that says something of a table
@@ -138,6 +140,7 @@ class Ledger:
         self._moved |= ids
         self.read_seq, self.read_lsn, self.examined_lsn = entry.seq, entry.through_lsn, entry.examined_lsn
         self.read_time_us = max(self.read_time_us, entry.committed_by_us)
+        self.reached_us = max(self.reached_us, entry.newest_commit_us)
 
     def _through(self, table_id: str, entry: Entry, lsn: int) -> int:
         """Through where the table is complete without `entry`, in front of which the manifest is at `lsn`: a shape that

@@ -142,7 +142,7 @@ class Offers:
             manifest,
             lsn.show(complete.lsn),
             complete.seq,
-            self._time(complete, newest, manifest),
+            _not_before(complete.time_us, newest.time if newest else ""),
             time_text(current_at),
             time_text(now),
             self._retention_seconds,
@@ -156,6 +156,7 @@ class Offers:
             ),
             complete.left_out,
             sha256=self._hash_of(complete.seq),
+            reached=_not_before(complete.reached_us, newest.reached if newest else ""),
         )
 
     def still_current(self, at: float) -> None:
@@ -220,7 +221,7 @@ class Offers:
     def _read(self, number: int) -> LakeBoundary:
         return LakeBoundary.decode(self._files.get(boundary.key(self._pipeline, number)))
 
-    @staticmethod
-    def _time(complete: Complete, newest: LakeBoundary | None, manifest: str) -> str:
-        before = time_of(newest.time) if newest is not None and newest.manifest == manifest else 0.0
-        return time_text(max(complete.time_us / 1e6, before))
+
+def _not_before(time_us: int, newest: str) -> str:
+    """`time_us`, but no time before the one that the newest boundary of the manifest has."""
+    return time_text(max(time_us / 1e6, time_of(newest) if newest else 0.0))

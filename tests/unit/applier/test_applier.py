@@ -6,13 +6,15 @@ import threading
 import uuid
 from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from sluice.contract.schema import TableSchema
 from sluice.store.memory import MemoryStore
-from sluice_spark.applier import RESTING_SECONDS, Applier
+from sluice_spark import applier as applier_module
+from sluice_spark.applier import LONGEST_APART_SECONDS, RESTING_SECONDS, Applier
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress import intake, ledger
@@ -118,3 +120,33 @@ def test_an_applier_with_a_long_window_does_not_rest_however_long_ago_it_began()
     assert applier._rests()
     applier._running[Future()] = cast("Any", "a window")
     assert not applier._rests()
+
+
+def test_a_store_that_hung_during_one_report_holds_up_neither_the_next_one_nor_boundaries(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every request may wait for its time limit of 75 s and succeed when it is tried again."""
+    now, written = 1000.0, list[float]()
+
+    def write(*_: object, **__: object) -> None:
+        nonlocal now
+        written.append(now)
+        now += 120.0 if len(written) == 1 else 0.1
+
+    monkeypatch.setattr(applier_module, "time", SimpleNamespace(monotonic=lambda: now))
+    options = ApplyOptions(pipeline="p", spool_uri="file:///s", lake_uri="file:///l")
+    applier: Any = Applier(options, MemoryStore(uuid.uuid4().hex), cast("Any", None), stop=threading.Event())
+    begin(manifest, OTHER)
+    applier._ledger, applier._lease = ledger_of(manifest), SimpleNamespace(check=lambda: None)
+    applier._boundaries = SimpleNamespace(publish=write, is_reached=lambda: True)
+    applier._reports = SimpleNamespace(log=lambda *_, **__: None, expire=lambda: None, complete=None)
+    applier._upkeep, applier._refused = SimpleNamespace(report=None), lambda: ""
+    applier._left = {}
+    for step in (applier._report, applier._state_boundary):
+        written.clear()
+        while len(written) < 2 and now < 10_000:
+            applier._changed = True
+            step()
+            now += 1
+        first, second = written
+        assert second - (first + 120) <= LONGEST_APART_SECONDS + 1

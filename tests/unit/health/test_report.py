@@ -128,6 +128,20 @@ def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_change
     )
 
 
+def test_an_applier_that_died_does_not_live_on_for_as_long_as_our_clock_was_set_back(
+    pipeline: RecordedPipeline,
+) -> None:
+    pipeline.table("orders")
+    now = [NOW]
+    reporter = pipeline.reporter(clock=lambda: now[0])
+    pipeline.said(AppliedLog(1, "a", NOW.isoformat(), rows(pipeline.log.state), NOW.isoformat()))
+    reporter.take()
+    now[0] -= timedelta(hours=5)
+    reporter.take()
+    now[0] += timedelta(seconds=200)
+    assert "applier.dead" in {problem.code for problem in reporter.take().verdict.problems}
+
+
 def test_a_manifest_that_lacks_what_this_process_has_stored_is_corrupt(pipeline: RecordedPipeline) -> None:
     before = pipeline.log.state
     pipeline.table("orders")

@@ -60,6 +60,16 @@ def test_the_boundary_of_an_lsn_is_the_last_one_that_is_not_later(
         assert lake.as_of(time=at).boundary.number == first + expected
 
 
+def test_a_time_that_the_stream_has_not_come_to_is_refused_though_the_boundary_is_younger(tmp_path: Path) -> None:
+    publish(tmp_path, 1, 10)
+    publish(tmp_path, 2, 20, at=60.0)
+    newest = Lake(str(tmp_path)).newest()
+    for missing in (newest.published_at, newest.reached + timedelta(microseconds=1)):
+        with pytest.raises(BoundaryNotReached, match="not yet through"):
+            Lake(str(tmp_path)).as_of(time=missing)
+    assert Lake(str(tmp_path)).as_of(time=newest.reached).boundary.number == 2
+
+
 def test_a_log_that_began_again_is_not_searched_for_positions_of_the_one_before(tmp_path: Path) -> None:
     publish(tmp_path, 1, 500, manifest="before")
     publish(tmp_path, 2, 30)

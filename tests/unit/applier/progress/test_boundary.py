@@ -147,6 +147,17 @@ def test_a_boundary_is_published_once_the_catalog_was_examined_through_it() -> N
     assert {row.complete_through_lsn for row in lake.ledger.report().values()} == {reached}
 
 
+def test_a_boundary_has_reached_the_last_commit_that_the_stream_brought_and_no_time_of_a_clock() -> None:
+    lake = Lake()
+    lake.manifest.unstored(*lake.schemas)
+    committed_us = lake.manifest.lsn
+    lake.manifest.append(Progress(), through_lsn=lake.manifest.lsn + 5)
+    _applied(lake)
+    assert lake.published is not None
+    assert lake.published.lsn == committed_us + 5
+    assert lake.published.reached_us == committed_us < lake.published.time_us  # which is that of the snapshots
+
+
 def test_a_boundary_in_front_of_a_shape_that_a_look_has_found_is_never_published() -> None:
     lake = Lake()
     lake.manifest.examined_lsn = lake.manifest.lsn

@@ -51,11 +51,13 @@ def lake() -> Iterator[Lake]:
     faults.arm("")
 
 
-def _complete(number: int, *, lsn: int = 0, time_us: int = 0) -> Complete:
+def _complete(number: int, *, lsn: int = 0, time_us: int = 0, reached_us: int = 0) -> Complete:
     table = CompletedTable("public", "t", "public/t", 7, "16385/1", 5)
     left_out = {"public.other": "stale"}
     return Complete(
-        number, lsn or number, 9, "", {"public.t": 7}, left_out, {"public.t": "public/t"}, (table,), time_us
+        *(number, lsn or number, 9, "", {"public.t": 7}, left_out, {"public.t": "public/t"}, (table,)),
+        time_us=time_us,
+        reached_us=reached_us,
     )
 
 
@@ -167,8 +169,9 @@ def test_a_manifest_that_begins_takes_back_the_positions_of_the_one_before(lake:
 
 def test_times_of_one_manifest_never_fall(lake: Lake) -> None:
     for number, time_us in ((1, 5_000_000), (2, 3_000_000)):
-        lake.made.publish(_complete(number, time_us=time_us), current_at=0.0)
-    assert LakeBoundary.decode(lake.files.get(boundary.key("shop", 2))).time == time_text(5.0)
+        lake.made.publish(_complete(number, time_us=time_us, reached_us=time_us - 1_000_000), current_at=0.0)
+    newest = LakeBoundary.decode(lake.files.get(boundary.key("shop", 2)))
+    assert (newest.time, newest.reached) == (time_text(5.0), time_text(4.0))
 
 
 def test_an_applier_that_was_replaced_does_not_publish_over_its_successor(lake: Lake) -> None:
