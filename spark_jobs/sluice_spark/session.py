@@ -58,6 +58,11 @@ _REQUIRED = {
     # It would replace `${...}` in every statement, by settings and by the environment: names of the
     # source may hold that text.
     "spark.sql.variable.substitute": "false",
+    # A TRUNCATE of a partitioned table would leave the partitions of which its window has no row.
+    "spark.sql.sources.partitionOverwriteMode": "static",
+    # A file of the lake, or of a window, that is lost or damaged would be one without rows.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
     # Unity Catalog's second code path cannot write; without this a default decides.
     "spark.databricks.delta.v2.enableMode": "NONE",
     # Marker and payload must belong together: the marker is set and unset around each commit by

@@ -10,7 +10,8 @@ import pytest
 from sluice.errors import ApplyError
 from sluice_spark import session
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED, MERGE, CommitWay
-from tests.spark.changes import INT4, Change, column, table_schema
+from sluice_spark.lake.evolution import Shape, evolve
+from tests.spark.changes import INT4, INT8, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.windows import Windows
 from tests.support.extent import slow
@@ -100,3 +101,37 @@ def test_settings_of_spark_under_which_days_and_types_would_differ_are_not_ours(
     assert _texts(pipeline, "day", "v", "at", "typeof(at)") == [
         (str(day), "1", "1500-03-01 00:00:00", "timestamp") for day in days
     ]
+
+
+def test_settings_of_spark_under_which_a_truncate_leaves_rows_are_not_ours(pipeline: Pipeline) -> None:
+    schema = table_schema(column("id", 1, INT4, key=True), column("part", 2, INT4))
+    pipeline.begin(schema, *({"id": number, "part": number % 3} for number in range(6)))
+    target = {"kind": "mirror", "layout": {"partition_by": ("part",)}}
+    applied = Windows(pipeline, tables={"public.items": {"targets": [target]}})
+    applied.apply()
+    applied.session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    session.require(applied.session)
+    applied.change(Change("t"), Change("i", {"id": 2, "part": 1}))
+    assert pipeline.keys() == [2]
+
+
+def test_settings_of_spark_under_which_lost_files_count_as_empty_are_not_ours(pipeline: Pipeline) -> None:
+    """A step that writes the table anew would make the loss its content."""
+    schema = table_schema(column("id", 1, INT4, key=True), column("v", 2, INT4))
+    pipeline.begin(schema, {"id": 1, "v": 1})
+    applied = Windows(pipeline)
+    applied.apply()
+    for name in ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles"):
+        applied.session.conf.set(name, "true")
+    session.require(applied.session)
+    wider = table_schema(column("id", 1, INT4, key=True), column("v", 2, INT8), version=2)
+    assert applied.table is not None
+    columns = dict(applied.table.columns())
+    shapes = {
+        1: Shape(schema, tuple(columns.items())),
+        2: Shape(wider, tuple((columns | {"v": "bigint"}).items())),
+    }
+    for file in pipeline.path().glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(ApplyError):
+        evolve(applied.table, shapes, 2, since=1, keeps_changes=False)
