@@ -1,14 +1,16 @@
 """Leaves out changes that later ones replace, before anything is folded, so that a row that changes
 very often takes no more memory than its last state.
 
-Owns that the remaining changes have the effect of all of them, together with any changes before,
-after and between them that this module did not see, of other keys and of the same one. Where this
+Owns that the remaining changes have the effect of all of them, together with any changes before and
+after them that this module did not see, of other keys and of the same one. Nothing may be between
+changes that become one, so it waits until every change in front of them has come. Where this
 is not certain (a key that a row moved to or from without all its values, whole old rows that do not
 follow from one another) every change stays. Pure.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,25 +27,78 @@ _OF_ONE_ROW = 2
 """Changes that may stay of one row: a removal, and what came after it."""
 
 
-def condensed(changes: Iterable[Versioned], cutter: Cutter, *, at_once: int) -> Iterator[Versioned]:
-    """`changes`, in order and none of them a TRUNCATE, without those that later ones replace; about
-    `at_once` bytes are looked at together.
+Place = tuple[int, int]
+"""The position of a change: commit LSN and ordinal."""
+START, END = (-1, -1), ((1 << 63) - 1, (1 << 63) - 1)
+
+
+class InTurn(NamedTuple):
+    """Changes of one version. No table that comes later has one in front of `until`, and none of this one is in front
+    of what the table before it said.
     """
+
+    rows: pa.Table
+    version: TableSchema
+    until: Place
+
+
+def condensed(changes: Iterable[InTurn], cutter: Cutter, *, at_once: int) -> Iterator[Versioned]:
+    """`changes`, none of them a TRUNCATE, without those that later ones replace; about `at_once` bytes are looked at
+    together.
+    """
+    return (one for one in _condensed(changes, cutter, at_once=at_once) if len(one[0]))
+
+
+def _condensed(changes: Iterable[InTurn], cutter: Cutter, *, at_once: int) -> Iterator[Versioned]:
     waiting: Versioned | None = None
-    for rows, version in changes:
+    kept_through, before = START, START
+    """Changes up to there stay as they are: one of them has left, and others come between."""
+    for rows, version, until in changes:
         if waiting is not None and waiting[1] is not version:
-            yield _fewer(*waiting, cutter), waiting[1]
-            waiting = None
+            closed, left = _parted(waiting[0], before)
+            yield _fewer(closed, waiting[1], cutter), waiting[1]
+            yield left, waiting[1]
+            kept_through, waiting = max(kept_through, _last_place(left)), None
+        if kept_through > START:
+            early, rows = _parted(rows, (kept_through[0], kept_through[1] + 1))  # noqa: PLW2901
+            yield early, version
+        before = until
         together = pa.concat_tables([waiting[0], rows]) if waiting is not None else rows
         if together.nbytes > at_once:
-            together = _fewer(together, version, cutter)
-            if together.nbytes > at_once and len(together) > _OF_ONE_ROW:
-                yield together, version
-                waiting = None
-                continue
+            closed, left = _parted(together, until)
+            closed = _fewer(closed, version, cutter)
+            stays = closed.nbytes <= at_once or len(closed) <= _OF_ONE_ROW
+            if left.nbytes > at_once or not stays:
+                yield closed, version
+                closed = closed.slice(0, 0)
+            if left.nbytes > at_once:
+                yield left, version
+                kept_through, left = max(kept_through, _last_place(left)), left.slice(0, 0)
+            together = pa.concat_tables([closed, left])
         waiting = together, version
     if waiting is not None:
         yield _fewer(*waiting, cutter), waiting[1]
+
+
+def first_place(rows: pa.Table) -> Place:
+    """Where the first of `rows` is, END without any."""
+    if not len(rows):
+        return END
+    lsn = pc.min(rows[envelope.LSN])
+    return lsn.as_py(), pc.min(rows[envelope.ORDINAL].filter(pc.equal(rows[envelope.LSN], lsn))).as_py()
+
+
+def _last_place(rows: pa.Table) -> Place:
+    if not len(rows):
+        return START
+    lsn = pc.max(rows[envelope.LSN])
+    return lsn.as_py(), pc.max(rows[envelope.ORDINAL].filter(pc.equal(rows[envelope.LSN], lsn))).as_py()
+
+
+def _parted(rows: pa.Table, place: Place) -> tuple[pa.Table, pa.Table]:
+    """Those of `rows` in front of `place`, and the others."""
+    later = _later(rows, place[0], place[1] - 1)
+    return rows.filter(pc.invert(later)), rows.filter(later)
 
 
 def _fewer(rows: pa.Table, schema: TableSchema, cutter: Cutter) -> pa.Table:
@@ -201,18 +256,11 @@ def _with(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
     return rows.set_column(place, rows.schema.field(name), values.cast(rows.schema.field(name).type))
 
 
-def behind(changes: Iterable[Versioned], truncates: Iterable[Versioned]) -> Iterator[Versioned]:
+def behind(changes: Iterable[InTurn], truncates: Iterable[Versioned]) -> Iterator[InTurn]:
     """`changes` that came after the last of `truncates`: the others are replaced by it."""
-    positions = [
-        (lsn, ordinal)
-        for rows, _ in truncates
-        for lsn, ordinal in zip(rows[envelope.LSN].to_pylist(), rows[envelope.ORDINAL].to_pylist(), strict=True)
-    ]
-    last = max(positions, default=None)
-    for rows, version in changes:
-        left = rows if last is None else rows.filter(_later(rows, *last))
-        if len(left):
-            yield left, version
+    last = max((_last_place(rows) for rows, _ in truncates), default=START)
+    for rows, version, until in changes:
+        yield InTurn(rows.filter(_later(rows, *last)), version, until)
 
 
 def _later(rows: pa.Table, lsn: int, ordinal: int) -> pa.ChunkedArray:

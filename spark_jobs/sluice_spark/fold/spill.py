@@ -3,14 +3,16 @@ of parts that fits is read back and folded.
 
 Owns that the parts together have the effect of the window, each change in at most one part (a
 TRUNCATE in all), and that no more than the limit is read back at once. From a part that is too
-large, changes that later ones replace are dropped, and it is cut again. If it is too large even
+large, changes that later ones replace are dropped, and it is cut again. For that it is read in order: files of one
+entry overlap, and executors send their shares in any order. If it is too large even
 then, the table becomes stale with a reason. Files have no names (TMPDIR decides where they are), so
 that none is left, however the process ends.
 """
 
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from tempfile import TemporaryFile
 from typing import IO
 
@@ -20,7 +22,8 @@ import pyarrow.compute as pc
 from sluice.contract import envelope
 from sluice.contract.schema import TableSchema
 from sluice.errors import ApplyError, UnsupportedChange
-from sluice_spark.fold.condense import behind, condensed
+from sluice_spark.fold.condense import END, InTurn, Place, behind, condensed, first_place
+from sluice_spark.fold.fold import in_order
 from sluice_spark.fold.partition import PARTS, Cutter, spaced, weight
 
 Versioned = tuple[pa.Table, TableSchema]
@@ -28,6 +31,9 @@ Versioned = tuple[pa.Table, TableSchema]
 _CODEC = pa.ipc.IpcWriteOptions(compression="lz4")
 _DEEPEST = 4
 """Sixty-four parts of sixty-four and so on: rows that are together by then have the same key."""
+
+_SMALL_BYTES = 64 << 10
+"""A batch of so many is not divided: each has a cost."""
 
 
 def portions(window: Iterable[Versioned], cutter: Cutter, *, limit: int) -> Generator[list[Versioned], None, None]:
@@ -87,6 +93,15 @@ def _portions(spill: "_Spill", window: Iterable[Versioned]) -> Iterator[list[Ver
         yield spill.portion(together)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Batch:
+    """Where changes of a part are that begin at `place`: which batch they are in the file of `version`."""
+
+    place: Place
+    version: int
+    number: int
+
+
 class _Spill:
     """One level of parts: an unnamed file for each part and schema version, closed by `files` at
     the latest.
@@ -101,10 +116,12 @@ class _Spill:
         self._open = files
         self._versions: dict[int, TableSchema] = {}
         self._files: dict[tuple[int, int], IO[bytes]] = {}
+        self._batches: list[list[_Batch]] = [[] for _ in range(PARTS)]
 
     def fill(self, window: Iterable[Versioned]) -> None:
         with ExitStack() as stack:
-            writers: dict[tuple[int, int], pa.RecordBatchStreamWriter] = {}
+            writers: dict[tuple[int, int], pa.RecordBatchFileWriter] = {}
+            numbers: Counter[tuple[int, int]] = Counter()
             for rows, version in window:
                 self._versions[version.version] = version
                 for part, changes in self.cutter.cut(self._without_truncates(rows, version)):
@@ -112,30 +129,45 @@ class _Spill:
                     if place not in writers:
                         self._files[place] = self._open.enter_context(TemporaryFile(prefix="sluice-window-"))
                         writers[place] = stack.enter_context(
-                            pa.ipc.new_stream(self._files[place], changes.schema, options=_CODEC)
+                            pa.ipc.new_file(self._files[place], changes.schema, options=_CODEC)
                         )
-                    writers[place].write_table(changes.combine_chunks())
+                    for batch in self._in_batches(changes):
+                        writers[place].write_batch(batch)
+                        begins = first_place(pa.Table.from_batches([batch]))
+                        self._batches[part].append(_Batch(begins, version.version, numbers[place]))
+                        numbers[place] += 1
                     self.weights[part] += weight(changes, version)
                     self.rows[part] += len(changes)
 
-    def read(self, part: int) -> Iterator[Versioned]:
-        """The part's changes, table by table; its file is deleted at the end."""
-        for number, version in self._versions.items():
-            file = self._files.pop((part, number), None)
-            if file is None:
-                continue
-            with file:
-                file.seek(0)
-                for batch in pa.ipc.open_stream(file):
-                    yield pa.Table.from_batches([batch]), version
+    def _in_batches(self, changes: pa.Table) -> list[pa.RecordBatch]:
+        """In order and small where they are many, so that few of them overlap when they are read."""
+        most = max(_SMALL_BYTES, self.limit // PARTS)
+        if changes.nbytes <= most:
+            return changes.combine_chunks().to_batches()
+        rows = max(1, len(changes) * most // changes.nbytes)
+        return in_order(changes).combine_chunks().to_batches(max_chunksize=rows)
 
-    def lasting(self, part: int) -> Iterator[Versioned]:
+    def read(self, part: int) -> Iterator[InTurn]:
+        """The part's changes in the order in which their tables begin; its files are deleted at the end."""
+        batches = sorted(self._batches[part])
+        self._batches[part] = []
+        with ExitStack() as stack:
+            files = {
+                number: pa.ipc.open_file(stack.enter_context(file))
+                for number in self._versions
+                if (file := self._files.pop((part, number), None)) is not None
+            }
+            for one, until in zip(batches, [*(after.place for after in batches[1:]), END], strict=True):
+                rows = pa.Table.from_batches([files[one.version].get_batch(one.number)])
+                yield InTurn(rows, self._versions[one.version], until)
+
+    def lasting(self, part: int) -> Iterator[InTurn]:
         """The part's changes, without those that a TRUNCATE made an end of if nobody asks for them."""
         changes = self.read(part)
         return changes if self.cutter.each_transaction else behind(changes, self.truncates)
 
     def portion(self, parts: Iterable[int]) -> list[Versioned]:
-        return [*self.truncates, *(item for part in parts for item in self.read(part))]
+        return [*self.truncates, *((rows, version) for part in parts for rows, version, _ in self.read(part))]
 
     def again(self, part: int) -> "_Spill":
         """A spill that cuts this part further."""

@@ -3,6 +3,7 @@ did, and no portion is larger than allowed.
 """
 
 import contextlib
+import random
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +16,7 @@ from hypothesis import assume, given, settings
 from sluice.contract.entries import REPAIR_ORDINAL
 from sluice.contract.schema import TableSchema
 from sluice.errors import ManifestCorrupt, UnsupportedChange
-from sluice_spark.fold.condense import condensed
+from sluice_spark.fold.condense import END, InTurn, condensed, first_place
 from sluice_spark.fold.counted import count
 from sluice_spark.fold.fold import fold
 from sluice_spark.fold.partition import Cutter, Links, cutter_for, hash_rows, spaced, weight
@@ -245,6 +246,40 @@ def test_a_row_that_comes_and_goes_and_moves_all_the_time_ends_as_it_is(identity
     assert _ending(changes, {1: row}, schema, limit=12_000) == {1: row}
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(("identity", "copies"), [("d", 1000), ("f", 200)])
+def test_a_row_that_changes_all_the_time_ends_as_it_is_in_whatever_order_its_changes_come(
+    identity: str, copies: int, *, mixed: bool
+) -> None:
+    """Files of one entry overlap: a streamed transaction has its own, behind the one of those that ended before and
+    after it. To executors they come `mixed`.
+    """
+    schema = table_schema(*SCHEMA.columns, identity=identity)
+    row: dict[str, object] = {"id": 1, "v": 0, "big": "0", "at": None}
+    changes: list[Change] = []
+    for place in range(1, 206):
+        new = {**row, "v": place, "big": f"{place:06}" * copies if place % 7 == 0 else row["big"]}
+        if identity == "f":
+            again = [Change("d", {}, old=new), Change("i", new)] if place % 5 == 0 else []
+            changes += [Change("u", new, old=row), *again]
+        else:
+            changes.append(Change("u", new, unchanged=() if place % 7 == 0 else ("big",)))
+        row = new
+    ends = Change("d", {}, old=row) if identity == "f" else Change("u", {**row, "v": -1}, unchanged=("big",))
+    placed = _placed([*changes, ends])
+    tables = [segment_table(placed[start : start + 3], schema) for start in range(0, len(placed), 3)]
+    files: list[pa.Table] = []
+    for start in range(0, len(tables), 3):
+        around, between = tables[start : start + 3 : 2], tables[start + 1 : start + 2]
+        files += [pa.concat_tables(around), *between]
+    if mixed:
+        random.Random(0).shuffle(files)
+    cut = portions([(table, schema) for table in files], cutter_for([schema]), limit=20_000)
+    parts = [unite(portion, schema) for portion in cut]
+    lake: Lake = {1: {"id": 1, "v": 0, "big": "0", "at": None}}
+    assert _merged_in_portions(lake, parts, schema) == ({} if identity == "f" else {1: {**row, "v": -1}})
+
+
 def test_equal_rows_that_come_and_go_all_the_time_are_counted_within_the_limit() -> None:
     row = {"a": 1, "f": 1.5}
     changes = [Change("i", row) if place % 2 else Change("d", old=row) for place in range(4 * HOT)]
@@ -286,17 +321,21 @@ def test_what_is_left_of_any_history_has_the_effect_of_all_of_it(
     changes = [
         _whole(change, before, after) if identity == "f" else change for before, (change, after) in steps[begins:]
     ]
-    batches = [
-        (spaced(segment_table(changes[start : start + size], schema)), schema) for start in range(0, len(changes), size)
-    ]
+    starts = range(0, len(changes), size)
+    batches = [(spaced(segment_table(changes[start : start + size], schema)), schema) for start in starts]
     cutter = cutter_for([schema])
     half = len(batches) // 2
     for parts in ([batches], [batches[:half], batches[half:]]):  # and beside changes that it never saw
-        left = [one for part in parts for one in condensed(part, cutter, at_once=at_once)]
+        left = [one for part in parts for one in condensed(_in_turn(part), cutter, at_once=at_once)]
         lake = steps[begins][0]
         if sum(len(rows) for rows, _ in left):
             lake = merged(lake, fold(unite(left, schema), schema, keyed=True))
         assert lake == history[-1][1]
+
+
+def _in_turn(tables: list[Versioned]) -> list[InTurn]:
+    begins = [first_place(rows) for rows, _ in tables]
+    return [InTurn(*table, until) for table, until in zip(tables, [*begins, END][1:], strict=True)]
 
 
 def _whole(change: Change, before: Lake, after: Lake) -> Change:
