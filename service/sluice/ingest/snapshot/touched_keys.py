@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.contract import envelope
@@ -19,7 +20,9 @@ def keys_in(store: ObjectStore, segments: Sequence[Segment], schemas: Mapping[in
     for segment in segments:
         table = pq.read_table(io.BytesIO(store.get(segment.key)))
         names = [column.name for column in schemas[segment.schema_version].key_columns]
-        found |= _spelled(table, names, table[envelope.SPECIAL])
+        # A row that goes has no key behind the change: taken for one, it would be that of all others that go.
+        stays = table.filter(pc.is_in(table[envelope.OP], pa.array([envelope.OP_INSERT, envelope.OP_UPDATE])))
+        found |= _spelled(stays, names, stays[envelope.SPECIAL])
         old = table[envelope.OLD].combine_chunks()
         held = old.filter(old.is_valid())
         if len(held):
