@@ -16,6 +16,7 @@ from sluice_lake.positions import lsn_of, show, time_of
 FORMAT_VERSION = 1
 FOLDER = ".sluice/boundary/"
 IN_A_FOLDER = 1000
+_NEVER = "0001-01-01T00:00:00+00:00"
 _PLAIN = re.compile(r'[."]')
 _FIRST = re.compile(r'"((?:[^"]|"")*)"|[^.]*')
 
@@ -161,8 +162,8 @@ def decoded(data: bytes) -> Boundary:
             retention=timedelta(seconds=float(value["retention_seconds"])),
             tables=tuple(Table(*(one[name] for name in names)) for one in value["tables"]),
             left_out=dict(value["left_out"]),
-            # An older applier does not state it.
-            reached=time_of(str(value.get("reached") or value["time"])),
+            # An older applier does not state it: then no time is known to be reached.
+            reached=time_of(str(value.get("reached") or _NEVER)),
         )
     except LakeError:
         raise
