@@ -2,6 +2,7 @@
 stops at any doubt.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -18,6 +19,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from tests.conformance.spools import CONTENT, LATER, Recording, World
 from tests.support import policies
+from tests.support.forwarding import Forwarding
 from tests.support.manifests import table
 from tests.support.recorded import row
 
@@ -210,6 +212,41 @@ def test_an_object_lost_after_the_horizon_is_found_missing(world: World) -> None
     lost = world.change("7")
     world.store.delete(lost)
     assert [flaw.key for flaw in verify(world.store, content=False).flaws] == [lost]
+
+
+class Overtaken(Forwarding):
+    """Each time that the object `key` is looked for, `turn` is called before."""
+
+    def __init__(self, inner: ObjectStore, key: str, turn: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._key, self._turn = key, turn
+        self.looks = 0
+
+    def size(self, key: str) -> int | None:
+        if key == self._key:
+            self.looks += 1
+            self._turn()
+        return super().size(key)
+
+
+@pytest.mark.parametrize("kind", ["a change", "a prepared transaction"])
+def test_what_is_lost_is_named_although_pruning_overtakes_each_look(world: World, kind: str) -> None:
+    world.join("7")
+    lost = world.prepare("gid").parts[0].segment.key if kind == "a prepared transaction" else ""
+    for _ in range(9):
+        world.change("7")
+    lost = lost or world.change("7")
+    world.store.delete(lost)
+    through = iter(range(4, 12))
+
+    def pruned() -> None:
+        if (seq := next(through, None)) is not None:
+            world.applied({"7": seq})
+            gc.carry_out(world.store, world.plan())
+
+    overtaken = Overtaken(world.store, lost, pruned)
+    assert [flaw.key for flaw in verify(overtaken, content=False).flaws] == [lost]
+    assert overtaken.looks <= 2
 
 
 class Dying(MemoryStore):

@@ -58,11 +58,19 @@ def verify(store: ObjectStore, *, content: bool) -> SpoolReport:
     """Follows the manifest from its first entry, or from the first that was not pruned. With `content`
     every object is read and its sha256 compared, else its size. Raises StoreError.
     """
+    suspected: set[str] = set()
     while True:
         verdict = _examine(store, content=content)
-        # What a collector pruned while we looked would be called missing.
-        if not verdict.flaws or _horizon(store)[0].through_seq <= verdict.horizon.through_seq:
+        gone_seq = _horizon(store)[0].through_seq
+        if not verdict.flaws or gone_seq <= verdict.horizon.through_seq:
             return verdict
+        # What a collector pruned while we looked is called missing, but the next look passes it by: what is missing
+        # then as well is lost. Pruning may be quicker than each look.
+        named = {flaw: flaw.key or str(flaw.seq) for flaw in verdict.flaws}
+        if certain := [flaw for flaw, name in named.items() if flaw.seq > gone_seq or name in suspected]:
+            verdict.flaws = certain
+            return verdict
+        suspected = set(named.values())
 
 
 def _examine(store: ObjectStore, *, content: bool) -> SpoolReport:
