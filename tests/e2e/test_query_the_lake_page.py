@@ -62,6 +62,9 @@ def test_every_program_and_command_of_the_page_runs_as_it_stands(database: Datab
             return datetime.now(UTC) - first > timedelta(seconds=35)
 
         wait_until(half_a_minute_later, what="the time that the page asks for", processes=(process,))
+        # A transaction behind that time shows that the lake has come to it.
+        database.execute("INSERT INTO customers SELECT max(customer_id) + 1, 'sixth' FROM customers")
+        must(pipeline, "wait", "--now", "--timeout", "400s")
         for language, text in blocks:
             command = ["sh", "-ec", text] if language == "sh" else [sys.executable, "-c", text]
             done = subprocess.run(

@@ -93,11 +93,10 @@ class Resyncs:
         begun = datetime.fromisoformat(self.begun_at)
         pause = timedelta(seconds=PAUSES_SECONDS[min(self.streak, len(PAUSES_SECONDS) - 1)])
         at = begun + pause
-        if self.read_at:
-            took = max(0.0, _seconds(self.begun_at, self.read_at))
-            at = max(at, datetime.fromisoformat(self.read_at) + timedelta(seconds=REST * took))
+        read = datetime.fromisoformat(self.read_at) if self.read_at else begun
+        at = max(at, read + REST * (read - begun))
         # A clock that was set back must not make a table wait for years.
-        return max(now, at) if begun <= now else now
+        return max(now, at) if max(begun, read) <= now else now
 
 
 def due(resync_at: str, now: datetime) -> bool:

@@ -44,6 +44,8 @@ def test_what_an_operator_asks_for_is_counted_and_makes_nobody_wait() -> None:
 def test_a_clock_that_was_set_back_makes_no_table_wait() -> None:
     found = Resyncs().begun(Cause.REWRITE, at(1e9)).begun(Cause.REWRITE, at(1e9))
     assert found.next_at(T0) == T0
+    while_read = Resyncs().begun(Cause.REWRITE, at(0)).read(at(1e6))
+    assert while_read.next_at(T0 + timedelta(seconds=60)) == T0 + timedelta(seconds=60)
 
 
 @pytest.mark.parametrize("cause", [Cause.GAP, Cause.UNREADABLE])
