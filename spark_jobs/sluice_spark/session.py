@@ -63,6 +63,8 @@ _REQUIRED = {
     # A file of the lake, or of a window, that is lost or damaged would be one without rows.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
+    # How many rows a MERGE removed is judged by what its commit says.
+    "spark.databricks.delta.history.metricsEnabled": "true",
     # Unity Catalog's second code path cannot write; without this a default decides.
     "spark.databricks.delta.v2.enableMode": "NONE",
     # Marker and payload must belong together: the marker is set and unset around each commit by

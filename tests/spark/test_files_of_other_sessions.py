@@ -135,3 +135,13 @@ def test_settings_of_spark_under_which_lost_files_count_as_empty_are_not_ours(pi
         file.unlink()
     with pytest.raises(ApplyError):
         evolve(applied.table, shapes, 2, since=1, keeps_changes=False)
+
+
+def test_settings_of_spark_under_which_a_merge_says_not_what_it_removed_are_not_ours(pipeline: Pipeline) -> None:
+    pipeline.begin(table_schema(column("v", 1, INT4), identity="f"), {"v": 1}, {"v": 1})
+    applied = Windows(pipeline)
+    applied.apply()
+    applied.session.conf.set("spark.databricks.delta.history.metricsEnabled", "false")
+    session.require(applied.session)
+    applied.change(Change("d", old={"v": 1}))
+    assert pipeline.keys(column="v") == [1]

@@ -110,6 +110,19 @@ def test_what_is_younger_than_the_retention_stays(upkeep: LogUpkeep, table: Path
     assert _versions(table) == list(range(NEWEST + 1))
 
 
+@pytest.mark.parametrize(
+    "asked", [("delta.logRetentionDuration", "interval 40 days"), ("delta.enableExpiredLogCleanup", "false")]
+)
+def test_what_the_table_itself_asks_to_keep_stays(
+    spark: SparkSession, upkeep: LogUpkeep, table: Path, asked: tuple[str, str]
+) -> None:
+    name, value = asked
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('{name}' = '{value}')")
+    upkeep.name(upkeep.write(REPORTED))
+    assert upkeep.clean(retention_seconds=RETENTION, reported=NEWEST)
+    assert _versions(table) == list(range(NEWEST + 2))
+
+
 def test_a_process_that_may_not_commit_deletes_nothing_and_names_no_checkpoint(
     spark: SparkSession, upkeep: LogUpkeep, table: Path
 ) -> None:

@@ -245,9 +245,9 @@ class LakeSettings(Section):
         3600.0,
         ge=600,
         le=365 * 86400,
-        description="how long the log of a lake table keeps versions that a checkpoint has replaced. Time "
-        "travel, and streams that read a lake table, can go back that far. Each check of a table "
-        "lists its log",
+        description="how long the log of a lake table keeps versions that a checkpoint has replaced; never less "
+        "than the table's own delta.logRetentionDuration. Time travel, and streams that read a lake table, can go "
+        "back that far. Each check of a table lists its log",
     )
     vacuum_after: Duration = Field(
         7 * 86400.0,

@@ -37,6 +37,7 @@ SETTINGS = {
 }
 """Of the session in which logs are kept short."""
 LAST = "_last_checkpoint"
+_LOG_RETENTION = "delta.logRetentionDuration"
 _OWN_OBJECTS = {"fs.sluice.beside": "true"}
 """Delta has an object for each path and set of such options."""
 
@@ -113,21 +114,28 @@ class LogUpkeep:
             written.log.writeLastCheckpointFile(written.log, written.made, summed)
 
     def clean(self, *, retention_seconds: float, reported: int) -> bool:
-        """Removes what no version of the last `retention_seconds` needs. `reported` is the version that the last
-        durable report names. Whether it could. Raises ApplyError, and whatever `require_owner` raises.
+        """Removes what no version of the last `retention_seconds` needs, or of a longer time that the table itself
+        asks for. `reported` is the version that the last durable report names. Whether it could. Raises ApplyError,
+        and whatever `require_owner` raises.
         """
         with translated_errors():
             log = self._newest()
             checkpoint = log.readLastCheckpointFile()
             if not checkpoint.isDefined() or int(checkpoint.get().version()) > reported:
                 return False
+            snapshot = log.unsafeVolatileSnapshot()
+            metadata = snapshot.metadata()
+            if not log.enableExpiredLogCleanup(metadata):
+                return True
+            if metadata.configuration().contains(_LOG_RETENTION):
+                retention_seconds = max(retention_seconds, float(log.deltaRetentionMillis(metadata)) / 1000)
             self._require_owner()
             minute = _module(self._delta, "TruncationGranularity").MINUTE()
             # An Option of Java's Long: py4j makes an Integer of a number that is small enough for it.
             retention = self._jvm.scala.jdk.javaapi.OptionConverters.toScala(
                 self._jvm.java.util.OptionalLong.of(int(retention_seconds * 1000))
             )
-            log.cleanUpExpiredLogs(log.unsafeVolatileSnapshot(), self._none, retention, minute)
+            log.cleanUpExpiredLogs(snapshot, self._none, retention, minute)
         return True
 
     def _newest(self) -> Any:

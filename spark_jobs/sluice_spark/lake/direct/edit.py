@@ -20,6 +20,7 @@ from sluice_spark.lake.direct.transaction import DeltaTransaction
 from sluice_spark.lake.layout import TableLayout
 from sluice_spark.phases import Phases
 
+_TRACKED = ("baseRowId", "defaultRowCommitVersion")
 _WIDE, _TIGHT = '"tightBounds":false}', '"tightBounds":true}'
 
 
@@ -130,10 +131,9 @@ class Maker(Protocol):
 
 def _removal(add: Mapping[str, Any], *, changes: bool) -> dict[str, Any]:
     """The action that removes the file that `add` added."""
-    kept = ("path", "partitionValues", "size", "tags", "deletionVector", "baseRowId", "defaultRowCommitVersion")
+    kept = ("path", "partitionValues", "size", "stats", "tags", "deletionVector", *_TRACKED)
     return {
         **{name: add[name] for name in kept if add.get(name) is not None},
-        "stats": add["stats"],
         "deletionTimestamp": int(time.time() * 1000),
         "dataChange": changes,
         "extendedFileMetadata": True,

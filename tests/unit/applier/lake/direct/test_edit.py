@@ -49,3 +49,11 @@ def test_history_counts_rows_that_came_changed_and_went() -> None:
 def test_only_an_edit_that_joins_files_changes_no_data(operation: str, changes: bool) -> None:
     edit = Edit(BASE, operation, reads=False, removes=[_add("old")])
     assert [one["remove"]["dataChange"] for one in edit.actions] == [changes]
+
+
+def test_a_file_without_statistics_may_go() -> None:
+    """Writers may leave them out, and a TRUNCATE on executors removes every file that there is."""
+    bare = {name: value for name, value in _add("old").items() if name != "stats"}
+    (one,) = Edit(BASE, "overwrite", reads=True, removes=[bare]).actions
+    assert one["remove"].items() >= {"path": "old", "size": 100}.items()
+    assert "stats" not in one["remove"]
