@@ -72,7 +72,7 @@ def _outlast(started: World, ingest: SluiceProcess) -> None:
     assert "lost contact, trying again" not in events(ingest), ingest.log_tail(40)
     heard = [status for status in started.proxy.statuses if status.at > began]
     assert len({status.connection for status in heard}) == 1, "the stream was opened again"
-    assert {status.flush for status in heard} == {through_lsn}
+    assert {status.flush for status in heard} <= {0, through_lsn}  # 0: it was opened, and has no entry of its own yet
     assert _published(started) == through_lsn, "something was published"
     silence = max(later.at - earlier.at for earlier, later in itertools.pairwise(heard))
     assert silence < WAL_SENDER_TIMEOUT_SECONDS, "the server heard nothing for too long"

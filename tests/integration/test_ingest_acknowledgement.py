@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from sluice import lsn
+from sluice.contract import keys
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.manifest.reader import load_state
-from tests.support.forwarding import HeldStore
+from sluice.store.base import ObjectStore
+from tests.support.forwarding import Forwarding, HeldStore
 from tests.support.ingesting import IngestPipeline
 from tests.support.pgproxy import PgProxy, Status
 from tests.support.sources import Database
@@ -60,6 +62,37 @@ def test_nothing_is_acknowledged_while_the_store_takes_nothing_however_often_ask
             held.closed.clear()
             running.wait_until(lambda: len(pipeline.commits()) == 3)
     assert sorted(row["id"] for row in pipeline.rows("public.a")) == [0, 1, 2]
+
+
+class LateStore(Forwarding):
+    """Takes no manifest entry before `heard` is set."""
+
+    def __init__(self, inner: ObjectStore, heard: threading.Event) -> None:
+        super().__init__(inner)
+        self._heard = heard
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        if keys.is_manifest_entry(key):
+            assert self._heard.wait(20), "the server heard nothing"
+        super().create(key, data)
+
+
+def test_what_the_writer_before_left_is_acknowledged_behind_an_entry_of_ones_own(pipeline: IngestPipeline) -> None:
+    """It may have been killed before it had synced the folder of its last entry, which everybody sees."""
+    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
+    before, heard = load_state(pipeline.store), threading.Event()
+    claims: list[tuple[int, int]] = []
+
+    def witness(status: Status) -> None:
+        claims.append((status.flush, load_state(pipeline.store).epoch))
+        heard.set()
+
+    with PgProxy(pipeline.database.server.port, on_status=witness) as proxy:
+        late = LateStore(pipeline.store, heard)
+        IngestPipeline(pipeline.database, late, dsn=proxy.dsn(dbname=pipeline.database.name)).run()
+        proxy.check()
+    assert {flush for flush, epoch in claims if epoch == before.epoch} == {0}
+    assert min(flush for flush, _ in claims if flush) >= before.through_lsn
 
 
 def test_adjacent_commits_are_each_delivered_exactly_once_across_a_restart_between_them(

@@ -25,6 +25,7 @@ def stopped_while(
         options, start = prepare(database)
         database.execute(f"INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, {rows}) i")
         stream = await opened(options, start, replace(QUICK, batch_bytes=256 * 1024))
+        stream.acknowledge(start)  # the server waits for nobody who has acknowledged nothing
         consuming = asyncio.ensure_future(consume(stream))
         await asyncio.sleep(0.3)
         began = time.monotonic()

@@ -49,6 +49,8 @@ async def test_an_acknowledgement_neither_goes_back_nor_past_what_was_received(d
     for position in (stream.received_lsn + 1, start - 1):
         with pytest.raises(ProtocolViolation):
             stream.acknowledge(position)
+    assert stream.flushed_lsn == 0, "where a stream begins is acknowledged when the caller says so"
+    stream.acknowledge(start)
     assert stream.flushed_lsn == start
     await stream.close()
 

@@ -66,7 +66,11 @@ class SessionContext:
 
 
 class Session:
-    """Begins at `start_lsn`, which must be where the manifest of `context` ends."""
+    """Begins at `start_lsn`, which must be where the manifest of `context` ends, and acknowledges that at once.
+
+    The writer of `context` has an entry of its own behind it: what a writer that was killed had not synced
+    is durable with that one.
+    """
 
     def __init__(
         self,
@@ -81,6 +85,7 @@ class Session:
         context.signals.begin(start_lsn, sent=signals_ddl)
         self._tables = context.tables
         self._signals, self._signal_reader = context.signals, SignalReader(context.signals.prepared)
+        stream.acknowledge(start_lsn)
         self.watermark = Watermark(start_lsn=start_lsn)
         self.counts = context.status.stream
         self.backpressure = backpressure

@@ -239,8 +239,7 @@ class Ingest:
     async def _stream(self, start: Start, target: int | None) -> bool:
         """Returns whether `target` was reached."""
         if start.gap is not None or start.state.opened is None:
-            # The first status message repeats the start position: even that one is in the manifest
-            # before it is sent.
+            # Where a stream begins is in the manifest before the server is asked for it.
             await self._take_over(start)
         self.status.streaming_at = time.monotonic()
         stream = await open_stream(self._options, start)

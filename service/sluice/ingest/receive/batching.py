@@ -81,7 +81,7 @@ class Batching:
 
     def __init__(self, limits: StreamLimits, watch: ShutdownWatch, *, start_lsn: int, now: float) -> None:
         self.received_lsn = start_lsn
-        self.acknowledged_lsn = start_lsn
+        self.acknowledged_lsn = 0
         self.flush_asked = False
         self.ended = False
         """The source of payloads said that there will be no more."""

@@ -1,7 +1,8 @@
 """The replication stream: raw CopyData frames in, standby status messages out, on one asyncio loop.
 
 Invariant: what is reported as flushed never decreases and never exceeds what was received or what
-the caller called durable; status messages leave on their own timer whether or not anybody reads.
+the caller called durable, which is nothing at first, whatever the stream begins at; status messages leave on
+their own timer whether or not anybody reads.
 Must not: decode frames or decide what is durable. (PostgreSQL: Streaming Replication Protocol;
 libpq: Asynchronous Command Processing, Functions Associated with COPY.)
 """
@@ -64,6 +65,7 @@ class ReplicationStream:
         self._options = options
         self._command = command
         self._limits = limits
+        self._start_lsn = start_lsn
         now = self._loop.time()
         self._watch = ShutdownWatch()
         self._batching = Batching(limits, self._watch, start_lsn=start_lsn, now=now)
@@ -94,7 +96,7 @@ class ReplicationStream:
         limits: StreamLimits | None = None,
         expect: tuple[str, int] | None = None,
     ) -> "ReplicationStream":
-        """Starts streaming at `start_lsn`, the position through which everything is durable here.
+        """Starts streaming at `start_lsn`, the position through which the caller has everything.
 
         `expect` is the (system identifier, timeline) that continuity was proven against; anybody
         else behind the same address is refused. Raises SlotBusy, SlotLost, SourceRefused or
@@ -124,7 +126,7 @@ class ReplicationStream:
 
     @property
     def flushed_lsn(self) -> int:
-        """The last acknowledged position."""
+        """The last acknowledged position, 0 before the first."""
         return self._batching.acknowledged_lsn
 
     @property
@@ -163,13 +165,13 @@ class ReplicationStream:
             self._schedule(_PROBE_S)
 
     def acknowledge(self, flushed_lsn: int) -> None:
-        """Everything that ended at or before `flushed_lsn` is durable. Refuses to go back, and past
-        what was received.
+        """Everything that ended at or before `flushed_lsn` is durable. Refuses to go back, also to before
+        the start, and past what was received.
         """
-        if flushed_lsn < self.flushed_lsn:
+        least = max(self.flushed_lsn, self._start_lsn)
+        if flushed_lsn < least:
             raise ProtocolViolation(
-                f"refusing to take back an acknowledgement: {lsn.show(flushed_lsn)} is before "
-                f"{lsn.show(self.flushed_lsn)}"
+                f"refusing to take back an acknowledgement: {lsn.show(flushed_lsn)} is before {lsn.show(least)}"
             )
         StandbyStatus(self.received_lsn, flushed_lsn, reply_requested=False)
         if flushed_lsn == self.flushed_lsn or self._closed:
