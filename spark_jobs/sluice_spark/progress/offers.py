@@ -18,9 +18,10 @@ from sluice import faults, lsn
 from sluice.contract import boundary
 from sluice.contract.applied import Complete, time_of, time_text
 from sluice.contract.boundary import BoundaryTable, LakeBoundary
-from sluice.errors import ObjectExists, ObjectMissing, WriterFenced
+from sluice.errors import ObjectMissing
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.foreign_commits import ABSENT, is_another
+from sluice_spark.progress.own_records import OwnRecords
 
 REMOVED_AT_ONCE = 20
 """In one turn of the loop. Publishing adds one."""
@@ -63,6 +64,9 @@ class Offers:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._files = files
+        self._records = OwnRecords(files, what="this boundary in the lake")
+        self._attempt: tuple[LakeBoundary, float] | None = None
+        """A boundary that may be there, and when its versions were current: an answer was lost."""
         self._pipeline = pipeline
         self._manifest = manifest
         self._retention_seconds = retention_seconds
@@ -102,17 +106,18 @@ class Offers:
         return is_another(self._entry_sha256(newest.seq), newest.sha256)
 
     def publish(self, complete: Complete, *, current_at: float) -> bool:
-        """Offers `complete`, whose number is new, none of whose tables was beyond its version at `current_at` (unix
-        seconds). Whether it did: not when the newest one of this manifest is further. Raises WriterFenced
-        when another process published it, StoreError.
+        """Offers `complete` under its number, or under the next one that is new, none of whose tables was beyond its
+        version at `current_at` (unix seconds). Whether it did: not when the newest one of this manifest is further.
+        Raises WriterFenced when another process published it, StoreError.
         """
+        self._settle()
         now, manifest = self._clock(), self._manifest()
         newest = None if self.are_of_another_manifest else self._newest
         if newest is not None and lsn.parse(newest.lsn) > complete.lsn:
             self.newest_lsn = lsn.parse(newest.lsn)
             return False
         offered = LakeBoundary(
-            complete.number,
+            max(complete.number, self.number + 1),
             self._pipeline,
             manifest,
             lsn.show(complete.lsn),
@@ -132,16 +137,25 @@ class Offers:
             complete.left_out,
             sha256=self._hash_of(complete.seq),
         )
+        self._attempt = offered, current_at
+        self._settle()
+        return True
+
+    def _settle(self) -> None:
+        """Makes sure of the boundary that may be there."""
+        if self._attempt is None:
+            return
+        offered, current_at = self._attempt
         faults.point("apply.boundary.before")
-        self._create(boundary.key(self._pipeline, complete.number), offered.encode())
+        self._records.create(boundary.key(self._pipeline, offered.number), offered.encode())
         faults.point("apply.boundary.after")
+        self._attempt = None
         if self._numbers:
             self._follow(self._numbers[-1])
-        self._numbers.append(complete.number)
-        self._known[complete.number] = _Offer(now, current_at)
-        self._newest, self.newest_lsn = offered, complete.lsn
+        self._numbers.append(offered.number)
+        self._known[offered.number] = _Offer(time_of(offered.published_at), current_at)
+        self._newest, self.newest_lsn = offered, lsn.parse(offered.lsn)
         self._hold()
-        return True
 
     def still_current(self, at: float) -> None:
         """All versions of the newest boundary were those of their tables at `at` (unix seconds), too."""
@@ -203,10 +217,3 @@ class Offers:
     def _time(complete: Complete, newest: LakeBoundary | None, manifest: str) -> str:
         before = time_of(newest.time) if newest is not None and newest.manifest == manifest else 0.0
         return time_text(max(complete.time_us / 1e6, before))
-
-    def _create(self, key: str, data: bytes) -> None:
-        try:
-            self._files.create(key, data)
-        except ObjectExists as error:
-            if self._files.get(key) != data:
-                raise WriterFenced("another applier has published this boundary in the lake") from error

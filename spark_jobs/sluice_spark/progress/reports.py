@@ -27,6 +27,7 @@ from sluice_spark.lake.opening import Lake
 from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
 from sluice_spark.progress.offers import Offers
+from sluice_spark.progress.own_records import OwnRecords
 
 _log = structlog.get_logger("sluice.apply")
 
@@ -42,6 +43,8 @@ class Reports:
 
     def __init__(self, store: ObjectStore, *, instance: str, offers: Offers) -> None:
         self._store = store
+        self._logs = OwnRecords(store, what="this report")
+        self._completes = OwnRecords(store, what="this completion")
         self._offers = offers
         self._instance = instance
         self._started_at = time_text(time.time())
@@ -85,6 +88,8 @@ class Reports:
         0 if it had none. `upkeep` is how the spool is kept short, `left` are lake tables that are no
         target any more, and `manifest` is the state through which entries were read.
         """
+        if self._logs.settle():
+            self._log_number += 1
         number = self._log_number + 1
         faults.point("apply.log.before")
         succeeded = time_text(succeeded_at) if succeeded_at else ""
@@ -101,7 +106,7 @@ class Reports:
             manifest.seq,
             manifest.previous_sha256,
         )
-        self._store.create(keys.apply_log(number), log.encode())
+        self._logs.create(keys.apply_log(number), log.encode())
         self._log_number = number
         self.versions = {table_id: table.delta_version for table_id, table in tables.items()}
         faults.point("apply.log.after")
@@ -136,10 +141,10 @@ class Reports:
         """
         if not seq or not self._offers.are_of_another_manifest:
             return
-        self._complete_number += 1
         now = time.time()
-        nothing = Complete(self._complete_number, 0, seq, "", {}, time_us=int(now * 1e6))
+        nothing = Complete(self._complete_number + 1, 0, seq, "", {}, time_us=int(now * 1e6))
         self._offers.publish(nothing, current_at=now)
+        self._complete_number = self._offers.number
 
     def complete(self, complete: Complete, current_at: float) -> None:
         """Writes the next completion, unless it says what the last one said, or less. `complete` comes
@@ -151,12 +156,14 @@ class Reports:
             self._completed_at = max(self._completed_at, current_at)
             self._offers.still_current(at)
             return
+        self._completes.settle()
         numbered = replace(complete, number=self._complete_number + 1, written_at=time_text(time.time()))
         if not self._offers.publish(numbered, current_at=at):
             return
-        self._complete_number += 1
+        self._complete_number = self._offers.number
+        numbered = replace(numbered, number=self._complete_number)
         faults.point("apply.complete.before")
-        self._store.create(keys.apply_complete(self._complete_number), numbered.encode())
+        self._completes.create(keys.apply_complete(self._complete_number), numbered.encode())
         faults.point("apply.complete.after")
         _log.debug("a boundary is complete", lsn=lsn.show(complete.lsn), seq=complete.seq)
         self._last_complete, self._completed_at = numbered, current_at

@@ -1,15 +1,16 @@
 """What the lake offers stays readable for the retention, and only what is gone from the offer lets go of files."""
 
+import contextlib
 import time
 import uuid
 from typing import Any
 
 import pytest
 
-from sluice.contract import boundary
-from sluice.contract.applied import Complete, CompletedTable, time_text
+from sluice.contract import boundary, keys
+from sluice.contract.applied import AppliedLog, Complete, CompletedTable, time_text
 from sluice.contract.boundary import LakeBoundary
-from sluice.errors import WriterFenced
+from sluice.errors import ObjectExists, StoreUnavailable, WriterFenced
 from sluice.store.memory import MemoryStore
 from sluice_lake.boundary import decoded, key_of, number_in
 from sluice_spark.progress.offers import Offers
@@ -195,3 +196,37 @@ def test_a_boundary_is_offered_its_time_though_somebody_removed_the_next_one(lak
     assert lake.offered(expired=True) == [1, 3]
     lake.now += HOUR / 2
     assert lake.offered(expired=True) == [3]
+
+
+class Forgetful(MemoryStore):
+    """Stores the next object, and answers with `answer`."""
+
+    answer: type[Exception] | None = None
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        super().create(key, data)
+        if self.answer is not None:
+            answer, self.answer = self.answer, None
+            raise answer("no usable answer")
+
+
+@pytest.mark.parametrize("answer", [StoreUnavailable, ObjectExists])
+@pytest.mark.parametrize("record", ["log", "boundary", "complete"])
+def test_an_answer_that_is_lost_is_no_other_applier(answer: type[Exception], record: str) -> None:
+    """A retry inside the store meets its own first attempt; or all attempts fail, and one was stored."""
+    spool, files = Forgetful(uuid.uuid4().hex), Forgetful(uuid.uuid4().hex)
+    reports = Reports(spool, instance="test", offers=offers(files))
+    reports.log({})
+    reports.complete(_complete(0, lsn=7), time.monotonic())
+    (files if record == "boundary" else spool).answer = answer
+    for lsn in (8, 9, 10):
+        with contextlib.suppress(StoreUnavailable):
+            if record == "log":
+                reports.log({}, succeeded_at=float(lsn))
+            reports.complete(_complete(0, lsn=lsn), time.monotonic())
+    logs = [AppliedLog.decode(spool.get(key)).number for key in spool.list(keys.APPLY_LOG)]
+    assert logs == list(range(1, len(logs) + 1))
+    assert Complete.decode(spool.get(max(spool.list(keys.APPLY_COMPLETE)))).lsn == 10
+    offered = [LakeBoundary.decode(files.get(key)) for key in files.list(boundary.folder("shop"))]
+    assert [one.number for one in offered] == list(range(1, len(offered) + 1))
+    assert offered[-1].lsn == "0/A"
