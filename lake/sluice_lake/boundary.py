@@ -50,7 +50,7 @@ class Boundary:
 
     `time` is when the last of these was committed, by the source's clock: nothing in the tables was committed later.
     The lake offers a boundary for `retention` after the next one was published. `left_out` names the tables that
-    are not part of it, with their states.
+    are not part of it, with their states. Positions of boundaries before the number `first` are of another log.
     """
 
     number: int
@@ -62,6 +62,7 @@ class Boundary:
     retention: timedelta
     tables: tuple[Table, ...]
     left_out: Mapping[str, str]
+    first: int = 0
 
     def __str__(self) -> str:
         return f"{show(self.lsn)} of {self.time.isoformat(timespec='milliseconds')}"
@@ -159,6 +160,7 @@ def decoded(data: bytes) -> Boundary:
             retention=timedelta(seconds=float(value["retention_seconds"])),
             tables=tuple(Table(*(one[name] for name in names)) for one in value["tables"]),
             left_out=dict(value["left_out"]),
+            first=int(value.get("first", 0)),
         )
     except LakeError:
         raise

@@ -116,8 +116,9 @@ class Offers:
         if newest is not None and lsn.parse(newest.lsn) > complete.lsn:
             self.newest_lsn = lsn.parse(newest.lsn)
             return False
+        number = max(complete.number, self.number + 1)
         offered = LakeBoundary(
-            max(complete.number, self.number + 1),
+            number,
             self._pipeline,
             manifest,
             lsn.show(complete.lsn),
@@ -136,6 +137,7 @@ class Offers:
             ),
             complete.left_out,
             sha256=self._hash_of(complete.seq),
+            first=newest.first if newest is not None else number,
         )
         self._attempt = offered, current_at
         self._settle()
