@@ -52,7 +52,7 @@ class Boundary:
     `time` is when the last of these was committed, by the source's clock: nothing in the tables was committed later.
     Everything that was committed at or before `reached` is in them: nothing shows that of a later time.
     The lake offers a boundary for `retention` after the next one was published. `left_out` names the tables that
-    are not part of it, with their states.
+    are not part of it, with their states. Positions of boundaries before the number `first` are of another log.
     """
 
     number: int
@@ -65,6 +65,7 @@ class Boundary:
     tables: tuple[Table, ...]
     left_out: Mapping[str, str]
     reached: datetime
+    first: int = 0
 
     def __str__(self) -> str:
         return f"{show(self.lsn)} of {self.time.isoformat(timespec='milliseconds')}"
@@ -164,6 +165,7 @@ def decoded(data: bytes) -> Boundary:
             left_out=dict(value["left_out"]),
             # An older applier does not state it: then no time is known to be reached.
             reached=time_of(str(value.get("reached") or _NEVER)),
+            first=int(value.get("first", 0)),
         )
     except LakeError:
         raise

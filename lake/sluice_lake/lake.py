@@ -171,10 +171,10 @@ class Lake:
         return None if self._read(boundary.number) is not None else self._expired(str(boundary))
 
     def _last(self, newest: Boundary, holds: Callable[[Boundary], bool], *, what: str) -> Boundary:
-        """The last boundary of the newest one's manifest that `holds`, which those before it do as well."""
+        """The last boundary of the newest one's log that `holds`, which those before it do as well."""
         if holds(newest):
             return newest
-        numbers = [number for number in self._numbers() if number < newest.number]
+        numbers = [number for number in self._numbers() if newest.first <= number < newest.number]
         low, high, found = 0, len(numbers) - 1, None
         while low <= high:
             middle = (low + high) // 2

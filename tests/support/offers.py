@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from sluice.errors import WriterFenced
 from sluice.store.base import ObjectStore
-from sluice.store.memory import MemoryStore
 from sluice_spark.progress.offers import Offers
 from sluice_spark.progress.reports import Reports
 
@@ -18,12 +17,13 @@ def fenced() -> None:
 
 
 def offers(
-    files: MemoryStore,
+    files: ObjectStore,
     *,
     retention_seconds: float = 3600.0,
     clock: Callable[[], float] = time.time,
     manifest: str = MANIFEST,
     require_owner: Callable[[], None] = lambda: None,
+    entry_sha256: Callable[[int], str] = lambda _seq: "",
 ) -> Offers:
     """Those of pipeline `shop` in the lake `files`."""
     return Offers(
@@ -32,6 +32,7 @@ def offers(
         manifest=lambda: manifest,
         retention_seconds=retention_seconds,
         require_owner=require_owner,
+        entry_sha256=entry_sha256,
         clock=clock,
     )
 

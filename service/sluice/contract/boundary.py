@@ -43,7 +43,9 @@ class LakeBoundary:
     version at `current_at`. The boundary was published at `published_at`; it is offered for `retention_seconds` after
     the next one was published. `left_out` names the other tables (`schema.table`, a part with a dot or a double quote
     quoted as in SQL) with their states. `sha256` is the hash of the entry: a manifest with another one under that
-    number is not the one whose positions these are. Times are ISO 8601 UTC.
+    number is not the one whose positions these are. `first` is the number of the first boundary of this log: positions
+    in those before it are of another manifest, or of entries that were lost when an older copy was restored (0: not
+    stated). Times are ISO 8601 UTC.
     """
 
     number: int
@@ -59,6 +61,7 @@ class LakeBoundary:
     left_out: dict[str, str] = field(default_factory=dict)
     sha256: str = ""
     reached: str = ""
+    first: int = 0
 
     def encode(self) -> bytes:
         return codec.encode_versioned(self, FORMAT_VERSION)

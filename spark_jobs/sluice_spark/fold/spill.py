@@ -139,13 +139,14 @@ class _Spill:
                     self.weights[part] += weight(changes, version)
                     self.rows[part] += len(changes)
 
-    def _in_batches(self, changes: pa.Table) -> list[pa.RecordBatch]:
+    def _in_batches(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
         """In order and small where they are many, so that few of them overlap when they are read."""
         most = max(_SMALL_BYTES, self.limit // PARTS)
         if changes.nbytes <= most:
-            return changes.combine_chunks().to_batches()
+            yield from changes.combine_chunks().to_batches()
+            return
         rows = max(1, len(changes) * most // changes.nbytes)
-        return in_order(changes).combine_chunks().to_batches(max_chunksize=rows)
+        yield from in_order(changes).combine_chunks().to_batches(max_chunksize=rows)
 
     def read(self, part: int) -> Iterator[InTurn]:
         """The part's changes in the order in which their tables begin; its files are deleted at the end."""

@@ -157,6 +157,7 @@ class Offers:
             complete.left_out,
             sha256=self._hash_of(complete.seq),
             reached=_not_before(complete.reached_us, newest.reached if newest else ""),
+            first=newest.first if newest else complete.number,
         )
 
     def still_current(self, at: float) -> None:

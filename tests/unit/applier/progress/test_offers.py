@@ -3,15 +3,19 @@
 import time
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import sluice_lake
 from sluice import faults
 from sluice.contract import boundary
 from sluice.contract.applied import Complete, CompletedTable, time_text
 from sluice.contract.boundary import LakeBoundary
 from sluice.errors import StoreUnavailable, WriterFenced
+from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
 from sluice_lake.boundary import decoded, key_of, number_in
 from sluice_spark.progress.offers import Offers
@@ -227,3 +231,25 @@ def test_a_boundary_is_offered_its_time_though_somebody_removed_the_next_one(lak
     assert lake.offered(expired=True) == [1, 3]
     lake.now += HOUR / 2
     assert lake.offered(expired=True) == [3]
+
+
+def test_a_position_of_entries_that_were_lost_is_not_one_of_the_log_that_goes_on(tmp_path: Path) -> None:
+    """An older copy of the spool was restored: it has the manifest's name, and other entries from there on."""
+    files, hashes = LocalStore(tmp_path), {9: "lost"}
+
+    def published(*lsns: int) -> None:
+        made = offers(files, entry_sha256=lambda seq: hashes.get(seq, "old"))
+        written = reports(MemoryStore(uuid.uuid4().hex), made)
+        written.begin(seq=9)
+        for lsn in lsns:
+            written.complete(_complete(0, lsn=lsn, time_us=lsn * 1_000_000, reached_us=lsn * 1_000_000), 0.0)
+
+    published(100, 200, 300)
+    hashes[9] = "other"
+    published(50, 150)
+    published(160)
+    lake = sluice_lake.Lake(str(tmp_path))
+    assert [lake.as_of(lsn=lsn).boundary.lsn for lsn in (60, 120, 150, 155, 160)] == [50, 50, 150, 150, 160]
+    assert lake.as_of(time=datetime.fromtimestamp(120, UTC)).boundary.lsn == 50
+    with pytest.raises(sluice_lake.BoundaryExpired):
+        lake.as_of(time=datetime.fromtimestamp(1, UTC))
