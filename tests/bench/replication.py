@@ -101,6 +101,8 @@ class Arena:
         self._sql(f"SELECT pg_drop_replication_slot('{SLOT}')")
         self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{SLOT}')")
         result = self._ingest(spool, self.end_lsn)
+        if result["reconnects"]:
+            raise RuntimeError("the connection was lost on the way: the seconds are those since then")
         self.received_mb = result["received_mb"]
         verify(spool)
         shutil.rmtree(spool)
