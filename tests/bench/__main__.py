@@ -22,7 +22,6 @@ from tests.bench import (
     plain,
     reading,
     replication,
-    shards,
     snapshots,
     starting,
     verifying,
@@ -58,7 +57,6 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P22": freshness.p22,
     "P23": idle.p23,
     "P24": plain.p24,
-    "P25": shards.p25,
     "PEERS1": streams.peers1,
     "PEERS4": copies.peers4,
 }

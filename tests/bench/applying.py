@@ -17,7 +17,6 @@ from typing import Any
 import structlog
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
-from rich.table import Table as Printed
 
 from sluice.contract.entries import Changes, Opened, Snapshot
 from sluice.ingest.options import IngestOptions
@@ -36,7 +35,7 @@ from sluice_spark.options import ApplyOptions
 from sluice_spark.read.window import Window
 from sluice_spark.snapshot_apply import SnapshotApply
 from sluice_spark.table_apply import TableApply
-from tests.bench.contest import console
+from tests.bench.contest import console, show_table
 from tests.bench.replication import SETTINGS
 from tools.local.postgres import PostgresServer, temporary_server
 
@@ -169,27 +168,33 @@ def _bench(rows: int, ways: Sequence[str]) -> AbstractContextManager[Bench]:
 
 
 @contextmanager
-def bench_of(rows: int, options: Mapping[str, Mapping[str, Any]], *, living: Mapping[str, str]) -> Iterator[Bench]:
-    """A bench whose table has `rows`, which are in every lake."""
+def spark_session(*, memory: str = "3g") -> Iterator[tuple[SparkSession, Path]]:
+    """A session of two cores, and an empty folder. Of our logs there are only errors."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    with temporary_server(settings=SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
-        spark = sessions.start(
-            ApplyOptions("bench", folder.as_uri(), folder.as_uri(), spark_master="local[2]", driver_memory="4g")
-        )
+        options = ApplyOptions("bench", folder.as_uri(), folder.as_uri(), spark_master="local[2]", driver_memory=memory)
+        spark = sessions.start(options)
         try:
-            bench = Bench(server, folder, spark, options, living)
-            bench.sql(CREATE)
-            for low in range(1, rows + 1, 1_000_000):
-                bench.sql(FILL.format(low=low, high=min(low + 999_999, rows)))
-            console.print(f"reading the snapshot of {rows:,} rows")
-            bench.ingest()
-            console.print(f"first load: {_shown(bench.apply())}")
-            bench.verify()
-            bench.track()
-            yield bench
+            yield spark, folder
         finally:
             spark.stop()
+
+
+@contextmanager
+def bench_of(rows: int, options: Mapping[str, Mapping[str, Any]], *, living: Mapping[str, str]) -> Iterator[Bench]:
+    """A bench whose table has `rows`, which are in every lake."""
+    with temporary_server(settings=SETTINGS) as server, spark_session(memory="4g") as (spark, folder):
+        bench = Bench(server, folder, spark, options, living)
+        bench.sql(CREATE)
+        for low in range(1, rows + 1, 1_000_000):
+            bench.sql(FILL.format(low=low, high=min(low + 999_999, rows)))
+        console.print(f"reading the snapshot of {rows:,} rows")
+        bench.ingest()
+        console.print(f"first load: {_shown(bench.apply())}")
+        bench.verify()
+        bench.track()
+        yield bench
 
 
 def random_changes(bench: Bench, number: int, *, rows: int) -> None:
@@ -321,9 +326,5 @@ def _shown(seconds: Mapping[str, float]) -> str:
 
 
 def _print(title: str, figures: dict[str, list[float]]) -> None:
-    table = Printed(title=title)
-    for heading in ("work", "min s", "median s"):
-        table.add_column(heading)
-    for name, seconds in figures.items():
-        table.add_row(name, f"{min(seconds):.2f}", f"{statistics.median(seconds):.2f}")
-    console.print(table)
+    rows = ((name, f"{min(found):.2f}", f"{statistics.median(found):.2f}") for name, found in figures.items())
+    show_table(title, ("work", "min s", "median s"), rows)

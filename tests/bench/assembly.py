@@ -9,7 +9,6 @@ thread that makes the changes and looks for their commits.
 import json
 import os
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +18,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import structlog
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
-from sluice_spark import session as sessions
-from sluice_spark.options import ApplyOptions
-from tests.bench.contest import console
+from tests.bench.applying import spark_session
+from tests.bench.contest import console, cpu_seconds_of
 from tests.bench.long_run import ITEMS
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, running
@@ -39,28 +36,21 @@ Visible = dict[int, float]
 def p12(rounds: int) -> dict[str, float | None]:
     """500 changes a second for P12_SECONDS=60: freshness and CPU against change files and foreachBatch MERGE."""
     seconds = int(os.environ.get("P12_SECONDS", "60"))
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     freshness: dict[str, list[float]] = {"ours": [], "assembly": []}
     cpu: dict[str, list[float]] = {"ours": [], "assembly": []}
-    with tempfile.TemporaryDirectory() as directory:
-        folder = Path(directory)
-        options = ApplyOptions("bench", folder.as_uri(), folder.as_uri(), spark_master="local[2]", driver_memory="3g")
-        spark = sessions.start(options)
-        try:
-            for number in range(rounds):
-                for name, contestant in (("ours", _ours), ("assembly", _assembly)):
-                    place = folder / f"{name}-{number}"
-                    place.mkdir()
-                    late, used = contestant(spark, place, seconds)
-                    median = statistics.median(late)
-                    each = used * 1e6 / (seconds * CHANGES)
-                    console.print(f"P12 {name}: visible after {median:.2f} s (median), {each:.0f} µs of CPU a change")
-                    if number:
-                        # The first round of each warms the JVM up.
-                        freshness[name].append(median)
-                        cpu[name].append(used)
-        finally:
-            spark.stop()
+    with spark_session() as (spark, folder):
+        for number in range(rounds):
+            for name, contestant in (("ours", _ours), ("assembly", _assembly)):
+                place = folder / f"{name}-{number}"
+                place.mkdir()
+                late, used = contestant(spark, place, seconds)
+                median = statistics.median(late)
+                each = used * 1e6 / (seconds * CHANGES)
+                console.print(f"P12 {name}: visible after {median:.2f} s (median), {each:.0f} µs of CPU a change")
+                if number:
+                    # The first round of each warms the JVM up.
+                    freshness[name].append(median)
+                    cpu[name].append(used)
     ours, theirs = statistics.median(freshness["ours"]), statistics.median(freshness["assembly"])
     cpu_ratio = statistics.median(cpu["assembly"]) / statistics.median(cpu["ours"])
     console.print(f"P12: {theirs / ours:.1f}x fresher, {cpu_ratio:.1f}x less CPU")
@@ -70,8 +60,7 @@ def p12(rounds: int) -> dict[str, float | None]:
 def cpu_seconds(spark: SparkSession) -> float:
     """Seconds of CPU that this process and its JVM have used, without this thread."""
     gateway: Any = spark.sparkContext._gateway
-    fields = Path(f"/proc/{gateway.proc.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + time.process_time() - time.thread_time()
+    return cpu_seconds_of(gateway.proc.pid) + time.process_time() - time.thread_time()
 
 
 def _changes(number: int) -> list[tuple[int, int]]:

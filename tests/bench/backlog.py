@@ -8,55 +8,44 @@ is compared with the sums of the changes.
 import os
 import shutil
 import statistics
-import tempfile
 import threading
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 from deltalake import DeltaTable, QueryBuilder
 
 from sluice.contract import envelope
 from sluice.contract.entries import Changes, Commits, Snapshot
-from sluice_spark import session as sessions
 from sluice_spark.applier import Applier
-from sluice_spark.options import ApplyOptions
 from sluice_spark.progress.ledger import Ledger
+from tests.bench.applying import spark_session
 from tests.bench.contest import console
-from tests.spark.changes import INT4, INT8, MAP, TEXT, TS, column, table_schema
+from tests.bench.long_run import ITEMS
+from tests.spark.changes import MAP, TS
 from tests.spark.conftest import Pipeline
 
-ITEMS = table_schema(column("id", 1, INT8, key=True), column("qty", 2, INT4), column("note", 3, TEXT))
 ROWS, CHANGES, WARM = 2_000_000, 200_000, 2
 
 
 def p16(rounds: int) -> dict[str, float | None]:
     """Windows of 200,000 updates of random keys (P16_WINDOWS, 12) in 2,000,000 rows."""
     windows = int(os.environ.get("P16_WINDOWS", "12"))
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    with tempfile.TemporaryDirectory() as directory:
-        folder = Path(directory)
-        options = ApplyOptions("shop", folder.as_uri(), folder.as_uri(), spark_master="local[2]", driver_memory="3g")
-        spark = sessions.start(options)
-        try:
-            pipeline = Pipeline(spark, folder)
-            pipeline.begin(ITEMS)
-            size, total = _fill(pipeline, windows)
-            seconds: dict[str, list[float]] = {"ahead": [], "one by one": []}
-            for number in range(WARM + 2 * rounds):
-                name = "ahead" if number % 2 else "one by one"
-                wall, cpu = _apply(pipeline, size, ahead=name == "ahead")
-                _verify(pipeline, windows, total)
-                console.print(f"   {name}: {wall:.2f} s, {cpu:.2f} CPU s of Python, load {os.getloadavg()[0]:.1f}")
-                if number >= WARM:
-                    seconds[name].append(wall)
-        finally:
-            spark.stop()
+    with spark_session() as (spark, folder):
+        pipeline = Pipeline(spark, folder)
+        pipeline.begin(ITEMS)
+        size, total = _fill(pipeline, windows)
+        seconds: dict[str, list[float]] = {"ahead": [], "one by one": []}
+        for number in range(WARM + 2 * rounds):
+            name = "ahead" if number % 2 else "one by one"
+            wall, cpu = _apply(pipeline, size, ahead=name == "ahead")
+            _verify(pipeline, windows, total)
+            console.print(f"   {name}: {wall:.2f} s, {cpu:.2f} CPU s of Python, load {os.getloadavg()[0]:.1f}")
+            if number >= WARM:
+                seconds[name].append(wall)
     ahead, alone = (statistics.median(seconds[name]) for name in ("ahead", "one by one"))
     console.print(
         f"P16: {windows} windows in {ahead:.2f} s with the next one prepared, {alone:.2f} s without "

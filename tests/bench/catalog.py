@@ -4,15 +4,12 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
-
-from rich.table import Table as Printed
 
 from sluice.ingest.options import IngestOptions
 from sluice.source.catalog import Catalog
 from sluice.source.published_tables import PublishedTables
 from sluice.source.sessions import Connection, SourceOptions, open_query
-from tests.bench.contest import console
+from tests.bench.contest import console, cpu_seconds_of, show_table
 from tools.local.postgres import PostgresServer, temporary_server
 
 TABLES = int(os.environ.get("BENCH_P14_TABLES", "4000"))
@@ -44,10 +41,9 @@ def p14(rounds: int) -> dict[str, float | None]:
                     admin.execute(f"ALTER TABLE t{table} ADD COLUMN added{number} int".encode())
                 some += _cost(connection, lambda: published.look(connection), 1) / rounds
                 _require_equal(published, connection)
-    printed = Printed("look", "CPU of the server", f"share of a core, every {interval:.0f} s")
-    for name, seconds in (("at everything", everything), ("nothing changed", nothing), ("ten tables changed", some)):
-        printed.add_row(name, f"{seconds:.3f} s", f"{seconds / interval:.2%}")
-    console.print(printed)
+    looks = {"at everything": everything, "nothing changed": nothing, "ten tables changed": some}
+    rows = ((name, f"{seconds:.3f} s", f"{seconds / interval:.2%}") for name, seconds in looks.items())
+    show_table("P14", ("look", "CPU of the server", f"share of a core, every {interval:.0f} s"), rows)
     console.print(f"to reach: {TO_REACH:.0%} while nothing changes")
     return {"everything": everything, "nothing_changed": nothing, "ten_changed": some}
 
@@ -70,16 +66,11 @@ def _make(server: PostgresServer) -> None:
 
 def _cost(connection: Connection, look: Callable[[], object], rounds: int) -> float:
     """CPU seconds that the server's session takes for one `look`."""
-    before = _cpu_seconds(connection.pgconn.backend_pid)
+    before = cpu_seconds_of(connection.pgconn.backend_pid)
     for _ in range(rounds):
         look()
     time.sleep(0.05)  # the kernel counts in ticks of 10 ms
-    return (_cpu_seconds(connection.pgconn.backend_pid) - before) / rounds
-
-
-def _cpu_seconds(pid: int) -> float:
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return (cpu_seconds_of(connection.pgconn.backend_pid) - before) / rounds
 
 
 def _require_equal(published: PublishedTables, connection: Connection) -> None:

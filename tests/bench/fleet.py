@@ -3,28 +3,20 @@ lake is.
 """
 
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import psycopg
-import yaml
-from deltalake import DeltaTable, QueryBuilder
-from rich.table import Table as Printed
 
 from sluice.store.opening import open_store
-from tests.bench.contest import console
+from tests.bench.contest import console, show_table
 from tests.bench.freshness import cpu_seconds, entries_of, following, live, percentile, two_cores
 from tests.bench.tail import Tail
-from tools.local.guard import Guard
-from tools.local.ports import free_port
+from tests.support.fleets import RunningFleet
+from tests.support.sources import Database
 from tools.local.postgres import PostgresServer, temporary_server
 
 DATABASES = int(os.environ.get("P21_DATABASES", "10"))
@@ -86,37 +78,36 @@ def p21(_rounds: int) -> dict[str, float | None]:
 
 def _measured(server: PostgresServer, root: Path) -> dict[str, float | None]:
     names = [f"db{number:03}" for number in range(DATABASES)]
-    folder = root / "pipelines"
-    folder.mkdir()
+    databases = {name: Database(server, name, slot=f"sluice_{name}", publication=f"sluice_{name}") for name in names}
+    fleet = RunningFleet(root, databases)
     for name in names:
-        _prepare(server, root, folder, name)
+        _prepare(fleet, name)
     began = time.monotonic()
-    process, log = _start(root, folder)
+    fleet.process = fleet.started("fleet", str(fleet.folder), "--listen", f"127.0.0.1:{fleet.port}", log=fleet.log)
     tails = {name: Tail(root / "lake" / name / "public" / "t") for name in names}
     stores = {name: open_store((root / "spool").as_uri(), prefix=f"{name}/", options={}) for name in names}
     load = Load({name: server.dsn(dbname=name) for name in names})
-    guard = Guard(-process.pid, signal.SIGKILL)
     try:
         with following(list(tails.values())):
-            _until(lambda: all(live(stores[name]) == 1 for name in names), process, log, _LIVE_SECONDS)
+            fleet.until(lambda: all(live(stores[name]) == 1 for name in names), "they are live", seconds=_LIVE_SECONDS)
             started = time.monotonic() - began
             console.print(f"{len(names)} pipelines are live {started:.0f} s after the start")
             load.run(10.0)  # what is compiled for the first time
             for committed in load.committed.values():
                 committed.clear()
-            _again(server, names)
+            for database in databases.values():
+                database.execute("DELETE FROM t WHERE id >= 1000")  # the second load has the same keys
             # The first windows make the tables. A measurement beside them would be one of the start.
-            _until(lambda: all(_is_equal(server, root, name) for name in names), process, log, _LIVE_SECONDS)
+            fleet.until(lambda: fleet.is_equal(*names), "the lakes are equal", seconds=_LIVE_SECONDS)
             console.print(f"their lakes are equal {time.monotonic() - began:.0f} s after the start")
-            cpu, at = cpu_seconds(process.pid), time.monotonic()
+            cpu, at = cpu_seconds(fleet.process.pid), time.monotonic()
             load.run(SECONDS)
-            cores = (cpu_seconds(process.pid) - cpu) / (time.monotonic() - at)
-            memory = _memory(process.pid)
-            _until(lambda: all(_is_equal(server, root, name) for name in names), process, log, _CAUGHT_UP_SECONDS)
+            cores = (cpu_seconds(fleet.process.pid) - cpu) / (time.monotonic() - at)
+            memory = _memory(fleet.process.pid)
+            fleet.until(lambda: fleet.is_equal(*names), "the lakes are equal", seconds=_CAUGHT_UP_SECONDS)
     finally:
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(120)
-        guard.dismiss()
+        code = fleet.stop()
+        fleet.end()
     seconds: list[float] = []
     for name in names:
         entries = entries_of(stores[name], set(load.committed[name]))
@@ -131,79 +122,30 @@ def _measured(server: PostgresServer, root: Path) -> dict[str, float | None]:
         "p99_s": percentile(seconds, 0.99),
         "exit": float(code),
     }
-    table = Printed(title=f"P21: {len(names)} pipelines, 10 changes/s each, {SECONDS:.0f} s")
-    for heading in ("cores", "cores each", "ingest MB each", "applier MB", "MB in all", "p50 s", "p99 s"):
-        table.add_column(heading, justify="right")
-    total = memory["ingest"] + memory["applier"] + memory["fleet"]
-    table.add_row(
-        f"{cores:.2f}",
-        f"{cores / len(names):.3f}",
-        f"{memory['ingest'] / len(names):.0f}",
-        f"{memory['applier']:.0f}",
-        f"{total:.0f}",
-        f"{percentile(seconds, 0.5):.2f}",
-        f"{percentile(seconds, 0.99):.2f}",
-    )
-    console.print(table)
+    shown = {
+        "cores": f"{cores:.2f}",
+        "cores each": f"{cores / len(names):.3f}",
+        "ingest MB each": f"{memory['ingest'] / len(names):.0f}",
+        "applier MB": f"{memory['applier']:.0f}",
+        "MB in all": f"{sum(memory.values()):.0f}",
+        "p50 s": f"{percentile(seconds, 0.5):.2f}",
+        "p99 s": f"{percentile(seconds, 0.99):.2f}",
+    }
+    title = f"P21: {len(names)} pipelines, 10 changes/s each, {SECONDS:.0f} s"
+    show_table(title, tuple(shown), [tuple(shown.values())])
     return figures
 
 
-def _prepare(server: PostgresServer, root: Path, folder: Path, name: str) -> None:
-    with server.superuser() as admin:
+def _prepare(fleet: RunningFleet, name: str) -> None:
+    database = fleet.databases[name]
+    with database.server.superuser() as admin:
         admin.execute(f"CREATE DATABASE {name}".encode())
-    with server.superuser(name) as connection:
-        connection.execute(b"CREATE TABLE t (id int PRIMARY KEY, v text)")
-        connection.execute(b"INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i")
-    settings: dict[str, Any] = {
-        "version": 1,
-        "pipeline": name,
-        "source": {"dsn": server.dsn(dbname=name), "tables": ["public.*"]},
-        "spool": {"uri": (root / "spool").as_uri()},
-        "lake": {"uri": (root / "lake" / name).as_uri()},
-    }
-    if INTERVAL:
-        settings["spool"] |= {"min_interval": INTERVAL, "max_delay": INTERVAL}
-        settings["apply"] = {"freshness": INTERVAL}
-    (folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
-
-
-def _start(root: Path, folder: Path) -> tuple["subprocess.Popen[bytes]", Path]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    log = root / "fleet.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sluice", "fleet", str(folder), "--listen", f"127.0.0.1:{free_port()}"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-    return process, log
-
-
-def _again(server: PostgresServer, names: list[str]) -> None:
-    """The rows of the first load are taken away, so that the second has their keys."""
-    for name in names:
-        with server.superuser(name) as connection:
-            connection.execute(b"DELETE FROM t WHERE id >= 1000")
-
-
-def _is_equal(server: PostgresServer, root: Path, name: str) -> bool:
-    query = "SELECT count(*) AS n, sum(id) AS s FROM {}"
-    with server.superuser(name) as connection:
-        wanted = connection.execute(query.format("t").encode()).fetchone() or ()
-    lake = QueryBuilder().register("lake", DeltaTable(root / "lake" / name / "public" / "t"))
-    found = lake.execute(query.format("lake")).read_all()
-    return [int(value) for value in wanted] == [column[0].as_py() for column in found.columns]
-
-
-def _until(claim: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not claim():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"not within {seconds:.0f} s\n{log.read_text(errors='replace')[-3000:]}")
-        time.sleep(1.0)
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i"
+    )
+    paces = {"min_interval": INTERVAL, "max_delay": INTERVAL} if INTERVAL else {}
+    spool = {"uri": (fleet.root / "spool").as_uri(), **paces}
+    fleet.configure(name, spool=spool, apply={"freshness": INTERVAL} if INTERVAL else {})
 
 
 def _memory(root: int) -> dict[str, float]:

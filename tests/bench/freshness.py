@@ -24,7 +24,6 @@ from typing import Any
 
 import psycopg
 from deltalake import DeltaTable, QueryBuilder
-from rich.table import Table as Printed
 
 from sluice.contract import keys
 from sluice.contract.entries import Changes
@@ -33,8 +32,9 @@ from sluice.manifest.reader import read_entries
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.bench.applying import CREATE, FILL, SUMS
-from tests.bench.contest import console
+from tests.bench.contest import console, show_table
 from tests.bench.tail import Commit, Tail
+from tests.support.fleets import below
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline, SluiceProcess
 
@@ -50,8 +50,8 @@ LIVE_SECONDS, EACH_SECONDS, CAUGHT_UP_SECONDS = 300.0, 2.0, 180.0
 """Until everything is in the lake: for all, and for each table."""
 UPDATE = "UPDATE t SET qty = qty + 1, status = 'changed' WHERE id = ANY(%s)"
 DELETE = "DELETE FROM t WHERE id = ANY(%s)"
-_PARENT, _TIMES = 1, slice(11, 15)
-"""Fields of /proc/<pid>/stat behind the name: the parent; user and system time, and those of children."""
+_TIMES = slice(11, 15)
+"""Fields of /proc/<pid>/stat behind the name: user and system time, and those of children."""
 CHECKED = 4
 """Probes that the other engine looks for, in two versions each."""
 
@@ -173,36 +173,31 @@ def p22(_rounds: int) -> dict[str, float | None]:
     for P22_SECONDS.
     """
     outcomes = {load.changes: run(load) for load in (Load(3, rate, 100_000, COST_SECONDS) for rate in (500, 5_000))}
-    table = Printed(
-        title=f"P22: for a million changes, {COST_SECONDS:.0f} s of load, ${DOLLARS_A_CORE_HOUR} for a core-hour"
-    )
-    for heading in ("changes/s", "CPU s", "$", "cores", "p50", "p99"):
-        table.add_column(heading, justify="right")
+    rows: list[tuple[str, ...]] = []
     figures: dict[str, float | None] = {}
     for rate, outcome in outcomes.items():
         seconds = outcome.cores / outcome.changes_per_second * 1e6
         dollars = seconds / 3600 * DOLLARS_A_CORE_HOUR
         ages = [percentile(outcome.latencies, share) for share in (0.5, 0.99)]
         cells = (f"{seconds:,.0f}", f"{dollars:.4f}", *(f"{figure:.2f}" for figure in (outcome.cores, *ages)))
-        table.add_row(f"{outcome.changes_per_second:,.0f}", *cells)
+        rows.append((f"{outcome.changes_per_second:,.0f}", *cells))
         figures |= {f"{rate}_cpu_s": seconds, f"{rate}_dollars": dollars}
-    console.print(table)
+    title = f"P22: for a million changes, {COST_SECONDS:.0f} s of load, ${DOLLARS_A_CORE_HOUR} for a core-hour"
+    show_table(title, ("changes/s", "CPU s", "$", "cores", "p50", "p99"), rows)
     return figures
 
 
 def _show(title: str, outcomes: dict[int, Outcome]) -> None:
     """By the number of tables."""
-    table = Printed(title=title)
+    rows: list[tuple[str, ...]] = []
     headings = ("tables", "p50", "p99", "most", "p50 first half", "p50 second half", "changes/s", "windows/s", "cores")
-    for heading in headings:
-        table.add_column(heading, justify="right")
     for tables, outcome in outcomes.items():
         half = len(outcome.latencies) // 2
         ages = [percentile(outcome.latencies, share) for share in (0.5, 0.99, 1.0)]
         halves = [percentile(part, 0.5) for part in (outcome.latencies[:half], outcome.latencies[half:])]
         rates = [outcome.changes_per_second, outcome.windows_per_second, outcome.cores]
-        table.add_row(str(tables), *(f"{figure:,.2f}" for figure in (*ages, *halves, *rates)))
-    console.print(table)
+        rows.append((str(tables), *(f"{figure:,.2f}" for figure in (*ages, *halves, *rates))))
+    show_table(title, headings, rows)
     for tables, outcome in outcomes.items():
         console.print(f"{tables} tables: the longest window: {outcome.longest}; checkpoints: {outcome.checkpoints}")
 
@@ -388,14 +383,11 @@ def _check(path: Path, probe: Probe, commit: Commit) -> None:
 
 def cpu_seconds(root: int) -> float:
     """Of a process and all below it, with those that have ended."""
-    found: dict[int, list[str]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    ticks = 0
+    for pid in (root, *below(root)):
         with suppress(OSError):
-            found[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
-    ticks, below = 0, {root}
-    while below:
-        ticks += sum(int(value) for pid in below if pid in found for value in found[pid][_TIMES])
-        below = {pid for pid, fields in found.items() if int(fields[_PARENT]) in below}
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[_TIMES]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

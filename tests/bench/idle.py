@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from rich.table import Table as Printed
-
 from sluice.contract import keys
 from sluice.store.opening import open_store
-from tests.bench.contest import console
+from tests.bench.contest import show_table
 from tests.bench.freshness import entries_of, following, live, percentile, two_cores, until
 from tests.bench.tail import Tail
 from tools.local.ports import free_port
@@ -65,13 +63,10 @@ def p18(_rounds: int) -> dict[str, float | None]:
             time.sleep(SETTLED_SECONDS)
         entries = entries_of(store, set(committed))
     seconds = [tail.first_through(entries[xid]).at - at for xid, at in committed.items()]
-    figures: dict[str, float | None] = {f"p{share}_s": percentile(seconds, share / 100) for share in (50, 99)}
-    table = Printed(title=f"P18: seconds from a single commit to visibility, {COMMITS} commits")
-    for heading in ("p50", "p99", "most"):
-        table.add_column(heading, justify="right")
-    table.add_row(*(f"{value:.2f}" for value in (*figures.values(), max(seconds)) if value is not None))
-    console.print(table)
-    return figures
+    shown = {name: percentile(seconds, share) for name, share in (("p50", 0.5), ("p99", 0.99), ("most", 1.0))}
+    title = f"P18: seconds from a single commit to visibility, {COMMITS} commits"
+    show_table(title, tuple(shown), [[f"{value:.2f}" for value in shown.values()]])
+    return {f"{name}_s": shown[name] for name in ("p50", "p99")}
 
 
 def p23(_rounds: int) -> dict[str, float | None]:
@@ -95,19 +90,18 @@ def p23(_rounds: int) -> dict[str, float | None]:
                 idle = _counted(log, lambda: time.sleep(SECONDS))
                 _write(server, BURST_SECONDS)
                 busy = _counted(log, lambda: _write(server, SECONDS))
-    table = Printed(title=f"P23: requests to the object store in an hour, over {SECONDS:.0f} s each")
-    for heading in ("load", "folder", *METHODS, "$ a month"):
-        table.add_column(heading, justify="left" if heading in ("load", "folder") else "right")
+    rows: list[tuple[str, ...]] = []
     figures: dict[str, float | None] = {}
     for load, counts in (("idle", idle), ("busy", busy)):
         for folder in sorted({folder for folder, _ in counts}):
             here = {method: counts.get((folder, method), 0.0) for method in METHODS}
-            table.add_row(load, folder, *(f"{here[method]:,.0f}" for method in METHODS), f"{_dollars(here):.2f}")
+            rows.append((load, folder, *(f"{here[method]:,.0f}" for method in METHODS), f"{_dollars(here):.2f}"))
         sums = {method: sum(counts[key] for key in counts if key[1] == method) for method in METHODS}
-        table.add_row(load, "all", *(f"{sums[method]:,.0f}" for method in METHODS), f"{_dollars(sums):.2f}")
+        rows.append((load, "all", *(f"{sums[method]:,.0f}" for method in METHODS), f"{_dollars(sums):.2f}"))
         figures[f"{load}_requests"] = sum(sums.values())
         figures[f"{load}_dollars"] = _dollars(sums)
-    console.print(table)
+    title = f"P23: requests to the object store in an hour, over {SECONDS:.0f} s each"
+    show_table(title, ("load", "folder", *METHODS, "$ a month"), rows)
     return figures
 
 

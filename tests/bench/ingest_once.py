@@ -52,6 +52,7 @@ def main() -> None:
                 "cpu_s": time.process_time(),
                 "peak_rss_mb": peak,
                 "received_mb": ingest.status.stream.received_bytes / 1e6,
+                "reconnects": ingest.status.reconnects,
             }
         )
     )

@@ -5,12 +5,10 @@ import statistics
 import time
 from collections.abc import Mapping
 
-from rich.table import Table as Printed
-
 from sluice_spark.lake.commit_way import DIRECT
 from tests.bench.applying import WARM_UPS, Bench, bench_of, random_changes
 from tests.bench.assembly import cpu_seconds
-from tests.bench.contest import console
+from tests.bench.contest import console, show_table
 from tests.bench.freshness import Load, percentile, run
 
 ROWS = 1_000_000
@@ -37,9 +35,8 @@ def p19(_rounds: int) -> dict[str, float | None]:
     """CPU of ingest and applier for a million changes of a table of 1,000,000 rows, at 500 and 2,000 changes/s for
     P19_SECONDS each: with a mirror alone, and with a history and a changelog beside it.
     """
-    table = Printed(title=f"P19: CPU seconds for a million changes, {SECONDS:.0f} s of load")
-    for heading in ("changes/s", "lake tables", "CPU s", "of the mirror alone", "p50 of the mirror", "p99"):
-        table.add_column(heading, justify="right")
+    headings = ("changes/s", "lake tables", "CPU s", "of the mirror alone", "p50 of the mirror", "p99")
+    rows: list[tuple[str, ...]] = []
     figures: dict[str, float | None] = {}
     for rate in (500, 2_000):
         used: list[float] = []
@@ -48,9 +45,9 @@ def p19(_rounds: int) -> dict[str, float | None]:
             used.append(outcome.cores / outcome.changes_per_second * 1e6)
             ages = [percentile(outcome.latencies, share) for share in (0.5, 0.99)]
             cells = (f"{used[-1]:,.0f}", f"{used[-1] / used[0]:.2f}", *(f"{age:.2f}" for age in ages))
-            table.add_row(f"{outcome.changes_per_second:,.0f}", name, *cells)
+            rows.append((f"{outcome.changes_per_second:,.0f}", name, *cells))
         figures |= {f"{rate}_three_to_one": used[1] / used[0], f"{rate}_slower_to_one": used[2] / used[0]}
-    console.print(table)
+    show_table(f"P19: CPU seconds for a million changes, {SECONDS:.0f} s of load", headings, rows)
     return figures
 
 
@@ -78,21 +75,12 @@ def p19w(rounds: int) -> dict[str, float | None]:
                     cpu[name].append(used[name])
                     wall[name].append(taken[name])
         bench.verify()
-    table = Printed(title="P19W: seconds of a window of 1,000 changes, by kind")
-    for heading in ("kind", "CPU median", "wall median"):
-        table.add_column(heading)
-    for name in TARGETS:
-        table.add_row(name, f"{statistics.median(cpu[name]):.2f}", f"{statistics.median(wall[name]):.2f}")
-    console.print(table)
-    alone = statistics.median(cpu["mirror"])
-    together = sum(statistics.median(cpu[name]) for name in ("mirror", "history", "changelog"))
-    return {
-        "mirror_cpu_s": alone,
-        "soft_cpu_s": statistics.median(cpu["soft"]),
-        "history_cpu_s": statistics.median(cpu["history"]),
-        "changelog_cpu_s": statistics.median(cpu["changelog"]),
-        "three_to_one": together / alone,
-    }
+    medians = {name: statistics.median(found) for name, found in cpu.items()}
+    rows = [(name, f"{medians[name]:.2f}", f"{statistics.median(wall[name]):.2f}") for name in TARGETS]
+    show_table("P19W: seconds of a window of 1,000 changes, by kind", ("kind", "CPU median", "wall median"), rows)
+    together = sum(medians[name] for name in ("mirror", "history", "changelog"))
+    figures: dict[str, float | None] = {f"{name}_cpu_s": seconds for name, seconds in medians.items()}
+    return {**figures, "three_to_one": together / medians["mirror"]}
 
 
 def _used(bench: Bench) -> float:

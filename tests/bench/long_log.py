@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table as Printed
-
 from sluice.contract import archive, keys
 from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.archive import Sealing
@@ -28,7 +26,7 @@ from sluice.manifest.state import to_json
 from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
-from tests.bench.contest import console
+from tests.bench.contest import console, show_table
 from tests.support.manifests import follow, opened, segment, table
 from tools.local.s3 import running_s3
 
@@ -140,12 +138,8 @@ def measured(name: str, store: ObjectStore, state: PipelineState, *, rounds: int
     )
     if read != min(1000, state.seq - middle):
         raise RuntimeError("P15: entries of the middle are missing")
-    printed = Printed(title=f"P15, {ENTRIES:,} entries, {name}")
-    for column in ("what", "seconds", "requests"):
-        printed.add_column(column, justify="left" if column == "what" else "right")
-    for what, (seconds, asked) in figures.items():
-        printed.add_row(what, f"{seconds:.4f}", str(asked))
-    console.print(printed)
+    rows = ((what, f"{seconds:.4f}", str(asked)) for what, (seconds, asked) in figures.items())
+    show_table(f"P15, {ENTRIES:,} entries, {name}", ("what", "seconds", "requests"), rows)
     for what, limit in (("start", START_SECONDS), ("poll", POLL_SECONDS)):
         console.print(f"P15 {name}: {what} {figures[what][0]:.4f} s, at most {limit:g} s")
     return {f"{name} {what}": seconds for what, (seconds, _) in figures.items()}

@@ -9,23 +9,19 @@ the table is compared with a model of it in the end.
 import os
 import random
 import statistics
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-import structlog
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from sluice_spark import session as sessions
 from sluice_spark.lake.layout import CHECKPOINT_VERSIONS
 from sluice_spark.lake.log_upkeep import SETTINGS as LOG_SETTINGS
 from sluice_spark.maintenance.planner import DIRECT_VERSIONS, VERSIONS, Turn
 from sluice_spark.maintenance.tasks import SETTINGS, Call, TableTurn
-from sluice_spark.options import ApplyOptions
 from sluice_spark.session import private
-from tests.bench.contest import console
+from tests.bench.applying import spark_session
+from tests.bench.contest import console, cpu_seconds_of
 from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.windows import Windows
@@ -41,32 +37,25 @@ def p11(_rounds: int) -> dict[str, float | None]:
     way = os.environ.get("P11_WAY", "auto")
     group, usual = (20, "100") if way == "merge" else (100, "2000")
     count = int(os.environ.get("P11_WINDOWS", usual))
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     chance = random.Random(11)
-    with tempfile.TemporaryDirectory() as directory:
-        folder = Path(directory)
-        options = ApplyOptions("bench", folder.as_uri(), folder.as_uri(), spark_master="local[2]", driver_memory="3g")
-        spark = sessions.start(options)
-        try:
-            pipeline = Pipeline(spark, folder)
-            quantities = dict.fromkeys(range(ROWS), 0)
-            first: list[dict[str, object]] = [{"id": key, "qty": 0, "note": f"note {key}"} for key in quantities]
-            pipeline.begin(ITEMS, *first)
-            windows = Windows(pipeline, way=way)
-            windows.apply()
-            costs, maintained = [], []
-            upkeep = Upkeep(windows) if os.environ.get("P11_MAINTAINED", "1") == "1" else None
-            for _ in range(group + count):
-                costs.append(_window(windows, quantities, chance, jvm_pid(spark)))
-                if upkeep is not None:
-                    maintained.append(upkeep.turn())
-            table = DeltaTable(pipeline.path())
-            files, log = len(table.file_uris()), len(list((pipeline.path() / "_delta_log").iterdir()))
-            total = sum(row["qty"] for row in pipeline.rows())
-            if total != sum(quantities.values()):
-                raise RuntimeError("the lake does not add up to the source")
-        finally:
-            spark.stop()
+    with spark_session() as (spark, folder):
+        pipeline = Pipeline(spark, folder)
+        quantities = dict.fromkeys(range(ROWS), 0)
+        first: list[dict[str, object]] = [{"id": key, "qty": 0, "note": f"note {key}"} for key in quantities]
+        pipeline.begin(ITEMS, *first)
+        windows = Windows(pipeline, way=way)
+        windows.apply()
+        costs, maintained = [], []
+        upkeep = Upkeep(windows) if os.environ.get("P11_MAINTAINED", "1") == "1" else None
+        for _ in range(group + count):
+            costs.append(_window(windows, quantities, chance, jvm_pid(spark)))
+            if upkeep is not None:
+                maintained.append(upkeep.turn())
+        table = DeltaTable(pipeline.path())
+        files, log = len(table.file_uris()), len(list((pipeline.path() / "_delta_log").iterdir()))
+        total = sum(row["qty"] for row in pipeline.rows())
+        if total != sum(quantities.values()):
+            raise RuntimeError("the lake does not add up to the source")
     # The JVM is cold in the first windows of all.
     early, late = costs[group // 2 : group + group // 2], costs[-group:]
     before, after = (statistics.median(cost["seconds"] for cost in part) for part in (early, late))
@@ -89,11 +78,6 @@ def jvm_pid(spark: SparkSession) -> int:
     """The process of its JVM."""
     java: Any = spark._jvm
     return int(java.java.lang.ProcessHandle.current().pid())
-
-
-def _jvm_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Upkeep:
@@ -131,11 +115,11 @@ def _window(windows: Windows, quantities: dict[int, int], chance: random.Random,
         quantities[key] += 1
         changes.append(Change("u", {"id": key, "qty": quantities[key], "note": f"note {key}"}))
     windows.pipeline.manifest.transaction(changes, ITEMS)
-    began, cpu, java = time.perf_counter(), time.process_time(), _jvm_seconds(jvm)
+    began, cpu, java = time.perf_counter(), time.process_time(), cpu_seconds_of(jvm)
     applied = windows.apply()
     return {
         "seconds": time.perf_counter() - began,
         "CPU of Python": time.process_time() - cpu,
-        "CPU of the JVM": _jvm_seconds(jvm) - java,
+        "CPU of the JVM": cpu_seconds_of(jvm) - java,
         **applied.seconds,
     }

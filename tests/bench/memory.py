@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from rich.table import Table
 
 from sluice.contract.entries import Changes
 from sluice.manifest.reader import read_entries
 from sluice.store.opening import open_store
 from tests.bench import replication
-from tests.bench.contest import Contestant, Outcome, console, show, take_turns
+from tests.bench.contest import Contestant, Outcome, console, show, show_table, take_turns
+from tests.bench.replication import sql
 from tools.local.postgres import PostgresServer, temporary_server
 
 SIZE = int(os.environ.get("BENCH_P3_MB", "2048")) << 20
@@ -80,24 +80,24 @@ def p3(rounds: int) -> dict[str, float | None]:
     rows = SIZE // ROW_BYTES
     with temporary_server(settings=SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
-        _sql(server, *TABLES, "CREATE PUBLICATION bench FOR TABLE huge, small")
+        sql(server, *TABLES, "CREATE PUBLICATION bench FOR TABLE huge, small")
         _ingest(server, folder / "pristine", "setup", streaming="off")
         for slot in ("streamed", "unstreamed"):
-            _sql(server, f"SELECT pg_copy_logical_replication_slot('bench', '{slot}')")
+            sql(server, f"SELECT pg_copy_logical_replication_slot('bench', '{slot}')")
         console.print(
             f"P3: writing {rows:,} rows of {ROW_BYTES} bytes in one transaction, load {os.getloadavg()[0]:.1f}"
         )
         _write(server, rows)
-        end_lsn = _sql(server, "SELECT pg_current_wal_insert_lsn()")
-        _sql(server, "SELECT pg_logical_emit_message(true, 'bench', 'end')", "SELECT pg_switch_wal()")
-        expected = _sql(
+        end_lsn = sql(server, "SELECT pg_current_wal_insert_lsn()")
+        sql(server, "SELECT pg_logical_emit_message(true, 'bench', 'end')", "SELECT pg_switch_wal()")
+        expected = sql(
             server, "SELECT count(*) || ' ' || sum(id) || ' ' || sum(amount) || ' ' || sum(length(note)) FROM huge"
         )
         runs = {}
         for name, streaming in (("streamed", "auto"), ("unstreamed", "off")):
             spool = folder / name
             shutil.copytree(folder / "pristine", spool)
-            _sql(
+            sql(
                 server,
                 "SELECT pg_drop_replication_slot('bench')",
                 f"SELECT pg_copy_logical_replication_slot('{name}', 'bench')",
@@ -133,10 +133,10 @@ def _rates(rounds: int) -> dict[str, float]:
     commits, and as one that it streams.
     """
     with temporary_server(settings=replication.SETTINGS) as server, tempfile.TemporaryDirectory() as directory:
-        _sql(server, replication.W1_TABLE)
+        sql(server, replication.W1_TABLE)
         arena = replication.Arena(server, Path(directory), tables=("w1",))
-        _sql(server, replication.W1_STATEMENTS[0])
-        rows = int(_sql(server, "SELECT count(*) FROM w1"))
+        sql(server, replication.W1_STATEMENTS[0])
+        rows = int(sql(server, "SELECT count(*) FROM w1"))
         arena.finish_workload()
 
         def run(memory: str, *, streamed: bool) -> Callable[[int], Outcome]:
@@ -146,7 +146,7 @@ def _rates(rounds: int) -> dict[str, float]:
                     raise RuntimeError(f"P3: the rows came in {blocks} stream blocks, or not all")
 
             def go(number: int) -> Outcome:
-                _sql(server, f"ALTER DATABASE postgres SET logical_decoding_work_mem = '{memory}'")
+                sql(server, f"ALTER DATABASE postgres SET logical_decoding_work_mem = '{memory}'")
                 return arena.ours(number, verify)
 
             return go
@@ -162,7 +162,7 @@ def _rates(rounds: int) -> dict[str, float]:
 
 def _stream_blocks(server: PostgresServer) -> int:
     """How many blocks of open transactions the present slot has sent."""
-    return int(_sql(server, "SELECT stream_count FROM pg_stat_replication_slots WHERE slot_name = 'bench'"))
+    return int(sql(server, "SELECT stream_count FROM pg_stat_replication_slots WHERE slot_name = 'bench'"))
 
 
 def _write(server: PostgresServer, rows: int) -> None:
@@ -174,17 +174,8 @@ def _write(server: PostgresServer, rows: int) -> None:
         for number in range(SMALL_EVERY):
             low, high = rows * number // SMALL_EVERY + 1, rows * (number + 1) // SMALL_EVERY
             huge.execute(FILL.format(low=low, high=high).encode())
-            _sql(server, f"INSERT INTO small VALUES ({number}, 'beside it')")
+            sql(server, f"INSERT INTO small VALUES ({number}, 'beside it')")
         huge.commit()
-
-
-def _sql(server: PostgresServer, *statements: str) -> str:
-    found = None
-    with server.superuser() as connection:
-        for statement in statements:
-            row = connection.execute(statement.encode())
-            found = row.fetchone() if row.description else None
-    return str(found[0]) if found else ""
 
 
 def _ingest(server: PostgresServer, spool: Path, until: str, *, streaming: str, rows: int = 0) -> Run:
@@ -250,9 +241,6 @@ def _sums(spool: Path) -> str:
 
 
 def _print(runs: dict[str, Run]) -> None:
-    table = Table(title=f"P3: one transaction of {SIZE / 1e9:.1f} GB")
-    for heading in ("delivery", "seconds", "rows/s", "peak RSS MB"):
-        table.add_column(heading, justify="left" if heading == "delivery" else "right")
-    for name, run in runs.items():
-        table.add_row(name, f"{run.seconds:.1f}", f"{run.rows_s:,.0f}", f"{run.peak_mb:.0f}")
-    console.print(table)
+    rows = ((name, f"{run.seconds:.1f}", f"{run.rows_s:,.0f}", f"{run.peak_mb:.0f}") for name, run in runs.items())
+    title = f"P3: one transaction of {SIZE / 1e9:.1f} GB"
+    show_table(title, ("delivery", "seconds", "rows/s", "peak RSS MB"), rows)

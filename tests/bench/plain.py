@@ -3,11 +3,9 @@
 import os
 import statistics
 
-from rich.table import Table as Printed
-
 from sluice.contract.lake_layout import MAPPING, VECTORS, WITHOUT
 from tests.bench.applying import WARM_UPS, bench_of, random_changes
-from tests.bench.contest import console
+from tests.bench.contest import console, show_table
 
 ROWS = int(os.environ.get("P24_ROWS", "1000000"))
 LAKES = {"both": (), "no column mapping": (MAPPING,), "no vectors": (VECTORS,), "neither": (MAPPING, VECTORS)}
@@ -29,18 +27,15 @@ def p24(rounds: int) -> dict[str, float | None]:
                 for name in LAKES:
                     seconds[name].append(taken[name])
         bench.verify()
-    table = Printed(title=f"P24: seconds of a window of 1,000 changes in {ROWS:,} rows")
-    for heading in ("lake table with", "median"):
-        table.add_column(heading)
-    for name, found in seconds.items():
-        table.add_row(name, f"{statistics.median(found):.2f}")
-    console.print(table)
-    plain = statistics.median(seconds["both"])
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    title = f"P24: seconds of a window of 1,000 changes in {ROWS:,} rows"
+    show_table(title, ("lake table with", "median"), [(name, f"{found:.2f}") for name, found in medians.items()])
+    plain = medians["both"]
     return {
         "ours_s": plain,
-        "unmapped_ratio": statistics.median(seconds["no column mapping"]) / plain,
-        "without_vectors_ratio": statistics.median(seconds["no vectors"]) / plain,
-        "neither_ratio": statistics.median(seconds["neither"]) / plain,
+        "unmapped_ratio": medians["no column mapping"] / plain,
+        "without_vectors_ratio": medians["no vectors"] / plain,
+        "neither_ratio": medians["neither"] / plain,
     }
 
 

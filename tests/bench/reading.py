@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from rich.table import Table as Printed
 
 from sluice_lake import Lake
-from tests.bench.contest import console
+from tests.bench.contest import console, show_table
 from tests.bench.freshness import percentile, two_cores, until
 from tests.e2e.readers import newest_of
 from tools.local.ports import free_port
@@ -50,15 +49,14 @@ def p20(_rounds: int) -> dict[str, float | None]:
                     way: [_loop(application, lake, way, port, first + loop) for loop in range(LOOPS)]
                     for first, way in ((1, "endpoint"), (1_000_000, "lake"))
                 }
-    table = Printed(title=f"P20: seconds of a write, a wait and a read, {LOOPS} loops each")
-    for heading in ("waits by", "p50", "p99", "most"):
-        table.add_column(heading, justify="left" if heading == "waits by" else "right")
+    rows: list[tuple[str, ...]] = []
     figures: dict[str, float | None] = {}
     for way, found in seconds.items():
         p50, p99 = percentile(found, 0.5), percentile(found, 0.99)
-        table.add_row(way, f"{p50:.2f}", f"{p99:.2f}", f"{max(found):.2f}")
+        rows.append((way, f"{p50:.2f}", f"{p99:.2f}", f"{max(found):.2f}"))
         figures |= {f"{way}_p50_s": p50, f"{way}_p99_s": p99}
-    console.print(table)
+    title = f"P20: seconds of a write, a wait and a read, {LOOPS} loops each"
+    show_table(title, ("waits by", "p50", "p99", "most"), rows)
     console.print(f"to reach: p50 {TO_REACH['p50_s']} s, p99 {TO_REACH['p99_s']} s")
     return figures
 

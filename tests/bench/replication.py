@@ -4,7 +4,6 @@ Each round both start from copies of one slot. Ours decodes every value into typ
 local store with a durable manifest; the reference reads the same messages and throws them away.
 """
 
-import json
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 from sluice.contract.entries import Changes, Segment
 from sluice.manifest.reader import read_entries
 from sluice.store.opening import open_store
-from tests.bench.contest import Contestant, Outcome, console, show, take_turns, timed_process
+from tests.bench.contest import Contestant, Outcome, console, outcome_of, said, show, take_turns, timed_process
 from tools.local.postgres import PostgresServer, temporary_server
 
 SETTINGS = {
@@ -49,6 +48,7 @@ W1_STATEMENTS = (
 )
 W1_CHANGES = {"i": 1_000_000, "u": 200_000, "d": 50_000}
 SLOT = "bench"
+"""That every round of ours starts from, copied afresh from the one kept before the workload; and the publication."""
 W2_TRANSACTIONS = ((140_000, "-N"), (100_000, ""))
 
 
@@ -58,18 +58,14 @@ Verify = Callable[[Path], None]
 class Arena:
     """A server with a workload in its WAL, a slot before it, and a spool as it was then."""
 
-    def __init__(self, server: PostgresServer, directory: Path, *, tables: tuple[str, ...], slot: str = SLOT) -> None:
+    def __init__(self, server: PostgresServer, directory: Path, *, tables: tuple[str, ...]) -> None:
         self.server = server
         self.directory = directory
-        self._slot = slot
-        """The slot every round of ours starts from, copied afresh from the one kept before the workload; and the
-        publication.
-        """
-        self.pristine = directory / f"pristine_{slot}"
+        self.pristine = directory / "pristine"
         self.pristine.mkdir()
-        self._sql(f"CREATE PUBLICATION {slot} FOR TABLE " + ", ".join(tables))
+        self._sql(f"CREATE PUBLICATION {SLOT} FOR TABLE " + ", ".join(tables))
         self._ingest(self.pristine, "setup")
-        self._sql(f"SELECT pg_copy_logical_replication_slot('{slot}', '{slot}_before')")
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}', '{SLOT}_before')")
         self.end_lsn = ""
         self.received_mb = 0.0
 
@@ -82,46 +78,35 @@ class Arena:
     @contextmanager
     def slot(self, name: str) -> Iterator[str]:
         """A slot of that name, before the workload, for as long as the context lasts."""
-        self._sql(f"SELECT pg_copy_logical_replication_slot('{self._slot}_before', '{name}')")
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{name}')")
         yield name
         self._sql(f"SELECT pg_drop_replication_slot('{name}')")
 
     def reference(self, number: int) -> Outcome:
         with self.slot(f"reference_{number}") as slot:
-            tool = self.server.bin_dir / "pg_recvlogical"
-            command = [
-                str(tool),
-                "-d",
-                self.server.dsn(),
-                "-S",
-                slot,
-                "--start",
-                "-f",
-                "/dev/null",
-                "-E",
-                self.end_lsn,
-                "--no-loop",
-            ]
-            return timed_process(
-                [*command, "-o", "proto_version=1", "-o", f"publication_names={self._slot}", "-s", "1", "-F", "0"]
-            )
+            tool = str(self.server.bin_dir / "pg_recvlogical")
+            reading = [tool, "-d", self.server.dsn(), "-S", slot, "--start", "-f", "/dev/null"]
+            until = ["-E", self.end_lsn, "--no-loop"]
+            how = ["-o", "proto_version=1", "-o", f"publication_names={SLOT}", "-s", "1", "-F", "0"]
+            return timed_process([*reading, *until, *how])
 
     def discarded(self, number: int) -> Outcome:
         """The same messages, received by a client of our own that keeps none."""
         with self.slot(f"discarded_{number}") as slot:
-            result = self._run("discard_once", self.server.dsn(), slot, self._slot, self.end_lsn)
-        return Outcome(result["seconds"], result["cpu_s"], result["peak_rss_mb"])
+            return outcome_of(self._run("discard_once", self.server.dsn(), slot, SLOT, self.end_lsn))
 
     def ours(self, number: int, verify: Verify) -> Outcome:
-        spool = self.directory / f"spool_{self._slot}_{number}"
+        spool = self.directory / f"spool_{number}"
         shutil.copytree(self.pristine, spool)
-        self._sql(f"SELECT pg_drop_replication_slot('{self._slot}')")
-        self._sql(f"SELECT pg_copy_logical_replication_slot('{self._slot}_before', '{self._slot}')")
+        self._sql(f"SELECT pg_drop_replication_slot('{SLOT}')")
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{SLOT}')")
         result = self._ingest(spool, self.end_lsn)
+        if result["reconnects"]:
+            raise RuntimeError("the connection was lost on the way: the seconds are those since then")
         self.received_mb = result["received_mb"]
         verify(spool)
         shutil.rmtree(spool)
-        return Outcome(result["seconds"], result["cpu_s"], result["peak_rss_mb"])
+        return outcome_of(result)
 
     def idle(self, seconds: int) -> tuple[float, float]:
         """(fraction of a core, objects written a minute) of a pipeline with nothing to do."""
@@ -131,20 +116,23 @@ class Arena:
         return result["cpu_s"] / seconds, (after - before) * 60 / seconds
 
     def _ingest(self, spool: Path, until: str) -> dict[str, float]:
-        return self._run("ingest_once", self.server.dsn(), self._slot, self._slot, str(spool), until)
+        return self._run("ingest_once", self.server.dsn(), SLOT, SLOT, str(spool), until)
 
     def _run(self, program: str, *arguments: str) -> dict[str, float]:
-        command = [sys.executable, "-m", f"tests.bench.{program}", *arguments]
-        done = subprocess.run(command, check=False, timeout=900, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{program} failed: {done.stderr[-2000:]}")
-        return dict(json.loads(done.stdout)) if done.stdout else {}
+        return said(sys.executable, "-m", f"tests.bench.{program}", *arguments)
 
     def _sql(self, statement: str) -> str:
-        with self.server.superuser() as connection:
+        return sql(self.server, statement)
+
+
+def sql(server: PostgresServer, *statements: str) -> str:
+    """What the last of them answers, if it does."""
+    found = None
+    with server.superuser() as connection:
+        for statement in statements:
             row = connection.execute(statement.encode())
             found = row.fetchone() if row.description else None
-            return str(found[0]) if found else ""
+    return str(found[0]) if found else ""
 
 
 @contextmanager

@@ -3,7 +3,6 @@ rows in many tables, and in one with many partitions.
 """
 
 import itertools
-import json
 import os
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from sluice.contract.entries import Snapshot
 from sluice.manifest.reader import read_entries
 from sluice.store.opening import open_store
-from tests.bench.contest import Contestant, Outcome, console, show, take_turns
+from tests.bench.contest import Contestant, Outcome, console, outcome_of, said, show, take_turns
 from tests.bench.replication import SETTINGS, W1_STATEMENTS, W1_TABLE
 from tools.local.postgres import PostgresServer, temporary_server
 
@@ -161,14 +160,11 @@ def _rows_and_sum(spool: Path) -> tuple[int, int]:
 
 def _snapshot(server: PostgresServer, spool: Path, connections: int) -> Outcome:
     slot = f"bench_{spool.name}"
-    command = [sys.executable, "-m", "tests.bench.snapshot_once", server.dsn(), slot, str(spool), str(connections)]
-    done = subprocess.run(command, check=False, timeout=900, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"ingest failed: {done.stderr[-2000:]}")
+    program = "tests.bench.snapshot_once"
+    found = said(sys.executable, "-m", program, server.dsn(), slot, str(spool), str(connections))
     with server.superuser() as connection:
         connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
-    found = json.loads(done.stdout)
-    return Outcome(found["seconds"], found["cpu_s"], found["peak_rss_mb"])
+    return outcome_of(found)
 
 
 def _small_tables(server: PostgresServer, spool: Path) -> float:

@@ -4,7 +4,6 @@ running JVM to the first window that is committed.
 
 import json
 import logging
-import os
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from sluice.store.opening import open_store
 from sluice_spark import session
 from sluice_spark.applier import Applier
 from sluice_spark.telemetry import ApplyTelemetry
+from tests.bench.contest import cpu_seconds_of
 from tests.bench.starting import NAME, options
 
 GIVE_UP_SECONDS = 900.0
@@ -54,13 +54,8 @@ def main() -> None:
 
 
 def _cpu_seconds(java: int) -> float:
-    """Of this process and its JVM. (proc(5): utime and stime of /proc/pid/stat.)"""
-    ticks = [
-        int(value)
-        for process in ("self", java)
-        for value in Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[11:13]
-    ]
-    return sum(ticks) / os.sysconf("SC_CLK_TCK")
+    """Of this process and its JVM."""
+    return cpu_seconds_of("self") + cpu_seconds_of(java)
 
 
 if __name__ == "__main__":

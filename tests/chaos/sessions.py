@@ -5,8 +5,6 @@ One process runs many such sessions, and looks at the lake for all of those that
 process, and every session whose position it holds checks its own row in it.
 """
 
-import http.client
-import json
 import multiprocessing
 import random
 import time
@@ -24,7 +22,7 @@ import psycopg
 
 from sluice_lake import AsOf, Lake, TableLeftOut
 from sluice_lake.positions import lsn_of
-from tests.e2e.readers import newest_of
+from tests.e2e.readers import endpoint_says_so, newest_of
 from tests.spark.protocol_reader import DeltaFolder
 
 TABLES = ("credits", "debits")
@@ -136,23 +134,11 @@ class Sessions:
         return lsn_of(row[0])
 
     def _wait(self, position: int) -> None:
-        if self._reader == self._place.endpoint_for and self._endpoint_says_so(position):
+        shown = f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+        if self._reader == self._place.endpoint_for and endpoint_says_so(self._place.port, shown):
             self.seen.by_endpoint += 1
             return
         self._lake.wait_for(position, PATIENCE_SECONDS, tables=TABLES)
-
-    def _endpoint_says_so(self, position: int) -> bool:
-        """Whether the applier, which may be dead, says that the position can be read."""
-        shown = f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
-        with closing(http.client.HTTPConnection("127.0.0.1", self._place.port, timeout=60)) as connection:
-            try:
-                connection.request("GET", f"/wait?lsn={shown}&timeout=30")
-                answer = connection.getresponse()
-                said = json.loads(answer.read())
-            except (OSError, http.client.HTTPException, ValueError):
-                return False
-        assert (answer.status == 200) == said["reached"], said
-        return bool(said["reached"])
 
     def _read(self) -> None:
         """Checks each session whose position can be read by now."""

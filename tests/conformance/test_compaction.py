@@ -27,7 +27,7 @@ from tests.conformance.spools import Recording
 from tests.support import policies
 from tests.support.killed import killed_at
 from tests.support.manifests import open_log, opened, put, table
-from tests.support.stores import Counting
+from tests.support.stores import WatchedStore
 
 SMALL = 4
 
@@ -101,7 +101,7 @@ def test_without_a_look_for_gaps_an_archived_entry_is_taken_for_the_end_and_no_o
 def test_following_the_end_costs_the_same_however_long_the_log_is() -> None:
     asked = []
     for count in (50, 500):
-        store = Counting(uuid.uuid4().hex)
+        store = WatchedStore(uuid.uuid4().hex)
         filled(store, count)
         compacted(store, count)
         store.asked.clear()

@@ -36,7 +36,7 @@ from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
 from tests.support.killed import killed_at
 from tests.support.manifests import changes, filled_log, histories, open_log, opened, overwrite, put, snapshot, table
-from tests.support.stores import Counting
+from tests.support.stores import WatchedStore
 
 
 def _memory() -> MemoryStore:
@@ -267,7 +267,7 @@ def test_entries_written_while_reading_are_no_gap() -> None:
 
 
 def test_a_start_reads_from_the_newest_checkpoint_and_arrives_at_the_same_state() -> None:
-    store = Counting(uuid.uuid4().hex)
+    store = WatchedStore(uuid.uuid4().hex)
     log = filled_log(store, 2 * checkpoint.EVERY_ENTRIES + 3)
     assert list(store.list(keys.CHECKPOINTS)) == [keys.checkpoint(checkpoint.EVERY_ENTRIES * at) for at in (1, 2)]
     store.asked.clear()

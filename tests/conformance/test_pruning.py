@@ -31,7 +31,7 @@ from tests.conformance.spools import LATER, World
 from tests.conformance.test_compaction import Failing, compacted, replayed, shrink, singles
 from tests.support.killed import killed_at
 from tests.support.manifests import opened, table
-from tests.support.stores import Counting
+from tests.support.stores import WatchedStore
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,7 @@ def test_a_start_needs_no_checkpoint_that_is_younger_than_what_was_pruned(store:
 
 
 def test_a_known_state_goes_on_whatever_was_pruned_and_costs_what_is_new() -> None:
-    world = grown(World(store := Counting(uuid.uuid4().hex)), 30)
+    world = grown(World(store := WatchedStore(uuid.uuid4().hex)), 30)
     known = {seq: replayed(store, limit=seq) for seq in (1, 7, 24, 29)}
     compacted(store, 30)
     world.applied({"7": 18})

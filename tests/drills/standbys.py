@@ -37,9 +37,7 @@ def standby_of(primary: PostgresServer, name: str, *, keeps_slots: bool = SYNCHR
     with primary.superuser() as connection:
         connection.execute("SELECT pg_create_physical_replication_slot(%s, true)", (name,))
     directory = Path(tempfile.mkdtemp(prefix="sluice-standby-"))
-    account = helper_account()
-    if account is not None:
-        os.chown(directory, account.pw_uid, account.pw_gid)
+    hand_to_server(directory)
     address = f"host=127.0.0.1 port={primary.port} user=postgres"
     try:
         settings = {
@@ -52,9 +50,12 @@ def standby_of(primary: PostgresServer, name: str, *, keeps_slots: bool = SYNCHR
         }
         standby = PostgresServer(directory / "data", bin_dir=primary.bin_dir, settings=settings)
         command = [str(primary.bin_dir / "pg_basebackup"), "-d", address, "-D", str(standby.data_dir)]
-        backup = spawn([*command, "-X", "stream", "-c", "fast"], log=directory / "basebackup.log", account=account)
+        backup = spawn(
+            [*command, "-X", "stream", "-c", "fast"], log=directory / "basebackup.log", account=helper_account()
+        )
         assert backup.wait() == 0, (directory / "basebackup.log").read_text()
-        _touch(standby.data_dir / "standby.signal")
+        (standby.data_dir / "standby.signal").touch()
+        hand_to_server(standby.data_dir / "standby.signal")
         try:
             standby.start()
             yield standby
@@ -64,11 +65,12 @@ def standby_of(primary: PostgresServer, name: str, *, keeps_slots: bool = SYNCHR
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _touch(path: Path) -> None:
-    path.touch()
+def hand_to_server(*paths: Path) -> None:
+    """They belong to the account that servers run as."""
     account = helper_account()
     if account is not None:
-        os.chown(path, account.pw_uid, account.pw_gid)
+        for path in paths:
+            os.chown(path, account.pw_uid, account.pw_gid)
 
 
 def catch_up(primary: PostgresServer, standby: PostgresServer) -> None:
@@ -118,10 +120,7 @@ def carry_slot(primary: PostgresServer, standby: PostgresServer, name: str) -> N
     there, here = (server.data_dir / "pg_replslot" / name for server in (primary, standby))
     shutil.rmtree(here, ignore_errors=True)
     shutil.copytree(there, here)
-    account = helper_account()
-    if account is not None:
-        for path in (here, *here.iterdir()):
-            os.chown(path, account.pw_uid, account.pw_gid)
+    hand_to_server(here, *here.iterdir())
     standby.start()
 
 

@@ -2,7 +2,6 @@
 operator's word and a comparison.
 """
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from sluice.contract.table_state import State
 from sluice.errors import SlotLost, UsageError
 from sluice.operate.new_slot import Recreated, recreate
 from sluice.store.opening import open_store
+from tests.drills.standbys import hand_to_server
 from tests.e2e.mirror import Mirror
 from tests.e2e.test_gap import Lossy
 from tests.support.extent import slow
@@ -48,9 +48,7 @@ def upgraded(old: PostgresServer) -> Iterator[PostgresServer]:
     """What pg_upgrade makes of `old`, which it stops; started."""
     # Sockets are there, and their path must be short.
     folder = Path(tempfile.mkdtemp(prefix="pgup-", dir="/tmp"))
-    account = helper_account()
-    if account is not None:
-        os.chown(folder, account.pw_uid, account.pw_gid)
+    hand_to_server(folder)
     old.stop()
     new = PostgresServer(folder / "data", bin_dir=bin_dir(NEW))
     new.initialise()

@@ -2,10 +2,12 @@
 tried on.
 """
 
+import http.client
+import json
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,19 @@ def newest_of(lake: Lake) -> Boundary | None:
         return lake.newest()
     except NoBoundary:
         return None
+
+
+def endpoint_says_so(port: int, position: str) -> bool:
+    """Whether the applier, which may be dead, says that the position can be read."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        try:
+            connection.request("GET", f"/wait?lsn={position}&timeout=30")
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+        except (OSError, http.client.HTTPException, ValueError):
+            return False
+    assert (answer.status == 200) == said["reached"], said
+    return bool(said["reached"])
 
 
 @dataclass

@@ -2,7 +2,6 @@
 position never reads what was there before it, while processes are killed, tables resynced and files put in order.
 """
 
-import http.client
 import json
 import os
 import random
@@ -18,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice_lake import Lake
-from tests.e2e.readers import SUM, TOTAL, Transfers, bank, lake_of, newest_of, read_once, reading
+from tests.e2e.readers import SUM, TOTAL, Transfers, bank, endpoint_says_so, lake_of, newest_of, read_once, reading
 from tests.support.extent import FULL, slow
 from tests.support.pipeline import must, wait_until
 from tests.support.sources import Database, fresh_database
@@ -131,21 +130,8 @@ def test_who_waits_for_a_position_never_reads_what_was_there_before_it(served: S
 def _wait_by_one_of_three_ways(pipeline: Pipeline, lake: Lake, port: int, position: str, loop: int) -> None:
     if loop % 20 == 7:
         must(pipeline, "wait", "--lsn", position, "--timeout", "500s", "public.checking")
-    elif loop % 2 == 0 or not _endpoint_says_so(port, position):
+    elif loop % 2 == 0 or not endpoint_says_so(port, position):
         lake.wait_for(position, timeout=TIMEOUT_SECONDS)
-
-
-def _endpoint_says_so(port: int, position: str) -> bool:
-    """Whether the applier, which may be dead, says that the position can be read."""
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
-        try:
-            connection.request("GET", f"/wait?lsn={position}&timeout=30")
-            answer = connection.getresponse()
-            said = json.loads(answer.read())
-        except (OSError, http.client.HTTPException, ValueError):
-            return False
-    assert (answer.status == 200) == said["reached"]
-    return bool(said["reached"])
 
 
 def test_the_commands_that_read_say_what_they_read_and_how_it_failed(served: Served) -> None:

@@ -7,6 +7,7 @@ Series are written minute by minute in promtool's notation (`1x5` is six times 1
 from dataclasses import dataclass
 from itertools import groupby
 
+from deploy.monitoring.alerts.lake import SAID_NOWHERE_ELSE
 from sluice.telemetry import catalogue as known
 from sluice.telemetry.catalogue import Metric
 
@@ -86,17 +87,6 @@ def of_orders(*reasons: str) -> tuple[Case, ...]:
     series = {reason: table("0x5 1x60", "orders", reason) for reason in reasons}
     return tuple(fires(why, series[why], 40, schema="public", table="orders", reason=why) for why in reasons)
 
-
-LONG = (
-    "catalog.unexamined",
-    "spool.upkeep",
-    "table.path",
-    "table.maintenance",
-    "table.catalog",
-    "verify.unreadable",
-    "configuration.refused",
-)
-"""Problems of which an alert tells when they stay."""
 
 CASES: dict[str, tuple[Case, ...]] = {
     "SluiceIngestDown": (
@@ -308,7 +298,7 @@ CASES: dict[str, tuple[Case, ...]] = {
         quiet("paused", problem("1x30", "applier.dead") | paused("1x30", "applier"), 25),
     ),
     "SluiceProblemStays": (
-        *(fires(f"{code} for long", problem("_x5 1x60", code), 40, code=code) for code in LONG),
+        *(fires(f"{code} for long", problem("_x5 1x60", code), 40, code=code) for code in SAID_NOWHERE_ELSE),
         quiet("it passes", problem("_x5 1x20 0x40", "spool.upkeep"), 60),
         quiet("another alert tells", problem("1x60", "table.stale"), 50),
     ),

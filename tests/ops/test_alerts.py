@@ -72,12 +72,6 @@ def _run(promtool: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_prometheus_accepts_the_rules(promtool: Path) -> None:
-    status, said = _run(promtool, "check", "rules", str(ROOT / PLAIN_RULES))
-    assert status == 0, said
-    assert f"{len(ALERTS) + len(RECORDINGS)} rules found" in said
-
-
 @pytest.mark.parametrize("alert", NAMES)
 def test_an_alert_fires_when_it_should_and_only_then(alert: str, promtool: Path, tmp_path: Path) -> None:
     cases = CASES[alert]

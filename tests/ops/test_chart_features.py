@@ -11,7 +11,7 @@ import yaml
 from sluice.settings.memory import applier_memory
 from sluice.settings.model import ApplySettings
 from tests.ops import helm
-from tests.ops.helm import Refused, Values
+from tests.ops.helm import Values
 from tests.ops.manifests import environment, named, of_kind, pod
 
 INGEST = "shop-sluice-ingest"
@@ -45,13 +45,10 @@ def _replicas(feature: str) -> dict[str, int]:
 def test_paused_is_no_pod_and_keeps_everything_else() -> None:
     rendered = helm.render(helm.feature("paused"))
     assert _replicas("paused") == {INGEST: 0, APPLIER: 0}
+    assert _replicas("applier-paused") == {INGEST: 1, APPLIER: 0}
     assert "PAUSED" in helm.notes(helm.feature("paused"))
     # A test that waits for a pod that does not run would only fail.
     assert "readyz" not in {item["spec"]["containers"][0]["name"] for item in of_kind(rendered, "Pod")}
-
-
-def test_the_applier_alone_can_be_paused() -> None:
-    assert _replicas("applier-paused") == {INGEST: 1, APPLIER: 0}
 
 
 def test_a_paused_spark_application_is_suspended() -> None:
@@ -338,11 +335,6 @@ def test_a_probe_can_be_slowed_without_losing_the_rest() -> None:
     }
 
 
-def test_an_extra_manifest_that_is_no_manifest_is_refused() -> None:
-    with pytest.raises(Refused, match="extraManifests"):
-        helm.texts(helm.feature("default") | {"extraManifests": [7]})
-
-
 _APPLY_SETTINGS: list[dict[str, Any]] = [
     {},
     {"driver_memory": "4GiB"},
@@ -412,13 +404,6 @@ def test_endpoints_with_a_certificate_are_probed_and_scraped_by_tls(component: s
         "cert": {"secret": {"name": "prometheus-client", "key": "tls.crt"}},
         "keySecret": {"name": "prometheus-client", "key": "tls.key"},
     }
-
-
-def test_a_monitor_without_the_certificate_that_is_asked_for_is_refused() -> None:
-    values = helm.feature("tls")
-    values["metrics"]["tls"]["monitorSecret"]["name"] = ""
-    with pytest.raises(Refused, match=r"metrics\.tls\.monitorSecret"):
-        helm.render(values)
 
 
 def test_the_metrics_port_is_open_to_those_who_are_named_and_nobody_else() -> None:

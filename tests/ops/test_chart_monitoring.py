@@ -12,7 +12,7 @@ from deploy.monitoring.alerts.inhibitions import INHIBITIONS
 from deploy.monitoring.dashboards import DASHBOARDS
 from deploy.monitoring.files import PLAIN_RULES
 from tests.ops import helm, manifests
-from tests.ops.helm import CHART, Manifest, Values
+from tests.ops.helm import Manifest, Values
 from tests.support import commands
 
 DECLARED, PAUSED = "pipeline:sluice_declared", "pipeline:sluice_paused"
@@ -31,17 +31,9 @@ def _with(values: Values, **changed: object) -> Values:
 
 
 def _by_name(rule: Manifest) -> dict[str, dict[str, object]]:
-    return {
-        found.get("alert") or found["record"]: found for group in rule["spec"]["groups"] for found in group["rules"]
-    }
-
-
-def test_no_alert_of_the_chart_is_evaluated_before_what_it_reads() -> None:
-    """Only the rules of one group are evaluated in their order. (Prometheus: Recording rules.)"""
-    [group] = _rule(helm.feature("prometheus-rule"))["spec"]["groups"]
-    kinds = ["record" if "record" in each else "alert" for each in group["rules"]]
-    assert kinds == sorted(kinds, reverse=True)
-    assert group["rules"][0]["record"] == "pipeline:sluice_declared"
+    """In their order. Only the rules of one group are evaluated in it. (Prometheus: Recording rules.)"""
+    [group] = rule["spec"]["groups"]
+    return {found.get("alert") or found["record"]: found for found in group["rules"]}
 
 
 def test_prometheus_accepts_the_rules_of_the_chart(promtool: Path, tmp_path: Path) -> None:
@@ -49,19 +41,21 @@ def test_prometheus_accepts_the_rules_of_the_chart(promtool: Path, tmp_path: Pat
     written.write_text(json.dumps({"groups": _rule(helm.feature("prometheus-rule"))["spec"]["groups"]}))
     done = commands.ended(promtool, "check", "rules", written)
     assert done.returncode == 0, done.stdout + done.stderr
-    # Without the alert that is excluded, and with the declaration that the pipeline exists.
-    assert f"{len(ALERTS) + len(RECORDINGS)} rules found" in done.stdout
 
 
-def test_the_chart_has_every_rule_but_those_that_are_excluded() -> None:
-    assert _by_name(_rule(helm.feature("prometheus-rule"))).keys() == (ALL - {"SluiceApplierDown"}) | {
-        DECLARED,
-        *(recording.name for recording in RECORDINGS),
-    }
+def test_the_chart_has_every_rule_but_those_that_are_excluded_and_every_alert_links_its_runbook() -> None:
+    rules = _by_name(_rule(helm.feature("prometheus-rule")))
+    recordings = {recording.name for recording in RECORDINGS}
+    assert rules.keys() == ALL - {"SluiceApplierDown"} | {DECLARED} | recordings
+    for name in rules.keys() & ALL:
+        annotations = rules[name]["annotations"]
+        assert isinstance(annotations, dict)
+        assert annotations["runbook_url"] == f"https://wiki.example.com/sluice/{name}.md"
 
 
 def test_with_default_thresholds_the_chart_says_what_the_plain_rules_say_of_one_pipeline() -> None:
     ours = _by_name(_rule(_with(helm.feature("prometheus-rule"), thresholds={}, excludeRules=[], runbookUrl="")))
+    assert next(iter(ours)) == DECLARED
     assert ours.pop(DECLARED) == {"record": DECLARED, "expr": "vector(1)", "labels": {"pipeline": "shop"}}
     plain = {
         found.get("alert") or found["record"]: found
@@ -69,6 +63,7 @@ def test_with_default_thresholds_the_chart_says_what_the_plain_rules_say_of_one_
         for found in group["rules"]
     }
     assert ours.keys() == plain.keys()
+    assert list(ours)[: len(RECORDINGS)] == [recording.name for recording in RECORDINGS], "alerts read what is recorded"
     for name, rule in ours.items():
         scoped = _numbers(str(rule.pop("expr")).replace('{ pipeline="shop",', "{").replace('{ pipeline="shop"}', ""))
         assert scoped == _numbers(str(plain[name].pop("expr")))
@@ -92,15 +87,6 @@ def test_thresholds_come_from_values() -> None:
     rules = _by_name(_rule(helm.feature("prometheus-rule")))
     assert "> 20\n" in str(rules["SluiceLagHigh"]["expr"]) or "> 20)" in str(rules["SluiceLagHigh"]["expr"])
     assert "(1 - 0.995)" in str(rules["SluiceFreshnessBurnFast"]["expr"])
-
-
-def test_every_alert_links_its_runbook() -> None:
-    for name, rule in _by_name(_rule(helm.feature("prometheus-rule"))).items():
-        if name in ALL:
-            annotations = rule["annotations"]
-            assert isinstance(annotations, dict)
-            assert annotations["runbook"] == f"docs/runbooks/{name}.md"
-            assert annotations["runbook_url"] == f"https://wiki.example.com/sluice/{name}.md"
 
 
 def test_rules_watch_the_release_s_own_pipeline_or_all_where_its_name_is_not_known() -> None:
@@ -144,11 +130,6 @@ def test_the_chart_s_inhibitions_are_those_that_alertmanager_was_tested_with() -
 def test_a_mistyped_rule_or_threshold_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(helm.Refused):
         helm.render(_with(helm.feature("prometheus-rule"), **wrong))
-
-
-def test_values_name_every_threshold_with_its_default() -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-    assert values["metrics"]["prometheusRule"]["thresholds"] == DEFAULTS
 
 
 def test_dashboards_are_inserted_letter_by_letter() -> None:

@@ -203,13 +203,8 @@ def test_notes_name_every_pipeline_and_what_to_run_for_it() -> None:
     ("feature", "path", "value", "said"),
     [
         (EACH, "pipelines/Shop", {}, "Shop"),
-        (EACH, "pipelines/shop-eu", {}, "shop-eu"),
-        (EACH, "pipelines/crm/replicas", 2, "replicas"),
         (EACH, "pipelines/crm/config/source", {"dsn": "postgresql://sluice:canary@db.example.com/crm"}, "dsn"),
-        (EACH, "pipelines/crm/config/spool", {"max_dely": "2s"}, "max_dely"),
         (EACH, "pipelines/crm/metrics", {}, "metrics"),
-        (EACH, "pipelines/crm/objectStore", {"existingSecret": {"value": "x"}}, "value"),
-        (EACH, "applier/shared", "yes", "boolean"),
         (EACH, "pipelines/crm/config/pipeline", "other", "pipelines.crm.config.pipeline"),
         (EACH, "config/pipeline", "shop", "config.pipeline"),
         (EACH, "existingConfigMap", {"name": "mine"}, "existingConfigMap"),

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-import yaml
 
 from sluice.cli import exits
 from sluice.contract import keys
@@ -22,45 +21,30 @@ from sluice.manifest.values import PipelineState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
-from tests.support import canary, commands, manifests
+from tests.support import canary, manifests
 from tests.support.manifests import put
 from tests.support.pgproxy import PgProxy, head_corrupted
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
+from tools.local.sluice import Pipeline
 
-ROOT = Path(__file__).parents[2]
+SLUICE = [sys.executable, "-m", "sluice"]
 AWAY = f"postgresql://u:{canary.SECRET}@127.0.0.1:1/d?connect_timeout=2"
 
 
-class Sluice:
-    """The command line in a directory of its own, with a configuration whose source nobody answers
-    unless they ask for something else.
-    """
+class Sluice(Pipeline):
+    """The command line, with a source that nobody answers unless a test asks for something else."""
 
     def __init__(self, directory: Path, *, dsn: str = AWAY, slot: str = "sluice_shop") -> None:
-        self.directory = directory
-        settings = {
-            "version": 1,
-            "pipeline": "shop",
-            "source": {"dsn": dsn, "slot": slot, "publication": slot, "tables": ["public.*"]},
-            "spool": {"uri": f"file://{directory}/spool"},
-            "lake": {"uri": f"file://{directory}/lake"},
-            "telemetry": {"listen": "127.0.0.1:0"},
-        }
-        (directory / "sluice.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-        self.environment = {**plain, "PYTHONPATH": str(ROOT)}
+        source = {"slot": slot, "publication": slot, "tables": ["public.*"]}
+        super().__init__(directory, name="shop", dsn=dsn, settings={"source": source})
 
     @property
     def store(self) -> ObjectStore:
-        return open_store(f"file://{self.directory}/spool", prefix="shop/", options={})
-
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "sluice", *arguments]
+        return open_store(self.spool_uri, prefix="shop/", options={})
 
     def __call__(self, *arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-        environment = {**self.environment, **environ}
-        return commands.ended(*self.command(*arguments), cwd=self.directory, env=environment, stdin=subprocess.DEVNULL)
+        return self.run(*arguments, environment=environ)
 
 
 @pytest.fixture
@@ -144,19 +128,14 @@ def test_code_8_somebody_else_streams_from_the_slot(connected: Sluice, database:
 
 def test_code_9_it_runs_and_a_table_needs_attention(connected: Sluice, database: Database) -> None:
     database.execute('CREATE TABLE refused (id int PRIMARY KEY, "_sluice_op" int)')
-    running = subprocess.Popen(
-        connected.command("run"), cwd=connected.directory, env=connected.environment, stderr=subprocess.DEVNULL
-    )
-    try:
+    with connected.start("run") as running:
         deadline = time.monotonic() + 90
         while (ended := connected("status", "--json")).returncode != 9:
             assert ended.returncode in (0, 10, 11), ended.stdout
-            assert running.poll() is None
+            assert running.status is None
             assert time.monotonic() < deadline
         assert json.loads(ended.stdout)["state"] == "degraded"
-    finally:
-        running.terminate()
-        assert running.wait(60) == 0
+    assert running.status == 0
 
 
 def test_code_10_it_does_not_run(connected: Sluice) -> None:
@@ -200,9 +179,7 @@ def test_code_130_somebody_pressed_ctrl_c(sluice: Sluice) -> None:
     # A shell that runs the tests in the background lets them, and all below them, ignore it.
     heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
     with subprocess.Popen(
-        sluice.command("status", "--watch", "--json"),
-        cwd=sluice.directory,
-        env=sluice.environment,
+        [*SLUICE, "status", "--watch", "--json", "-c", str(sluice.config)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         preexec_fn=heard,
@@ -214,12 +191,10 @@ def test_code_130_somebody_pressed_ctrl_c(sluice: Sluice) -> None:
         assert watching.wait(180) == 130
 
 
-def test_code_141_nobody_reads_what_is_printed(sluice: Sluice) -> None:
+def test_code_141_nobody_reads_what_is_printed() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    ended = subprocess.run(
-        sluice.command("config", "schema"), cwd=sluice.directory, env=sluice.environment, stdout=writing, check=False
-    )
+    ended = subprocess.run([*SLUICE, "config", "schema"], stdout=writing, check=False)
     os.close(writing)
     assert ended.returncode == 141
 

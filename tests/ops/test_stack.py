@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.ops.local_stack import NAMES, LocalStack, alive, local_stack
-from tests.support.answers import is_well
+from tests.support.answers import is_well, listens
 from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 
@@ -45,7 +45,7 @@ def test_a_start_that_fails_half_way_stops_what_it_had_started_and_says_why(stac
     assert _only("started", outcome.stdout) == _only("stopped", outcome.stdout) == ["postgres"]
     assert "/nonexistent/bin/java" in outcome.stderr
     assert stack.pids() == {}
-    assert not _listening(stack.ports["PG_PORT"])
+    assert not listens(stack.ports["PG_PORT"])
 
 
 def test_up_starts_all_of_it_and_says_where(stack: LocalStack) -> None:
@@ -178,11 +178,6 @@ def _lsn(connection: psycopg.Connection, query: str) -> int:
     row = connection.execute(query.encode()).fetchone()
     assert row is not None
     return int(row[0])
-
-
-def _listening(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _named_in_a_command_line(directory: Path) -> list[str]:

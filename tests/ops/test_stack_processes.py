@@ -1,4 +1,4 @@
-"""Who is signalled by the local stack's pid files, and who is not."""
+"""Who is signalled by the local stack's pid files, who is not, and what it says that is missing."""
 
 import json
 import signal
@@ -12,6 +12,7 @@ import pytest
 from tests.ops.local_stack import alive
 from tests.support.pipeline import wait_until
 from tools.local.binaries import LocalServerError
+from tools.local.tools import HINT, tool
 from tools.stack.layout import PORTS, Layout
 from tools.stack.processes import Daemon, Launch, started
 
@@ -103,3 +104,10 @@ def test_two_commands_that_change_the_stack_do_not_meet(tmp_path: Path) -> None:
         Layout(tmp_path / "stack", asked={}).alone(),
     ):
         raise AssertionError("both were let in")
+
+
+def test_without_debian_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LocalServerError, match=HINT):
+        tool("promtool", cache=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []

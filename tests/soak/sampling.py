@@ -5,12 +5,14 @@ files and log of each lake table.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+
+from tests.support.fleets import below, name_of
 
 _ENTRY = re.compile(r"\A\d{20}\.json\Z")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -33,27 +35,10 @@ def _count(folder: Path) -> int:
     return sum(1 for _ in folder.iterdir())
 
 
-def _java_below(pid: int) -> Iterator[int]:
-    for child in _children(pid):
-        try:
-            name = Path(f"/proc/{child}/comm").read_text().strip()
-        except OSError:
-            continue
-        if name == "java":
-            yield child
-        else:
-            yield from _java_below(child)
-
-
-def _children(pid: int) -> set[int]:
-    """Of all its threads. (proc(5): /proc/pid/task/tid/children.)"""
-    found: set[int] = set()
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found.update(map(int, path.read_text().split()))
-        except OSError:
-            continue
-    return found
+def _java_below(pid: int) -> list[int]:
+    """The oldest one, which may start others."""
+    began = {one: when for one, when in below(pid).items() if name_of(one) == "java"}
+    return sorted(began, key=lambda one: began[one])[:1]
 
 
 def spool(folder: Path) -> dict[str, dict[str, int]]:

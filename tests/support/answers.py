@@ -1,6 +1,7 @@
 """Endpoints on this machine, and what they answer."""
 
 import http.client
+import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -30,6 +31,11 @@ def ask(
         connection.request(method, path, headers={"Authorization": authorization} if authorization else {})
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def is_well(url: str) -> bool:

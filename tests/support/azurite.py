@@ -9,13 +9,13 @@ import hashlib
 import hmac
 import shutil
 import signal
-import socket
 import urllib.request
 import uuid
 from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
 
+from tests.support.answers import listens
 from tools.local.child import Child
 from tools.local.ports import free_port
 
@@ -50,7 +50,7 @@ class AzureServer:
         listen = ["--blobHost", "127.0.0.1", "--blobPort", str(self.port)]
         # It sends telemetry otherwise.
         quiet = ["--inMemoryPersistence", "--silent", "--disableTelemetry"]
-        self._child.start(["node", str(_MAIN), *listen, *quiet], is_ready=lambda _pid: self._answers())
+        self._child.start(["node", str(_MAIN), *listen, *quiet], is_ready=lambda _pid: listens(self.port))
 
     def stop(self) -> None:
         self._child.stop(signal.SIGKILL)
@@ -74,13 +74,6 @@ class AzureServer:
             "azure_endpoint": self.endpoint,
             "allow_http": "true",
         }
-
-    def _answers(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-        except OSError:
-            return False
-        return True
 
 
 @contextlib.contextmanager

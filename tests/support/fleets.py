@@ -94,9 +94,9 @@ class RunningFleet(FleetFolder):
             found: bytes = answer.read()
         return found
 
-    def until(self, claim: Callable[[], bool], what: str) -> None:
+    def until(self, claim: Callable[[], bool], what: str, *, seconds: float = _SECONDS) -> None:
         """Waits for a claim about the process, which may not listen yet; fails at once when it has ended."""
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             with suppress(urllib.error.URLError):
                 if claim():

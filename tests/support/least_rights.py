@@ -4,10 +4,12 @@ exactly these rights.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from sluice.source.sessions import SourceOptions
-from tests.support import canary, commands
+from tests.support import commands
+from tests.support.source_setup import options_of
 from tests.support.sources import Database
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "postgres" / "grants.sql"
@@ -42,10 +44,4 @@ def pipeline_role(database: Database) -> Iterator[str]:
 
 
 def options_as(database: Database, role: str, binary: bool = False) -> SourceOptions:
-    return SourceOptions(
-        dsn=canary.with_password(database.server.dsn(user=role, dbname=database.name)),
-        slot=database.slot,
-        publication=database.publication,
-        application_name="sluice_test",
-        binary=binary,
-    )
+    return replace(options_of(database, user=role), binary=binary)

@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 
 from sluice_spark import jars
 from tests.support import commands
+from tests.support.answers import listens
 from tests.support.pipeline import wait_until
 from tests.support.spark_cluster import SPARK, java_daemon
 from tools.local.ports import free_port
@@ -89,7 +90,7 @@ def metastore(folder: Path, *, hive4: bool = False) -> Iterator[Metastore]:
     classes = ":".join(map(str, [place, *own, *server]))
     main = "org.apache.hadoop.hive.metastore.HiveMetaStore"
     with java_daemon(folder / f"server-{port}", ["-cp", classes, main, "-p", str(port)]):
-        wait_until(lambda: _answers(port), what="the metastore answers", timeout=_SECONDS)
+        wait_until(lambda: listens(port), what="the metastore answers", timeout=_SECONDS)
         yield Metastore(port, _spark_conf(port, hive4=hive4))
 
 
@@ -157,12 +158,6 @@ def _forward(source: socket.socket, target: socket.socket) -> None:
         while data := source.recv(65536):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
-
-
-def _answers(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
 
 
 _READER = """

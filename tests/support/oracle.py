@@ -24,23 +24,13 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from tests.support.spool_rows import Part, Table, TornRows, place_of, replay
+from tools.local.compare import SESSION
 from tools.local.rendering import same_float
 
 Change = tuple[str, str]
 """Table and kind of change, `i`, `u`, `d` or `t`."""
 
 _FLOATS = {"float": 32, "double": 64, "array<float>": 32, "array<double>": 64}
-_SESSION = {
-    "datestyle": "ISO, MDY",
-    "timezone": "UTC",
-    "intervalstyle": "postgres",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "lc_monetary": "C",
-    "quote_all_identifiers": "off",
-    "search_path": "",
-}
-"""What changes the text of a value, as the stream's sessions have it too."""
 
 
 @dataclass(frozen=True)
@@ -383,7 +373,7 @@ def _source_rows(
     connection: psycopg.Connection, table: Table, columns: list[str], condition: str
 ) -> list[tuple[str | None, ...]]:
     with connection.transaction(), connection.cursor() as cursor:
-        for name, value in _SESSION.items():
+        for name, value in SESSION.items():
             cursor.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
         kind = cursor.execute(
             "SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s", (int(table.table_id),)

@@ -159,17 +159,16 @@ class PgProxy:
         self,
         how: Callable[[bytes], bytes],
         *,
-        count: int = 1,
         direction: Direction = Direction.TO_CLIENT,
         matches: Callable[[Message], bool] = _is_copy_data,
     ) -> threading.Event:
-        """Replaces the body of the `count`-th coming message that matches (any CopyData by default)
-        by what `how` makes of it, once; its length follows.
+        """Replaces the body of the next message that matches (any CopyData by default) by what `how` makes of it, once;
+        its length follows.
 
         `corrupted`, `lengthened` and `shortened` are such changes. The event tells when it has
         happened.
         """
-        return self._planned(_Rule(direction, matches, count, change=how))
+        return self._planned(_Rule(direction, matches, 1, change=how))
 
     def _planned(self, rule: _Rule) -> threading.Event:
         with self._lock:

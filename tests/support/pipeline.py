@@ -101,13 +101,9 @@ def wait_until(
         time.sleep(_LOOK_SECONDS)
 
 
-def wait_complete(
-    pipeline: Pipeline, lsn: int, *, processes: tuple[SluiceProcess, ...] = (), timeout: float = 180.0
-) -> None:
+def wait_complete(pipeline: Pipeline, lsn: int, *, processes: tuple[SluiceProcess, ...] = ()) -> None:
     """Returns when the applier has stated that all tables are complete beyond `lsn`."""
-    wait_until(
-        lambda: complete_through(pipeline) > lsn, what="the lake is complete", processes=processes, timeout=timeout
-    )
+    wait_until(lambda: complete_through(pipeline) > lsn, what="the lake is complete", processes=processes)
 
 
 def commits(pipeline: Pipeline) -> Counter[int]:

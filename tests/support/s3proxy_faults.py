@@ -122,7 +122,6 @@ class _Plan:
     fault: Fault
     operations: frozenset[str]
     matches: Callable[[Request], bool]
-    after: int
     count: int | None
     fired: threading.Event = field(default_factory=threading.Event)
 
@@ -137,7 +136,6 @@ class S3FaultProxy:
         self._plans: list[_Plan] = []
         self._rate = 0.0
         self._random_faults: Sequence[Fault] = ()
-        self._random_operations: frozenset[str] = frozenset()
         self._random = random.Random(0)
         self._stored: list[tuple[str, str]] = []
         self._lock = threading.Lock()
@@ -168,25 +166,20 @@ class S3FaultProxy:
         *,
         operations: Collection[Operation] = (),
         matches: Callable[[Request], bool] = lambda _: True,
-        after: int = 0,
         count: int | None = 1,
     ) -> threading.Event:
-        """`fault` for the next `count` requests (None: until `calm`) that match, the first `after`
-        of them spared. The event is set when it first acts.
-        """
-        made = _Plan(fault, frozenset(operations), matches, after, count)
+        """`fault` for the next `count` requests (None: until `calm`) that match. The event: it has acted."""
+        made = _Plan(fault, frozenset(operations), matches, count)
         with self._lock:
             self._plans.append(made)
         return made.fired
 
-    def at_random(
-        self, rate: float, faults: Sequence[Fault], *, seed: int, operations: Collection[Operation] = ()
-    ) -> None:
+    def at_random(self, rate: float, faults: Sequence[Fault], *, seed: int) -> None:
         """One of `faults` for each request with probability `rate`, where no plan matches. Replaces
         what was said before.
         """
         with self._lock:
-            self._rate, self._random_faults, self._random_operations = rate, tuple(faults), frozenset(operations)
+            self._rate, self._random_faults = rate, tuple(faults)
             self._random = random.Random(seed)
 
     def hold(self) -> None:
@@ -221,7 +214,7 @@ class S3FaultProxy:
         self._open.wait()
         with self._lock:
             request = Request(len(self.requests) + 1, operation, bucket, key, nbytes)
-            fault = self._planned(request) or self._drawn(request)
+            fault = self._planned(request) or self._drawn()
             self.requests.append((request, fault))
             if fault is not None:
                 self.counts[fault.kind] += 1
@@ -234,9 +227,6 @@ class S3FaultProxy:
         for plan in self._plans:
             if (plan.operations and request.operation not in plan.operations) or not plan.matches(request):
                 continue
-            if plan.after:
-                plan.after -= 1
-                continue
             if plan.count is not None:
                 plan.count -= 1
                 if not plan.count:
@@ -245,8 +235,8 @@ class S3FaultProxy:
             return plan.fault
         return None
 
-    def _drawn(self, request: Request) -> Fault | None:
-        if not self._rate or (self._random_operations and request.operation not in self._random_operations):
+    def _drawn(self) -> Fault | None:
+        if not self._rate:
             return None
         hit, fault = self._random.random() < self._rate, self._random.choice(self._random_faults)
         return fault if hit else None

@@ -9,8 +9,9 @@ EVERYTHING = ""
 
 
 class WatchedStore(MemoryStore):
-    """`listed` counts the keys that listings returned. While it is `away` nothing can be read; keys that begin with
-    what it `refuses` cannot be written. `before_create` is called right before something is created.
+    """`asked` has the keys and prefixes that were read, `listed` counts the keys that listings returned. While it is
+    `away`, nothing can be read. Keys that begin with what it `refuses` cannot be written. `before_create` is called
+    right before something is created.
     """
 
     gets = puts = sizes = listings = listed = 0
@@ -19,10 +20,12 @@ class WatchedStore(MemoryStore):
 
     def __init__(self, name: str, *, prefix: str = "", before_create: Callable[[], None] = lambda: None) -> None:
         super().__init__(name, prefix=prefix)
+        self.asked: list[str] = []
         self._before_create = before_create
 
     def get(self, key: str) -> bytes:
         self.gets += 1
+        self.asked.append(key)
         if self.away:
             raise StoreUnavailable("away")
         return super().get(key)
@@ -43,30 +46,12 @@ class WatchedStore(MemoryStore):
 
     def size(self, key: str) -> int | None:
         self.sizes += 1
+        self.asked.append(key)
         return super().size(key)
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
         self.listings += 1
+        self.asked.append(prefix)
         for key in super().list(prefix, after=after):
             self.listed += 1
             yield key
-
-
-class Counting(MemoryStore):
-    """`asked` has the keys and prefixes."""
-
-    def __init__(self, name: str, *, prefix: str = "") -> None:
-        super().__init__(name, prefix=prefix)
-        self.asked: list[str] = []
-
-    def get(self, key: str) -> bytes:
-        self.asked.append(key)
-        return super().get(key)
-
-    def size(self, key: str) -> int | None:
-        self.asked.append(key)
-        return super().size(key)
-
-    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
-        self.asked.append(prefix)
-        return super().list(prefix, after=after)

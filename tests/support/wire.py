@@ -36,38 +36,29 @@ def relation(
     name: str,
     columns: Sequence[tuple[str, int, int, bool]],
     *,
-    schema: str = "public",
     identity: str = "d",
     xid: int | None = None,
 ) -> bytes:
     """`columns` are (name, type oid, typmod, identity)."""
     described = [(int(key), column, type_oid, typmod) for column, type_oid, typmod, key in columns]
-    return frame(b.relation(oid, schema, name, described, identity=identity.encode(), xid=xid))
+    return frame(b.relation(oid, "public", name, described, identity=identity.encode(), xid=xid))
 
 
-def type_name(oid: int, name: str, *, schema: str = "public", xid: int | None = None) -> bytes:
-    return frame(b.type_name(oid, schema, name, xid=xid))
+def type_name(oid: int, name: str, *, xid: int | None = None) -> bytes:
+    return frame(b.type_name(oid, "public", name, xid=xid))
 
 
-def insert(oid: int, values: Sequence[Value], *, lsn: int = 0, xid: int | None = None) -> bytes:
-    return frame(b.insert(oid, _fields(values), xid=xid), lsn=lsn)
+def insert(oid: int, values: Sequence[Value], *, xid: int | None = None) -> bytes:
+    return frame(b.insert(oid, _fields(values), xid=xid))
 
 
-def update(
-    oid: int,
-    values: Sequence[Value],
-    *,
-    old: Sequence[Value] | None = None,
-    kind: bytes = b"K",
-    lsn: int = 0,
-    xid: int | None = None,
-) -> bytes:
+def update(oid: int, values: Sequence[Value], *, old: Sequence[Value] | None = None, xid: int | None = None) -> bytes:
     before = None if old is None else _fields(old)
-    return frame(b.update(oid, _fields(values), old=before, marker=kind, xid=xid), lsn=lsn)
+    return frame(b.update(oid, _fields(values), old=before, xid=xid))
 
 
-def delete(oid: int, old: Sequence[Value], *, kind: bytes = b"K", lsn: int = 0, xid: int | None = None) -> bytes:
-    return frame(b.delete(oid, _fields(old), marker=kind, xid=xid), lsn=lsn)
+def delete(oid: int, old: Sequence[Value], *, xid: int | None = None) -> bytes:
+    return frame(b.delete(oid, _fields(old), xid=xid))
 
 
 def truncate(oids: Sequence[int], *, flags: int = 0, xid: int | None = None) -> bytes:
@@ -94,18 +85,16 @@ def stream_abort(xid: int, subxid: int, *, lsn: int | None = None) -> bytes:
     return frame(b.stream_abort(xid, subxid, at=None if lsn is None else (lsn, 0)))
 
 
-def begin_prepare(prepare_lsn: int, end_lsn: int, xid: int, gid: str, *, time_us: int = EPOCH_US) -> bytes:
-    return frame(b.begin_prepare(prepare_lsn, end_lsn, time_us - EPOCH_US, xid, gid))
+def begin_prepare(prepare_lsn: int, end_lsn: int, xid: int, gid: str) -> bytes:
+    return frame(b.begin_prepare(prepare_lsn, end_lsn, 0, xid, gid))
 
 
-def prepare(
-    prepare_lsn: int, end_lsn: int, xid: int, gid: str, *, streamed: bool = False, time_us: int = EPOCH_US
-) -> bytes:
-    return frame(b.prepare(prepare_lsn, end_lsn, time_us - EPOCH_US, xid, gid, tag=b"p" if streamed else b"P"))
+def prepare(prepare_lsn: int, end_lsn: int, xid: int, gid: str, *, streamed: bool = False) -> bytes:
+    return frame(b.prepare(prepare_lsn, end_lsn, 0, xid, gid, tag=b"p" if streamed else b"P"))
 
 
-def commit_prepared(commit_lsn: int, end_lsn: int, xid: int, gid: str, *, time_us: int = EPOCH_US) -> bytes:
-    return frame(b.prepare(commit_lsn, end_lsn, time_us - EPOCH_US, xid, gid, tag=b"K"))
+def commit_prepared(commit_lsn: int, end_lsn: int, xid: int, gid: str) -> bytes:
+    return frame(b.prepare(commit_lsn, end_lsn, 0, xid, gid, tag=b"K"))
 
 
 def rollback_prepared(prepare_end_lsn: int, rollback_end_lsn: int, xid: int, gid: str) -> bytes:

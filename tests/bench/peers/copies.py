@@ -1,15 +1,13 @@
 """PEERS4: who copies the table of P4 into Parquet."""
 
-import json
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tests.bench.contest import Contestant, Outcome, console, show, take_turns
+from tests.bench.contest import Contestant, Outcome, console, outcome_of, said, show, take_turns
 from tests.bench.peers import environment
 from tests.bench.replication import SETTINGS, W1_STATEMENTS, W1_TABLE
 from tests.bench.snapshots import copied, taken
@@ -50,14 +48,10 @@ def peers4(rounds: int) -> dict[str, float | None]:
 
 def _peer(server: PostgresServer, folder: Path, peer: str, types: dict[str, dict[str, str]]) -> Outcome:
     path = folder / f"{peer}.parquet"
-    command = [environment.python(), str(_HERE / "copy_to_parquet.py"), peer, server.dsn(), str(path)]
-    done = subprocess.run(command, check=False, timeout=900, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{peer} failed: {done.stderr[-2000:]}")
-    result = json.loads(done.stdout)
+    result = said(environment.python(), str(_HERE / "copy_to_parquet.py"), peer, server.dsn(), str(path))
     ids = pq.read_table(path, columns=["id"])["id"]
     if (len(ids), pc.sum(ids).as_py()) != (ROWS, SUM):
         raise RuntimeError(f"{peer} wrote {len(ids)} rows, not those of the table")
     path.unlink()
     types[peer] = result["types"]
-    return Outcome(result["seconds"], result["cpu_s"], result["peak_rss_mb"])
+    return outcome_of(result)

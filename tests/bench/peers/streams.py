@@ -1,12 +1,9 @@
 """PEERS1: who reads the log of P1, each from a copy of one slot."""
 
-import json
-import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from tests.bench.contest import Contestant, Outcome, console, show, take_turns
+from tests.bench.contest import Contestant, Outcome, console, outcome_of, said, show, take_turns
 from tests.bench.peers import environment
 from tests.bench.replication import SLOT, W1_CHANGES, Arena, w1
 
@@ -57,7 +54,7 @@ def _psycopg2(arena: Arena, number: int) -> Outcome:
     with arena.slot(f"psycopg2_{number}") as slot:
         wanted = str(sum(ROWS.values()))
         program = str(_HERE / "psycopg2_loop.py")
-        return _counted([environment.python(), program, arena.server.dsn(), slot, SLOT, wanted])
+        return _counted(environment.python(), program, arena.server.dsn(), slot, SLOT, wanted)
 
 
 def _debezium(arena: Arena, number: int) -> Outcome:
@@ -66,8 +63,7 @@ def _debezium(arena: Arena, number: int) -> Outcome:
         properties = Path(folder) / "engine.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in _properties(arena, slot).items()))
         program = str(_HERE / "CountEvents.java")
-        command = ["java", f"-Xmx{HEAP}", "-cp", classes, program, str(properties), str(sum(ROWS.values()))]
-        return _counted(command)
+        return _counted("java", f"-Xmx{HEAP}", "-cp", classes, program, str(properties), str(sum(ROWS.values())))
 
 
 def _properties(arena: Arena, slot: str) -> dict[str, str]:
@@ -92,12 +88,9 @@ def _properties(arena: Arena, slot: str) -> dict[str, str]:
     }
 
 
-def _counted(command: list[str]) -> Outcome:
-    done = subprocess.run(command, check=False, timeout=900, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{command[0]} failed: {done.stderr[-2000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def _counted(*command: str) -> Outcome:
+    result = said(*command)
     found = {op: result["counted"].get(op, 0) for op in ROWS}
     if found != ROWS:
         raise RuntimeError(f"{command[0]} saw {found}, not {ROWS}")
-    return Outcome(result["seconds"], result["cpu_s"], result["peak_rss_mb"])
+    return outcome_of(result)

@@ -195,9 +195,9 @@ def healthy(*, taken_at: datetime | None = None) -> Document:
     }
 
 
-def history(names: list[str], *, now: datetime | None = None, steps: int = 23) -> Document:
+def history(names: list[str], *, steps: int = 23) -> Document:
     """The last 46 minutes, with a peak, and a time in which nothing was seen."""
-    since = (now or datetime.now(UTC)) - timedelta(seconds=120 * steps)
+    since = datetime.now(UTC) - timedelta(seconds=120 * steps)
 
     def line(worst: float) -> Document:
         lags = [None if at in (9, 10) else round(worst * (5 if at == 4 else 1), 1) for at in range(steps)]

@@ -19,7 +19,7 @@ from sluice.manifest.values import PipelineState
 from sluice.store.memory import MemoryStore
 from tests.support.manifests import put
 from tests.support.recorded import NOW, RecordedPipeline, row, rows
-from tests.support.stores import Counting
+from tests.support.stores import WatchedStore
 
 
 @pytest.fixture
@@ -289,9 +289,9 @@ def test_a_look_that_spares_requests_asks_nothing_while_nothing_changes_and_miss
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("sluice.health.reporter.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("tests.support.recorded.MemoryStore", Counting)
+    monkeypatch.setattr("tests.support.recorded.MemoryStore", WatchedStore)
     pipeline = RecordedPipeline()
-    assert isinstance(pipeline.store, Counting)
+    assert isinstance(pipeline.store, WatchedStore)
     pipeline.table("orders")
     pipeline.applied("orders", complete_through_lsn=100, through_seq=pipeline.log.state.seq)
     holds(pipeline, "a", sign=Sign(NOW.timestamp(), 0.0, 1, 0), at=NOW)
