@@ -211,19 +211,6 @@ def test_a_rewrite_with_new_toast_is_a_reason_where_the_publication_does_not_nam
     assert (reason or "") in (said or "")
 
 
-def test_a_table_that_becomes_unlogged_leaves_the_publication_or_is_named(database: Database) -> None:
-    options = options_of(database)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {options.publication} FOR ALL TABLES")
-    with closing(Catalog(open_query(options))) as catalog:
-        (before,) = catalog.published_tables(options.publication)
-        database.execute("ALTER TABLE t SET UNLOGGED")
-        now = catalog.table(before.oid, publication=options.publication)
-        assert catalog.published_tables(options.publication) == []
-        assert now is not None
-        unseen = compare(before.relfilenode, fingerprint(before), now)
-        assert (unseen is not None and "unlogged" in unseen.reason) or now.publishes == ""
-
-
 def test_what_an_added_column_reads_as_in_older_rows_is_the_exact_text(database: Database) -> None:
     options = options_of(database)
     defaults = {

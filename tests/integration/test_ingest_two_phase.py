@@ -116,17 +116,6 @@ def test_savepoints_that_were_rolled_back_before_prepare_leave_nothing(
     assert ids(kept) == [1, 3]
 
 
-def test_a_column_added_in_a_prepared_transaction_is_followed_when_it_commits(
-    kept: IngestPipeline, way: dict[str, Any]
-) -> None:
-    prepared_at(kept.database, "ddl", "ALTER TABLE a ADD COLUMN extra int", "INSERT INTO a VALUES (1, 'x', 7)")
-    kept.run(**way)
-    assert max(kept.table("public.a").schemas) == 1
-    kept.run("COMMIT PREPARED 'ddl'", **way)
-    assert (kept.table("public.a").state, max(kept.table("public.a").schemas)) == ("live", 2)
-    assert [(row["id"], row["extra"]) for row in kept.rows("public.a")] == [(1, 7)]
-
-
 def test_rows_behind_another_identity_that_a_prepared_transaction_announced_are_in_an_entry_of_their_own(
     kept: IngestPipeline, way: dict[str, Any]
 ) -> None:

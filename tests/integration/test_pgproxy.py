@@ -58,30 +58,6 @@ def received(connection: psycopg.Connection) -> Iterator[bytes]:
             yield bytes(payload[25:])
 
 
-def test_a_status_message_is_shown_before_the_server_sees_it(database: Database, slot: str) -> None:
-    confirmed: list[str] = []
-
-    def look(status: Status) -> None:
-        asked = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
-        confirmed.append(database.one(asked, slot)[0])
-
-    database.execute("INSERT INTO t VALUES (1)")
-    before = database.one(
-        "SELECT confirmed_flush_lsn::text, pg_current_wal_flush_lsn() - '0/0' FROM pg_replication_slots "
-        "WHERE slot_name = %s",
-        slot,
-    )
-    with PgProxy(database.server.port, on_status=look) as proxy:
-        connection = start_stream(proxy, database)
-        send(connection, status_message(int(before[1])))
-        seen = proxy.wait_for_status(lambda status: status.flush == before[1])
-        connection.close()
-        proxy.check()
-        assert (seen.write, seen.flush, seen.apply) == (before[1],) * 3
-        assert proxy.flushed == before[1]
-        assert confirmed[0] == before[0]
-
-
 def test_a_status_message_that_the_oracle_refuses_never_reaches_the_server(database: Database, slot: str) -> None:
     def refuse(status: Status) -> None:
         raise AssertionError(f"flush {status.flush} is beyond what the store holds")
