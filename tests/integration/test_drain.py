@@ -12,6 +12,7 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.table_state import State
 from sluice.manifest.reader import load_state
+from tests.support.command_line import Sluice
 from tests.support.commands import assert_ended
 from tests.support.recorded import rows
 from tests.support.sources import Database
@@ -30,10 +31,10 @@ def applier_says(pipe: Pipe, number: int, through: int, *, state: State = State.
     pipe.store.create(keys.apply_complete(number), complete.encode())
 
 
-def carried(database: Database, folder: Path, *statements: str) -> Pipe:
+def carried(database: Database, folder: Path, command: Sluice, *statements: str) -> Pipe:
     """A pipeline with a table, through which ingest has carried all that there is."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", *statements, "CREATE PUBLICATION {p} FOR TABLE t")
-    pipe = Pipe(database, folder)
+    pipe = Pipe(database, folder, command=command)
     catch_up(pipe)
     return pipe
 
@@ -43,9 +44,9 @@ def catch_up(pipe: Pipe) -> None:
 
 
 def test_drain_waits_for_manifest_slot_tables_and_lake_and_names_what_is_missing(
-    database: Database, tmp_path: Path
+    database: Database, tmp_path: Path, command: Sluice
 ) -> None:
-    pipe = carried(database, tmp_path, "INSERT INTO t VALUES (1)")
+    pipe = carried(database, tmp_path, command, "INSERT INTO t VALUES (1)")
     database.execute("INSERT INTO t VALUES (2)")
     nothing = ("the manifest has", "and no ingest is connected", "acknowledged is")
     assert_ended(pipe("drain", "--timeout", "1s"), 75, *nothing, "the applier has not stated a position yet")
@@ -68,16 +69,16 @@ def test_drain_waits_for_manifest_slot_tables_and_lake_and_names_what_is_missing
     assert_ended(pipe("drain", "--to-lsn", lsn.show(through + 1), "--timeout", "1s"), 75)
 
 
-def test_drain_ends_at_once_when_the_slot_is_lost(database: Database, tmp_path: Path) -> None:
-    pipe = carried(database, tmp_path)
+def test_drain_ends_at_once_when_the_slot_is_lost(database: Database, tmp_path: Path, command: Sluice) -> None:
+    pipe = carried(database, tmp_path, command)
     database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
     assert_ended(pipe("drain", "--timeout", "1h"), 7, "MISSING")
     assert_ended(pipe("drain", "--timeout", "soon"), 2)
 
 
-def test_drain_waits_for_what_only_the_catalog_shows(database: Database, tmp_path: Path) -> None:
+def test_drain_waits_for_what_only_the_catalog_shows(database: Database, tmp_path: Path, command: Sluice) -> None:
     """A table that joins, and a column without a row: no row comes, and no position says that they are missing."""
-    pipe = carried(database, tmp_path)
+    pipe = carried(database, tmp_path, command)
     through = load_state(pipe.store).through_lsn
     target = ("--to-lsn", lsn.show(through), "--timeout", "1s")
     applier_says(pipe, 1, through)
@@ -96,10 +97,12 @@ def _is_examined(pipe: Pipe, target: int) -> bool:
     return load_state(pipe.store).examined_lsn >= target
 
 
-def test_a_quiet_ingest_is_asked_for_its_position_by_drain_and_wait(database: Database, tmp_path: Path) -> None:
+def test_a_quiet_ingest_is_asked_for_its_position_by_drain_and_wait(
+    database: Database, tmp_path: Path, command: Sluice
+) -> None:
     """With a spool on an object store it records it every five minutes by itself, and `wait` waits for one."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION {p} FOR TABLE t")
-    pipe = Pipe(database, tmp_path)
+    pipe = Pipe(database, tmp_path, command=command)
     pipe.environment["SLUICE_SPOOL__PROGRESS_INTERVAL"] = "1h"
     with pipe.start().streaming().live():
         for command in (("drain",), ("wait", "--now")):
@@ -111,11 +114,14 @@ def test_a_quiet_ingest_is_asked_for_its_position_by_drain_and_wait(database: Da
     assert list(pipe.store.list(keys.CONTROL)) == []
 
 
-def test_drain_ends_in_time_though_the_server_does_not_answer_a_look(database: Database, tmp_path: Path) -> None:
-    pipe = carried(database, tmp_path)
+def test_drain_ends_in_time_though_the_server_does_not_answer_a_look(
+    database: Database, tmp_path: Path, command: Sluice
+) -> None:
+    pipe = carried(database, tmp_path, command)
     through = load_state(pipe.store).through_lsn
     applier_says(pipe, 1, through)
     with database.connect() as locking, locking.transaction():
+        locking.execute("SET LOCAL idle_in_transaction_session_timeout = '60s'")
         locking.execute("LOCK TABLE pg_catalog.pg_publication_rel")
-        late = pipe("drain", "--to-lsn", lsn.show(through), "--timeout", "1s", timeout=30)
+        late = pipe("drain", "--to-lsn", lsn.show(through), "--timeout", "1s")
     assert_ended(late, 75, "reading the pipeline took more than")

@@ -12,7 +12,7 @@ from sluice.ingest.encode.builder import BuilderLimits
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import FrameTable
 from sluice.protocol.messages import ControlMessage, Truncate
-from tests.support.extent import slow
+from tests.support.extent import cases, slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import server_major
 
@@ -34,7 +34,7 @@ def grow(connection: psycopg.Connection, *, immediate: bool) -> None:
         connection.execute(GROW.encode())
 
 
-@pytest.mark.parametrize("streaming", ["on", "parallel"])
+@pytest.mark.parametrize("streaming", cases(["on", "parallel"], quick=["parallel"]))
 @pytest.mark.parametrize(
     "body_bytes", [1, pytest.param(32 << 20, marks=slow)], ids=["stored at once", "kept in memory"]
 )
@@ -102,7 +102,7 @@ def truncates(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return seen
 
 
-@pytest.mark.parametrize("body_bytes", [1, 32 << 20], ids=["stored at once", "kept in memory"])
+@pytest.mark.parametrize("body_bytes", cases([1, 32 << 20], quick=[1]), ids=["stored at once", "kept in memory"])
 def test_a_truncate_that_a_savepoint_rolls_back_after_it_was_streamed_never_happened(
     pipeline: IngestPipeline, truncates: list[int | None], body_bytes: int
 ) -> None:

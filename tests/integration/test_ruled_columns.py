@@ -82,7 +82,6 @@ pytestmark = pytest.mark.usefixtures("read_again_at_once")
         product(WAYS, IDENTITIES),
         quick=[
             ("one by one", "a hashed key"),
-            ("prepared", "full"),
             ("prepared", "without a key"),
         ],
     ),

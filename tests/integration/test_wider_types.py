@@ -41,7 +41,9 @@ ROWS_AFTER = (
 )
 
 
-@pytest.mark.parametrize("way", ["rows", "silence", "one transaction", "streamed"])
+@pytest.mark.parametrize(
+    "way", cases(["rows", "silence", "one transaction", "streamed"], quick=["silence", "streamed"])
+)
 def test_columns_that_were_cast_to_a_wider_type_are_followed_without_a_snapshot(
     pipeline: IngestPipeline, way: str
 ) -> None:
@@ -66,7 +68,7 @@ def test_columns_that_were_cast_to_a_wider_type_are_followed_without_a_snapshot(
     assert table.schemas[table.schema_version].key_columns[0].lake.sql == "bigint"
 
 
-@pytest.mark.parametrize("identity", ["FULL", "USING INDEX by_id"])
+@pytest.mark.parametrize("identity", cases(["FULL", "USING INDEX by_id"], quick=["FULL"]))
 def test_old_rows_that_were_sent_whole_are_followed_to_wider_types(pipeline: IngestPipeline, identity: str) -> None:
     bare = BEFORE[0].replace("smallint PRIMARY KEY", "smallint NOT NULL")
     pipeline.execute(bare, "CREATE UNIQUE INDEX by_id ON t (id)", f"ALTER TABLE t REPLICA IDENTITY {identity}")
@@ -114,7 +116,7 @@ REWRITTEN_TWICE = {
 }
 
 
-@pytest.mark.parametrize("name", REWRITTEN_TWICE)
+@pytest.mark.parametrize("name", cases(REWRITTEN_TWICE, quick=["numeric"]))
 def test_two_rewrites_of_a_column_between_two_looks_are_the_limit_that_is_named(
     pipeline: IngestPipeline, name: str
 ) -> None:
