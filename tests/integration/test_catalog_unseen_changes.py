@@ -144,14 +144,9 @@ LIMITS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*MOMENT, "ALTER TABLE q ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200)"),
     ),
     "born_attached_and_detached_in_one_transaction": (PARTED, (f"BEGIN; {APART}; {'; '.join(MOMENT)}; COMMIT",)),
-    "attached_for_a_moment_and_a_column_renamed": ((*PARTED, APART), (*MOMENT, "ALTER TABLE r2 RENAME v TO w")),
     "attached_for_a_moment_and_each_got_a_column": (
         (*PARTED, APART),
         (*MOMENT, "ALTER TABLE r2 ADD w int", "ALTER TABLE r ADD x int"),
-    ),
-    "attached_for_a_moment_and_a_column_replaced": (
-        (*PARTED, APART),
-        (*MOMENT, "ALTER TABLE r2 DROP v", "ALTER TABLE r2 ADD w int"),
     ),
     "attached_for_a_moment_from_another_root": (
         (

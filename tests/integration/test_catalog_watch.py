@@ -87,15 +87,6 @@ def test_what_changes_rows_without_an_event_is_named(
 @pytest.mark.parametrize(
     ("table", "statements", "reason"),
     [
-        ("t", "ALTER PUBLICATION {p} DROP TABLE t; ALTER PUBLICATION {p} ADD TABLE t", "publication and came back"),
-        (
-            "t",
-            (
-                "ALTER PUBLICATION {p} SET (publish = 'insert'); "
-                "ALTER PUBLICATION {p} SET (publish = 'insert, update, delete, truncate')"
-            ),
-            "the publication itself was altered",
-        ),
         (
             "r",
             "ALTER TABLE r DETACH PARTITION r2; ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200)",

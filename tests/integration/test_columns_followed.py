@@ -293,21 +293,10 @@ IN_BETWEEN = {
         "ALTER TABLE {t} DROP v",
         "ALTER TABLE {t} ADD a text DEFAULT 'd'",
     ),
-    "rewritten_then_dropped": (
-        "ALTER TABLE {t} ALTER v TYPE date USING '2020-01-01'",
-        "INSERT INTO {t} VALUES (10, '2021-01-01')",
-        "ALTER TABLE {t} DROP v",
-        "ALTER TABLE {t} ADD a date DEFAULT '2022-01-01'",
-    ),
     "added_then_retyped": (
         "ALTER TABLE {t} DROP v",
         "ALTER TABLE {t} ADD n varchar(10)",
         "INSERT INTO {t} VALUES (10, 'ten')",
-        "ALTER TABLE {t} ALTER n TYPE text",
-    ),
-    "default_then_retyped": (
-        "ALTER TABLE {t} ADD n varchar(10) DEFAULT 'd'",
-        "INSERT INTO {t} VALUES (10, 'v', 'ten')",
         "ALTER TABLE {t} ALTER n TYPE text",
     ),
     "renamed_then_made_anew": (

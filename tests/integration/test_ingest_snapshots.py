@@ -68,14 +68,6 @@ UNSEEN = {
         "a",
         ("ALTER PUBLICATION {p} DROP TABLE a", "DELETE FROM a WHERE id = 1", "ALTER PUBLICATION {p} ADD TABLE a"),
     ),
-    "publish toggled": (
-        "a",
-        (
-            "ALTER PUBLICATION {p} SET (publish = 'insert')",
-            "DELETE FROM a WHERE id = 1",
-            "ALTER PUBLICATION {p} SET (publish = 'insert, update, delete, truncate')",
-        ),
-    ),
     "a partition attached with its rows": ("r", ("ALTER TABLE r ATTACH PARTITION apart FOR VALUES IN (2)",)),
     "a column added with a rewrite": ("a", ("ALTER TABLE a ADD COLUMN drawn float8 DEFAULT random()",)),
 }

@@ -1,5 +1,5 @@
 """The oracle itself: it says equal of what is equal, and sees each kind of damage that it is there
-to see.
+to see. The random workload reaches what it is there for.
 """
 
 import json

@@ -1,5 +1,5 @@
 """The replication stream against a real server: liveness, acknowledgement, shutdown, and what ends
-it.
+it. A fast shutdown of the server is never held up, whatever the consumer does.
 
 Servers that a test stops or configures are its own; the others share the run's.
 """

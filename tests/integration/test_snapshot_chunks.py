@@ -36,10 +36,6 @@ MOVED = ("VACUUM t", "UPDATE t SET n = n + 1 WHERE id % 3 = 0")
 """Rows of every chunk go to blocks that were freed in other chunks."""
 
 
-def publish(pipeline: IngestPipeline, *tables: str) -> None:
-    pipeline.execute(f"CREATE PUBLICATION {{p}} FOR TABLE {', '.join(tables)} WITH (publish_via_partition_root)")
-
-
 @contextmanager
 def chunked(
     pipeline: IngestPipeline, *then: str, passage: int = 3, do: Callable[[], None] = lambda: None

@@ -1,5 +1,5 @@
 """What the catalog says about a publication is what the server itself says, and asking waits for
-nobody.
+nobody; the end of the WAL is a position that the stream comes to.
 """
 
 from collections.abc import Iterator

@@ -8,7 +8,6 @@ import pytest
 
 from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_catalog_unseen_changes import PLAIN
-from tests.integration.test_plan import planned
 from tests.support.extent import cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
@@ -99,14 +98,6 @@ def test_a_rewrite_that_is_no_wider_type_is_read_again_all_the_same(pipeline: In
     pipeline.run(*BEFORE[:2], BEFORE[3], **FOLLOW)
     pipeline.run(*OTHER[name], "INSERT INTO t (id) VALUES (20)", times=2, **FOLLOW)
     pipeline.assert_equal({"rewrite": 1})
-
-
-def test_a_plan_says_which_columns_get_wider_and_whether_rows_are_read_again(pipeline: IngestPipeline) -> None:
-    pipeline.run(*BEFORE, **DOUBT)
-    pipeline.execute("ALTER TABLE t ALTER i TYPE bigint")
-    assert planned(pipeline)[0].preview.effect == "snapshot"
-    found = planned(pipeline, more=", on_widen: follow")[0].preview
-    assert (found.effect, found.why) == ("followed", "column i changed from integer to bigint")
 
 
 REWRITTEN_TWICE = {
