@@ -104,9 +104,13 @@ def test_a_second_one_is_refused_as_one_while_the_first_still_starts(
     assert_ended(second, 8, address, "runs this pipeline")
 
 
-def test_another_program_at_the_address_is_not_taken_for_one(database: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("command", "setting"), [(("run",), "listen"), (("apply", "--once"), "apply_listen")])
+def test_another_program_at_the_address_is_not_taken_for_one(
+    database: Database, tmp_path: Path, command: tuple[str, ...], setting: str
+) -> None:
+    """An applier says so before it starts Spark."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-        ended = Pipe(database, tmp_path)("run", SLUICE_TELEMETRY__LISTEN=address)
-    assert_ended(ended, 2, "telemetry.listen")
+        ended = Pipe(database, tmp_path)(*command, **{f"SLUICE_TELEMETRY__{setting.upper()}": address})
+    assert_ended(ended, 2, f"telemetry.{setting}")

@@ -14,7 +14,7 @@ from sluice.contract.entries import Prepared
 from sluice.errors import StoreRefused
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.encode.rows import segment_schema
-from tests.support.extent import cases
+from tests.support.extent import STREAMS_SOON, cases
 from tests.support.forwarding import Forwarding
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.source_setup import since
@@ -281,7 +281,7 @@ def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: IngestP
     assert wide_ids(pipeline) == [*range(1, 9_011), 24_001]
 
 
-@pytest.mark.parametrize("streaming", cases(["off", "on"], quick=["on"]))
+@pytest.mark.parametrize("streaming", cases(["off", "on"], quick=["on" if STREAMS_SOON else "off"]))
 def test_two_transactions_that_each_add_a_column_are_followed_in_commit_order(
     pipeline: IngestPipeline, streaming: str
 ) -> None:

@@ -12,15 +12,10 @@ from sluice.ingest.encode.builder import BuilderLimits
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import FrameTable
 from sluice.protocol.messages import ControlMessage, Truncate
+from tests.integration.test_protocol_traps import GROW
 from tests.support.extent import cases, slow
-from tests.support.ingesting import IMMEDIATELY, IngestPipeline
+from tests.support.ingesting import IMMEDIATELY, SMALLEST, IngestPipeline
 from tests.support.source_setup import server_major
-
-SMALLEST = "?options=-c%20logical_decoding_work_mem%3D64kB"
-"""Before 16 only size makes the server stream: the least there is, and GROW behind what is to be
-streamed.
-"""
-GROW = "INSERT INTO unpublished SELECT repeat('x', 1000) FROM generate_series(1, 100)"
 
 
 def _plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -30,11 +25,12 @@ def _plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def grow(connection: psycopg.Connection, *, immediate: bool) -> None:
+    """Before 16 only size makes the server stream."""
     if not immediate:
         connection.execute(GROW.encode())
 
 
-@pytest.mark.parametrize("streaming", cases(["on", "parallel"], quick=["parallel"]))
+@pytest.mark.parametrize("streaming", ["on", "parallel"])
 @pytest.mark.parametrize(
     "body_bytes", [1, pytest.param(32 << 20, marks=slow)], ids=["stored at once", "kept in memory"]
 )

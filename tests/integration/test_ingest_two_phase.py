@@ -15,7 +15,7 @@ from sluice.contract.entries import Prepared
 from sluice.errors import SlotLost
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.operate.setup import prepare
-from tests.support.extent import cases
+from tests.support.extent import STREAMS_SOON, cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 from tests.support.sources import Database
@@ -34,7 +34,7 @@ def decoding_at_prepare(database: Database) -> None:
     since(database, 15, "decoding at PREPARE")
 
 
-@pytest.fixture(params=cases(WAYS, quick=["streamed, stored at once"]))
+@pytest.fixture(params=cases(WAYS, quick=["streamed, stored at once" if STREAMS_SOON else "whole"]))
 def way(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {**WAYS[request.param], "two_phase": True}
 

@@ -94,17 +94,13 @@ def test_damage_of_the_log_or_of_a_file_it_names_is_named(
 TRANSACTIONS = 150
 
 
-def run(dsn: str, *, seed: int) -> None:
-    with Workload(dsn, seed=seed) as workload:
-        workload.create()
-        workload.transact(TRANSACTIONS)
-        assert workload.committed() == TRANSACTIONS
-
-
 def test_it_sends_every_kind_of_change_of_every_identity(database: Database) -> None:
     database.execute("CREATE PUBLICATION {p} FOR ALL TABLES")
     database.execute(f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput')")
-    run(database.dsn, seed=3)
+    with Workload(database.dsn, seed=3) as workload:
+        workload.create()
+        workload.transact(TRANSACTIONS)
+        assert workload.committed() == TRANSACTIONS
     query = (
         "SELECT chr(get_byte(data, 0)), CASE WHEN chr(get_byte(data, 0)) IN ('U', 'D') THEN "
         "chr(get_byte(data, 5)) ELSE '' END, count(*)"

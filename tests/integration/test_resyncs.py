@@ -2,7 +2,6 @@
 allow, and the manifest says why.
 """
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +11,7 @@ from sluice.manifest.values import TableState
 from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_catalog_unseen_changes import CASES, PLAIN
 from tests.support.catalog_stories import RESYNC, changed_while_down
-from tests.support.extent import cases
+from tests.support.extent import STREAMS_SOON, cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
@@ -56,7 +55,7 @@ FILTERED = (
 )
 
 
-@pytest.mark.parametrize("streamed", cases([False, True], quick=[True]))
+@pytest.mark.parametrize("streamed", cases([False, True], quick=[STREAMS_SOON]))
 def test_a_row_that_comes_into_a_filter_without_its_values_costs_one_snapshot(
     pipeline: IngestPipeline, streamed: bool
 ) -> None:
@@ -105,17 +104,6 @@ def test_a_table_that_changes_in_a_loop_waits_visibly_and_is_read_again_when_it_
     monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0,))
     pipeline.run(**RESYNC)
     pipeline.assert_equal()
-
-
-def test_the_entry_of_a_new_generation_says_why_it_began(pipeline: IngestPipeline) -> None:
-    before, after, _ = STORIES["leaf_truncated"]
-    pipeline.run(*before, **RESYNC)
-    pipeline.run(*after, **RESYNC)
-    begun = [table for entry in pipeline.entries() for table in entry.tables if table.generation == 2]
-    assert (begun[0].cause, begun[0].state) == ("partition", "snapshot")
-    assert "was truncated or rewritten" in begun[0].reason
-    assert "sluice resync" not in begun[0].reason
-    assert replace(table(pipeline), schemas={}).reason == ""
 
 
 def test_lost_changes_of_all_tables_are_left_for_people_to_decide(pipeline: IngestPipeline) -> None:
