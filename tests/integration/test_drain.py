@@ -110,11 +110,11 @@ def test_a_quiet_ingest_is_asked_for_its_position_by_drain_and_wait(
     pipe = Pipe(database, tmp_path, command=command)
     pipe.environment["SLUICE_SPOOL__PROGRESS_INTERVAL"] = "1h"
     with pipe.start().streaming().live():
-        for command in (("drain",), ("wait", "--now")):
+        for words in (("drain",), ("wait", "--now")):
             database.execute("CREATE TABLE IF NOT EXISTS beside (id int)", "INSERT INTO beside VALUES (1)")
             (target,) = database.one("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
             # Nobody applies: the lake has not even a directory.
-            assert pipe(*command, "--timeout", "1s").returncode == 75
+            assert pipe(*words, "--timeout", "1s").returncode == 75
             pipe.wait(partial(_is_examined, pipe, target))
     assert list(pipe.store.list(keys.CONTROL)) == []
 

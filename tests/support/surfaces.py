@@ -67,7 +67,7 @@ telemetry: {{listen: "127.0.0.1:0", apply_listen: "127.0.0.1:0", log_format: jso
         environment = {**self.environment, **env}
         if self.command is None:
             return commands.sluice(*arguments, env=environment)
-        return self.command(*arguments, **{k: v for k, v in environment.items() if k.startswith("SLUICE_")})
+        return self.command(*arguments, cwd=None, **{k: v for k, v in environment.items() if k.startswith("SLUICE_")})
 
     def start(self, *arguments: str, program: tuple[str, ...] = ("-m", "sluice"), **env: str) -> "Pipe":
         with self.log.open("ab") as log:
