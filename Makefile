@@ -30,7 +30,7 @@ MATRIX      := tests/integration
 DRILLS      := tests/drills
 LANGUAGES   ?= de_DE fr_FR ja_JP
 # Sessions, the start of a stream, snapshots, checks and what ends a connection: whatever meets an error of the server.
-SPOKEN      := $(addprefix tests/integration/test_,$(addsuffix .py,source_sessions source_slot source_catalog receive_stream receive_shutdown \
+SPOKEN      := $(addprefix tests/integration/test_,$(addsuffix .py,source_sessions source_slot source_catalog receive_stream \
   snapshot_reader snapshot_chunks check check_findings check_server bytes_without_utf8 ingest_failures ingest_publication ingest_conditions \
   lost_while_waiting commands_under_locks least_rights protocol_traps))
 # From slow to fast, so that the workers end at about the same time: three, because tests also wait.

@@ -10,13 +10,12 @@ import pytest
 from sluice.contract import consumer, keys
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.consumer import Consumer
-from sluice.errors import ManifestCorrupt, StoreUnavailable
+from sluice.errors import ManifestCorrupt
 from sluice.manifest import checkpoint
 from sluice.manifest import pruning as gc
 from sluice.manifest.reader import load_state
 from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
-from sluice.store.memory import MemoryStore
 from tests.conformance.spools import CONTENT, LATER, Recording, World
 from tests.support import policies
 from tests.support.forwarding import Forwarding
@@ -182,15 +181,6 @@ def test_a_record_of_another_manifest_stops_it(world: World, wrong: str) -> None
         world.plan()
 
 
-def test_a_broken_chain_stops_it(world: World) -> None:
-    world.join("7")
-    world.change("7")
-    world.applied()
-    world.store.delete(keys.manifest_entry(3))
-    with pytest.raises(ManifestCorrupt):
-        world.plan()
-
-
 def test_a_statement_about_another_chain_excuses_nothing(world: World) -> None:
     world.join("7")
     gone = world.change("7")
@@ -247,54 +237,6 @@ def test_what_is_lost_is_named_although_pruning_overtakes_each_look(world: World
     overtaken = Overtaken(world.store, lost, pruned)
     assert [flaw.key for flaw in verify(overtaken, content=False).flaws] == [lost]
     assert overtaken.looks <= 2
-
-
-class Dying(MemoryStore):
-    """Takes no more than so many deletions."""
-
-    left = 1
-
-    def delete(self, key: str) -> None:
-        if not self.left:
-            raise StoreUnavailable("away")
-        self.left -= 1
-        super().delete(key)
-
-
-def test_one_that_died_half_way_left_a_whole_spool_and_the_next_ends_the_work() -> None:
-    store = Dying("dying")
-    world = World(store)
-    world.join("7")
-    world.change("7")
-    world.change("7")
-    world.applied()
-    with pytest.raises(StoreUnavailable):
-        gc.carry_out(world.store, world.plan())
-    assert len(world.objects()) == 2
-    assert verify(world.store, content=True).flaws == []
-    store.left = 99
-    assert len(world.collect()) == 2
-    assert world.objects() == set()
-
-
-def test_nothing_goes_before_the_statement_is_durable() -> None:
-    class ReadOnly(MemoryStore):
-        closed = False
-
-        def create(self, key: str, data: bytes | memoryview) -> None:
-            if self.closed:
-                raise StoreUnavailable("away")
-            super().create(key, data)
-
-    store = ReadOnly("readonly")
-    world = World(store)
-    world.join("7")
-    world.applied()
-    store.closed = True
-    before = world.objects()
-    with pytest.raises(StoreUnavailable):
-        gc.carry_out(store, world.plan())
-    assert world.objects() == before
 
 
 def test_its_example_policy_allows_what_it_does_and_nothing_that_could_unmake_the_manifest() -> None:

@@ -110,14 +110,6 @@ def test_a_replaced_writer_is_fenced_and_stays_so(store: ObjectStore) -> None:
     assert new.state.epoch == 2
 
 
-def test_a_log_is_ours_until_another_writer_appends(store: ObjectStore) -> None:
-    log = filled_log(store, 2)
-    assert log.require_ours() == log.state
-    open_log(store)
-    with pytest.raises(WriterFenced):
-        log.require_ours()
-
-
 def test_our_own_entry_that_is_being_stored_is_not_taken_for_another_writer_s(tmp_path: Path) -> None:
     log, gate = filled_log(_memory(), 2), tmp_path / "gate"
     faults.arm(f"manifest.append.after=hold:{gate}@1")

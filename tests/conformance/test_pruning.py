@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contract import keys
-from sluice.contract.entries import Prepared
+from sluice.contract.entries import Lost, Prepared
+from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt, StoreUnavailable, WriterFenced
 from sluice.health.backlog import Backlog
 from sluice.manifest import checkpoint, horizon, pruning
@@ -88,18 +89,6 @@ def test_a_pruned_log_is_started_written_compacted_and_pruned_on(store: ObjectSt
     assert verify(store, content=True).flaws == []
     assert load_state(store) == world.state
     assert len(list(store.list(keys.HORIZONS))) <= 2 * pruning.STATEMENTS_KEPT
-
-
-def test_a_start_needs_no_checkpoint_that_is_younger_than_what_was_pruned(store: ObjectStore) -> None:
-    world = grown(World(store), 10)
-    checkpoint.write(store, world.state)
-    while world.state.seq < 30:
-        world.change("7")
-    compacted(store, 30)
-    world.applied()
-    world.collect()
-    assert horizon.floor_seq(store) > 10
-    assert load_state(store) == world.state
 
 
 def test_a_known_state_goes_on_whatever_was_pruned_and_costs_what_is_new() -> None:
@@ -330,3 +319,30 @@ def test_whatever_happens_what_is_to_be_applied_stays_and_the_log_is_whole(data:
     for log in life.logs[:-1]:
         with pytest.raises(WriterFenced):
             log.append(table("9"))
+
+
+def _by_a_step(world: World) -> None:
+    world.log.append(table(version=None, state="stale"))
+
+
+def _by_a_lost_slot(world: World) -> None:
+    through = world.state.through_lsn + 100
+    world.log = ManifestLog.open(
+        world.store, opened(lost=Lost("lost", ())), load_state(world.store), through_lsn=through, clock=world._tick
+    )
+
+
+@pytest.mark.parametrize("goes_stale", [_by_a_step, _by_a_lost_slot])
+def test_objects_of_a_window_that_is_under_way_stay_until_the_applier_has_called_it_off(
+    store: ObjectStore, goes_stale: object
+) -> None:
+    world = World(store)
+    world.join("7")
+    done = world.state.seq
+    waiting = {world.change("7"), world.change("7")}
+    # The applier has read all of it, and has a window of both changes under way.
+    world.applied({"7": done}, complete=world.state.seq)
+    goes_stale(world)  # type: ignore[operator]
+    assert world.state.tables["7"].state == State.STALE
+    # It has not read the entry that makes the table stale.
+    assert not waiting & world.collect(), "deleted under the applier's window"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sluice.store.opening import open_store
 from tests.drills.standbys import standby_of
-from tests.integration.test_snapshot_chunks import SETUP, assert_equal, publish
+from tests.integration.test_snapshot_chunks import SETUP, assert_equal
 from tests.integration.test_snapshot_load import is_live, limited, waits
 from tests.support.ingesting import IngestPipeline
 from tests.support.pipeline import wait_until
@@ -19,7 +19,7 @@ def test_a_snapshot_waits_for_a_standby_that_replays_nothing_and_goes_on_when_it
         database = Database(primary, "postgres", slot="sluice_load", publication="sluice_load")
         pipeline = IngestPipeline(database, open_store((tmp_path / "spool").as_uri(), prefix="test/", options={}))
         database.execute(*SETUP)
-        publish(pipeline, "t")
+        pipeline.publish("t")
         with standby.superuser() as there, primary.superuser() as here:
             there.execute("SELECT pg_wal_replay_pause()")
             database.execute("UPDATE t SET n = 1 WHERE id = 1")

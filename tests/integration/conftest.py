@@ -52,8 +52,14 @@ def environment(database: Database, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def sluice(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sluice:
-    return partial(command_line(monkeypatch, capsys), SLUICE_CONFIG=environment["SLUICE_CONFIG"])
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sluice:
+    """Any command, within this process."""
+    return command_line(monkeypatch, capsys)
+
+
+@pytest.fixture
+def sluice(environment: dict[str, str], command: Sluice) -> Sluice:
+    return partial(command, SLUICE_CONFIG=environment["SLUICE_CONFIG"])
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Bytes that are not UTF-8, in a database that takes any: the server refuses to send them, by name."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,6 @@ from sluice.operate.slots import drop
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline, encoded_in
 from tools.local.postgres import PostgresServer
-
-
-@pytest.fixture
-def ascii_only(postgres: PostgresServer, tmp_path: Path) -> Iterator[IngestPipeline]:
-    with encoded_in(postgres, tmp_path, "SQL_ASCII") as pipeline:
-        yield pipeline
 
 
 def test_a_value_that_the_server_cannot_send_stops_the_pipeline_by_name(ascii_only: IngestPipeline) -> None:

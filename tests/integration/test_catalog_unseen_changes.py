@@ -92,10 +92,6 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("CREATE DOMAIN dom AS int DEFAULT 5", *PARTED),
         ("ALTER TABLE r ADD COLUMN c dom", "INSERT INTO r VALUES (50, 50, 50)"),
     ),
-    "attach_in_one_transaction_all_tables": (
-        (*PARTED[:3], "CREATE PUBLICATION {p} FOR ALL TABLES WITH (publish_via_partition_root = true)"),
-        ATTACHED,
-    ),
     "attach_subtree_in_one_transaction": (
         PARTED,
         (
@@ -105,10 +101,6 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             ),
         ),
     ),
-    "unlogged_for_a_moment_in_schema": (
-        (*PLAIN[:2], "CREATE PUBLICATION {p} FOR TABLES IN SCHEMA public"),
-        ("ALTER TABLE t SET UNLOGGED", "DELETE FROM t", "ALTER TABLE t SET LOGGED"),
-    ),
     "composite_born_and_altered": (
         PLAIN,
         (
@@ -116,20 +108,6 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "ALTER TABLE t ADD COLUMN c pair",
             "INSERT INTO t VALUES (3, 'c', '(1,x)')",
             "ALTER TYPE pair ADD ATTRIBUTE z int",
-        ),
-    ),
-    "column_with_new_enum_and_renamed_label": (
-        PLAIN,
-        (MOOD[0], "ALTER TABLE t ADD COLUMN m mood", "INSERT INTO t VALUES (3, 'c', 'sad')", BLUE),
-    ),
-    "root_column_dropped_and_added_again": (
-        PARTED,
-        (
-            "ALTER TABLE r ADD COLUMN c text",
-            "INSERT INTO r VALUES (50, 50, 'first life')",
-            "ALTER TABLE r DROP COLUMN c",
-            "ALTER TABLE r ADD COLUMN c text",
-            "INSERT INTO r VALUES (51, 51, 'second life')",
         ),
     ),
     "attached_for_a_moment": ((*PARTED, APART), MOMENT),
@@ -166,14 +144,9 @@ LIMITS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*MOMENT, "ALTER TABLE q ATTACH PARTITION r2 FOR VALUES FROM (100) TO (200)"),
     ),
     "born_attached_and_detached_in_one_transaction": (PARTED, (f"BEGIN; {APART}; {'; '.join(MOMENT)}; COMMIT",)),
-    "attached_for_a_moment_and_a_column_renamed": ((*PARTED, APART), (*MOMENT, "ALTER TABLE r2 RENAME v TO w")),
     "attached_for_a_moment_and_each_got_a_column": (
         (*PARTED, APART),
         (*MOMENT, "ALTER TABLE r2 ADD w int", "ALTER TABLE r ADD x int"),
-    ),
-    "attached_for_a_moment_and_a_column_replaced": (
-        (*PARTED, APART),
-        (*MOMENT, "ALTER TABLE r2 DROP v", "ALTER TABLE r2 ADD w int"),
     ),
     "attached_for_a_moment_from_another_root": (
         (
@@ -220,15 +193,10 @@ def while_ingest_was_down(pipeline: IngestPipeline, before: tuple[str, ...], aft
         CASES,
         quick=[
             "attach_subtree_in_one_transaction",
-            "partition_born_and_truncated",
             "unlogged_for_a_moment",
-            "label_renamed_and_back",
             "column_born_dropped_and_born_again",
-            "primary_key_widened_under_full",
             "leaf_identity_toggled",
-            "composite_born_and_altered",
             "attached_for_a_moment_and_a_column_added",
-            "subtree_attached_for_a_moment",
         ],
     ),
 )
@@ -254,9 +222,7 @@ def test_what_was_done_and_undone_within_one_interval_is_named(pipeline: IngestP
     assert pipeline.silent_differences() == []
 
 
-@pytest.mark.parametrize(
-    "name", cases(LIMITS, quick=["label_added_and_renamed", "attached_for_a_moment_and_dropped", "regclass_renamed"])
-)
+@pytest.mark.parametrize("name", cases(LIMITS, quick=["label_added_and_renamed", "attached_for_a_moment_and_dropped"]))
 def test_the_limits_that_the_guarantees_name_are_as_they_say(pipeline: IngestPipeline, name: str) -> None:
     """Not what anybody wants. When this fails the limit is gone: then its case belongs to the
     others, and its line in docs/ goes.
@@ -265,7 +231,7 @@ def test_the_limits_that_the_guarantees_name_are_as_they_say(pipeline: IngestPip
     assert pipeline.silent_differences() != []
 
 
-@pytest.mark.parametrize("publication", ["ALL TABLES", "TABLES IN SCHEMA public"])
+@pytest.mark.parametrize("publication", cases(["ALL TABLES", "TABLES IN SCHEMA public"], quick=["ALL TABLES"]))
 def test_a_streamed_truncate_of_a_table_that_is_not_named_stays_live(
     pipeline: IngestPipeline, publication: str
 ) -> None:
@@ -277,7 +243,7 @@ def test_a_streamed_truncate_of_a_table_that_is_not_named_stays_live(
     pipeline.assert_equal()
 
 
-@pytest.mark.parametrize("value", ["v int", "v int NOT NULL"])
+@pytest.mark.parametrize("value", cases(["v int", "v int NOT NULL"], quick=["v int NOT NULL"]))
 def test_partitions_made_in_the_ordinary_ways_and_filled_through_their_root_stay_live(
     pipeline: IngestPipeline, value: str
 ) -> None:

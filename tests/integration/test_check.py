@@ -5,13 +5,11 @@ says it could not look at.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sluice.cli import check as check_command
 from sluice.cli import cli, exits
-from tests.support import canary
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.sources import Bucket, Database
 from tools.local.sluice import Pipeline
@@ -55,19 +53,6 @@ def test_critical_is_3_and_fixed_by_the_file_it_is_0_and_strict_minds_warnings(
     assert check(pipeline, capsys, "--strict")[0] == 3, "a table without a key is a warning"
     database.execute("ALTER TABLE t ADD PRIMARY KEY (id)", "ALTER TABLE t REPLICA IDENTITY DEFAULT")
     assert check(pipeline, capsys, "--strict")[0] == 0
-
-
-def test_json_is_one_document_whose_fields_are_those_of_the_contract(
-    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, said, _ = check(pipeline, capsys, "--json")
-    document: dict[str, Any] = json.loads(said)
-    assert (code, document["schema_version"]) == (3, 1)
-    (finding,) = [finding for finding in document["findings"] if finding["severity"] == "critical"]
-    assert set(finding) == {"severity", "code", "object", "seen", "fix_sql", "fix_setting", "needs_restart", "by_hand"}
-    assert finding["code"] == "table.no_identity"
-    assert [call["outcome"] for call in document["object_store"]].count("passed") == 5
-    assert canary.in_text(said) == []
 
 
 def test_the_object_store_alone_is_asked_its_twelve_calls_and_nothing_else(

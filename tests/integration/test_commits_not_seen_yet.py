@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.catalog_stories import RESYNC, read_again
+from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.sources import fresh_database
 from tests.support.unseen_commits import invisible
@@ -37,7 +38,7 @@ def pipeline(tmp_path: Path) -> Iterator[IngestPipeline]:
         yield IngestPipeline.local(database, tmp_path)
 
 
-@pytest.mark.parametrize("column", STORIES)
+@pytest.mark.parametrize("column", cases(STORIES, quick=["v"]))
 def test_rows_that_come_before_others_see_their_new_columns_are_not_taken_for_rows_of_the_old_ones(
     pipeline: IngestPipeline, column: str
 ) -> None:

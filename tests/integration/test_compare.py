@@ -8,13 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from tests.support.sources import Database
 from tools.local.compare import Comparison, compare_table
-from tools.local.postgres import PostgresServer
-from tools.local.rendering import array_text, float_text, same_float
 
 ROWS: list[dict[str, Any]] = [{"id": 1, "name": "one", "amount": None}, {"id": 2, "name": None, "amount": 2.5}]
 SCHEMA = pa.schema(
@@ -108,35 +104,3 @@ def test_a_changelog_is_compared_by_the_inserts_behind_its_last_truncate(databas
     assert compare(
         database, tmp_path, [dict(zip(schema.names, change, strict=True)) for change in changes], schema
     ).is_equal
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    wide=st.lists(st.floats(), min_size=30, max_size=60), narrow=st.lists(st.floats(width=32), min_size=30, max_size=60)
-)
-@example(wide=[4.96914087259905e16, 1e15, 1e14, -0.0, 5e-324], narrow=[1e6, 999999.0, -0.0])
-def test_floats_have_one_spelling_for_the_server_and_the_lake(
-    postgres: PostgresServer, wide: list[float], narrow: list[float]
-) -> None:
-    with postgres.superuser() as connection:
-        row = connection.execute(
-            "SELECT array(SELECT unnest(%s::float8[])::text), array(SELECT unnest(%s::float4[])::text)", (wide, narrow)
-        ).fetchone()
-    assert row is not None
-    assert [float_text(value, bits=64) for value in wide] == [same_float(text, bits=64) for text in row[0]]
-    assert [float_text(value, bits=32) for value in narrow] == [same_float(text, bits=32) for text in row[1]]
-    assert same_float("{" + ",".join(row[0]) + "}", bits=64) == array_text(float_text(value, bits=64) for value in wide)
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    arrays=st.lists(
-        st.lists(st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))),
-        min_size=1,
-        max_size=20,
-    )
-)
-def test_arrays_are_quoted_as_the_server_quotes_them(postgres: PostgresServer, arrays: list[list[str | None]]) -> None:
-    with postgres.superuser() as connection:
-        for array in arrays:
-            assert connection.execute("SELECT (%s::text[])::text", (array,)).fetchone() == (array_text(array),)

@@ -81,9 +81,7 @@ def until_alone(pipeline: IngestPipeline, running: Running) -> None:
     running.wait_until(is_alone)
 
 
-@pytest.mark.parametrize(
-    "name", cases(FOUND, quick=["label_added_and_renamed", "attached_for_a_moment_and_dropped", *list(FOUND)[-2:]])
-)
+@pytest.mark.parametrize("name", cases(FOUND, quick=["label_added_and_renamed", "entry_came_and_went_uncounted"]))
 def test_what_two_looks_do_not_show_is_named_when_it_was_signalled(pipeline: IngestPipeline, name: str) -> None:
     before, after = story(pipeline, name)
     with_signal(pipeline, *before)
@@ -159,11 +157,11 @@ def test_completeness_follows_rows_without_a_look(pipeline: IngestPipeline) -> N
     with pipeline.running(**SWIFT) as running:
         until_alone(pipeline, running)
         before = pipeline.state().seq
-        for number in range(10, 20):
+        for number in range(10, 15):
             pipeline.execute(f"INSERT INTO t VALUES ({number}, 'x')")
             running.wait_until(lambda: len(pipeline.rows("public.t")) == number - 9)  # noqa: B023
         entries = [entry for entry in pipeline.entries() if entry.seq > before and isinstance(entry.body, Changes)]
-    assert len(entries) >= 10
+    assert len(entries) >= 5
     assert [entry.seq for entry in entries if entry.examined_lsn != entry.through_lsn] == []
 
 
@@ -177,13 +175,13 @@ def test_completeness_waits_until_a_command_that_was_signalled_can_be_seen(pipel
             with invisible(pipeline.database, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"):
                 with database.connect() as connection:
                     connection.execute("SET synchronous_commit = local")
-                    for number in range(10, 40):
+                    for number in range(10, 20):
                         connection.execute("INSERT INTO t VALUES (%s, 'ok')", (number,))
                         running.wait_until(lambda: len(pipeline.rows("public.t")) == number - 9)  # noqa: B023
                 state = pipeline.state()
                 ends = pipeline.commits()
                 assert pipeline.table("public.t").state == "live"
-                assert before <= state.examined_lsn < ends[-30] <= state.through_lsn
+                assert before <= state.examined_lsn < ends[-10] <= state.through_lsn
             running.wait_until(lambda: pipeline.table("public.t").state == "stale")
             running.wait_until(lambda: pipeline.state().examined_lsn >= ends[-1])
 
@@ -213,7 +211,7 @@ def test_a_transaction_older_than_the_signal_is_waited_for(pipeline: IngestPipel
         older.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
         pipeline.execute(*ddl_signal.statements())
         with pipeline.running(**SWIFT) as running:
-            for number in range(10, 20):
+            for number in range(10, 15):
                 pipeline.execute(f"INSERT INTO t VALUES ({number}, 'ok')")
                 running.wait_until(lambda: len(pipeline.rows("public.t")) == number - 9)  # noqa: B023
             running.wait_until(lambda: pipeline.state().examined_lsn == pipeline.state().through_lsn)
@@ -250,7 +248,7 @@ def test_a_forged_signal_costs_a_look_and_no_more(pipeline: IngestPipeline) -> N
     assert pipeline.table("public.t").state == "live"
 
 
-@pytest.mark.parametrize("prepared", [False, True], ids=["streamed", "prepared"])
+@pytest.mark.parametrize("prepared", cases([False, True], quick=[False]), ids=["streamed", "prepared"])
 def test_a_signal_counts_where_its_transaction_ends_and_only_if_it_commits(
     pipeline: IngestPipeline, *, prepared: bool
 ) -> None:

@@ -11,17 +11,12 @@ import pytest
 from sluice import lsn
 from sluice.contract.column_rules import EXCLUDED, ColumnRules
 from sluice.ingest.encode.builder import BuilderLimits
-from tests.support.column_rules import assert_equal, assert_hidden, carry, run, shape, under, written
+from tests.support.column_rules import OLD_ROWS, assert_equal, assert_hidden, carry, run, shape, under, written
 from tests.support.extent import cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.least_rights import options_as, pipeline_role
 from tests.support.source_setup import since
 
-IDENTITIES = {
-    "key": (),
-    "full": ("ALTER TABLE t REPLICA IDENTITY FULL",),
-    "without a key": ("ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t REPLICA IDENTITY FULL"),
-}
 WAYS = ("one by one", "catalog ahead", "one transaction", "streamed and stored", "prepared")
 BEFORE = (
     "CREATE TABLE t (id int PRIMARY KEY, card text DEFAULT '{hidden} default', v text, large text)",
@@ -59,7 +54,7 @@ pytestmark = pytest.mark.usefixtures("read_again_at_once")
 @pytest.mark.parametrize(
     ("way", "identity"),
     cases(
-        product(WAYS, IDENTITIES),
+        product(WAYS, OLD_ROWS),
         quick=[("one by one", "key"), ("streamed and stored", "full"), ("streamed and stored", "without a key")],
     ),
 )
@@ -70,7 +65,7 @@ def test_an_excluded_column_is_stored_nowhere_and_the_others_are_exact(
     if way in ("streamed and stored", "prepared"):
         since(pipeline.database, 16, "streaming of small transactions")
         options |= {"streaming": "on", "two_phase": True, "builder": BuilderLimits(body_bytes=1)}
-    run(pipeline, *BEFORE, *IDENTITIES[identity], **options)
+    run(pipeline, *BEFORE, *OLD_ROWS[identity], **options)
     assert shape(pipeline) == (["id", "v", "large"], ["card"])
     if way == "streamed and stored":
         pipeline.dsn = pipeline.database.dsn + IMMEDIATELY

@@ -39,20 +39,6 @@ def test_rows_that_were_there_join_the_stream_without_gap_or_overlap(pipeline: I
     assert pipeline.ids("public.a") == [*range(1, 2001), *inserted]
 
 
-def test_a_table_that_joins_later_is_read_and_followed(pipeline: IngestPipeline) -> None:
-    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
-    pipeline.run(
-        "CREATE TABLE later (id int PRIMARY KEY)",
-        "INSERT INTO later VALUES (1), (2)",
-        f"ALTER PUBLICATION {pipeline.database.publication} ADD TABLE later",
-        "INSERT INTO later VALUES (3)",
-    )
-    assert pipeline.table("public.later").state == "live"
-    assert sorted(row["id"] for row in pipeline.rows("public.later", snapshot=True)) == [1, 2, 3]
-    pipeline.run("INSERT INTO later VALUES (4)")
-    assert pipeline.ids("public.later") == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("row", [True, False], ids=["before a row", "in silence"])
 @pytest.mark.parametrize(
     ("change", "says"),

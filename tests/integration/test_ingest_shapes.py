@@ -14,6 +14,7 @@ from sluice.contract.entries import Prepared
 from sluice.errors import StoreRefused
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.encode.rows import segment_schema
+from tests.support.extent import STREAMS_SOON, cases
 from tests.support.forwarding import Forwarding
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.source_setup import since
@@ -27,7 +28,7 @@ so.
 """
 
 
-@pytest.fixture(params=[KEPT, STORED], ids=["kept in memory", "stored at once"])
+@pytest.fixture(params=cases([KEPT, STORED], quick=[STORED]), ids=["kept in memory", "stored at once"])
 def way(request: pytest.FixtureRequest) -> dict[str, Any]:
     return dict(request.param)
 
@@ -236,7 +237,7 @@ def wide_ids(pipeline: IngestPipeline) -> list[int]:
     return [row["id"] for row in pipeline.rows("public.a")]
 
 
-@pytest.mark.parametrize("streaming", ["off", "auto"])
+@pytest.mark.parametrize("streaming", cases(["off", "auto"], quick=["auto"]))
 def test_rows_a_new_column_and_rows_in_one_transaction_of_25_megabytes_leave_the_table_live(
     pipeline: IngestPipeline, streaming: str
 ) -> None:
@@ -254,7 +255,7 @@ def test_rows_a_new_column_and_rows_in_one_transaction_of_25_megabytes_leave_the
     readable(pipeline, "public.a")
 
 
-@pytest.mark.parametrize("first", ["off", "on"])
+@pytest.mark.parametrize("first", cases(["off", "on"], quick=["on"]))
 def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: IngestPipeline, first: Any) -> None:
     """A schema change whose transaction was not stored is not recorded either, and comes by the other way after
     the restart.
@@ -280,7 +281,7 @@ def test_what_came_half_in_one_way_may_come_again_in_the_other(pipeline: IngestP
     assert wide_ids(pipeline) == [*range(1, 9_011), 24_001]
 
 
-@pytest.mark.parametrize("streaming", ["off", "on"])
+@pytest.mark.parametrize("streaming", cases(["off", "on"], quick=["on" if STREAMS_SOON else "off"]))
 def test_two_transactions_that_each_add_a_column_are_followed_in_commit_order(
     pipeline: IngestPipeline, streaming: str
 ) -> None:

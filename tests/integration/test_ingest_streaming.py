@@ -12,15 +12,10 @@ from sluice.ingest.encode.builder import BuilderLimits
 from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import FrameTable
 from sluice.protocol.messages import ControlMessage, Truncate
-from tests.support.extent import slow
-from tests.support.ingesting import IMMEDIATELY, IngestPipeline
+from tests.integration.test_protocol_traps import GROW
+from tests.support.extent import cases, slow
+from tests.support.ingesting import IMMEDIATELY, SMALLEST, IngestPipeline
 from tests.support.source_setup import server_major
-
-SMALLEST = "?options=-c%20logical_decoding_work_mem%3D64kB"
-"""Before 16 only size makes the server stream: the least there is, and GROW behind what is to be
-streamed.
-"""
-GROW = "INSERT INTO unpublished SELECT repeat('x', 1000) FROM generate_series(1, 100)"
 
 
 def _plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -30,6 +25,7 @@ def _plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def grow(connection: psycopg.Connection, *, immediate: bool) -> None:
+    """Before 16 only size makes the server stream."""
     if not immediate:
         connection.execute(GROW.encode())
 
@@ -102,7 +98,7 @@ def truncates(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return seen
 
 
-@pytest.mark.parametrize("body_bytes", [1, 32 << 20], ids=["stored at once", "kept in memory"])
+@pytest.mark.parametrize("body_bytes", cases([1, 32 << 20], quick=[1]), ids=["stored at once", "kept in memory"])
 def test_a_truncate_that_a_savepoint_rolls_back_after_it_was_streamed_never_happened(
     pipeline: IngestPipeline, truncates: list[int | None], body_bytes: int
 ) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from sluice.contract.column_rules import ColumnRules
+from sluice.manifest.reader import load_state
 from sluice.manifest.values import TableState
 from sluice.operate.membership import Membership, Proposal
 from sluice.source.sessions import open_query
 from sluice.tables.policies import Policies, TablePolicy
 from tests.support.column_rules import KEYS, hashed
+from tests.support.command_line import Sluice
 from tests.support.commands import assert_ended
 from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
@@ -39,8 +41,6 @@ def publish(database: Database, what: str, *, via_root: bool = True) -> None:
 
 
 def named(pipe: Pipe, name: str) -> TableState | None:
-    from sluice.manifest.reader import load_state
-
     found = [table for table in load_state(pipe.store).tables.values() if table.table_name == name]
     return max(found, key=lambda table: table.generation_seq, default=None)
 
@@ -87,10 +87,12 @@ def test_tables_join_leave_and_join_again_while_the_pipeline_runs_as_a_role_with
             assert (kept.state, kept.generation) == ("live", 1)
 
 
-def test_requests_for_unknown_tables_name_the_nearest_at_once(pipeline: IngestPipeline, tmp_path: Path) -> None:
+def test_requests_for_unknown_tables_name_the_nearest_at_once(
+    pipeline: IngestPipeline, tmp_path: Path, command: Sluice
+) -> None:
     pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY)")
     publish(pipeline.database, "FOR TABLE orders")
-    pipe = Pipe(pipeline.database, tmp_path)
+    pipe = Pipe(pipeline.database, tmp_path, command=command)
     assert pipe("run", "--until-caught-up").returncode == 0
     for action in ("add", "remove", "resync", "pause", "resume"):
         answer = pipe("tables", action, "public.order")

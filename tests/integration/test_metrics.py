@@ -4,9 +4,7 @@ true.
 
 import asyncio
 import itertools
-import os
 import re
-import socket
 import threading
 import time
 from collections import Counter
@@ -30,12 +28,10 @@ from sluice.telemetry import catalogue
 from sluice.telemetry.catalogue import Metric, served_by
 from sluice.telemetry.metered_store import MeteredStore
 from sluice.telemetry.metrics import Metrics, identify
-from tests.support import commands
 from tests.support.forwarding import Forwarding
 from tests.support.recorded import rows
 from tests.support.sources import Database
 
-ROOT = Path(__file__).parents[2]
 _STALL_SECONDS = 0.3
 WITHOUT_SAMPLES: dict[Metric, str] = {
     catalogue.APPLY_RUNNING: "`up` alone has an applier to watch",
@@ -134,7 +130,7 @@ class Watched:
         self.store.create(keys.apply_complete(self.logs), complete.encode())
 
 
-def settings_for(database: Database, folder: Path, *, more: str = "") -> Settings:
+def settings_for(database: Database, folder: Path) -> Settings:
     file = folder / "sluice.yaml"
     file.write_text(
         f"""\
@@ -143,7 +139,7 @@ pipeline: test
 source: {{dsn: "{database.dsn}", slot: {database.slot}, publication: {database.publication}, tables: ["public.*"]}}
 spool: {{uri: "file://{folder}/spool", max_delay: 50ms}}
 lake: {{uri: "file://{folder}/lake", on_change: stop}}
-{more}""",
+""",
         encoding="utf-8",
     )
     return load(str(file), environ={}).settings
@@ -355,16 +351,3 @@ def agree(document: dict[str, Any], seen: dict[str, float]) -> None:
         for series, value in seen.items()
         if series.startswith("sluice_problems{") and value
     } == counts
-
-
-def test_an_address_that_the_applier_cannot_have_is_a_usage_error_before_spark_starts(
-    database: Database, tmp_path: Path
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        settings_for(database, tmp_path, more=f'telemetry: {{apply_listen: "127.0.0.1:{taken.getsockname()[1]}"}}\n')
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-        ended = commands.sluice(
-            "apply", "--once", "-c", str(tmp_path / "sluice.yaml"), env={**environment, "PYTHONPATH": str(ROOT)}
-        )
-    assert ended.returncode == 2
-    assert "telemetry.apply_listen" in ended.stderr

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.command_line import Sluice
 from tests.support.extent import slow
 from tests.support.sources import Database
 from tests.support.surfaces import Pipe
@@ -71,10 +72,12 @@ def test_no_escape_sequence_of_a_name_reaches_a_terminal(database: Database, tmp
     assert not [command for command, text in shown.items() if "\x1b]0;" in text]
 
 
-def test_what_check_and_snapshot_pipe_holds_no_control_character(database: Database, tmp_path: Path) -> None:
+def test_what_check_and_snapshot_pipe_holds_no_control_character(
+    database: Database, tmp_path: Path, command: Sluice
+) -> None:
     create(database)
     database.execute(f'CREATE TABLE "{ESCAPE}2" (id int)')
-    pipe = Pipe(database, tmp_path)
+    pipe = Pipe(database, tmp_path, command=command)
     seen = pipe("check")
     near = pipe("resync", "public.e\x1b]0;owned\x07\x1b[31mre")
     assert "\x1b" not in seen.stdout + near.stderr

@@ -8,6 +8,7 @@ import pytest
 
 from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_plan import planned
+from tests.support.extent import cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
@@ -40,7 +41,9 @@ def shape(pipeline: IngestPipeline) -> tuple[list[str], list[str]]:
     return [one.name for one in schema.carried.columns], [one.name for one in schema.ignored_columns]
 
 
-@pytest.mark.parametrize("way", ["one by one", "catalog ahead", "one transaction", "streamed"])
+@pytest.mark.parametrize(
+    "way", cases(["one by one", "catalog ahead", "one transaction", "streamed"], quick=["one by one", "streamed"])
+)
 def test_added_columns_are_left_out_and_everything_else_is_followed(pipeline: IngestPipeline, way: str) -> None:
     options = dict(IGNORE)
     if way == "streamed":

@@ -4,15 +4,13 @@ where a test asks for it.
 
 import select
 import struct
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 
 import psycopg
 import pytest
 from psycopg import pq
 
-from tests.support.pgproxy import Cut, Message, PgProxy, Status, corrupted, lengthened, shortened
-from tests.support.pipeline import wait_until
+from tests.support.pgproxy import Cut, Message, PgProxy, Status
 from tests.support.sources import Database
 
 
@@ -58,30 +56,6 @@ def received(connection: psycopg.Connection) -> Iterator[bytes]:
             yield bytes(payload[25:])
 
 
-def test_a_status_message_is_shown_before_the_server_sees_it(database: Database, slot: str) -> None:
-    confirmed: list[str] = []
-
-    def look(status: Status) -> None:
-        asked = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
-        confirmed.append(database.one(asked, slot)[0])
-
-    database.execute("INSERT INTO t VALUES (1)")
-    before = database.one(
-        "SELECT confirmed_flush_lsn::text, pg_current_wal_flush_lsn() - '0/0' FROM pg_replication_slots "
-        "WHERE slot_name = %s",
-        slot,
-    )
-    with PgProxy(database.server.port, on_status=look) as proxy:
-        connection = start_stream(proxy, database)
-        send(connection, status_message(int(before[1])))
-        seen = proxy.wait_for_status(lambda status: status.flush == before[1])
-        connection.close()
-        proxy.check()
-        assert (seen.write, seen.flush, seen.apply) == (before[1],) * 3
-        assert proxy.flushed == before[1]
-        assert confirmed[0] == before[0]
-
-
 def test_a_status_message_that_the_oracle_refuses_never_reaches_the_server(database: Database, slot: str) -> None:
     def refuse(status: Status) -> None:
         raise AssertionError(f"flush {status.flush} is beyond what the store holds")
@@ -110,26 +84,3 @@ def test_a_connection_is_cut_exactly_at_the_chosen_message(
         assert "".join(chr(body[0]) for body in received(connection)) == seen
         connection.close()
         assert fired.is_set()
-
-
-@pytest.mark.parametrize(("how", "changed"), [(corrupted, 0), (lengthened, 1), (shortened, -1)])
-def test_one_message_is_changed_with_its_length_and_the_next_is_whole_again(
-    database: Database, slot: str, how: Callable[[bytes], bytes], changed: int
-) -> None:
-    with PgProxy(database.server.port) as proxy:
-        sizes = {}
-        for bodies in ("whole", "changed"):
-            if bodies == "changed":
-                fired = proxy.change(how, matches=lambda message: message.tag == "I")
-            connection = start_stream(proxy, database)
-            if bodies == "whole":
-                database.execute("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
-            sizes[bodies] = list(islice((body for body in received(connection) if body[:1] == b"I"), 2))
-            connection.close()
-            active = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
-            wait_until(lambda: database.one(active, slot) == (False,), what="the slot is free")  # noqa: B023
-        assert fired.is_set()
-    first, second = zip(sizes["whole"], sizes["changed"], strict=True)
-    assert first[0] != first[1]
-    assert len(first[1]) == len(first[0]) + changed
-    assert second[0] == second[1]

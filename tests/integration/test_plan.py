@@ -1,6 +1,7 @@
 """What `plan` says will become of a table is what becomes of it, and a contract of stop holds."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from tests.integration.test_key_changes import STORIES as KEY_STORIES
 from tests.integration.test_renames import STORIES as RENAMES
 from tests.integration.test_renames import TWO
 from tests.integration.test_resyncs import STORIES as CHANGES
-from tests.support import commands
 from tests.support.catalog_stories import RESYNC
+from tests.support.command_line import Sluice
 from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
 
@@ -69,7 +70,7 @@ def test_a_plan_shows_that_another_template_moves_lake_tables(
     assert (table.preview.effect, ended) == expected
 
 
-def test_a_plan_says_how_much_a_snapshot_would_read(pipeline: IngestPipeline) -> None:
+def test_a_plan_says_how_much_a_snapshot_would_read(pipeline: IngestPipeline, command: Sluice) -> None:
     pipeline.run(*PLAIN, **RESYNC)
     pipeline.execute(
         "INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(10, 5009) i",
@@ -81,7 +82,7 @@ def test_a_plan_says_how_much_a_snapshot_would_read(pipeline: IngestPipeline) ->
     assert table.bytes is not None
     assert 500_000 < table.bytes < 2_000_000
     assert planned(pipeline, more=", on_change: stop")[0].preview.effect == "stop"
-    ended = commands.sluice("plan", "-c", str(pipeline.configured()), "--json")
+    ended = command("plan", "-c", str(pipeline.configured()), "--json")
     (shown,) = json.loads(ended.stdout)["tables"]
     # A vacuum of the server's own may have cut off the end of the table since.
     assert 500_000 < shown["bytes"] < 2_000_000
@@ -178,7 +179,7 @@ def test_a_table_with_partitions_may_be_tried_out_under_its_root(pipeline: Inges
 
 @pytest.mark.parametrize("table", ["t", "root"])
 def test_a_table_that_the_server_has_not_counted_is_not_said_to_have_no_rows(
-    pipeline: IngestPipeline, table: str
+    pipeline: IngestPipeline, command: Sluice, table: str
 ) -> None:
     database = pipeline.database
     database.execute(
@@ -190,7 +191,7 @@ def test_a_table_that_the_server_has_not_counted_is_not_said_to_have_no_rows(
     )
     found, code = planned(pipeline)
     assert (found.preview.effect, found.rows, found.bytes, code) == ("snapshot", None, None, 13)
-    assert commands.sluice("plan", "-c", str(pipeline.configured())).stdout.count("unknown") == 2
+    assert command("plan", "-c", str(pipeline.configured())).stdout.count("unknown") == 2
     database.execute(f"ANALYZE {table}")
     assert planned(pipeline)[0].rows == 1000
 
@@ -207,6 +208,9 @@ WRONG = {
 """What is configured for the table `t`, and what `plan` says of it."""
 
 
+QUICK = ("a history without a key", False)
+
+
 def changed(pipeline: IngestPipeline, table: str) -> Path:
     file = pipeline.configured()
     tables = f"tables: {{public.t: {table}}}\n"
@@ -214,8 +218,7 @@ def changed(pipeline: IngestPipeline, table: str) -> Path:
     return file
 
 
-@pytest.mark.parametrize("new", [True, False], ids=["before the first run", "of a carried table"])
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(("name", "new"), cases(product(WRONG, [True, False]), quick=[*product(WRONG, [True]), QUICK]))
 def test_what_a_configuration_would_stop_is_said_before_the_publication_is_there_too(
     pipeline: IngestPipeline, name: str, new: bool
 ) -> None:
@@ -233,10 +236,12 @@ def test_what_a_configuration_would_stop_is_said_before_the_publication_is_there
     assert exit_code(found) == 14
 
 
-def test_settings_of_a_table_that_is_not_there_are_found_with_the_nearest_name(pipeline: IngestPipeline) -> None:
+def test_settings_of_a_table_that_is_not_there_are_found_with_the_nearest_name(
+    pipeline: IngestPipeline, command: Sluice
+) -> None:
     pipeline.execute(*PLAIN)
     file = changed(pipeline, "{targets: [{kind: history}]}, public.tt: {freshness: 5s}, other.name: {}")
-    done = commands.sluice("check", "--json", "-c", str(file))
+    done = command("check", "--json", "-c", str(file))
     found = [one for one in json.loads(done.stdout)["findings"] if one["code"] == "table.settings_unmatched"]
     assert [(one["severity"], one["object"]) for one in found] == [("warning", "public.tt"), ("warning", "other.name")]
     assert "did you mean public.t?" in str(found[0])
@@ -291,8 +296,13 @@ STATEMENTS = {
 
 
 @pytest.mark.usefixtures("read_again_at_once")
-@pytest.mark.parametrize("given", ["evolve", "loose"])
-@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize(
+    ("name", "given"),
+    cases(
+        product(STATEMENTS, ["evolve", "loose"]),
+        quick=[("volatile_default", "evolve"), ("array_default", "evolve"), ("key_wider", "loose")],
+    ),
+)
 def test_what_is_said_is_what_happens(pipeline: IngestPipeline, name: str, given: str) -> None:
     loose = given == "loose"
     policy = TablePolicy(on_widen="follow", contract="ignore_new") if loose else TablePolicy()

@@ -27,21 +27,6 @@ def grievances(report: Report) -> list[str]:
     return [problem.message.partition(":")[0] for problem in report.verdict.problems if problem.part == "slot"]
 
 
-def test_a_slot_that_was_dropped_or_made_anew_is_lost(
-    pipeline: IngestPipeline, database: Database, reporter: Reporter
-) -> None:
-    pipeline.run("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
-    assert reporter.take().verdict.state == "stopped"
-    database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
-    assert (reporter.take().verdict.state, grievances(reporter.take())) == ("lost", ["MISSING"])
-    database.execute(
-        "INSERT INTO a VALUES (2)", f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput')"
-    )
-    anew = reporter.take()
-    assert (anew.verdict.state, grievances(anew)) == ("lost", ["AHEAD"])
-    assert anew.to_json()["problems"][0]["what_to_do"]
-
-
 class Failing:
     """A store that a test can make silent."""
 

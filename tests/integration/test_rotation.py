@@ -235,13 +235,6 @@ def test_a_password_file_is_read_for_each_connection(source: Database, tmp_path:
         open_query(replace(options, dsn=f"{options.dsn} passfile={passfile}")).close()
 
 
-def test_a_password_that_never_worked_is_refused_at_once(source: Database) -> None:
-    options = with_password(source, password(1))
-    with pytest.raises(SourceRefused, match="password authentication failed") as caught:
-        open_query(replace(options, dsn=f"{options.dsn} password={password(2)}"))
-    assert password(2) not in str(caught.value)
-
-
 def test_what_protects_a_login_reaches_libpq_as_it_is_written(source: Database) -> None:
     options = with_password(source, password(1))
     asked = f"{options.dsn} password={password(1)}"

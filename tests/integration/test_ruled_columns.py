@@ -2,7 +2,6 @@
 and however it is sent; what it makes of the values is exact, for every type.
 """
 
-import dataclasses
 import hmac
 from itertools import product
 from pathlib import Path
@@ -13,11 +12,12 @@ from sluice.contract.column_values import key_id
 from sluice.contract.schema import ColumnRule
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.operate.check.preflight import run_preflight
-from sluice.source.sessions import SourceOptions
 from sluice.tables.policies import Policies, TablePolicy
+from tests.integration.test_ingest_binary import binary
 from tests.support import canary
 from tests.support.column_rules import (
     KEYS,
+    OLD_ROWS,
     assert_equal,
     carry,
     finding,
@@ -37,9 +37,7 @@ from tests.support.type_matrix import COLUMNS, DEFINITIONS
 RULES = with_keys({"email": hashed(KEYS[0]), "phone": mask("***"), "notes": truncate(5)})
 RULED = under(RULES)
 IDENTITIES = {
-    "key": (),
-    "full": ("ALTER TABLE t REPLICA IDENTITY FULL",),
-    "without a key": ("ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t REPLICA IDENTITY FULL"),
+    **OLD_ROWS,
     "a hashed key": ("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (email)",),
 }
 WAYS = ("one by one", "catalog ahead", "one transaction", "prepared")
@@ -82,7 +80,6 @@ pytestmark = pytest.mark.usefixtures("read_again_at_once")
         product(WAYS, IDENTITIES),
         quick=[
             ("one by one", "a hashed key"),
-            ("prepared", "full"),
             ("prepared", "without a key"),
         ],
     ),
@@ -143,10 +140,6 @@ SPELLED = (
 )
 
 
-def in_binary(pipeline: IngestPipeline) -> SourceOptions:
-    return dataclasses.replace(pipeline.options().source, binary=True)
-
-
 def test_types_that_are_spelled_exactly_are_ruled_in_binary_form_as_well(pipeline: IngestPipeline) -> None:
     columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(SPELLED))
     rows = [
@@ -159,9 +152,9 @@ def test_types_that_are_spelled_exactly_are_ruled_in_binary_form_as_well(pipelin
     )
     named = {f"c{number}": truncate(4) if number % 2 else hashed(KEYS[0]) for number in range(len(SPELLED))}
     rules = with_keys({**named, "f": mask("-")})
-    pipeline.run(**under(rules, binary=True), source=in_binary(pipeline))
+    pipeline.run(**under(rules, binary=True), source=binary(pipeline))
     pipeline.execute(*rows, "UPDATE t SET f = 1.5 WHERE id = 1", "INSERT INTO t (id) VALUES (9)")
-    pipeline.run(**under(rules, binary=True), source=in_binary(pipeline))
+    pipeline.run(**under(rules, binary=True), source=binary(pipeline))
     assert_equal(pipeline)
 
 
@@ -171,10 +164,10 @@ def test_a_type_without_an_exact_text_in_binary_form_is_refused_by_name(pipeline
         "CREATE PUBLICATION {p} FOR TABLE t",
     )
     rules = with_keys({"f": hashed(KEYS[0])})
-    examined = run_preflight(in_binary(pipeline), None, policies=under(rules, binary=True)["policies"])
+    examined = run_preflight(binary(pipeline), None, policies=under(rules, binary=True)["policies"])
     found = {one.code: one.object for one in examined.findings}
     assert found["column.rule_binary"] == "public.t.f"
-    pipeline.run(**under(rules, binary=True), source=in_binary(pipeline))
+    pipeline.run(**under(rules, binary=True), source=binary(pipeline))
     assert finding(pipeline) == ("quarantined", "column.rule_binary")
 
 

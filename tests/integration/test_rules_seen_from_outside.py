@@ -144,7 +144,7 @@ def test_a_partition_that_is_detached_does_not_bring_what_the_rules_of_its_root_
     assert pipeline.table(f"public.{name}").state == "live"
 
 
-@pytest.mark.parametrize("edited", ["key", "excluded"])
+@pytest.mark.parametrize("edited", cases(["key", "excluded"], quick=["excluded"]))
 def test_rules_that_are_edited_hold_for_what_was_prepared_before(pipeline: IngestPipeline, edited: str) -> None:
     before = under(with_keys({"card": hashed(KEYS[0])}))
     after = under(with_keys({"card": hashed(KEYS[1]) if edited == "key" else EXCLUDED}))
@@ -186,7 +186,7 @@ def test_rules_that_are_edited_hold_for_a_snapshot_that_is_under_way(pipeline: I
     assert_equal(pipeline, hidden=False)
 
 
-@pytest.mark.parametrize("renamed", ["RENAME TO customers", "SET SCHEMA other"])
+@pytest.mark.parametrize("renamed", cases(["RENAME TO customers", "SET SCHEMA other"], quick=["SET SCHEMA other"]))
 def test_a_table_that_is_renamed_and_must_be_read_again_does_not_leave_its_rules_behind(
     pipeline: IngestPipeline, renamed: str
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from sluice.findings import Finding
 from sluice.operate.check.preflight import run_preflight
+from tests.support.command_line import Sluice
 from tests.support.commands import assert_ended
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import options_of
@@ -60,9 +61,11 @@ def test_what_check_would_carry_is_what_ingest_carries(pipeline: IngestPipeline,
     assert set(examined or ()) == carried
 
 
-def test_the_publication_that_check_proposes_leaves_out_what_is_left_out(database: Database, tmp_path: Path) -> None:
+def test_the_publication_that_check_proposes_leaves_out_what_is_left_out(
+    database: Database, tmp_path: Path, command: Sluice
+) -> None:
     make(database)
-    pipe = Pipe(database, tmp_path, tables='["public.*", "!public.Logs", "!public.x[*]"]')
+    pipe = Pipe(database, tmp_path, tables='["public.*", "!public.Logs", "!public.x[*]"]', command=command)
     code, (found,) = checked(pipe)
     assert (code, found["code"], found["severity"]) == (0, "publication.missing", "info")
     assert 'FOR TABLE ONLY "public"."a", ONLY "public"."b" WITH' in found["fix_sql"]
@@ -72,21 +75,25 @@ def test_the_publication_that_check_proposes_leaves_out_what_is_left_out(databas
     assert checked(pipe) == (0, [])
 
 
-def test_with_patterns_that_only_leave_out_everything_else_is_examined(database: Database, tmp_path: Path) -> None:
+def test_with_patterns_that_only_leave_out_everything_else_is_examined(
+    database: Database, tmp_path: Path, command: Sluice
+) -> None:
     make(database)
     database.execute("CREATE TABLE bare (id int)", "CREATE TABLE also (id int)")
     publish(database, *TABLES, "bare", "also")
-    code, found = checked(Pipe(database, tmp_path, tables='["!public.also"]'))
+    code, found = checked(Pipe(database, tmp_path, tables='["!public.also"]', command=command))
     assert (code, [(one["code"], one["object"]) for one in found]) == (3, [("table.no_identity", "public.bare")])
 
 
-def test_a_table_that_was_taken_out_is_no_reason_against_the_pipeline(database: Database, tmp_path: Path) -> None:
+def test_a_table_that_was_taken_out_is_no_reason_against_the_pipeline(
+    database: Database, tmp_path: Path, command: Sluice
+) -> None:
     """Whether a pattern selects it or `source.tables` has its very name."""
     make(database)
     publish(database, *TABLES)
     for place, tables in enumerate(('["public.*"]', '["public.a", "public.b"]')):
         (tmp_path / str(place)).mkdir()
-        pipe = Pipe(database, tmp_path / str(place), tables=tables)
+        pipe = Pipe(database, tmp_path / str(place), tables=tables, command=command)
         assert pipe("run", "--until-caught-up").returncode == 0
         assert pipe("tables", "remove", "--apply", "public.b").returncode == 0
         assert pipe("run", "--until-caught-up").returncode == 0
@@ -102,27 +109,31 @@ def test_a_table_that_was_taken_out_is_no_reason_against_the_pipeline(database: 
         )
 
 
-def test_a_table_that_only_a_pattern_selects_may_stay_unpublished(database: Database, tmp_path: Path) -> None:
+def test_a_table_that_only_a_pattern_selects_may_stay_unpublished(
+    database: Database, tmp_path: Path, command: Sluice
+) -> None:
     """To `check` and to the first run alike; one that is named must be published, to both."""
     make(database)
     publish(database, "a", "b")
     (tmp_path / "named").mkdir()
-    named = Pipe(database, tmp_path / "named", tables='["public.a", "public.Logs"]')
+    named = Pipe(database, tmp_path / "named", tables='["public.a", "public.Logs"]', command=command)
     code, (found,) = checked(named)
     assert (code, found["severity"]) == (3, "critical")
     assert found["fix_sql"].endswith('ADD TABLE "public"."Logs";')
     assert_ended(named("run", "--until-caught-up"), 5, "public.Logs")
-    pipe = Pipe(database, tmp_path)
+    pipe = Pipe(database, tmp_path, command=command)
     code, (found,) = checked(pipe)
     assert (code, found["severity"], "public.Logs, public.x*" in found["seen"]) == (0, "info", True)
     assert pipe("run", "--until-caught-up").returncode == 0
     assert {table["table"] for table in json.loads(pipe("tables", "--json").stdout)["tables"]} == {"a", "b"}
 
 
-def test_a_renamed_table_is_examined_under_the_name_by_which_it_is_carried(database: Database, tmp_path: Path) -> None:
+def test_a_renamed_table_is_examined_under_the_name_by_which_it_is_carried(
+    database: Database, tmp_path: Path, command: Sluice
+) -> None:
     make(database)
     publish(database, *TABLES)
-    pipe = Pipe(database, tmp_path, tables='["public.a"]')
+    pipe = Pipe(database, tmp_path, tables='["public.a"]', command=command)
     assert pipe("run", "--until-caught-up").returncode == 0
     database.execute("ALTER TABLE a RENAME TO renamed", "ALTER TABLE renamed REPLICA IDENTITY NOTHING")
     code, found = checked(pipe)
@@ -131,7 +142,9 @@ def test_a_renamed_table_is_examined_under_the_name_by_which_it_is_carried(datab
     assert checked(pipe) == (0, [])
 
 
-def test_a_name_that_cannot_be_taken_out_or_in_is_said_what_it_is(database: Database, tmp_path: Path) -> None:
+def test_a_name_that_cannot_be_taken_out_or_in_is_said_what_it_is(
+    database: Database, tmp_path: Path, command: Sluice
+) -> None:
     make(database)
     database.execute(
         "CREATE TABLE root (id int PRIMARY KEY) PARTITION BY RANGE (id)",
@@ -141,7 +154,7 @@ def test_a_name_that_cannot_be_taken_out_or_in_is_said_what_it_is(database: Data
     )
     publish(database, "a", "root")
     database.execute("ALTER PUBLICATION {p} SET (publish_via_partition_root = true)")
-    pipe = Pipe(database, tmp_path)
+    pipe = Pipe(database, tmp_path, command=command)
     assert pipe("run", "--until-caught-up").returncode == 0
     for action, name, said in (
         ("remove", "public.b", "is a table that the publication does not have"),

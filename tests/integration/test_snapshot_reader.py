@@ -121,24 +121,6 @@ def test_an_empty_reading_of_a_table_with_rows_is_doubted_once(database: Databas
         assert list(read(options, facts, holder, accept_empty=True))
 
 
-def test_a_partitioned_table_is_read_through_its_root_without_inheritance_children(database: Database) -> None:
-    options = published(
-        database,
-        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
-        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
-        "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)",
-        "INSERT INTO p VALUES (1), (11)",
-        tables=[("public", "p")],
-    )
-    facts = facts_of(options)
-    assert facts.relkind == "p"
-    with closing(SnapshotHolder.open(options)) as holder:
-        assert rows_in(options, facts, holder) == [[1], [11]]
-        database.execute("TRUNCATE p2")
-        with pytest.raises(SnapshotRaced):
-            list(read(options, facts, holder))
-
-
 def test_only_rows_that_pass_the_publications_filter_are_read_and_no_childrens_rows(database: Database) -> None:
     since(database, 15, "row filters")
     options = known(options_of(database))

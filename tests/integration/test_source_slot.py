@@ -69,16 +69,6 @@ def test_a_missing_publication_is_created_for_every_operation_an_existing_one_le
             ensure_publication(conn, "another", None)
 
 
-def test_a_partitioned_table_is_published_under_its_root(database: Database) -> None:
-    options = options_of(database)
-    database.execute(
-        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE p1 PARTITION OF p DEFAULT"
-    )
-    with closing(open_query(options)) as conn:
-        ensure_publication(conn, options.publication, [("public", "p")])
-        assert conn.execute("SELECT tablename::text FROM pg_publication_tables").fetchall() == [("p",)]
-
-
 def test_a_role_that_may_not_publish_is_given_the_statement_for_somebody_who_may(
     database: Database, options: SourceOptions
 ) -> None:

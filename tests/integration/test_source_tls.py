@@ -18,7 +18,6 @@ from sluice.source.sessions import open_query
 from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.tables.schemas import build_schema, relation_of
-from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import known, options_of
 from tests.support.sources import Database
 from tests.support.streaming import opened
@@ -101,17 +100,6 @@ def test_a_handshake_that_is_cut_is_no_refusal(database: Database, tmp_path: Pat
         assert caught.value.reason == "connect_failed"
         with closing(open_query(options)) as conn:
             assert conn.pgconn.ssl_in_use
-
-
-def test_ingest_goes_on_after_handshakes_that_were_cut(database: Database, tmp_path: Path) -> None:
-    certificate, key = make_certificate(tmp_path)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    cuts = [Cut(at, reset=True) for at in get_args(CutAt)[:3]]
-    with tls_front(database.server.port, certificate, key, cuts=cuts) as port:
-        pipeline = IngestPipeline.local(database, tmp_path, dsn=_verified(database, port, certificate))
-        ingest = pipeline.run()
-        assert ingest.status.reconnects == 3
-        assert [row["id"] for row in pipeline.rows("public.t", snapshot=True)] == [1]
 
 
 def _verified(database: Database, port: int, certificate: Path) -> str:

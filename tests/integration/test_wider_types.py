@@ -8,7 +8,6 @@ import pytest
 
 from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_catalog_unseen_changes import PLAIN
-from tests.integration.test_plan import planned
 from tests.support.extent import cases
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
@@ -41,7 +40,9 @@ ROWS_AFTER = (
 )
 
 
-@pytest.mark.parametrize("way", ["rows", "silence", "one transaction", "streamed"])
+@pytest.mark.parametrize(
+    "way", cases(["rows", "silence", "one transaction", "streamed"], quick=["silence", "streamed"])
+)
 def test_columns_that_were_cast_to_a_wider_type_are_followed_without_a_snapshot(
     pipeline: IngestPipeline, way: str
 ) -> None:
@@ -66,7 +67,7 @@ def test_columns_that_were_cast_to_a_wider_type_are_followed_without_a_snapshot(
     assert table.schemas[table.schema_version].key_columns[0].lake.sql == "bigint"
 
 
-@pytest.mark.parametrize("identity", ["FULL", "USING INDEX by_id"])
+@pytest.mark.parametrize("identity", cases(["FULL", "USING INDEX by_id"], quick=["FULL"]))
 def test_old_rows_that_were_sent_whole_are_followed_to_wider_types(pipeline: IngestPipeline, identity: str) -> None:
     bare = BEFORE[0].replace("smallint PRIMARY KEY", "smallint NOT NULL")
     pipeline.execute(bare, "CREATE UNIQUE INDEX by_id ON t (id)", f"ALTER TABLE t REPLICA IDENTITY {identity}")
@@ -99,14 +100,6 @@ def test_a_rewrite_that_is_no_wider_type_is_read_again_all_the_same(pipeline: In
     pipeline.assert_equal({"rewrite": 1})
 
 
-def test_a_plan_says_which_columns_get_wider_and_whether_rows_are_read_again(pipeline: IngestPipeline) -> None:
-    pipeline.run(*BEFORE, **DOUBT)
-    pipeline.execute("ALTER TABLE t ALTER i TYPE bigint")
-    assert planned(pipeline)[0].preview.effect == "snapshot"
-    found = planned(pipeline, more=", on_widen: follow")[0].preview
-    assert (found.effect, found.why) == ("followed", "column i changed from integer to bigint")
-
-
 REWRITTEN_TWICE = {
     "numeric": ("numeric(10,2)", "1.25", ("TYPE numeric(10,1)", "TYPE numeric(12,3)")),
     "date": ("date", "2020-01-01", ("TYPE timestamp", "TYPE date", "TYPE timestamp")),
@@ -114,7 +107,7 @@ REWRITTEN_TWICE = {
 }
 
 
-@pytest.mark.parametrize("name", REWRITTEN_TWICE)
+@pytest.mark.parametrize("name", cases(REWRITTEN_TWICE, quick=["numeric"]))
 def test_two_rewrites_of_a_column_between_two_looks_are_the_limit_that_is_named(
     pipeline: IngestPipeline, name: str
 ) -> None:

@@ -11,12 +11,10 @@ import pytest
 
 from sluice.errors import NoFreeConnection, SlotLost, SourceRefused, SourceUnavailable
 from sluice.ingest.publication_gap import PublicationGap
-from sluice.operate.check.preflight import run_preflight
-from sluice.source.sessions import NoFreeSlot, SourceOptions, open_query, open_replication
-from sluice.source.snapshot_export import SnapshotHolder
+from sluice.source.sessions import SourceOptions, open_query, open_replication
+from tests.support.extent import cases
 from tests.support.ingesting import IngestPipeline
 from tests.support.languages import LANGUAGES, speak, translated_programs, translated_server
-from tests.support.source_setup import no_free_slot
 from tests.support.sources import Database, fresh_database
 from tools.local.postgres import PostgresServer
 
@@ -36,7 +34,7 @@ def translated(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=LANGUAGES)
+@pytest.fixture(params=cases(LANGUAGES, quick=LANGUAGES[:1]))
 def foreign(translated: PostgresServer, request: pytest.FixtureRequest) -> Iterator[Database]:
     speak(translated, request.param)
     with fresh_database(translated) as database:
@@ -63,12 +61,6 @@ def test_a_publication_created_again_makes_its_tables_stale(pipeline: IngestPipe
     assert (table.state, "publication" in table.reason) == ("stale", True)
 
 
-def test_a_publication_that_stays_away_is_a_named_stop(pipeline: IngestPipeline) -> None:
-    pipeline.execute("DROP PUBLICATION {p}", "INSERT INTO t VALUES (2)")
-    with pytest.raises(SourceRefused, match="does not exist any more"):
-        pipeline.run(watch_interval_s=600)
-
-
 def test_a_slot_that_is_dropped_while_it_is_used_is_lost(pipeline: IngestPipeline) -> None:
     with pytest.raises(SlotLost, match=r"^MISSING"):
         _drop_slot_while_it_runs(pipeline)
@@ -92,16 +84,6 @@ def test_a_missing_object_is_the_publication_only_if_that_is_younger(pipeline: I
         assert "another object" in refused.value.hint
         pipeline.execute("ALTER PUBLICATION {p} SET (publish = 'insert')")
         assert PublicationGap.find(connection, options, state, said="the words").prepared == frozenset()
-
-
-def test_a_locked_table_and_a_server_without_a_free_slot_are_known_in_any_language(pipeline: IngestPipeline) -> None:
-    with pipeline.database.connect() as connection:
-        connection.execute("BEGIN")
-        connection.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
-        assert "table.locked" in {finding.code for finding in run_preflight(pipeline.options().source, None).findings}
-        connection.execute("ROLLBACK")
-    with no_free_slot(pipeline.database), pytest.raises(NoFreeSlot):
-        SnapshotHolder.open(pipeline.known())
 
 
 def options(database: Database, **changes: str) -> SourceOptions:

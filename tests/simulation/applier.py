@@ -113,7 +113,7 @@ class Applier:
     def end(self, number: int, *, fails: bool = False) -> None:
         """The worker has applied its window; with `fails` it meets an error right behind the commit."""
         work = self.running.pop(number)
-        self.ledger.busy.discard(_path(work.state))
+        self.ledger.busy.discard(work.state.path)
         try:
             done = self._apply(work)
         except UnsupportedChange as error:
@@ -154,7 +154,7 @@ class Applier:
         schema = state.schemas[snapshot.schema_version]
         events: list[tuple[int, int, int, Change]] = []
         for place, segment in enumerate(work.window.segments):
-            events += [(snapshot_lsn(change), 1, place, change) for change in self._of(segment, state)]
+            events += [(change[1], 1, place, change) for change in self._of(segment, state)]
         first, last = snapshot.first_lsn, snapshot.snapshot_lsn
         if first not in (0, last):
             for segment in self._between(state, first, last):
@@ -245,16 +245,8 @@ class Applier:
         lake.kept.append(Kept(lsn + 1, FAR, target, rows))
 
 
-def snapshot_lsn(change: Change) -> int:
-    return change[1]
-
-
 def _has_work(window: Window) -> bool:
     return bool(window.segments or window.is_snapshot or window.schema_version or window.is_part)
-
-
-def _path(state: TableState) -> str:
-    return state.path
 
 
 def _place(lake: LakeTable) -> ExaminedVersion:

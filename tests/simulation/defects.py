@@ -17,8 +17,6 @@ from sluice.ingest.assemble.shape_cuts import ShapeCuts
 from sluice.ingest.circuit_breaker import CircuitBreaker
 from sluice.ingest.commit.committer import CommitLine
 from sluice.ingest.encode.builder import Builder
-from sluice.ingest.tables.catalog_watch import CatalogWatch
-from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.values import TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.tables.catalog_seen import CatalogJudge
@@ -77,37 +75,6 @@ def _after_nothing(self: TableState, seq: int) -> int:
 
 # the followed tables
 
-_publish_snapshot = FollowedTables.publish_snapshot
-
-
-def _publish_unexamined(self: FollowedTables, entry: Any) -> bool:
-    self._lives._examined.clear()
-    return _publish_snapshot(self, entry)
-
-
-def _publish_any_generation(self: FollowedTables, entry: Any) -> bool:
-    state = self.states().get(entry.table_id)
-    if state is not None and state.state == State.SNAPSHOT and entry.generation < state.generation:
-        entry = replace(entry, generation=state.generation, schema_version=state.schema_version)
-        entry = replace(
-            entry, segments=tuple(replace(one, schema_version=state.schema_version) for one in entry.segments)
-        )
-    return _publish_snapshot(self, entry)
-
-
-def _looked_at_all(self: FollowedTables, *, before_lsn: int, visible: Any, examined_lsn: int, seen: Any) -> None:
-    with self._lock:
-        self._lives.history.confirm(before_lsn, visible)
-        self._log.examined(examined_lsn)
-
-
-_look = FollowedTables.look
-
-
-def _look_with_old_facts(self: FollowedTables, facts: Any, before: Any, *, wal_end: int) -> bool:
-    return _look(self, facts, self.states(), wal_end=wal_end)
-
-
 _follow_catalog = CatalogJudge._follow_catalog
 
 
@@ -121,15 +88,6 @@ def _follow_catalog_at_once(self: CatalogJudge, facts: Any, state: TableState, w
 def _no_new_version_at_an_old_position(self: ShapeHistory, *arguments: Any, **options: Any) -> Any:
     state = arguments[0]
     return [schema for schema in state.schemas.values() if schema.version == state.schema_version]
-
-
-def _mark_of_now(self: CatalogWatch, connection: Any) -> None:
-    """The look says that it examined what was stored when it ended."""
-    _look_of_watch(self, connection)
-    self._log.examined(self._log.state.through_lsn)
-
-
-_look_of_watch = CatalogWatch._look
 
 
 # from the stream to the manifest
@@ -212,33 +170,9 @@ DEFECTS = {
     "changes that the snapshot has": Defect(
         "changes that are in the snapshot were applied again", _replaced(TableState, "after_lsn", _after_nothing)
     ),
-    "snapshot in spite of a look": Defect(
-        "the last entry of a snapshot made a table live although a look had examined what its rows lack",
-        _replaced(FollowedTables, "publish_snapshot", _publish_unexamined),
-    ),
-    "rows of another generation": Defect(
-        "rows that were read for one generation were published in the next",
-        _replaced(FollowedTables, "publish_snapshot", _publish_any_generation),
-    ),
-    "examined ahead of what was seen": Defect(
-        "a look said that it had examined tables which became live while it was under way",
-        _replaced(FollowedTables, "looked", _looked_at_all),
-    ),
-    "facts older than the state": Defect(
-        "facts that were read before a table began again were compared with the new generation",
-        _replaced(FollowedTables, "look", _look_with_old_facts),
-    ),
-    "examined what came later": Defect(
-        "a look said that it had examined what was stored while it was under way",
-        _replaced(CatalogWatch, "_look", _mark_of_now),
-    ),
     "catalog ahead of the stream": Defect(
         "a shape that the catalog shows was followed before the stream had come to it",
         _replaced(CatalogJudge, "_follow_catalog", _follow_catalog_at_once),
-    ),
-    "a version that looks alike": Defect(
-        "a column that was dropped and added again under its name was taken for the one before",
-        _replaced(ShapeHistory, "is_doubtful", lambda self, oid: False),
     ),
     "a guess for open transactions": Defect(
         "rows of an open transaction were written in the newest version, whatever the transaction had altered",

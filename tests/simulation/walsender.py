@@ -50,7 +50,6 @@ class Walsender:
         self._open: dict[int, _Decoded] = {}
         self._announced: dict[int, _Announced] = {}
         self._frames: list[bytes] = []
-        self._in_block = 0
         self.sent_lsn = start_lsn
 
     @property

@@ -19,7 +19,7 @@ from sluice.ingest.encode.builder import BuilderLimits
 from sluice.store import memory
 from tests.simulation.applier import Applier, Finding, Lake
 from tests.simulation.clients import Clients
-from tests.simulation.ingest import Process, simulated
+from tests.simulation.ingest import Process, Session, simulated
 from tests.simulation.oracle import Oracle
 from tests.simulation.server import Server
 from tests.simulation.snapshots import Snapshots
@@ -201,8 +201,7 @@ class World:
             event.said = f"{type(error).__name__}: {error}"
         finally:
             self._busy.pop()
-        session = self.process.session if self.process is not None else None
-        failed = session.breaker.error if session is not None else None
+        failed = self._session.breaker.error if self._session is not None else None
         if failed is not None and not may_pass(failed):
             raise Finding(f"{event.name}: ingest ended with {type(failed).__name__}: {failed}") from failed
 
@@ -268,16 +267,23 @@ class World:
         assert self.process is not None
         return self.process
 
+    @property
+    def _session(self) -> Session | None:
+        return self.process.session if self.process is not None else None
+
+    @property
+    def _connected(self) -> Session:
+        assert self._its.session is not None
+        return self._its.session
+
     def _is_streaming(self) -> bool:
-        return self.process is not None and self.process.session is not None and not self.process.session.broken
+        return self._session is not None and not self._session.broken
 
     def _can_send(self) -> bool:
-        session = self.process.session if self.process is not None else None
-        return session is not None and not session.broken and session.walsender.behind
+        return self._is_streaming() and self._connected.walsender.behind
 
     def _can_receive(self) -> bool:
-        session = self.process.session if self.process is not None else None
-        return session is not None and not session.broken and session.walsender.has_sent
+        return self._is_streaming() and self._connected.walsender.has_sent
 
     def _can_read(self) -> bool:
         if self.applier is None:
@@ -285,12 +291,10 @@ class World:
         return self.store.size(keys.manifest_entry(self.applier.ledger.read_seq + 1)) is not None
 
     def _can_flush(self) -> bool:
-        session = self.process.session if self.process is not None else None
-        return session is not None and not session.broken and session.can_flush
+        return self._is_streaming() and self._connected.can_flush
 
     def _can_acknowledge(self) -> bool:
-        session = self.process.session if self.process is not None else None
-        return session is not None and bool(session.receipts)
+        return self._session is not None and bool(self._session.receipts)
 
     def _can_connect(self) -> bool:
         return self.process is not None and (self.process.session is None or self.process.session.broken)
@@ -309,8 +313,7 @@ class World:
         return f"from {self._its.log.stored.through_lsn:#x}"
 
     def _send(self, random: Random) -> str:
-        session = self._its.session
-        assert session is not None
+        session = self._connected
         number = random.randrange(1, 9)
         for _ in range(number):
             if session.walsender.behind:
@@ -322,19 +325,15 @@ class World:
         return f"the server has sent through {session.walsender.sent_lsn:#x}"
 
     def _keepalive(self, _random: Random) -> str:
-        session = self._its.session
-        assert session is not None
-        session.walsender.keepalive()
-        return f"{session.walsender.sent_lsn:#x}"
+        walsender = self._connected.walsender
+        walsender.keepalive()
+        return f"{walsender.sent_lsn:#x}"
 
     def _receive(self, _random: Random) -> None:
-        session = self._its.session
-        assert session is not None
-        session.receive()
+        self._connected.receive()
 
     def _flush(self, _random: Random) -> str:
-        session = self._its.session
-        assert session is not None
+        session = self._connected
         session.flush()
         return f"a unit through {session.builder.through_lsn:#x}"
 
@@ -346,9 +345,7 @@ class World:
         return f"the manifest is at entry {self._its.log.stored.seq}, {self._its.log.stored.through_lsn:#x}"
 
     def _acknowledge(self, _random: Random) -> str:
-        session = self._its.session
-        assert session is not None
-        session.acknowledge()
+        self._connected.acknowledge()
         return f"{self.acknowledged_lsn:#x}"
 
     def _look(self, random: Random) -> str:
@@ -371,9 +368,7 @@ class World:
         return ""
 
     def _lose(self, _random: Random) -> None:
-        session = self._its.session
-        assert session is not None
-        session.lose()
+        self._connected.lose()
 
     def _crash(self, _random: Random) -> None:
         raise Crash
@@ -471,8 +466,7 @@ class World:
         for name in ("start", "connect"):
             if self._kinds[name].can():
                 self._heal_by(name, random)
-        process, session = self._its, self._its.session
-        assert session is not None
+        process, session = self._its, self._connected
         while session.walsender.behind:
             session.walsender.step(stream=False)
         session.walsender.keepalive()

@@ -13,6 +13,12 @@ from tests.support.ingesting import IngestPipeline
 HIDDEN = "canary-hidden-2f9c71"
 KEYS = (b"a key of 16 bytes", b"another key, of many more bytes than the 64 of a block of SHA-256, as it happens")
 LARGE = f"'{HIDDEN} ' || repeat('x', 9000)"
+OLD_ROWS: dict[str, tuple[str, ...]] = {
+    "key": (),
+    "full": ("ALTER TABLE t REPLICA IDENTITY FULL",),
+    "without a key": ("ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t REPLICA IDENTITY FULL"),
+}
+"""What makes the server send more or less of an old row, and of a table without a key all of it."""
 
 
 def mask(text: str) -> ColumnRule:

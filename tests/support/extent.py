@@ -6,8 +6,12 @@ from collections.abc import Collection, Iterable
 import pytest
 from _pytest.mark import ParameterSet
 
+from tools.local.binaries import EMBEDDED_MAJOR, MAJOR_VARIABLE
+
 FULL = os.environ.get("CHAOS") == "full"
 """Whether all cases run. Tests with many cases choose the quick ones otherwise."""
+STREAMS_SOON = int(os.environ.get(MAJOR_VARIABLE) or EMBEDDED_MAJOR) >= 16
+"""Whether the server streams small transactions: then that is the quick way, and else the plain one."""
 slow = pytest.mark.skipif(not FULL, reason="slow: make chaos runs it")
 """For a test, or a case of one, whose claim quicker tests cover in part."""
 
