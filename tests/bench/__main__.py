@@ -22,6 +22,7 @@ from tests.bench import (
     plain,
     reading,
     replication,
+    shards,
     snapshots,
     starting,
     verifying,
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, Callable[[int], dict[str, float | None]]] = {
     "P22": freshness.p22,
     "P23": idle.p23,
     "P24": plain.p24,
+    "P25": shards.p25,
     "PEERS1": streams.peers1,
     "PEERS4": copies.peers4,
 }

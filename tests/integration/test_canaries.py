@@ -20,7 +20,6 @@ from sluice.source.sessions import open_query, translated
 from tests.support import canary, ingesting
 from tests.support import pgoutput_bytes as wire
 from tests.support.answers import ask
-from tests.support.command_line import Sluice
 from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of, since
 from tests.support.sources import Database
@@ -70,9 +69,7 @@ def pages(process: SluiceProcess) -> dict[str, str]:
     return {path: ask(address[0], path)[1] for path in paths}
 
 
-def test_a_running_pipeline_shows_no_canary_and_dies_without_a_core(
-    database: Database, tmp_path: Path, command: Sluice
-) -> None:
+def test_a_running_pipeline_shows_no_canary_and_dies_without_a_core(database: Database, tmp_path: Path) -> None:
     database.execute(
         "CREATE TABLE t (id text PRIMARY KEY, body text, n numeric, d date)",
         f"INSERT INTO t VALUES ('{canary.ROW} key', '{canary.ROW} copied', 'NaN', 'infinity')",
@@ -94,7 +91,7 @@ def test_a_running_pipeline_shows_no_canary_and_dies_without_a_core(
             f"UPDATE t SET id = '{canary.ROW} moved'",
         )
         shown = pages(process)
-        answers = {" ".join(words): command(*words, "-c", str(pipeline.config)) for words in SEEN_BY_PEOPLE}
+        answers = {" ".join(words): pipeline.run(*words) for words in SEEN_BY_PEOPLE}
         assert resource.prlimit(process.pid, resource.RLIMIT_CORE) == (0, 0)
         process._process.send_signal(signal.SIGABRT)
         assert process.wait(180) == -signal.SIGABRT

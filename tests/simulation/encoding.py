@@ -11,7 +11,6 @@ import hashlib
 import io
 import marshal
 import struct
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -35,6 +34,7 @@ from sluice.manifest import reader
 from sluice.store.base import ObjectStore
 from sluice.store.doorbell import Doorbell
 from sluice.tables.catalog_diff import fingerprint
+from tests.simulation.quick_values import quick_values, users_of
 
 UNCHANGED = "\0unchanged"
 """In the place of a value that was not sent."""
@@ -289,11 +289,10 @@ def fast() -> Iterator[None]:
         stack.enter_context(patch.object(reader, "together", _one_by_one))
         stack.enter_context(patch.object(Entry, "decode", _KnownEntries().decode))
         stack.enter_context(patch.object(Doorbell, "ring", lambda _self, _number=0: None))
-        original, known = fingerprint, _KnownFingerprints()
-        for module in tuple(sys.modules.values()):
-            ours = module.__name__.startswith(("sluice", "tests.simulation."))
-            if ours and getattr(module, "fingerprint", None) is original:
-                stack.enter_context(patch.object(module, "fingerprint", known.of))
+        known = _KnownFingerprints()
+        for module in users_of("fingerprint", fingerprint):
+            stack.enter_context(patch.object(module, "fingerprint", known.of))
+        stack.enter_context(quick_values())
         yield
 
 
