@@ -1,6 +1,5 @@
-"""Parts of a table that are read at different moments, with the changes from between them, are the table
-as of the last moment: whatever rows do between their blocks. And rows of a later chunk are left out if and only if a
-change since the first moment touched their key. The executors' work, without Spark.
+"""Parts of a table that are read at different moments, with the changes from between them, are the table as of the
+last moment. The executors' work, without Spark.
 """
 
 import itertools
@@ -26,21 +25,10 @@ from sluice_spark.distributed import snapshot_chunks
 from sluice_spark.distributed.snapshot_chunks import JoinTask
 from sluice_spark.distributed.task import WindowTask, in_bins
 from sluice_spark.distributed.touched_keys import Touched, Untouched, touched
-from sluice_spark.kinds import changelog, mirror
+from sluice_spark.kinds import mirror
 from sluice_spark.read.column_defaults import arrow_type
 from sluice_spark.spool import StorePrefix
-from tests.spark.changes import (
-    FLOAT8,
-    MAP,
-    NUMERIC,
-    TEXT,
-    TS,
-    Change,
-    Manifest,
-    column,
-    segment_table,
-    table_schema,
-)
+from tests.spark.changes import FLOAT8, MAP, NUMERIC, TEXT, TS, Change, Manifest, column, segment_table, table_schema
 from tests.spark.heap import RANGES, Heap
 from tests.spark.model import SCHEMA
 
@@ -48,7 +36,6 @@ from tests.spark.model import SCHEMA
 def window_of(
     place: StorePrefix, segments: list[Segment], state: TableState, schema: TableSchema, **more: Any
 ) -> WindowTask:
-    """A window of a mirror."""
     says = {"after_lsn": 0, "limit": 1 << 28, "removals_sent": True, "metadata": True, "origins": {}, **more}
     bins = in_bins(segments, slots=2)
     return WindowTask(place, place, "", "", bins, schemas=state.schemas, schema=schema, kind=mirror.KIND, **says)
@@ -116,20 +103,6 @@ def test_whatever_rows_do_between_their_blocks_the_chunks_and_the_changes_are_th
     assert len(found) == len(expected)
 
 
-def test_the_rows_of_a_changelog_say_that_they_were_inserted() -> None:
-    heap = Heap()
-    heap.rows, heap.blocks = {1: {"id": 1, "v": 1, "big": None, "at": None}}, {1: 7}
-    heap.read(0)
-    heap.blocks[1] = 0
-    heap.rows[1]["v"] = 2
-    heap.manifest.transaction([Change("u", dict(heap.rows[1]))], SCHEMA)
-    for place in (1, 2, 3):
-        heap.read(place)
-    heap.finish()
-    (row,) = joined(heap, changelog.KIND.columns(SCHEMA, metadata=True)[:-1])
-    assert (row[envelope.OP], row["v"]) == ("i", 2)
-
-
 def test_a_value_that_no_part_and_no_change_has_is_named_and_never_null() -> None:
     """The manifest refuses such a snapshot; so does what reads it."""
     heap = Heap()
@@ -173,7 +146,6 @@ def _spelled(key: Key) -> tuple[str, str, str]:
 
 
 def _row(key: Key) -> tuple[dict[str, Any], dict[str, str] | None]:
-    """Its values, and those that are marked."""
     marked = isinstance(key[2], str)
     return {"t": key[0], "f": key[1], "n": None if marked else key[2]}, {"n": key[2]} if marked else None
 
