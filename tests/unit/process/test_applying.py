@@ -9,8 +9,8 @@ from sluice.process.fleet.applying import still_applied
 from sluice.process.fleet.member import Folder, Member, document, require_members
 
 
-def member(name: str, *, config: str = "", options: str = "{}") -> Member:
-    return Member(name, config or f"/pipelines/{name}.yaml", (), 1.0, options, {})
+def member(name: str, *, options: str = "{}") -> Member:
+    return Member(name, f"/pipelines/{name}.yaml", (), 1.0, options, {})
 
 
 def folder(*members: Member, **refused: str) -> Folder:
