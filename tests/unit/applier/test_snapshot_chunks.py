@@ -25,7 +25,7 @@ from sluice_spark.distributed import snapshot_chunks
 from sluice_spark.distributed.snapshot_chunks import JoinTask
 from sluice_spark.distributed.task import WindowTask, in_bins
 from sluice_spark.distributed.touched_keys import Touched, Untouched, touched
-from sluice_spark.kinds import mirror
+from sluice_spark.kinds import changelog, mirror
 from sluice_spark.read.column_defaults import arrow_type
 from sluice_spark.spool import StorePrefix
 from tests.spark.changes import FLOAT8, MAP, NUMERIC, TEXT, TS, Change, Manifest, column, segment_table, table_schema
@@ -101,6 +101,20 @@ def test_whatever_rows_do_between_their_blocks_the_chunks_and_the_changes_are_th
     found = joined(heap, mirror.KIND.columns(SCHEMA, metadata=True), limit=limit)
     assert {row["id"]: {name: row[name] for name in ("id", "v", "big", "at")} for row in found} == expected
     assert len(found) == len(expected)
+
+
+def test_the_rows_of_a_changelog_say_that_they_were_inserted() -> None:
+    heap = Heap()
+    heap.rows, heap.blocks = {1: {"id": 1, "v": 1, "big": None, "at": None}}, {1: 7}
+    heap.read(0)
+    heap.blocks[1] = 0
+    heap.rows[1]["v"] = 2
+    heap.manifest.transaction([Change("u", dict(heap.rows[1]))], SCHEMA)
+    for place in (1, 2, 3):
+        heap.read(place)
+    heap.finish()
+    (row,) = joined(heap, changelog.KIND.columns(SCHEMA, metadata=True)[:-1])
+    assert (row[envelope.OP], row["v"]) == ("i", 2)
 
 
 def test_a_value_that_no_part_and_no_change_has_is_named_and_never_null() -> None:
