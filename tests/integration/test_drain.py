@@ -79,9 +79,7 @@ def test_drain_waits_for_manifest_slot_tables_and_lake_and_names_what_is_missing
     assert_ended(pipe("drain", "--to-lsn", lsn.show(through + 1), "--timeout", "1s"), 75)
 
 
-def test_drain_does_not_wait_for_a_table_that_was_detached(
-    database: Database, tmp_path: Path, command: Sluice
-) -> None:
+def test_drain_does_not_wait_for_a_table_that_was_detached(database: Database, tmp_path: Path, command: Sluice) -> None:
     pipe = carried(database, tmp_path, command)
     through = load_state(pipe.store).through_lsn
     target = ("--to-lsn", lsn.show(through), "--timeout", "1s")

@@ -39,9 +39,7 @@ def in_files(directory: Path) -> Iterator[str]:
 
 
 def with_password(dsn: str) -> str:
-    """`dsn` (a URI with a user) with the secret as its password, which a server that trusts its
-    clients never asks for.
-    """
+    """`dsn` with the secret as its password, which a server that trusts its clients never asks for."""
     head, at, rest = dsn.partition("@")
     return f"{head}:{SECRET}{at}{rest}"
 

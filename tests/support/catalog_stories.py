@@ -42,9 +42,7 @@ def changed_in_a_streamed_transaction(
     prepared: bool,
     **options: Any,
 ) -> None:
-    """The statements of `inside` in one transaction that is streamed at once, and `prepared` first or
-    committed.
-    """
+    """The statements of `inside` in one transaction that is streamed at once, and `prepared` first or committed."""
     since(pipeline.database, 16, "streaming at once")
     pipeline.dsn = pipeline.database.dsn + IMMEDIATELY
     streamed = {**options, "two_phase": True, "streaming": "on"}

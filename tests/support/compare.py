@@ -1,6 +1,4 @@
-"""The assertion at the end of every end-to-end test: the lake equals the source, in every table, in
-every column, row by row.
-"""
+"""The assertion at the end of every end-to-end test: the lake equals the source in every column, row by row."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

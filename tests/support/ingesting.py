@@ -1,6 +1,4 @@
-"""One pipeline's ingest inside a test: bounded runs against a real server, and what they left in
-the store.
-"""
+"""One pipeline's ingest inside a test: bounded runs against a real server, and what they left in the store."""
 
 import asyncio
 import dataclasses
@@ -225,9 +223,7 @@ class IngestPipeline:
         ]
 
     def rows(self, name: str, *, snapshot: bool = False) -> list[dict[str, Any]]:
-        """Change rows of a table in commit order, envelope included; commit positions of body
-        segments filled in.
-        """
+        """Change rows of a table in commit order, envelope included; commit positions of body segments filled in."""
         rows: list[dict[str, Any]] = []
         for segment in self.segments(name, snapshot=snapshot):
             table = pq.read_table(io.BytesIO(self.store.get(segment.key)))
@@ -243,9 +239,7 @@ class IngestPipeline:
         return sorted(rows, key=lambda row: (row["_sluice_lsn"], row["_sluice_ordinal"]))
 
     def snapshot_rows(self, name: str) -> set[tuple[str, ...]]:
-        """Rows of the newest snapshot of a table, as text: all it has, when nobody wrote to it
-        afterwards.
-        """
+        """Rows of the newest snapshot of a table, as text: all it has, when nobody wrote to it afterwards."""
         table = self.table(name)
         assert table.snapshot is not None
         assert table.snapshot.final

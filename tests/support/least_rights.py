@@ -1,6 +1,4 @@
-"""The role as a DBA makes it with deploy/postgres/grants.sql: a database in which the pipeline has
-exactly these rights.
-"""
+"""The role as a DBA makes it with deploy/postgres/grants.sql: the pipeline has exactly these rights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,9 +28,7 @@ def grant(database: Database, role: str, *, tables: str = "") -> None:
 
 @contextmanager
 def pipeline_role(database: Database) -> Iterator[str]:
-    """The name of a role of this database alone; what it has is dropped at the end. It does not
-    exist yet.
-    """
+    """The name of a role of this database alone; what it has is dropped at the end. It does not exist yet."""
     role = f"sluice_r_{database.name}"
     try:
         yield role

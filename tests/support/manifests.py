@@ -1,6 +1,4 @@
-"""Builders of manifest entries: plain ones with defaults, and a strategy of lists of bodies that
-may follow one another.
-"""
+"""Builders of manifest entries with defaults, and a strategy of lists of bodies that may follow one another."""
 
 import uuid
 from typing import Any
@@ -138,9 +136,7 @@ def snapshot(
 def follow(
     state: PipelineState, body: Any, *, through_lsn: int | None = None, **fields: Any
 ) -> tuple[PipelineState, Entry]:
-    """The entry for `body` that continues `state`, and the state after it. `fields` make it a wrong
-    one.
-    """
+    """The entry for `body` that continues `state`, and the state after it. `fields` make it a wrong one."""
     entry = Entry(
         **{
             "seq": state.seq + 1,
@@ -172,9 +168,7 @@ def started() -> PipelineState:
 
 @st.composite
 def histories(draw: st.DrawFn, *, most: int = 30) -> list[tuple[Any, int]]:
-    """Bodies with their `through_lsn`, such that each may follow the ones before it; the first is
-    `opened`.
-    """
+    """Bodies with their `through_lsn`, such that each may follow the ones before it; the first is `opened`."""
     state, _ = follow(PipelineState(), opened())
     history: list[tuple[Any, int]] = [(opened(), 0)]
     for _ in range(draw(st.integers(0, most))):

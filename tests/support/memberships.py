@@ -1,6 +1,4 @@
-"""Every way in which a publication can have a table, and every way in which that can be otherwise for a
-moment: generated.
-"""
+"""Every way in which a publication can have a table, and can have it otherwise for a moment: generated."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

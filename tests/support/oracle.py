@@ -35,9 +35,7 @@ _FLOATS = {"float": 32, "double": 64, "array<float>": 32, "array<double>": 64}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one table. `differences` is empty when its rows equal the source's; it says
-    nothing unless `state` is `live`.
-    """
+    """What became of one table. `differences` is empty when its rows are equal, and says nothing unless `live`."""
 
     table: str
     state: str
@@ -126,9 +124,7 @@ class Spool:
         )
 
     def _opened(self, kind: str, body: dict[str, Any]) -> None:
-        """From here on other transactions may be sent: what was left out until now is missing in
-        every table.
-        """
+        """From here on other transactions may be sent: what was left out until now is missing in every table."""
         if kind != "opened":
             return
         if (self._origin, body["origin"]) == ("none", "any"):
@@ -394,9 +390,7 @@ def _source_rows(
 
 
 def _spelled_out(steps: list[int]) -> set[int]:
-    """Every id of a list of distances: to the first of a run, to its last, to the first of the
-    next.
-    """
+    """Every id of a list of distances: to the first of a run, to its last, to the first of the next."""
     xids: set[int] = set()
     for bound in range(0, len(steps), 2):
         first = sum(steps[: bound + 1])

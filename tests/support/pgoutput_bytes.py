@@ -142,9 +142,7 @@ def begin_prepare(prepare_lsn: int, end_lsn: int, time: int, xid: int, gid: str)
 def prepare(
     prepare_lsn: int, end_lsn: int, time: int, xid: int, gid: str, *, flags: int = 0, tag: bytes = b"P"
 ) -> bytes:
-    """Prepare; with another `tag` the messages of the same form: K (commit prepared) and p (stream
-    prepare).
-    """
+    """Prepare; with another `tag` the messages of the same form: K (commit prepared) and p (stream prepare)."""
     return tag + u8(flags) + u64(prepare_lsn) + u64(end_lsn) + i64(time) + u32(xid) + text(gid)
 
 

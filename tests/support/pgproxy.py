@@ -33,7 +33,7 @@ class Direction(Enum):
 
 
 class Cut(Enum):
-    """Where a connection breaks, seen from the message at which it does."""
+    """Behind the message the connection falls silent in its direction, until `drop` or until an end closes it."""
 
     BEFORE = "before"
     INSIDE = "inside"
@@ -46,9 +46,7 @@ class Cut(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One protocol message. `kind` is its type letter (`d` is CopyData); `body` has neither letter
-    nor length.
-    """
+    """One protocol message. `kind` is its type letter (`d` is CopyData); `body` has neither letter nor length."""
 
     connection: int
     direction: Direction
@@ -57,9 +55,7 @@ class Message:
 
     @property
     def tag(self) -> str:
-        """pgoutput's letter in an XLogData message, `k` for a keepalive, `r` for a status message,
-        empty for anything else.
-        """
+        """pgoutput's letter in an XLogData message, `k` for a keepalive, `r` for a status message, else empty."""
         if self.kind != "d" or not self.body:
             return ""
         outer = chr(self.body[0])
@@ -201,9 +197,7 @@ class PgProxy:
             _break(endpoint)
 
     def wait_for_status(self, wanted: Callable[[Status], bool], *, timeout: float = 30.0) -> Status:
-        """The first recorded status message that is as `wanted`, waiting for it if need be. Raises
-        TimeoutError.
-        """
+        """The first recorded status message that is as `wanted`, waiting for it if need be. Raises TimeoutError."""
         with self._news:
             if not self._news.wait_for(lambda: any(map(wanted, self.statuses)), timeout):
                 raise TimeoutError("no such status message passed the proxy")
@@ -336,9 +330,7 @@ class PgProxy:
 
 
 class _Wire:
-    """Where one connection is in its conversation: before the StartupMessage messages have no type
-    letter.
-    """
+    """Where one connection is in its conversation: before the StartupMessage messages have no type letter."""
 
     def __init__(self, connection: int) -> None:
         self._connection = connection

@@ -87,9 +87,7 @@ def complete_through(pipeline: Pipeline) -> int:
 def wait_until(
     claim: Callable[[], bool], *, what: str, processes: tuple[SluiceProcess, ...] = (), timeout: float = 180.0
 ) -> None:
-    """Returns when `claim` holds. Fails when it does not in time or when one of `processes` ends
-    meanwhile, with the end of its log.
-    """
+    """Returns when `claim` holds. Fails when it does not in time, or when one of `processes` ends meanwhile."""
     deadline = time.monotonic() + timeout
     while not claim():
         for process in processes:

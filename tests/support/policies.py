@@ -53,9 +53,7 @@ def _listed(value: str | list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class GuardedS3:
-    """`options` by who asks: `ingest` and `applier` with their policies, `anybody` may do
-    everything.
-    """
+    """`options` by who asks: `ingest` and `applier` with their policies, `anybody` may do everything."""
 
     server: S3Server
     options: dict[str, dict[str, str]]

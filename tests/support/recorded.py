@@ -41,9 +41,7 @@ def rows(manifest: PipelineState, state: str = "live", **record: Any) -> dict[st
 
 
 class RecordedPipeline:
-    """A pipeline without a server: a manifest on a memory store, and records as the applier writes
-    them.
-    """
+    """A pipeline without a server: a manifest on a memory store, and records as the applier writes them."""
 
     def __init__(self) -> None:
         self.store = MemoryStore(f"report-{uuid.uuid4().hex}", prefix="shop/")

@@ -74,9 +74,7 @@ def readable_rows(columns: RowColumns, oids: list[int], xids: list[int | None]) 
 
 
 def decoded(table: FrameTable) -> list[dict[str, Any]]:
-    """The whole stream as the pipeline takes it: control messages one by one, the rows of each
-    relation and stream state together.
-    """
+    """The stream as the pipeline takes it: control messages one by one, rows by relation and stream state."""
     found: list[dict[str, Any]] = [{}] * len(table)
     controls, in_stream, widths = set(control_positions(table).tolist()), False, dict[int, int]()
     groups: defaultdict[tuple[int, int, bool], list[int]] = defaultdict(list)

@@ -112,9 +112,7 @@ _FORMS: dict[str, tuple[str, str]] = {
 
 
 def readable(frames: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Each frame as a dictionary: LSNs as numbers, times in microseconds since 1970, a field of a
-    row as [kind] or [kind, text].
-    """
+    """Each frame as a dictionary; times in microseconds since 1970, a field of a row as [kind] or [kind, text]."""
     in_stream, widths = False, dict[int, int]()
     for frame in frames:
         if frame[:1] == b"k":

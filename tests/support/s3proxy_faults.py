@@ -51,9 +51,7 @@ _KEY = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `key` is the path without the bucket, decoded; `create` is a PUT with
-    If-None-Match: *.
-    """
+    """One request. `key` is the path without the bucket, decoded; `create` is a PUT with If-None-Match: *."""
 
     number: int
     operation: Operation
@@ -99,9 +97,7 @@ def reset_after() -> Fault:
 
 
 def truncated() -> Fault:
-    """The headers and half of the body, then the connection ends. An answer without a body is lost
-    whole.
-    """
+    """The headers and half of the body, then the connection ends. An answer without a body is lost whole."""
     return Fault("truncated")
 
 
@@ -111,9 +107,7 @@ def delayed(seconds: float) -> Fault:
 
 
 def stale_list(keys: int = 1) -> Fault:
-    """A listing that lacks the `keys` objects that were stored last through this proxy. Other
-    requests pass.
-    """
+    """A listing that lacks the `keys` objects that were stored last through this proxy. Other requests pass."""
     return Fault("stale list", keys=keys)
 
 
@@ -175,17 +169,13 @@ class S3FaultProxy:
         return made.fired
 
     def at_random(self, rate: float, faults: Sequence[Fault], *, seed: int) -> None:
-        """One of `faults` for each request with probability `rate`, where no plan matches. Replaces
-        what was said before.
-        """
+        """One of `faults` for each request with probability `rate`, where no plan matches. Replaces the last ones."""
         with self._lock:
             self._rate, self._random_faults = rate, tuple(faults)
             self._random = random.Random(seed)
 
     def hold(self) -> None:
-        """Connections are accepted and requests read; none is forwarded or answered until
-        `release`.
-        """
+        """Connections are accepted and requests read; none is forwarded or answered until `release`."""
         self._open.clear()
 
     def release(self) -> None:
@@ -208,9 +198,7 @@ class S3FaultProxy:
     # called by the handler's threads
 
     def decide(self, operation: Operation, bucket: str, key: str, nbytes: int) -> Fault | None:
-        """What to do to a request that has been read whole; records it. Waits while requests are
-        held.
-        """
+        """What to do to a request that has been read whole; records it. Waits while requests are held."""
         self._open.wait()
         with self._lock:
             request = Request(len(self.requests) + 1, operation, bucket, key, nbytes)

@@ -10,9 +10,7 @@ FactsT = TypeVar("FactsT")
 
 
 def made(kind: type[FactsT], given: dict[str, Any]) -> FactsT:
-    """A record. A field that is neither given nor has a default is zero, an empty text, False, an empty tuple, or None
-    where it may be.
-    """
+    """A record. A field that is not given and has no default is zero, empty, False, or None where it may be."""
     hints, record = get_type_hints(kind), dict(given)
     for field in fields(kind):  # type: ignore[arg-type]
         if field.name not in record and field.default is MISSING:

@@ -15,9 +15,7 @@ from tools.local.s3 import S3Server
 
 @dataclass(frozen=True)
 class Database:
-    """A database of one test. `slot` and `publication` are names that no other test uses; neither
-    exists yet.
-    """
+    """A database of one test. `slot` and `publication` are names that no other test uses; neither exists yet."""
 
     server: PostgresServer
     name: str
@@ -77,9 +75,7 @@ class Database:
 
 @contextmanager
 def fresh_database(server: PostgresServer) -> Iterator[Database]:
-    """An empty database; its slots and the database itself are dropped at the end, whatever still
-    holds them.
-    """
+    """An empty database; its slots and the database itself are dropped at the end, whatever still holds them."""
     token = uuid.uuid4().hex[:10]
     created = Database(server, name=f"t_{token}", slot=f"sluice_t_{token}", publication=f"sluice_t_{token}")
     with server.superuser() as admin:

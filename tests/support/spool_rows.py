@@ -18,16 +18,12 @@ Row = dict[Place, str | None]
 
 
 class TornRows(AssertionError):
-    """Rows that cannot follow what came before: a change of a row that is not there, a row that is
-    there twice.
-    """
+    """Rows that cannot follow what came before: a change of a row that is not there, a row that is there twice."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A file of one table. `body` is what the entry supplies for rows that were written before
-    their transaction ended.
-    """
+    """A file of one table. `body` is what the entry says of rows that were written before their transaction ended."""
 
     path: Path
     version: int
@@ -128,9 +124,7 @@ class _Rows:
         self._version = version
 
     def take(self, change: _Change, version: int, *, joins: bool = False) -> None:
-        """Between snapshots of several parts (`joins`) rows may be missing that a later part brings, and
-        a part brings rows that are there.
-        """
+        """Between snapshots of several parts (`joins`) rows may be missing, and a part brings rows that are there."""
         self.shape(version)
         key = [place_of(column) for column in self._table.schemas[version]["columns"] if column["key"]]
         if change.op == "t":
@@ -198,9 +192,7 @@ def _filled(change: _Change, old: Row) -> Row:
 
 
 def _read(part: Part, table: Table) -> list[tuple[tuple[int, int], _Change]]:
-    """The changes of one file with their place in commit order; those that were rolled back are
-    left out.
-    """
+    """The changes of one file with their place in commit order; those that were rolled back are left out."""
     file = pq.read_table(part.path)
     schema = table.schemas[part.version]
     new = _sides(file, file.schema, schema, file.column("_sluice_special"))

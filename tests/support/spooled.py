@@ -1,6 +1,4 @@
-"""Tables and rows for tests of the spool: wire messages in, one Arrow batch out, and an independent
-reading of array text.
-"""
+"""Tables and rows for tests of the spool: wire messages in, one Arrow batch out."""
 
 from collections.abc import Sequence
 
@@ -22,9 +20,7 @@ def table(
     identity: Sequence[str] | None = None,
     replica_identity: str = "d",
 ) -> TableSchema:
-    """public.t with (name, type oid, typmod) columns; the identity is the key unless given, every
-    column with replica identity `f`.
-    """
+    """public.t with (name, type oid, typmod) columns; the identity is the key, or every column with `f`."""
     if identity is None:
         identity = [name for name, _, _ in columns] if replica_identity == "f" else key
     return TableSchema(
@@ -68,9 +64,7 @@ def inserted(schema: TableSchema, *rows: Tuple, lsn: int | None = 1_000) -> Enco
 def column_of(
     type_oid: int, values: Sequence[bytes | None], *, typmod: int = -1
 ) -> tuple[list[object], list[str | None]]:
-    """What a column of this type makes of `values`: the typed values, and the special texts beside
-    them.
-    """
+    """What a column of this type makes of `values`: the typed values, and the special texts beside them."""
     batch = inserted(table(("v", type_oid, typmod)), *([value] for value in values)).batch
     batch.validate(full=True)
     special = [None if marks is None else dict(marks)["v"] for marks in batch.column("_sluice_special").to_pylist()]

@@ -1,6 +1,4 @@
-"""`sluice` whose event loop stands still from the moment that the file $STALL exists (as after a
-bug, or a call that never returns).
-"""
+"""`sluice` whose event loop stands still from the moment that the file $STALL exists, as after a bug."""
 
 import asyncio
 import os

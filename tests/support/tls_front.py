@@ -39,9 +39,7 @@ class Cut:
 
 
 def make_certificate(directory: Path, *, address: str = "127.0.0.1", valid_hours: int = 1) -> tuple[Path, Path]:
-    """A self-signed certificate for `address` and its key; with negative hours one that has
-    expired.
-    """
+    """A self-signed certificate for `address` and its key; with negative hours one that has expired."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sluice-test")])
     now = dt.datetime.now(dt.UTC)

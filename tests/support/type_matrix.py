@@ -1,6 +1,4 @@
-"""A table with a column of every kind of type and the values that are easy to get wrong, under
-names that are easy to get wrong.
-"""
+"""A table with a column of every kind of type, and values and names that are easy to get wrong."""
 
 SCHEMA = 'odd "schema'
 NAME = 'it\'s, "t"'
@@ -88,9 +86,7 @@ ROW_COUNT = max(len(values) for values in COLUMNS.values()) + 1
 
 
 def create_table() -> str:
-    """The table: `id`, one column per type with a name to stumble over, and one of every kind at
-    the end.
-    """
+    """The table: `id`, one column per type with a name to stumble over, and one of every kind at the end."""
     columns = ", ".join(f'"C{number} ""ü"", \'{number}" {type_name}' for number, type_name in enumerate(COLUMNS))
     return f"CREATE TABLE {TABLE} (id int PRIMARY KEY, {columns})"
 

@@ -1,6 +1,4 @@
-"""Whole frames with the usual values filled in, for tests of what reads a stream: the messages of
-`pgoutput_bytes` inside XLogData. Times count from 1970.
-"""
+"""Frames with the usual values: messages of `pgoutput_bytes` inside XLogData. Times count from 1970."""
 
 from collections.abc import Sequence
 

@@ -89,9 +89,7 @@ def _few_numbers(choice: random.Random) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """One table. `key` columns identify a row at the source; a table that is not `mutable` is only
-    inserted into and truncated.
-    """
+    """`key` columns identify a row at the source; one that is not `mutable` is only inserted into and truncated."""
 
     name: str
     columns: dict[str, tuple[str, Value]]
@@ -223,9 +221,7 @@ class Workload:
             self._connection.execute(f"CREATE TABLE {LOG} (number bigint PRIMARY KEY, steps int NOT NULL)".encode())
 
     def transact(self, count: int = 1) -> None:
-        """`count` random transactions. psycopg.OperationalError passes through; then `reconnect`
-        before the next.
-        """
+        """`count` random transactions. psycopg.OperationalError passes through; then `reconnect` before the next."""
         for _ in range(count):
             self._number += 1
             steps = self._choice.randint(1, 6)
@@ -235,9 +231,7 @@ class Workload:
                     self._step()
 
     def add_column(self, name: str, *, default: str | None = None) -> None:
-        """Adds a text column to w_int, which inserts and updates fill from now on only by its
-        default.
-        """
+        """Adds a text column to w_int, which inserts and updates fill from now on only by its default."""
         clause = sql.SQL(" DEFAULT {}").format(sql.Literal(default)) if default is not None else sql.SQL("")
         with self._connection.transaction():
             self._connection.execute(
@@ -255,9 +249,7 @@ class Workload:
         return int(row[0]) if row else 0
 
     def position(self) -> int:
-        """A WAL position behind everything committed so far; the commit of one more transaction
-        follows it.
-        """
+        """A WAL position behind everything committed so far; the commit of one more transaction follows it."""
         with self._connection.transaction():
             row = self._connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
         self.transact()

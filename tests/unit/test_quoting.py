@@ -1,6 +1,4 @@
-"""Any name is quoted into exactly one token that spells it. The readers here follow the server's
-lexers, independently of the writers.
-"""
+"""Any name is quoted into exactly one token that spells it, as readers like the server's lexers see it."""
 
 import pytest
 from hypothesis import given

@@ -12,7 +12,6 @@ from tools.local.postgres import PostgresServer
 
 @pytest.fixture(scope="session")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """The last release."""
     return unpacked(tmp_path_factory.mktemp("release"))
 
 

@@ -1,7 +1,5 @@
-"""The last release and this checkout, as commands on one pipeline.
-
-The last release is the wheel in `release/`. It is unpacked and put in front of the module path of a process of its
-own, with the dependencies of this environment: nothing is installed.
+"""The last release and this checkout, as commands on one pipeline. The wheel of the release is unpacked and put in
+front of the module path of a process of its own, with the dependencies of this environment.
 """
 
 import hashlib

@@ -53,7 +53,6 @@ def _store(manifest: Manifest | ObjectStore) -> ObjectStore:
 
 
 def read(ledger: Ledger, manifest: Manifest | ObjectStore, *, since: float = BEFORE) -> None:
-    """Takes in what is new."""
     for entry, sha256 in read_entries(_store(manifest), after_seq=ledger.read_seq):
         ledger.take_in(entry, sha256, since=since)
     ledger.trim()

@@ -1,6 +1,4 @@
-"""Tables that cannot continue, however many they are, stop neither the reading of the manifest nor
-what is said of the others.
-"""
+"""Tables that cannot continue, however many they are, stop neither the reading nor the other tables."""
 
 import threading
 import uuid
@@ -39,7 +37,6 @@ def small_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _reads_all(found: Ledger, manifest: Manifest, *, rounds: int) -> None:
-    """Applying what can be applied in each round."""
     reading = intake.Intake(manifest.store, found, poll_seconds=0.0)
     for _ in range(rounds):
         reading.read(now=1.0)
@@ -58,9 +55,7 @@ def _tables(count: int) -> list[TableSchema]:
 
 @pytest.mark.usefixtures("small_backlog")
 def test_a_long_snapshot_does_not_stop_the_reading_for_ever(manifest: Manifest) -> None:
-    """Ten snapshots are taken while thousands of entries with changes of those tables arrive;
-    another table is live. Then the snapshots are whole.
-    """
+    """Thousands of entries with changes of ten tables arrive while their snapshots are taken."""
     begin(manifest, OTHER)
     live, waiting = ExaminedVersion(0, manifest.seq), _tables(10)
     for schema in waiting:
@@ -93,9 +88,7 @@ def test_forty_quarantined_tables_do_not_stop_the_others(manifest: Manifest) -> 
 
 
 def test_a_boundary_says_one_thing_of_a_name_that_two_tables_had(manifest: Manifest) -> None:
-    """Dropped and created again: the old table id is detached for ever, the new one is live in the
-    same lake folder.
-    """
+    """Dropped and created again: the new table is live in the same lake folder."""
     begin(manifest, SCHEMA)
     manifest.table(SCHEMA, state="detached", reason="dropped at the source", new=False)
     again = replace(SCHEMA, table_id="20000")

@@ -1,6 +1,4 @@
-"""Which applier may commit to the lake: one that was replaced may not, however many came after it
-and however long it slept.
-"""
+"""Which applier may commit: one that was replaced may not, however many came later and however long it slept."""
 
 import json
 import os
@@ -24,8 +22,6 @@ from tests.support.stores import EVERYTHING, WatchedStore
 
 
 class Clock:
-    """Seconds, advanced by the test."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -65,7 +61,6 @@ def held_by(store: ObjectStore, process: Process) -> Lease:
 
 
 def ended_process() -> Process:
-    """A process that ran here until a moment ago."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     process = replace(current_process(), pid=child.pid, started=_started(child.pid))
     child.communicate(b"\n")
@@ -237,7 +232,6 @@ def test_a_claim_whose_owner_never_renewed_is_followed_by_the_next_number(store:
 
 
 def test_a_taker_that_another_one_overtook_between_its_looks_does_not_replace_it(clock: Clock) -> None:
-    """The other one claims and renews while the taker lists the claims."""
     name = uuid.uuid4().hex
     lease(MemoryStore(name), clock, "ended").acquire()
     clock.now += 31
@@ -267,7 +261,6 @@ def test_a_lease_that_lapsed_while_the_store_was_away_is_taken_again_before_any_
 
 
 def test_a_taker_that_saw_a_lease_lapse_loses_against_its_owner_or_wins_before(clock: Clock) -> None:
-    """The taker has read that the lease lapsed, and claims after the owner has taken it again."""
     name = uuid.uuid4().hex
     owner = lease(MemoryStore(name), clock, "owner")
     taker = lease(WatchedStore(name, before_create=owner.renew), clock, "taker")

@@ -1,6 +1,5 @@
-"""Parts of a table that are read at different moments, with the changes from between them, are the table
-as of the last moment: whatever rows do between their blocks. And rows of a later chunk are left out if and only if a
-change since the first moment touched their key. The executors' work, without Spark.
+"""Parts of a table that are read at different moments, with the changes from between them, are the table as of the
+last moment. The executors' work, without Spark.
 """
 
 import itertools
@@ -29,18 +28,7 @@ from sluice_spark.distributed.touched_keys import Touched, Untouched, touched
 from sluice_spark.kinds import changelog, mirror
 from sluice_spark.read.column_defaults import arrow_type
 from sluice_spark.spool import StorePrefix
-from tests.spark.changes import (
-    FLOAT8,
-    MAP,
-    NUMERIC,
-    TEXT,
-    TS,
-    Change,
-    Manifest,
-    column,
-    segment_table,
-    table_schema,
-)
+from tests.spark.changes import FLOAT8, MAP, NUMERIC, TEXT, TS, Change, Manifest, column, segment_table, table_schema
 from tests.spark.heap import RANGES, Heap
 from tests.spark.model import SCHEMA
 
@@ -48,7 +36,6 @@ from tests.spark.model import SCHEMA
 def window_of(
     place: StorePrefix, segments: list[Segment], state: TableState, schema: TableSchema, **more: Any
 ) -> WindowTask:
-    """A window of a mirror."""
     says = {"after_lsn": 0, "limit": 1 << 28, "removals_sent": True, "metadata": True, "origins": {}, **more}
     bins = in_bins(segments, slots=2)
     return WindowTask(place, place, "", "", bins, schemas=state.schemas, schema=schema, kind=mirror.KIND, **says)
@@ -173,7 +160,6 @@ def _spelled(key: Key) -> tuple[str, str, str]:
 
 
 def _row(key: Key) -> tuple[dict[str, Any], dict[str, str] | None]:
-    """Its values, and those that are marked."""
     marked = isinstance(key[2], str)
     return {"t": key[0], "f": key[1], "n": None if marked else key[2]}, {"n": key[2]} if marked else None
 

@@ -1,9 +1,6 @@
-"""The applier's own endpoint: what is served, what counts as dead, and an address that somebody
-else has.
-"""
+"""The applier's own endpoint: what is served, to whom, and what is counted."""
 
 import re
-import socket
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluice.cli import wiring
-from sluice.errors import StoreUnavailable, UnsupportedChange, UsageError, WriterFenced
+from sluice.errors import StoreUnavailable, UnsupportedChange, WriterFenced
 from sluice.settings import load
 from sluice.telemetry import catalogue
 from sluice_spark.applied_window import Applied
@@ -59,15 +56,6 @@ def test_the_endpoint_serves_the_appliers_metrics_and_probes_and_nothing_else(
         metric.name.removesuffix("_total") + "_total" * isinstance(metric, catalogue.Counter)
         for metric in catalogue.served_by("apply")
     }
-
-
-def test_an_address_in_use_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.health.endpoint._ASKING_SECONDS", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UsageError, match=f"cannot listen on {address}") as raised, telemetry().served(address):
-            pass
-    assert "telemetry.apply_listen" in raised.value.hint
 
 
 def test_windows_are_counted_by_what_became_of_them() -> None:

@@ -1,6 +1,10 @@
 """Commands as a user runs them: exit codes, what is on stdout, what is on stderr."""
 
 import json
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +12,20 @@ import pytest
 
 from sluice.cli import wiring
 from sluice.contract import keys
-from sluice.contract.applied import AppliedLog, Complete
+from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Table
 from sluice.contract.lake_targets import LakeTarget
+from sluice.contract.reasons import Reason, ReasonCode
 from sluice.contract.table_state import State
+from sluice.manifest.reader import identity
 from sluice.operate.compare.recording import Record
 from sluice.settings import load
 from sluice.store.opening import open_store
 from sluice_spark.options import ApplyOptions
-from tests.support import manifests
+from tests.support import commands, manifests
 from tests.support.command_line import Sluice
 from tests.support.manifests import put
+from tests.support.offered import publish
 from tests.support.reasons import because
 from tests.support.recorded import row
 from tests.unit.cli.conftest import CANARY, begun, table
@@ -181,3 +188,78 @@ def test_that_nobody_compares_continuously_any_more_is_said_alone(configured: Pa
     assert record.read().every_seconds == 3600.0
     assert sluice("verify", "--continuous-ended", cwd=configured).returncode == 0
     assert (record.read().every_seconds, record.read().since) == (0.0, "")
+
+
+@pytest.mark.parametrize("words", ["drop", "recreate", "recreate --upgraded", "advance --to 0/1"])
+def test_a_question_that_nobody_answers_is_a_usage_error_and_no_interrupt(configured: Path, words: str) -> None:
+    done = commands.sluice("slot", *words.split(), cwd=configured, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout, "nothing was done" in done.stderr) == (2, "", True), done.stderr
+    assert "--confirm" in done.stderr
+
+
+def test_a_pipeline_without_tables_is_not_called_equal(sluice: Sluice, configured: Path) -> None:
+    ended = sluice("verify", cwd=configured)
+    assert ended.returncode == 2
+    assert "no table yet" in ended.stderr
+
+
+def test_a_table_that_is_not_carried_is_refused_with_the_nearest_name(sluice: Sluice, configured: Path) -> None:
+    _, log = begun(configured)
+    log.append(table("1", "orders", state=State.SNAPSHOT))
+    ended = sluice("verify", "public.order", cwd=configured)
+    assert ended.returncode == 2
+    assert "nearest: public.orders" in ended.stderr
+
+
+def test_the_lake_table_that_is_stale_is_named_when_its_source_table_is_to_be_repaired(
+    sluice: Sluice, configured: Path
+) -> None:
+    file = configured / "sluice.yaml"
+    targets = "public.orders: {targets: [{kind: mirror}, {kind: history, name: orders_h}]}"
+    file.write_text(file.read_text().replace("tables: {", f"tables: {{{targets}, "))
+    store, log = begun(configured)
+    log.append(table("1", "orders", state=State.LIVE))
+    why = Reason(ReasonCode.LAKE_DIFFERS, {"what": "changed"})
+    stale = AppliedTable("1", "public", "orders", "public/orders_h", "history", 1, State.STALE, why, target="orders_h")
+    log_of_one = AppliedLog(1, "one", AT, {keys.target_key("1", "orders_h"): stale})
+    store.create(keys.apply_log(1), log_of_one.encode())
+    ended = sluice("verify", "--repair", "public.orders", cwd=configured)
+    assert ended.returncode == 2
+    assert "public.orders/orders_h is stale and cannot be repaired" in ended.stderr
+    assert "`sluice resync public.orders` reads the whole table again; or name only lake tables" in ended.stderr
+
+
+POSITION = ("wait", "--lsn", "0/A")
+
+
+@contextmanager
+def soon(happens: Callable[[], None]) -> Iterator[None]:
+    timer = threading.Timer(0.5, happens)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+def test_a_lake_without_a_directory_is_waited_for_and_missing_only_in_time(configured: Path, sluice: Sluice) -> None:
+    ended = sluice(*POSITION, "--timeout", "300ms", cwd=configured)
+    assert (ended.returncode, ended.stdout) == (75, "")
+    assert "there is no directory" in ended.stderr
+
+
+def test_a_lake_that_comes_meanwhile_is_read(configured: Path, sluice: Sluice) -> None:
+    store, _ = begun(configured)
+    with soon(lambda: publish(configured / "lake", 1, 10, manifest=identity(store))):
+        ended = sluice(*POSITION, "--timeout", "20s", cwd=configured)
+    assert ended.returncode == 0, ended.stderr
+    assert "the lake can be read as of 0/A" in ended.stdout
+
+
+def test_the_time_that_was_given_is_named_also_where_part_of_it_passed_without_a_lake(
+    configured: Path, sluice: Sluice
+) -> None:
+    with soon((configured / "lake").mkdir):
+        ended = sluice(*POSITION, "--timeout", "2s", cwd=configured)
+    assert ended.returncode == 75
+    assert "within 2 s: it is at no boundary yet" in ended.stderr

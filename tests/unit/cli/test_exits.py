@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 import pytest
@@ -13,7 +12,6 @@ from sluice.cli import cli, exits
 from sluice.errors import Disposition, ServiceError
 from tools.docs import commands
 
-ROOT = Path(__file__).parents[3]
 ROW_VALUE = "row-value-canary"
 _BY_CODE = {
     1: ("DecodeError", "ProtocolViolation"),
@@ -89,13 +87,10 @@ def test_a_wrong_option_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No such option" in capsys.readouterr().err
 
 
-def test_interruption_is_130_and_success_0() -> None:
+def test_interruption_is_130_and_success_0_or_the_code_of_a_child() -> None:
     assert exits.execute(raising(KeyboardInterrupt()), []) == 130
     assert exits.execute(raising(click.Abort()), []) == 130
     assert exits.execute(ending(lambda: None), []) == 0
-
-
-def test_a_command_may_end_with_the_code_of_its_child() -> None:
     assert exits.execute(ending(lambda: 6), []) == 6
 
 

@@ -1,6 +1,4 @@
-"""What `sluice query` says: every column of an answer, and of files that somebody removed from the lake which table
-lacks them.
-"""
+"""What `sluice query` says: every column of an answer, and which table lacks files that somebody removed."""
 
 import csv
 import json

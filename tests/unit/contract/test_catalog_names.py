@@ -1,6 +1,6 @@
 import pytest
 
-from sluice.contract.catalog_names import CatalogNames, clashing, misspelled, too_long
+from sluice.contract.catalog_names import CatalogNames, misspelled, too_long
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,6 @@ def test_a_template_that_gives_no_names_is_refused_with_the_reason(template: str
     found = misspelled(template, kind)
     assert why in found
     assert bool(found) == bool(why)
-
-
-def test_tables_that_come_to_one_name_are_found() -> None:
-    names = {"1": "public.orders", "2": "public.items", "3": "public.orders"}
-    assert clashing(names) == {"1": "3", "3": "1"}
-    assert not clashing({"1": "a.b", "2": "a.c"})
 
 
 def test_a_part_that_catalogs_would_cut_is_too_long() -> None:

@@ -1,6 +1,4 @@
-"""What is written comes back equal, from the same bytes; anything else is refused by the name of its
-field, and never by what the field holds.
-"""
+"""What is written comes back equal; anything else is refused by the name of its field, never by its value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,6 +1,4 @@
-"""Which rule holds for which column, over renames, edits of the configuration and columns that come and go; and that
-nothing of a value stays in a schema.
-"""
+"""Which rule holds for which column, over renames and edits, and that no value stays in a schema."""
 
 from dataclasses import replace
 
@@ -62,29 +60,6 @@ def test_a_default_from_before_another_rule_is_not_kept(rules: ColumnRules) -> N
     ruled = under(rules, schema("a"), before)
     assert changed(before, ruled)
     assert [column.missing for column in ruled.sent] == [None]
-
-
-def test_a_column_keeps_its_rule_over_renames_until_it_is_listed_by_its_name() -> None:
-    rules = ColumnRules({"a": MASK})
-    shape = under(rules, schema("a"))
-    for name in ("b", "c", "d"):
-        shape = under(rules, schema(name), shape)
-        assert rules_of(shape) == {name: "mask '***'"}
-    assert rules_of(under(ColumnRules({"a": MASK, "d": None}), schema("d"), shape)) == {}
-    assert rules_of(under(ColumnRules({"d": EXCLUDED}), schema("e"), shape)) == {"e": "exclude"}
-    assert changed(shape, under(rules, schema("e"), shape)) == ""
-
-
-def test_new_columns_are_those_that_come_after_the_table_joined() -> None:
-    denied = ColumnRules(new_columns="exclude")
-    first = under(denied, schema("a"))
-    second = under(denied, schema("a", "b"), first)
-    assert [one.column.name for one in second.excluded] == ["b"]
-    assert [column.name for column in second.left_out] == ["b"]
-    listed = under(ColumnRules({"b": None}, new_columns="exclude"), schema("a", "b", "c"), second)
-    assert [one.column.name for one in listed.excluded] == ["c"]
-    assert changed(second, listed) == "b: exclude becomes include"
-    assert rules_of(under(ColumnRules(), schema("a", "b"), second)) == {}
 
 
 def test_a_name_that_a_column_never_had_is_unknown_and_one_that_it_had_is_not() -> None:

@@ -1,6 +1,4 @@
-"""One list of conditions: what `check` calls critical for a table keeps it from being carried,
-apart from what harms the source alone.
-"""
+"""What `check` calls critical for a table keeps it from being carried, unless it harms the source alone."""
 
 from collections.abc import Iterator
 from dataclasses import replace

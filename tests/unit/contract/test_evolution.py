@@ -234,21 +234,6 @@ def test_values_that_came_with_a_rewrite_were_not_sent(facts: TableFacts) -> Non
     assert "rewritten when column added" in hidden(made("added", 3), facts)
 
 
-def test_a_change_of_type_is_exact_only_where_the_table_was_not_rewritten() -> None:
-    wider = Retyped(made("body", 2, VARCHAR, 24), made("body", 2, VARCHAR, 14))
-    assert unsent([wider], table(ID, BODY), old_relfilenode=STORED) == ""
-    assert "rewritten" in unsent([wider], table(ID, BODY, relfilenode=16999), old_relfilenode=STORED)
-    assert "rewritten" in unsent([wider], None, old_relfilenode=STORED)
-
-
-def test_a_wider_type_is_a_cast_where_somebody_says_so_and_nothing_else_is() -> None:
-    wider = Retyped(made("body", 2, INT8), made("body", 2, INT4))
-    anew = table(ID, BODY, column("added", 3), relfilenode=16999)
-    assert "rewritten" in unsent([wider], anew, old_relfilenode=STORED)
-    assert unsent([wider], anew, old_relfilenode=STORED, casts_only=True) == ""
-    assert "rewritten" in unsent([wider, Added(made("added", 3))], anew, old_relfilenode=STORED, casts_only=True)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "before", "after"),
     [

@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 
 from sluice.contract.lake_layout import LakeLayout, refused_column, refused_property
-from sluice.contract.lake_targets import LakeTarget
 from sluice.settings.tables import TableSettings
 
 
@@ -68,8 +67,3 @@ def test_a_target_has_the_layout_of_its_table_except_for_what_it_says_itself() -
     assert plain == LakeLayout((("delta.enableRowTracking", "true"), ("delta.targetFileSize", "7")), ("a",))
     assert (dict(other.properties)["delta.targetFileSize"], other.cluster_by, other.partition_by) == ("8", (), ("day",))
     assert none.cluster_by == ()
-
-
-def test_a_layout_survives_the_way_to_the_applier() -> None:
-    target = LakeTarget("history", "h", track=("a",), layout=LakeLayout((("team", "x"),), ("a",)))
-    assert LakeTarget.decode(target.encode()) == target

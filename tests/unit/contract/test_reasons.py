@@ -24,7 +24,6 @@ def _is_said(node: ast.expr) -> bool:
 
 
 def _has_text(node: ast.expr) -> bool:
-    """Whether there is text in it that is not empty."""
     return any(isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value for one in ast.walk(node))
 
 

@@ -1,6 +1,4 @@
-"""What is spooled and not applied: counted once, dropped when it is applied, and never taken for
-nothing because it was not read yet.
-"""
+"""What is spooled and not applied: counted once, and never taken for nothing before it was read."""
 
 from datetime import UTC, datetime
 
@@ -41,7 +39,6 @@ class Spool(RecordedPipeline):
 
 
 def pending(files: int, oldest: int | None, live: dict[str, int | None]) -> Pending:
-    """Files of ten bytes, and seconds."""
     times = {name: None if at is None else at * SECOND for name, at in live.items()}
     return Pending(files, 10 * files, None if oldest is None else oldest * SECOND, times)
 

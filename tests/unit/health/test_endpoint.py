@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import StoreUnavailable, UsageError, WriterFenced
+from sluice.errors import StoreUnavailable, WriterFenced
 from sluice.health.endpoint import NO_TLS, CannotListen, Health, HealthServer
 from sluice.health.tls import TlsFiles
 from sluice.telemetry.metrics import Metrics
@@ -17,8 +17,6 @@ from tests.support.authority import Authority
 
 
 class Served:
-    """An endpoint whose clock and status are the test's."""
-
     def __init__(self) -> None:
         self.now, self.failure = 0.0, list[Exception]()
         metrics = Metrics("shop")
@@ -41,7 +39,7 @@ def served() -> Iterator[Served]:
     made.server.close()
 
 
-def test_a_loop_that_stopped_going_round_is_not_alive(served: Served) -> None:
+def test_a_loop_that_stopped_going_round_is_not_alive_unless_it_ended_on_purpose(served: Served) -> None:
     served.health.beat("events")
     assert served.get("/livez") == (200, "ok\n")
     served.now = 61.0
@@ -49,10 +47,6 @@ def test_a_loop_that_stopped_going_round_is_not_alive(served: Served) -> None:
     assert (code, said) == (503, "loop events has not gone round for 61 s\n")
     served.health.beat("events")
     assert served.get("/livez")[0] == 200
-
-
-def test_a_loop_that_ended_on_purpose_is_not_missed(served: Served) -> None:
-    served.health.beat("events")
     served.health.retire("events")
     served.now = 1000.0
     assert served.get("/livez")[0] == 200
@@ -104,12 +98,6 @@ def test_head_answers_as_get_does_without_the_content(served: Served, path: str)
 def test_the_port_changes_nothing(served: Served, method: str) -> None:
     assert served.get("/status", method)[0] == 501
     assert served.get("/drop")[0] == 404
-
-
-def test_an_address_in_use_is_a_usage_error_that_names_it(served: Served) -> None:
-    metrics = Metrics("shop")
-    with pytest.raises(UsageError, match="cannot listen on " + served.server.address):
-        HealthServer(served.server.address, metrics=metrics, health=Health(metrics), status=dict)
 
 
 def test_a_token_is_asked_for_by_all_but_the_probes_and_can_be_rotated(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ def pipeline() -> RecordedPipeline:
 
 
 def of_tables(pipeline: RecordedPipeline, *, names: CatalogNames | None = None) -> list[tuple[str, str, str]]:
-    """Code, severity and message of each problem of tables."""
     problems = pipeline.report(names=names).verdict.problems
     return [(one.code, one.severity, one.message) for one in problems if one.part == "tables"]
 
@@ -175,9 +174,7 @@ def test_lag_is_never_negative_when_the_sources_clock_is_ahead(pipeline: Recorde
 
 
 def test_the_lake_has_a_position_as_soon_as_all_its_live_tables_have_one(pipeline: RecordedPipeline) -> None:
-    """Boundaries are stated less often, and for minutes not at all: a page that goes by them alone
-    says that the lake has nothing.
-    """
+    """Boundaries are stated less often, and for minutes not at all."""
     pipeline.table("orders")
     pipeline.table("stock")
     pipeline.table("next", state="snapshot")
@@ -258,7 +255,6 @@ def holds(pipeline: RecordedPipeline, instance: str, *, sign: Sign, at: datetime
 
 
 def seen_at(pipeline: RecordedPipeline, at: datetime) -> tuple[Report, list[str]]:
-    """The report, and the codes of its problems."""
     report = pipeline.reporter(clock=lambda: at).take()
     return report, [one.code for one in report.verdict.problems]
 
@@ -284,78 +280,71 @@ def test_an_applier_that_only_renews_its_lease_is_heard_and_one_whose_loop_stand
     assert seen_at(pipeline, later)[1] == ["applier.dead"]
 
 
+class Sparing:
+    """A reporter that spares requests. The applier has applied the one table, and holds its lease since NOW."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed = 0.0
+        monkeypatch.setattr("sluice.health.reporter.time.monotonic", lambda: 1000.0 + self.passed)
+        self.pipeline = pipeline = RecordedPipeline()
+        pipeline.table("orders")
+        self.applied(100)
+        holds(pipeline, "a", sign=Sign(NOW.timestamp(), 0.0, 1, 0), at=NOW)
+        self.reporter = pipeline.reporter(clock=lambda: NOW + timedelta(seconds=self.passed))
+        self.reporter.spare(lambda: pipeline.log.state, pipeline.log.entry)
+
+    def applied(self, lsn: int, *, state: str = "live") -> None:
+        through_seq = self.pipeline.log.state.seq
+        self.pipeline.applied("orders", state=state, complete_through_lsn=lsn, through_seq=through_seq)
+
+    def after(self, seconds: float) -> Report:
+        self.passed += seconds
+        return self.reporter.take()
+
+
 def test_a_look_that_spares_requests_asks_nothing_while_nothing_changes_and_misses_no_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = [1000.0]
-    monkeypatch.setattr("sluice.health.reporter.time.monotonic", lambda: now[0])
     monkeypatch.setattr("tests.support.recorded.MemoryStore", WatchedStore)
-    pipeline = RecordedPipeline()
-    assert isinstance(pipeline.store, WatchedStore)
-    pipeline.table("orders")
-    pipeline.applied("orders", complete_through_lsn=100, through_seq=pipeline.log.state.seq)
-    holds(pipeline, "a", sign=Sign(NOW.timestamp(), 0.0, 1, 0), at=NOW)
-    reporter = pipeline.reporter()
-    reporter.spare(lambda: pipeline.log.state, pipeline.log.entry)
-    reporter.take()
-    reporter.take()
-    pipeline.store.asked.clear()
+    sparing = Sparing(monkeypatch)
+    pipeline, store = sparing.pipeline, sparing.pipeline.store
+    assert isinstance(store, WatchedStore)
+    for _ in range(2):
+        sparing.after(0)
+    store.asked.clear()
     for _ in range(3):
-        now[0] += 15
-        reporter.take()
-    assert not pipeline.store.asked
-    now[0] += 30
-    reporter.take()
-    assert len(pipeline.store.asked) <= 2, "the lease, and completions while there is none"
+        sparing.after(15)
+    assert not store.asked
+    sparing.after(30)
+    assert len(store.asked) <= 2, "the lease, and completions while there is none"
     put(pipeline.log, Progress(), through_lsn=150)
-    now[0] += 15
-    pipeline.store.asked.clear()
-    assert reporter.take().pending_entries == 1
-    now[0] += 15
-    reporter.take()
-    assert not pipeline.store.asked, "nobody waits for an advance"
+    store.asked.clear()
+    assert sparing.after(15).pending_entries == 1
+    sparing.after(15)
+    assert not store.asked, "nobody waits for an advance"
     pipeline.changes("orders", lsn=200, at=NOW)
-    pipeline.store.asked.clear()
-    assert reporter.take().pending.files == 1
-    assert not [key for key in pipeline.store.asked if key.startswith(keys.MANIFEST)], "this process appended it"
-    pipeline.applied("orders", complete_through_lsn=200, through_seq=pipeline.log.state.seq)
-    report = reporter.take()
-    assert report.complete_lsn == 200
-    assert report.manifest.seq == pipeline.log.state.seq
+    store.asked.clear()
+    assert sparing.after(0).pending.files == 1
+    assert not [key for key in store.asked if key.startswith(keys.MANIFEST)], "this process appended it"
+    sparing.applied(200)
+    report = sparing.after(0)
+    assert (report.complete_lsn, report.manifest.seq) == (200, pipeline.log.state.seq)
 
 
 def test_an_applier_that_lives_again_after_the_store_was_away_is_not_called_dead_for_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    passed = [0.0]
-    monkeypatch.setattr("sluice.health.reporter.time.monotonic", lambda: 1000.0 + passed[0])
-    pipeline = RecordedPipeline()
-    pipeline.table("orders")
-    pipeline.applied("orders", complete_through_lsn=100, through_seq=pipeline.log.state.seq)
-    holds(pipeline, "a", sign=Sign(NOW.timestamp(), 0.0, 1, 0), at=NOW)
-    reporter = pipeline.reporter(clock=lambda: NOW + timedelta(seconds=passed[0]))
-    reporter.spare(lambda: pipeline.log.state, pipeline.log.entry)
-    reporter.take()
-    passed[0] = 95.0  # a renewal failed meanwhile
-    reporter.take()
+    sparing = Sparing(monkeypatch)
+    sparing.after(0)
+    sparing.after(95)  # a renewal failed meanwhile
     alive = NOW.timestamp() + 96
-    holds(pipeline, "a", sign=Sign(alive, alive, 1, 0), at=NOW)
-    passed[0] = 125.0
-    assert reporter.take().verdict.problems == ()
+    holds(sparing.pipeline, "a", sign=Sign(alive, alive, 1, 0), at=NOW)
+    assert sparing.after(30).verdict.problems == ()
 
 
 def test_a_lease_that_was_renewed_before_the_newest_report_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The applier was killed behind its report, or could not renew since: the report says that a table stopped."""
-    passed = [0.0]
-    monkeypatch.setattr("sluice.health.reporter.time.monotonic", lambda: 1000.0 + passed[0])
-    pipeline = RecordedPipeline()
-    pipeline.table("orders")
-    through_seq = pipeline.log.state.seq
-    pipeline.applied("orders", complete_through_lsn=100, through_seq=through_seq)
-    holds(pipeline, "a", sign=Sign(NOW.timestamp(), NOW.timestamp(), 1, 0), at=NOW)
-    pipeline.applied("orders", state="stale", complete_through_lsn=100, through_seq=through_seq)
-    reporter = pipeline.reporter(clock=lambda: NOW + timedelta(seconds=passed[0]))
-    reporter.spare(lambda: pipeline.log.state, pipeline.log.entry)
-    assert [table.state for table in reporter.take().tables] == ["stale"]
-    for passed[0] in (61.0, 122.0, 183.0):
-        assert [table.state for table in reporter.take().tables] == ["stale"]
+    sparing = Sparing(monkeypatch)
+    sparing.applied(100, state="stale")
+    for seconds in (0, 61, 61, 61):
+        assert [table.state for table in sparing.after(seconds).tables] == ["stale"]

@@ -1,6 +1,4 @@
-"""Where the server stood and when: proven between looks, silent where nothing can be said, and one
-rate for every forecast.
-"""
+"""Where the server stood and when: silent where nothing can be said, and one rate for every forecast."""
 
 import pytest
 
@@ -63,12 +61,6 @@ def test_a_long_history_loses_resolution_and_no_truth() -> None:
     assert behind is not None
     assert 1001 < 2000 - behind <= 1004
     assert seen.seconds_behind(MOST + 9, now=9999) == 0.0
-
-
-def test_a_value_does_not_change_with_later_looks() -> None:
-    kept = watched((0, 100), (100, 200))
-    kept.noted(200, 900)
-    assert kept.seconds_behind(200, now=200) == 0.0
 
 
 STEADY = [(15.0 * look, 100 + 15 * look * MEBI) for look in range(9)]

@@ -1,6 +1,4 @@
-"""One verdict: every combination of parts that are dead, and every surface shows the same state and
-the same problems.
-"""
+"""One verdict for every combination of dead parts: every surface shows the same state and problems."""
 
 import io
 import itertools
@@ -155,8 +153,6 @@ def test_every_combination_of_dead_parts_has_the_state_and_the_problems_that_it_
 
 
 class Shown:
-    """All surfaces of one report, as their readers get them."""
-
     def __init__(self) -> None:
         self.verdict, self.status, self.address = judge(WELL), dict[str, Any](), ""
         self.metrics = Metrics("shop")

@@ -36,15 +36,12 @@ def verdict(outcome: str, lsn: int = 0, *, rows: int = 0) -> Comparison:
 
 
 class Kept:
-    """A record, and what is shown of it."""
-
     def __init__(self, store: MemoryStore | None = None, *, every_seconds: float = 0.0) -> None:
         self.store = store or MemoryStore(f"verified {uuid.uuid4()}", prefix="shop/")
         self.now = BEGIN
         self.record = self.by(every_seconds=every_seconds)
 
     def by(self, *, every_seconds: float = 0.0) -> Record:
-        """Another one who keeps what it finds."""
         return Record(self.store, every_seconds=every_seconds, clock=lambda: self.now)
 
     def after(self, seconds: float) -> "Kept":

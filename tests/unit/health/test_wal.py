@@ -3,15 +3,8 @@
 from dataclasses import replace
 
 from sluice.health.source_history import SourceHistory
-from sluice.health.wal import Headroom, Positions, headroom, stages
+from sluice.health.wal import Positions, headroom, stages
 from tests.support.source_facts import server, slot
-
-
-def test_headroom_is_the_part_of_the_limit_that_is_left_and_how_long_it_lasts() -> None:
-    history = SourceHistory().noted(0, 0).noted(100, 1000)
-    found = headroom(server(1000), slot(restart=200, safe=200), history)
-    assert found == Headroom(retained_bytes=800, safe_bytes=200, write_rate=10.0, seconds_left=20.0)
-    assert (found.limit_bytes, found.share) == (1000, 0.2)
 
 
 def test_a_slot_past_its_limit_has_nothing_left() -> None:

@@ -5,7 +5,6 @@ from sluice.ingest.receive.backpressure import Backpressure
 
 
 def test_what_is_decoded_and_all_durable_is_complete_beyond_the_last_entry() -> None:
-    """WAL of others moves the position and leaves nothing to store."""
     unflushed = Unflushed(100)
     assert unflushed.state(100) == (100, None)
     unflushed.decoded(500, [], pending=False, now_us=1)

@@ -14,7 +14,6 @@ from tests.support.manifests import changes, follow, opened, repair, segment, sn
 
 
 def live() -> PipelineState:
-    """Table 7 is live and complete through 30."""
     state, _ = follow(started(), snapshot())
     return follow(state, changes(30), through_lsn=30)[0]
 

@@ -1,6 +1,4 @@
-"""What `plan` says of other targets where a start would not simply build them from the spool. What it says otherwise is
-compared with what happens in tests/e2e/test_target_changes.py.
-"""
+"""What `plan` says of targets that a start would not build from the spool. The rest: tests/e2e."""
 
 from dataclasses import replace
 
@@ -22,7 +20,6 @@ MIRROR, LOG = LakeTarget(), LakeTarget("changelog", "orders_c")
 def planned(
     *targets: LakeTarget, table: TableState = TABLE, row: AppliedTable = ROW, pruned: int = 0, left: str = ""
 ) -> list[tuple[str, str]]:
-    """The effect and reason of each change."""
     other = TableState("8", "public", "old", State.LIVE, None, 10, 1, 5, {1: SCHEMA}, path="public/orders_c")
     manifest = PipelineState(tables={"7": table, "8": other})
     reported = AppliedLog(1, "one", "2026-11-01T00:00:00.000+00:00", {"7": row}, left={LOG.name: left} if left else {})

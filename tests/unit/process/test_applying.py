@@ -9,31 +9,30 @@ from sluice.process.fleet.applying import still_applied
 from sluice.process.fleet.member import Folder, Member, document, require_members
 
 
-def member(name: str, *, config: str = "", options: str = "{}") -> Member:
-    return Member(name, config or f"/pipelines/{name}.yaml", (), 1.0, options, {})
+def member(name: str, *, options: str = "{}") -> Member:
+    return Member(name, f"/pipelines/{name}.yaml", (), 1.0, options, {})
 
 
 def folder(*members: Member, **refused: str) -> Folder:
     return Folder({one.name: one for one in members}, {f"/pipelines/{name}.yaml": why for name, why in refused.items()})
 
 
-def test_a_pipeline_whose_file_is_refused_now_goes_on_with_what_it_had() -> None:
-    old = member("east", options='{"old": 1}')
-    assert still_applied(folder(member("west"), east="not valid"), folder(old)).members == {
-        "east": old,
-        "west": member("west"),
-    }
+OLD, NEW, WEST = member("east", options='{"old": 1}'), member("east", options='{"new": 1}'), member("west")
 
 
-def test_a_pipeline_whose_file_is_gone_is_applied_no_more() -> None:
-    assert still_applied(folder(member("west")), folder(member("east"), member("west"))).members == {
-        "west": member("west")
-    }
-
-
-def test_a_file_that_is_valid_again_replaces_what_it_had() -> None:
-    new = member("east", options='{"new": 1}')
-    assert still_applied(folder(new), folder(member("east"))).members == {"east": new}
+@pytest.mark.parametrize(
+    ("now", "before", "applied"),
+    [
+        (folder(WEST, east="not valid"), folder(OLD), [OLD, WEST]),
+        (folder(WEST), folder(OLD, WEST), [WEST]),
+        (folder(NEW), folder(OLD), [NEW]),
+    ],
+    ids=["refused", "gone", "valid again"],
+)
+def test_a_pipeline_whose_file_is_refused_goes_on_with_what_it_had(
+    now: Folder, before: Folder, applied: list[Member]
+) -> None:
+    assert still_applied(now, before).members == {one.name: one for one in applied}
 
 
 def test_a_folder_without_a_valid_file_is_refused_with_the_reasons() -> None:

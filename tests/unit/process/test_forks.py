@@ -5,7 +5,6 @@ import resource
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from sluice.cli.fleet_ingest import FORK
 from sluice.process.fleet.forks import Forked, Forks, possible
+from tests.support.pipeline import wait_until
 
 pytestmark = pytest.mark.skipif(not possible(), reason="this kernel names no process by a file descriptor")
 FORKER = [
@@ -33,10 +33,7 @@ def forks() -> Iterator[Forks]:
 
 def _waiting(forks: Forks, ready: Path) -> Forked:
     child = forks.launch([WAITS.format(str(ready))])
-    deadline = time.monotonic() + 60
-    while not ready.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(ready.exists, what="the child waits")
     return child
 
 
@@ -99,7 +96,6 @@ def test_a_fork_that_the_kernel_refuses_is_said_and_the_next_one_is_made(forks: 
 
 
 def test_a_child_that_begins_again_is_a_process_with_its_own_command_line() -> None:
-    """As one does of which the source was promoted."""
     program = (
         "import os, sys\n"
         "from sluice.cli.fleet_ingest import FORK, forked\n"

@@ -49,9 +49,7 @@ def test_begins_are_what_decode_control_says_or_refused_as_it_does(parts: list[t
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), LSN, LSN, TIME), max_size=4))
-def test_commits_are_what_decode_control_says_or_refused_as_it_does(
-    parts: list[tuple[int, int, int, int]],
-) -> None:
+def test_commits_are_what_decode_control_says_or_refused_as_it_does(parts: list[tuple[int, int, int, int]]) -> None:
     _assert_read_as_one_by_one([frame(b"C" + struct.pack(">BQQq", *part)) for part in parts], _commits)
 
 

@@ -1,6 +1,4 @@
-"""Rows of a COPY: header, rows and trailer are distinguished, values are the bytes sent, and
-a copy cut short is never whole.
-"""
+"""Rows of a COPY: values are the bytes sent, and a copy that was cut short is never whole."""
 
 from collections.abc import Sequence
 
@@ -17,9 +15,7 @@ Row = Sequence[bytes | None]
 
 
 def chunks_of(rows: Sequence[Row]) -> list[bytes]:
-    """What the server sends: the header with the first row, one row a chunk, the trailer by itself
-    (with the header when there is no row).
-    """
+    """What the server sends: the header with the first row, one row a chunk, the trailer by itself."""
     chunks = [*map(copy_row, rows), COPY_TRAILER]
     return [COPY_HEADER + chunks[0], *chunks[1:]]
 

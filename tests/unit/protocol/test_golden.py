@@ -1,6 +1,4 @@
-"""Streams recorded from real servers decode to what the reference decoder made of them
-(tests/golden/record.py), and hold every message there is.
-"""
+"""Recorded streams decode to what the reference decoder made of them, and hold every message there is."""
 
 import json
 from pathlib import Path

@@ -1,9 +1,5 @@
-"""Whole streams made up by Hypothesis decode column by column to what the reference decoder reads
-message by message.
-
-The recordings (test_golden) hold what servers sent once; these hold what they may send:
-any order of blocks, relations that change their width in the middle of a stream, empty blocks and
-empty values, every kind of field in every place.
+"""Streams that servers may send (test_golden has some that they sent) decode column by column to what the reference
+decoder reads message by message.
 """
 
 import string

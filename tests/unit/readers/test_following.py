@@ -94,10 +94,12 @@ def test_a_lake_of_several_pipelines_is_no_lake_without_boundaries(tmp_path: Pat
 
 
 @pytest.mark.parametrize("cursor", ["7", "{}", "null", "[1]", '{"manifest": "m", "number": "x"}'])
-def test_a_cursor_of_somebody_else_is_refused(tmp_path: Path, lake: Lake, cursor: str) -> None:
+def test_a_cursor_of_somebody_else_and_a_step_of_none_are_refused(tmp_path: Path, lake: Lake, cursor: str) -> None:
     _publish(tmp_path, 1)
     with pytest.raises(UnusableArgument):
         Following().due(lake, cursor)
+    with pytest.raises(UnusableArgument):
+        Following(every=0)
 
 
 def test_what_a_run_is_given_names_position_time_and_versions(tmp_path: Path, lake: Lake) -> None:
@@ -105,8 +107,3 @@ def test_what_a_run_is_given_names_position_time_and_versions(tmp_path: Path, la
     said = described(lake.newest())
     assert (said["lsn"], said["number"], said["pipeline"]) == ("0/A", 1, "shop")
     assert (said["versions"], said["left_out"]) == ({"public.t": 1}, {"public.u": "stale"})
-
-
-def test_every_is_at_least_one() -> None:
-    with pytest.raises(UnusableArgument):
-        Following(every=0)

@@ -1,6 +1,4 @@
-"""What a name means. Of a table that is not part of the boundary: nothing, never another table, nor the rows of an
-earlier boundary. And a view shows the table that its name means, to engines that know no case either.
-"""
+"""A name means one table or none: never another one, nor rows of an earlier boundary."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Settings: what is accepted, what is refused and how it is said, which place wins, and that no
-secret is ever shown.
-"""
+"""Settings: what is accepted or refused, which place wins, and that no secret is ever shown."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +10,6 @@ import pytest
 from sluice.errors import UsageError
 from sluice.settings import Loaded, load, secret_strings
 from sluice.settings.display import effective, json_schema, masked
-from sluice.settings.targets import TargetSettings
 from sluice.settings.tree import keys
 from sluice.settings.values import parse_duration, parse_retention, parse_size, show_duration, show_retention, show_size
 
@@ -42,13 +39,6 @@ def refusal(read: Read, text: str = MINIMAL, /, **environ: str) -> str:
     with pytest.raises(UsageError) as caught:
         read(text, **environ)
     return f"{caught.value}\n{caught.value.hint}"
-
-
-def test_values_are_read_in_the_units_that_they_are_written_in(read: Read) -> None:
-    text = MINIMAL.replace("spool: {", "spool: {max_delay: 2s, max_bytes: 128MiB, ")
-    settings = read(text + "tables: {public.orders: {targets: [{kind: changelog}]}}\n").settings
-    assert (settings.spool.max_delay, settings.spool.max_bytes) == (2.0, 128 << 20)
-    assert settings.tables["public.orders"].targets == (TargetSettings.model_validate({"kind": "changelog"}),)
 
 
 def test_slot_and_publication_are_named_after_the_pipeline_unless_given(read: Read) -> None:

@@ -5,7 +5,7 @@ import pytest
 from sluice.settings.memory import ApplierMemory, applier_memory
 from sluice.settings.model import ApplySettings
 
-MEBI, GIBI = 1024**2, 1024**3
+GIBI = 1024**3
 
 
 def _memory(**given: object) -> ApplierMemory:

@@ -1,6 +1,4 @@
-"""Whether we may go on from a slot: each way in which server and manifest can disagree has its
-name, and only agreement gives a position.
-"""
+"""Whether we may go on from a slot: each disagreement has its name, and only agreement gives a position."""
 
 from dataclasses import replace
 

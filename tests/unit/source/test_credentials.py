@@ -1,6 +1,4 @@
-"""What is read again for a connection: only credentials may change, a command answers in time, and
-nothing that it writes is seen.
-"""
+"""What is read again for a connection: only credentials may change, and nothing a command writes is seen."""
 
 import sys
 import time

@@ -5,15 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sluice.errors import (
-    Disposition,
-    ServiceError,
-    SlotBusy,
-    SlotLost,
-    SourceRefused,
-    SourceUnavailable,
-    UsageError,
-)
+from sluice.errors import Disposition, ServiceError, SlotBusy, SlotLost, SourceRefused, SourceUnavailable, UsageError
 from sluice.source.refused_connections import connect_error
 from sluice.source.sessions import SlotDoubted, SourceOptions, open_query, source_error
 
@@ -87,17 +79,12 @@ def test_no_secret_of_the_connection_string_is_repeated(dsn: str) -> None:
     "said",
     [
         "SSL error: unexpected eof while reading",
-        (
-            "server closed the connection unexpectedly\n\tThis probably means the server terminated "
-            "abnormally\nSSL SYSCALL error: Connection reset by peer"
-        ),
+        "server closed the connection unexpectedly\nSSL error: certificate verify failed",
         "SSL SYSCALL error: EOF detected",
         "SSL error: tlsv1 alert internal error",
         "SSL error: decryption failed or bad record mac",
         "server sent an error response during SSL exchange",
-        "could not receive data from server: Connection timed out",
         "Connection refused",
-        "timeout expired",
     ],
 )
 def test_a_connection_that_may_succeed_next_time_is_tried_again(said: str) -> None:
@@ -120,7 +107,6 @@ def test_without_a_free_connection_the_settings_to_raise_are_named() -> None:
         ("0A000", "pooler"),
         ("22012", "login event trigger"),
         ("42P01", "login event trigger"),
-        ("P0002", "login event trigger"),
         ("28000", "pg_hba.conf"),
         ("28P01", "password"),
         ("3D000", "database"),
@@ -149,10 +135,7 @@ def test_a_name_that_cannot_be_resolved_now_is_tried_again(said: str) -> None:
         "SSL error: ssl/tls alert handshake failure",
         "SSL error: tlsv1 alert protocol version",
         "SSL error: tlsv1 alert unknown ca",
-        (
-            "SSL error: wrong version number\nThis may indicate that the server does not support any SSL "
-            "protocol version between TLSv1.2 and TLSv1.3."
-        ),
+        "SSL error: wrong version number",
         "server does not support SSL, but SSL was required",
         "received invalid response to SSL negotiation: H",
         'private key file "/x" has group or world access; file must have permissions u=rw (0600) or less',

@@ -1,8 +1,5 @@
-"""A server that is too old is recognised by its version, whatever else it does not know.
-
-The server here is a fake that speaks as much of the protocol as a refusal needs: like a real one it
-ends a connection whose `options` name a setting that it does not have. (PostgreSQL: Message Flow,
-Start-up.)
+"""A server that is too old is recognised by its version. The fake one here ends a connection whose `options` name a
+setting that it does not have, as a real one does. (PostgreSQL: Message Flow, Start-up.)
 """
 
 import contextlib

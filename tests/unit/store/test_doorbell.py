@@ -17,8 +17,6 @@ PATIENCE = 10.0
 
 
 class Heard:
-    """What was heard, and the wait for it."""
-
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self._changed = threading.Condition()

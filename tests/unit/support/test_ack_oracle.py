@@ -20,38 +20,32 @@ def store(spool: Path, *, seq: int, through_lsn: int) -> None:
     path.write_text(json.dumps({"through_lsn": through_lsn}))
 
 
-def test_nothing_may_be_acknowledged_before_the_first_entry(tmp_path: Path) -> None:
-    AckOracle(tmp_path)(status(0))
-    with pytest.raises(AssertionError, match="acknowledged 1"):
-        AckOracle(tmp_path)(status(1))
+@pytest.mark.parametrize(
+    ("entries", "sent", "said"),
+    [
+        ({}, [0, 1], "acknowledged 1"),
+        ({1: 100}, [100, 101], "acknowledged 101, but manifest entry 1 holds through 100"),
+        ({1: 100, 3: 300}, [300], "entry 1 holds through 100"),
+        ({1: 100}, [90, 80], "acknowledged 80 after 90"),
+    ],
+    ids=["before the first entry", "one byte more", "behind a gap", "backwards"],
+)
+def test_what_the_newest_entry_holds_may_be_acknowledged_and_no_byte_more(
+    tmp_path: Path, entries: dict[int, int], sent: list[int], said: str
+) -> None:
+    oracle, (*right, wrong) = AckOracle(tmp_path), sent
+    for seq, through_lsn in entries.items():
+        store(tmp_path, seq=seq, through_lsn=through_lsn)
+    for flush in right:
+        oracle(status(flush))
+    with pytest.raises(AssertionError, match=said):
+        oracle(status(wrong))
 
 
-def test_what_the_newest_entry_holds_may_be_acknowledged_and_no_byte_more(tmp_path: Path) -> None:
+def test_more_may_be_acknowledged_once_it_is_stored_and_never_more_than_was_received(tmp_path: Path) -> None:
     oracle = AckOracle(tmp_path)
-    store(tmp_path, seq=1, through_lsn=100)
-    oracle(status(100))
-    with pytest.raises(AssertionError, match="acknowledged 101, but manifest entry 1 holds through 100"):
-        oracle(status(101))
-    store(tmp_path, seq=2, through_lsn=101)
-    oracle(status(101))
-
-
-def test_an_entry_behind_a_gap_holds_nothing(tmp_path: Path) -> None:
-    store(tmp_path, seq=1, through_lsn=100)
-    store(tmp_path, seq=3, through_lsn=300)
-    with pytest.raises(AssertionError, match="entry 1 holds through 100"):
-        AckOracle(tmp_path)(status(300))
-
-
-def test_an_acknowledgement_never_goes_backwards(tmp_path: Path) -> None:
-    oracle = AckOracle(tmp_path)
-    store(tmp_path, seq=1, through_lsn=100)
-    oracle(status(90))
-    with pytest.raises(AssertionError, match="acknowledged 80 after 90"):
-        oracle(status(80))
-
-
-def test_more_may_not_be_flushed_than_was_received(tmp_path: Path) -> None:
-    store(tmp_path, seq=1, through_lsn=100)
+    for seq, through_lsn in ((1, 100), (2, 101)):
+        store(tmp_path, seq=seq, through_lsn=through_lsn)
+        oracle(status(through_lsn))
     with pytest.raises(AssertionError, match="out of order"):
-        AckOracle(tmp_path)(status(90, write=80))
+        oracle(status(101, write=80))

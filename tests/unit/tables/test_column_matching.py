@@ -70,9 +70,7 @@ def test_a_column_that_came_and_went_is_known_as_such() -> None:
 
 
 def test_a_replaced_column_is_found_by_the_transaction_that_made_it() -> None:
-    """It may as well be the old column under another name, if what made the new one came later, or was
-    the transaction of the rows itself.
-    """
+    """It may be the old column under another name if what made the new one did not come before the rows."""
     previous = before(A, b(2))
     assert found(wire("a", "c"), previous, catalog(A, column("c", 3, xmin=EARLIER), ever=3)) == (1, 3)
     for xmin in (ROWS, LATER):

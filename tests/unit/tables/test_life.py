@@ -4,11 +4,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.chunks import BlockRange
 from sluice.contract.entries import Snapshot, Table
 from sluice.contract.reasons import DROPPED
-from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.manifest.state import decided
 from sluice.manifest.values import PipelineState
@@ -48,8 +49,8 @@ def _changes(found: object) -> list[Table]:
     return [body for body in bodies if isinstance(body, Table)]
 
 
-def _lives(**options: Any) -> TableLives:
-    return TableLives((), Policies(TablePolicy(**options)))
+def _lives() -> TableLives:
+    return TableLives((), Policies(TablePolicy()))
 
 
 def test_a_decision_that_lacks_an_answer_leaves_nothing_and_is_made_whole_with_it() -> None:
@@ -69,41 +70,6 @@ def test_a_decision_that_lacks_an_answer_leaves_nothing_and_is_made_whole_with_i
         ("7", State.DETACHED, DROPPED),
         ("9", State.SNAPSHOT, None),
     ]
-
-
-def test_one_event_marks_a_table_stale_and_begins_its_next_generation_where_it_may() -> None:
-    rewritten = replace(SEVEN, relfilenode=SEVEN.relfilenode + 1, columns=(replace(ID, xmin=ID.xmin + 1),))
-    state = _state(SEVEN)
-    seen = events.CatalogSeen(rewritten, state.tables, wal_end=40)
-    at = _moment(state, Answers(40, {7: rewritten}))
-    assert [(one.state, one.generation, one.cause) for one in _changes(_lives().decide(seen, at))] == [
-        (State.STALE, 1, Cause.REWRITE),
-        (State.SNAPSHOT, 2, Cause.REWRITE),
-    ]
-    stopped = _lives(on_change="stop").decide(seen, at)
-    assert [(one.state, one.generation) for one in _changes(stopped)] == [(State.STALE, 1)]
-
-
-def test_an_added_column_is_followed_or_stops_the_table_as_its_contract_says() -> None:
-    state = _state(SEVEN)
-    rows = events.RowsCame(relation_of(WIDER), position_lsn=30, reaches_lsn=31, xid=ID.xmin + 10)
-    at = _moment(state, Answers(40, {7: WIDER}))
-    assert _lives().decide(rows, _moment(state)) == NeedFacts(7)
-    followed = _lives().decide(rows, at)
-    assert isinstance(followed, Decided)
-    assert followed.answer is not None
-    assert [column.name for column in followed.answer.columns] == ["c1", "c2"]
-    assert [(one.state, one.schema) for one in _changes(followed)] == [(None, followed.answer)]
-    stopped = _lives(contract="stop").decide(rows, at)
-    assert [(one.state, one.cause) for one in _changes(stopped)] == [(State.STALE, Cause.CONTRACT)]
-
-
-def test_a_pause_changes_nothing_but_that_it_is_one_and_a_second_one_nothing() -> None:
-    lives, state = _lives(), _state(SEVEN)
-    found = lives.decide(events.PauseAsked(7, paused=True), _moment(state))
-    assert [(one.state, one.paused, one.schema) for one in _changes(found)] == [(None, True, None)]
-    assert lives.decide(events.PauseAsked(7, paused=False), _moment(state)) == Decided(answer=True, decisions=())
-    assert lives.decide(events.PauseAsked(8, paused=True), _moment(state)) == Decided(answer=False, decisions=())
 
 
 def test_a_snapshot_ends_pending_when_a_look_has_found_a_column_that_it_does_not_have() -> None:
@@ -157,40 +123,27 @@ def _applied(state: PipelineState, found: object) -> PipelineState:
     return state
 
 
-def test_a_table_whose_awaited_column_went_again_is_pending_until_the_stream_has_come_to_where_it_was_gone() -> None:
-    """At positions before that the source had the column, whether or not another process looks there."""
-    dropped = replace(SEVEN, attributes=2)
-    for again in (False, True):
-        lives, state = _lives(), _state(SEVEN)
-        for facts, through, wal_end, expected in (
-            (WIDER, 10, 40, State.PENDING),
-            (dropped, 30, 60, State.PENDING),
-            (dropped, 59, 90, State.PENDING),
-            (dropped, 60, 95, State.LIVE),
-        ):
-            state = replace(state, through_lsn=through)
-            seen = events.CatalogSeen(facts, state.tables, wal_end=wal_end)
-            state = _applied(state, lives.decide(seen, _moment(state, Answers(wal_end, {7: facts}))))
-            assert state.tables["7"].state == expected, (again, through)
-            if again and through == 10:
-                lives = _lives()
-
-
-def test_a_process_that_ends_before_the_stream_has_come_there_leaves_the_table_pending_for_the_next_one() -> None:
+@pytest.mark.parametrize(("next_process_at", "live_at"), [(None, 60), (10, 60), (30, 90)])
+def test_a_table_whose_awaited_column_went_again_is_pending_until_the_stream_has_come_to_where_it_was_gone(
+    next_process_at: int | None, live_at: int
+) -> None:
+    """At positions before that the source had the column. The next process knows where it found the column gone."""
     lives, state = _lives(), _state(SEVEN)
     dropped = replace(SEVEN, attributes=2)
-    for facts, through, wal_end, expected in (
-        (WIDER, 10, 40, State.PENDING),
-        (dropped, 30, 60, State.PENDING),
-        (dropped, 59, 90, State.PENDING),
-        (dropped, 89, 95, State.PENDING),
-        (dropped, 90, 99, State.LIVE),
-    ):
+    looks = (
+        (WIDER, 10, 40),
+        (dropped, 30, 60),
+        (dropped, 59, 90),
+        (dropped, 60, 95),
+        (dropped, 89, 95),
+        (dropped, 90, 99),
+    )
+    for facts, through, wal_end in looks:
         state = replace(state, through_lsn=through)
         seen = events.CatalogSeen(facts, state.tables, wal_end=wal_end)
         state = _applied(state, lives.decide(seen, _moment(state, Answers(wal_end, {7: facts}))))
-        assert state.tables["7"].state == expected, through
-        if through == 30:
+        assert state.tables["7"].state == (State.LIVE if through >= live_at else State.PENDING), through
+        if through == next_process_at:
             lives = _lives()
 
 

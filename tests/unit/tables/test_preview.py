@@ -28,11 +28,8 @@ def _planned(state: PipelineState, *facts: TableFacts, patterns: tuple[str, ...]
 @pytest.mark.parametrize(
     ("facts", "policy", "planned"),
     [
-        (SEVEN, {}, ("nothing", "", "")),
-        (WIDER, {}, ("followed", "column c2 added", "")),
         (WIDER, {"contract": "ignore_new"}, ("followed", "column c2 added and left out", "")),
         (WIDER, {"contract": "stop"}, ("stop", "its columns changed: added c2; `sluice resync`", "contract")),
-        (REWRITTEN, {}, ("snapshot", "the table was rewritten", "rewrite")),
         (REWRITTEN, {"on_change": "stop"}, ("stop", "values than were sent; `sluice resync`", "rewrite")),
         (RENAMED, {}, ("followed", "renamed from public.t7; its lake table stays at public/t7", "")),
         (RENAMED, {"on_rename": "move"}, ("snapshot", "renamed from public.t7; its lake table moves from", "rename")),

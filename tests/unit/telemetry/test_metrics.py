@@ -18,17 +18,6 @@ def exposition(metrics: Metrics) -> str:
     return metrics.render().decode()
 
 
-def test_only_these_grow_with_tables_and_no_histogram_does() -> None:
-    assert [metric.name for metric in CATALOGUE if "table" in metric.labels] == [
-        "sluice_rows_total",
-        "sluice_apply_table_files",
-        "sluice_verified_table_timestamp_seconds",
-        "sluice_verified_table_lsn_bytes",
-        "sluice_apply_table_watermark_timestamp_seconds",
-        "sluice_table_problem",
-    ]
-
-
 def test_a_process_serves_its_own_metrics_and_refuses_the_others() -> None:
     apply = Metrics("shop", component="apply")
     apply.set(catalogue.APPLY_LEASE, 1)
@@ -61,15 +50,6 @@ def test_label_values_outside_the_closed_set_are_refused() -> None:
         metrics.add(catalogue.RECEIVED_BYTES, 1, table="x")
     with pytest.raises(ValueError, match="takes the labels"):
         metrics.set(catalogue.STATE, 1)
-
-
-def test_one_state_is_chosen_and_all_others_are_zero() -> None:
-    metrics = Metrics("shop")
-    metrics.choose(catalogue.STATE, "state", "starting")
-    metrics.choose(catalogue.STATE, "state", "streaming")
-    text = exposition(metrics)
-    assert 'sluice_state{pipeline="shop",state="streaming"} 1.0' in text
-    assert 'sluice_state{pipeline="shop",state="starting"} 0.0' in text
 
 
 def test_a_total_kept_elsewhere_may_be_reset_there() -> None:

@@ -36,11 +36,6 @@ def _row(key: int, v: int = 0, big: str | None = "B") -> dict[str, object]:
     return {"id": key, "v": v, "big": big, "at": None}
 
 
-def test_G03_a_key_change_keeps_the_large_value_that_was_not_sent() -> None:
-    moved = Change("u", {"id": 2, "v": 1}, old={"id": 1}, unchanged=("big",))
-    assert _fold(moved, lake={1: _row(1, big="large")}) == {2: _row(2, 1, "large")}
-
-
 def test_G04_a_swap_through_a_third_key_moves_both_rows_with_their_values() -> None:
     swap = [
         Change("u", {"id": new, "v": 1}, old={"id": old}, unchanged=("big", "at"))
@@ -58,12 +53,6 @@ def test_G04_a_swap_under_a_deferred_constraint_is_resolved_by_whole_rows() -> N
     assert _fold(*swap, lake={1: one, 2: two}, identity="f") == {1: {**two, "id": 1}, 2: {**one, "id": 2}}
 
 
-def test_every_key_plus_one_in_ascending_order_under_a_deferred_constraint() -> None:
-    rows = {key: _row(key, big=f"b{key}") for key in range(1, 6)}
-    shifted = [Change("u", {**row, "id": key + 1}, old=row) for key, row in rows.items()]
-    assert _fold(*shifted, lake=rows, identity="f") == {key + 1: {**row, "id": key + 1} for key, row in rows.items()}
-
-
 def test_a_row_inserted_before_its_keys_old_row_is_removed_stays_under_a_deferred_constraint() -> None:
     old, new = _row(1, big="old"), _row(1, big="new")
     changes = [Change("i", new), Change("u", {**old, "v": 7}, old=old), Change("d", old={**old, "v": 7})]
@@ -76,18 +65,6 @@ def test_G07_a_change_from_before_the_identity_was_full_names_its_row_by_key() -
     after = [Change("u", _row(2, 7), old=_row(2, 5), lsn=4)]
     rows = unite([(segment_table(before, by_key), by_key), (segment_table(after, whole), whole)], whole)
     assert merged({}, fold(rows, whole)) == {2: _row(2, 7)}
-
-
-def test_a_chain_over_a_deleted_and_a_new_row_keeps_every_row_apart() -> None:
-    changes = [
-        Change("d", old={"id": 2}),
-        Change("u", {"id": 2, "v": 1}, old={"id": 1}, unchanged=("big", "at")),
-        Change("i", _row(1, 5, "new")),
-    ]
-    assert _fold(*changes, lake={1: _row(1, big="one"), 2: _row(2, big="two")}) == {
-        2: _row(2, 1, "one"),
-        1: _row(1, 5, "new"),
-    }
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Kinds whose rows outlive a change, against a model that knows rows and transactions only: whatever the windows
-are, and in whatever portions they are folded.
-"""
+"""Kinds whose rows outlive a change, against a model of rows and transactions: in any windows and portions."""
 
 import random
 import time

@@ -1,6 +1,4 @@
-"""A window in portions has the effect of the window: wherever it is cut, the lake ends as the table
-did, and no portion is larger than allowed.
-"""
+"""A window in portions has the effect of the window, wherever it is cut, and no portion is too large."""
 
 import contextlib
 import random
@@ -135,15 +133,12 @@ def test_a_row_takes_the_place_of_one_whose_removal_was_not_sent_in_portions(
 
 
 def _placed(changes: list[Change]) -> list[Change]:
-    """All of one transaction."""
     return [replace(change, lsn=1000, ordinal=place) for place, change in enumerate(changes)]
 
 
 @st.composite
 def deferred(draw: st.DrawFn) -> tuple[Lake, list[Change], Lake]:
-    """Whole-row updates that permute keys at once, as a deferred constraint allows: the table
-    before, the changes, the table after.
-    """
+    """Whole-row updates that permute keys at once: the table before, the changes, the table after."""
     keys = draw(st.permutations(range(20)))
     before = {key: {"id": key, "v": 0, "big": f"b{key}", "at": None} for key in range(20)}
     order = draw(st.permutations(range(20)))
@@ -339,7 +334,6 @@ def _in_turn(tables: list[Versioned]) -> list[InTurn]:
 
 
 def _whole(change: Change, before: Lake, after: Lake) -> Change:
-    """`change` as a table with full identity sends it."""
     old = before[(change.old or change.values)["id"]] if change.op in "ud" else None
     new = after[change.values["id"]] if change.op in "iu" else {}
     typed = {name: value for name, value in new.items() if name != "at"}

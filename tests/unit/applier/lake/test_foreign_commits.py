@@ -8,16 +8,7 @@ from hypothesis import given
 
 from sluice.errors import UnsupportedChange
 from sluice_spark.lake.examined_version import ExaminedVersion, contradiction
-from sluice_spark.lake.foreign_commits import (
-    AFTER,
-    TAG,
-    Commit,
-    changes_data,
-    newest_own,
-    read_commit,
-    shape,
-    tag,
-)
+from sluice_spark.lake.foreign_commits import AFTER, TAG, Commit, changes_data, newest_own, read_commit, shape, tag
 
 SECRET = "row-value-918273"
 INFO = {

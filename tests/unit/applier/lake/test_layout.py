@@ -55,16 +55,7 @@ def _read(*fields: dict[str, Any], features: tuple[str, ...] = (), **properties:
     ("kind", "arrow"),
     [
         ("byte", pa.int8()),
-        ("short", pa.int16()),
-        ("integer", pa.int32()),
-        ("long", pa.int64()),
-        ("float", pa.float32()),
-        ("double", pa.float64()),
         ("decimal(38,10)", pa.decimal128(38, 10)),
-        ("string", pa.string()),
-        ("binary", pa.binary()),
-        ("boolean", pa.bool_()),
-        ("date", pa.date32()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("timestamp_ntz", pa.timestamp("us")),
         (MAP, pa.map_(pa.string(), pa.string())),
@@ -160,10 +151,7 @@ OF_A_FEATURE: dict[str, Any] = {
         ),
         *(
             (delta_field("c", kind), "a column holds a struct inside another type")
-            for kind in (
-                delta_array(_struct()),
-                _struct(delta_field("a", _struct(delta_field("b", "long")))),
-            )
+            for kind in (delta_array(_struct()), _struct(delta_field("a", _struct(delta_field("b", "long")))))
         ),
     ],
 )

@@ -24,8 +24,6 @@ class DeltaAskedError(Exception):
 
 
 class NoSpark:
-    """A session that must not be asked."""
-
     @property
     def _jvm(self) -> Any:
         raise DeltaAskedError
@@ -33,11 +31,11 @@ class NoSpark:
     _jsparkSession = _jvm
 
 
-def _table(name: str, *, newest: int = 3, checksum: object = CHECKSUM) -> WatchedStore:
+def _table(name: str, *, checksum: object = CHECKSUM) -> WatchedStore:
     store = WatchedStore(name)
-    for version in range(newest + 1):
+    for version in range(4):
         store.put(f"{LOG}{version:020d}.json", json.dumps(COMMIT).encode())
-        store.put(f"{LOG}{version:020d}.crc", json.dumps(checksum if version == newest else {}).encode())
+        store.put(f"{LOG}{version:020d}.crc", json.dumps(checksum if version == 3 else {}).encode())
     return store
 
 

@@ -1,6 +1,4 @@
-"""The MERGE statement as text: clauses only for what occurs, names and values quoted, ranges that
-cover every key.
-"""
+"""The MERGE statement as text: clauses only for what occurs, names and values quoted, ranges of every key."""
 
 import re
 from typing import Any

@@ -1,6 +1,4 @@
-"""A boundary is reached under any load: windows of other tables, far ahead or under way, do not hold it up. And what
-`apply/complete/` names can be read for as long as VACUUM takes it for stated lately.
-"""
+"""A boundary is reached under any load, and what it names can be read for as long as VACUUM keeps it."""
 
 import uuid
 from dataclasses import replace
@@ -33,25 +31,13 @@ SINCE = dict.fromkeys(("a", "a/x", "b", "c"), 10)
 """From where on each table is in the lake."""
 
 
-def _stated(tables: dict[str, AppliedTable], *, boundary: Boundary | None = None, **since: int) -> Complete:
+def _stated(tables: dict[str, AppliedTable], **since: int) -> Complete:
     """What is said of a boundary at entry 5 that no table holds up."""
-    boundary = boundary or Boundary(5, 50)
+    boundary = Boundary(5, 50)
     boundary.pass_by(tables, since_lsn=SINCE | since)
     complete = boundary.complete(tables, since_lsn=SINCE | since)
     assert complete is not None
     return complete
-
-
-def test_a_table_that_continued_is_in_the_boundary_with_the_version_it_had_there() -> None:
-    boundary, waits = Boundary(5, 50), _table("b", through_seq=2)
-    boundary.pass_by({"a": _table("a", through_seq=5, committed_seq=5, version=3), "b": waits}, since_lsn=SINCE)
-    later = _table("a", through_seq=9, committed_seq=9, version=8)
-    boundary.pass_by({"a": later, "b": waits}, since_lsn=SINCE)
-    assert boundary.complete({"a": later, "b": waits}, since_lsn=SINCE) is None
-    arrived = _table("b", through_seq=5, committed_seq=4, version=6)
-    complete = _stated({"a": later, "b": arrived}, boundary=boundary)
-    assert (complete.seq, complete.lsn, complete.left_out) == (5, 50, {})
-    assert complete.versions == {"public.a": 3, "public.b": 6}
 
 
 def test_a_table_whose_snapshot_is_later_than_the_boundary_is_left_out_of_it() -> None:

@@ -45,11 +45,9 @@ class World:
         self.look(now=0.0)
 
     def change(self, *numbers: int, rows: int = 1) -> int:
-        """One entry with changes of each of these tables."""
         return self.manifest.unstored(*(self.schemas[number] for number in numbers), rows=rows)
 
     def changed(self, *numbers: int, now: float, rows: int = 1) -> int:
-        """The same, and it is read."""
         seq = self.change(*numbers, rows=rows)
         self.look(now=now)
         return seq
@@ -68,7 +66,6 @@ class World:
         return (work for work in ready if work.window.segments)
 
     def begin(self, *, now: float) -> Work | None:
-        """A worker takes the first window."""
         work = next(self._ready(now), None)
         if work is not None:
             self.ledger.begun(work, now=now)
@@ -267,20 +264,7 @@ def test_boundaries_of_overloaded_workers_cost_no_windows_and_delay_few_tables()
     assert ages[0.0] < 1.25 * ages[1e9], ages
 
 
-def test_a_boundary_has_the_tables_that_are_idle() -> None:
-    world = World(3, apart_seconds=1.0, freshness_seconds=0.0)
-    for second in range(1, 5):
-        world.changed(0, now=2.0 * second)
-        world.serve(now=2.0 * second)
-    names = {"public.t0", "public.t1", "public.t2"}
-    assert [set(complete.versions) for complete in world.published] == [names] * len(world.published)
-    assert len(world.published) >= 3
-    assert world.published[-1].seq == world.ledger.read_seq
-
-
 class Counted(dict[str, Any]):
-    """Counts what is asked of it."""
-
     asked = 0
 
     def __getitem__(self, key: str) -> Any:

@@ -37,9 +37,8 @@ def _ledger(state: PipelineState, applied: int, *, log: AppliedLog | None = None
 
 
 def test_a_shape_whose_first_rows_are_lost_is_no_shape_to_compare_the_lake_table_in() -> None:
-    """Ingest recorded the shape of a transaction, was killed before it published the transaction, and then the
-    slot was lost. The lake table stands still in front of the gap, and never gets the new column: so every
-    comparison in the gap's schema version ends with "has no column yet", for ever.
+    """Ingest recorded the shape of a transaction and was killed before it published it; then the slot was lost. The
+    lake table stands in front of the gap and never gets the new column: every comparison would lack it for ever.
     """
     state, applied = _applied()
     state, shaped = follow(state, table(state="live", version=2, lsn=35))
@@ -53,9 +52,7 @@ def test_a_shape_whose_first_rows_are_lost_is_no_shape_to_compare_the_lake_table
 
 
 def test_a_boundary_from_before_the_rows_of_a_gap_is_not_said_of_its_table_after_a_restart() -> None:
-    """Between 100 and 150 rows changed and changed back, so that the gap was closed as of 150 without a row:
-    the lake table is right as of 150, and not as of 120.
-    """
+    """The gap was closed as of 150 without a row: the lake table is right as of 150, and not as of 120."""
     state, applied = _applied()
     state, lost = _lost(state)
     state, first = follow(state, changes(120), through_lsn=120)
@@ -91,9 +88,7 @@ def test_a_boundary_from_before_the_rows_of_a_gap_is_not_said_of_its_table_after
 
 
 def test_a_table_with_an_open_gap_keeps_no_other_table_from_maintenance() -> None:
-    """It was said to have waited for ever, and no table of the pipeline was maintained while one gap was open:
-    `Planner.choose` gives no turn while windows wait.
-    """
+    """`Planner.choose` gives no turn while windows wait."""
     state, applied = _applied()
     state, lost = _lost(state)
     ledger = _ledger(state, applied)

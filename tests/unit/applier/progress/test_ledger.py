@@ -52,13 +52,11 @@ def _beside(ledger: Ledger, work: Work, **said: Any) -> None:
 
 
 def _ready(ledger: Ledger, manifest: Manifest) -> list[Work]:
-    """When everything was read."""
     read(ledger, manifest)
     return list(ledger.ready(now=1e9, boundary_seq=0))
 
 
 def _log(ledger: Ledger) -> AppliedLog:
-    """As the next process reads it."""
     written = AppliedLog(1, "i", "2026-01-01T00:00:00+00:00", ledger.report())
     return AppliedLog.decode(written.encode())
 
@@ -141,7 +139,6 @@ def _opened(manifest: Manifest, *, first: int = 5, other: int = 5, log: AppliedL
 
 
 def _following(manifest: Manifest, *, entries: int) -> Ledger:
-    """Of two tables, which are at their snapshots, when everything was read."""
     _two_tables(manifest, entries=entries)
     ledger = _opened(manifest)
     read(ledger, manifest)
@@ -437,7 +434,6 @@ def _taken(ledger: Ledger) -> set[str]:
 def test_a_target_that_would_stand_where_a_table_stands_is_not_written_when_its_table_begins_again_either(
     manifest: Manifest, name: str
 ) -> None:
-    """Its own table, or another one."""
     _two_tables(manifest, entries=1)
     fed = {"targets": [{"kind": "mirror"}, {"kind": "mirror", "name": name}]}
     ledger = ledger_of(manifest, NOWHERE, tables={SCHEMA.qualified_name: fed})

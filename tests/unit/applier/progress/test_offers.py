@@ -33,7 +33,6 @@ class Lake:
         self.made = self.opened()
 
     def opened(self, **options: Any) -> Offers:
-        """By another process."""
         return offers(self.files, clock=lambda: self.now, **options)
 
     def publish(self, *numbers: int, apart: float = 0.0) -> None:

@@ -56,7 +56,6 @@ def changed(store: MemoryStore, log: ManifestLog) -> str:
 
 
 def live(store: MemoryStore, count: int) -> ManifestLog:
-    """A table in the lake, with so many changes."""
     log = open_log(store)
     log.append(table("7", state="live"))
     for _ in range(count):
@@ -73,7 +72,6 @@ def small_archives(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def more(log: ManifestLog, count: int) -> ManifestLog:
-    """As many entries as that."""
     while log.state.seq < count:
         put(log, Progress(), through_lsn=log.state.through_lsn + 10)
     return log

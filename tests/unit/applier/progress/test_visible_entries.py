@@ -21,14 +21,11 @@ class _Tracer:
 
 
 class _Watched:
-    """A lake of three tables, and who watches it."""
-
     def __init__(self) -> None:
         self.lake, self.tracer = Lake(), _Tracer()
         self.visible = VisibleEntries(self.lake.ledger, self.tracer)  # type: ignore[arg-type]
 
     def write(self, *tables: int) -> int:
-        """One entry with a transaction that changes these tables."""
         seq = self.lake.manifest.unstored(*(self.lake.schemas[table] for table in tables))
         self.read()
         return seq
@@ -41,7 +38,6 @@ class _Watched:
         self.look()
 
     def apply(self, table: int) -> None:
-        """Everything that waits for `table` is committed."""
         lake = self.lake
         for work in list(lake.ledger.ready(now=lake.now, boundary_seq=0)):
             if work.table_id == lake.schemas[table].table_id:

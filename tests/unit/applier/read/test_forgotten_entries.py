@@ -69,11 +69,8 @@ class _Lake:
 
 def _apply(chance: random.Random, schemas: dict[int, TableSchema], entries: list[Entry]) -> _Lake:
     """Reads, forgets, reads again, begins and ends windows in any order, until nothing is left."""
-    lake, pending, by_seq = (
-        _Lake(schemas),
-        PendingChanges(1, 1, 1, has_snapshot=True),
-        {one.seq: one for one in entries},
-    )
+    lake, pending = _Lake(schemas), PendingChanges(1, 1, 1, has_snapshot=True)
+    by_seq = {one.seq: one for one in entries}
     flight: Window | None = None
     read, read_lsn = 1, 10
     for _ in range(STEPS):

@@ -89,17 +89,6 @@ def test_a_window_ends_with_the_round() -> None:
     assert _pending(1).next_window(max_bytes=99, until_seq=1) is None
 
 
-def test_nothing_is_taken_before_the_snapshot_is_final_and_it_is_taken_alone() -> None:
-    pending = _pending(1, has_snapshot=False)
-    assert pending.next_window(max_bytes=99, until_seq=99) is None
-    assert (pending.complete_through(99), pending.through_seq(9)) == (0, 0)
-    _take(pending, _entry(3, Snapshot("t", 1, 1, 25, (_segment(3),), final=True)))
-    window = _window(pending)
-    assert (window.is_snapshot, window.last_seq) == (True, 1)
-    pending.done(window)
-    assert pending.complete_through(30) == 25
-
-
 def _chunk(pending: PendingChanges, seq: int, *, lsn: int, final: bool = False, size: int = 10) -> None:
     segments = () if final else (_segment(seq, size=size),)
     _take(pending, _entry(seq, Snapshot("t", 1, 1, lsn, segments, final=final), from_lsn=20, through_lsn=20))

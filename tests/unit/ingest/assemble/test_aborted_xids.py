@@ -1,6 +1,4 @@
-"""Rolled-back subtransactions: exactly their rows vanish, and a hundred thousand of them cost no
-more than a few megabytes anywhere.
-"""
+"""Rolled-back subtransactions: exactly their rows vanish, and a hundred thousand cost a few megabytes."""
 
 import json
 import tracemalloc

@@ -34,9 +34,7 @@ PREPARED = (BEGIN_PREPARE, A, ROW, PREPARE)
 
 @dataclass
 class Reader:
-    """Plays the builder: keeps (relation name, column count, frame bytes, ordinal, xid) of every
-    row until its transaction ends.
-    """
+    """Plays the builder: keeps (ordinal, xid, relation, column count, bytes) of rows until their transaction ends."""
 
     assembler: Assembler
     bodies: dict[int, list[tuple[object, ...]]] = field(default_factory=lambda: defaultdict(list))
@@ -131,12 +129,6 @@ def test_an_origin_is_kept_with_its_transaction_and_does_not_leak_into_the_next(
     read = reader()
     read.feed(A, BEGIN, wire.origin(5, "elsewhere"), ROW, COMMIT, wire.begin(200, 8), ROW, wire.commit(200, 240))
     assert read.origins == {140: ("elsewhere", 5)}
-
-
-def test_transactions_without_rows_advance_the_position_and_are_not_listed() -> None:
-    read = reader()
-    read.feed(BEGIN, COMMIT)
-    assert (read.assembler.through_lsn, read.commits) == (140, [])
 
 
 def test_interleaved_streams_publish_their_own_rows_and_drop_aborted_subtransactions_exactly() -> None:
@@ -234,9 +226,7 @@ def test_prepared_transactions_that_do_not_add_up_are_refused(frames: list[bytes
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[bytes]:
-    """A valid stream of ordinary and prepared transactions over two tables, with shape changes,
-    truncates and keepalives.
-    """
+    """Ordinary and prepared transactions over two tables, with shape changes, truncates and keepalives."""
     frames: list[bytes] = []
     lsn = 1000
     widths: dict[int, int] = {}

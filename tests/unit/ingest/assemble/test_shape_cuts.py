@@ -24,7 +24,6 @@ SAVEPOINT_UNDONE, UNDONE = wire.stream_abort(9, 10), wire.rollback_prepared(0x32
 
 
 def parts(cuts: ShapeCuts, *messages: bytes) -> list[int]:
-    """How many frames each part of the batch has."""
     return [len(part) for part in cuts.parts(join([wire.xlogdata(message) for message in messages]))]
 
 

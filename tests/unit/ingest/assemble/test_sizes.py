@@ -58,7 +58,3 @@ FRAMES = [
 @given(cuts=st.sets(st.integers(0, len(FRAMES) - 1)))
 def test_each_transaction_counts_once_with_its_own_rows_and_bytes(cuts: set[int]) -> None:
     assert sizes(FRAMES, cuts) == Counter([of(*ORDINARY), of(*LARGER), of(*STREAMED), of(*PREPARED)])
-
-
-def test_a_batch_without_rows_has_no_sizes() -> None:
-    assert sizes([wire.keepalive(100)], set()) == Counter()

@@ -1,7 +1,5 @@
-"""Every state of the stream against every message: legal or refused, and where it leads.
-
-The table below was written from PostgreSQL's chapter "Logical Streaming Replication Protocol" and
-shares nothing with the one that the assembler reads.
+"""Every state of the stream against every message, by a table written from PostgreSQL's chapter "Logical Streaming
+Replication Protocol", which shares nothing with the one that the assembler reads.
 """
 
 from collections.abc import Callable

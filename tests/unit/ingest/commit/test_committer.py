@@ -1,6 +1,4 @@
-"""Behind a failure of its connection nothing goes to the store any more: neither what comes now nor
-what waited in a queue already.
-"""
+"""Behind a failure of its connection nothing goes to the store: neither what comes now nor what waited."""
 
 import threading
 import uuid
@@ -31,8 +29,6 @@ FAILED = StoreRefused("another stage failed")
 
 
 class OneConnection:
-    """A store, a manifest with one table and a committer, for one connection."""
-
     def __init__(self, gate: Path) -> None:
         self.gate = gate
         self.store = MemoryStore(uuid.uuid4().hex)

@@ -21,9 +21,7 @@ def test_a_receipt_beyond_the_received_or_before_the_flushed_is_refused_and_chan
 
 
 class Acknowledging(RuleBasedStateMachine):
-    """Positions arrive in any order, receipts in order: flushed stays behind the store and behind
-    the wire, and never goes back.
-    """
+    """Flushed stays behind the store and behind the wire, and never goes back."""
 
     def __init__(self) -> None:
         super().__init__()

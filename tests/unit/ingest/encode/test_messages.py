@@ -55,7 +55,6 @@ def streamed(*blocks: list[bytes]) -> tuple[list[Assembly], Published]:
 
 
 def certainty(found: list[Assembly], ending: Published) -> dict[str, bool]:
-    """Prefix to IN_DOUBT as published."""
     runs = [run for assembly in found for run in assembly.messages]
     batch = settled(encode_messages(runs), doubt_until=ending.doubt_until).batch
     return dict(zip(batch.column("prefix").to_pylist(), batch.column(IN_DOUBT).to_pylist(), strict=True))

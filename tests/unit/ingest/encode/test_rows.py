@@ -263,9 +263,7 @@ OLD = st.none() | st.tuples(VALUES, st.none() | st.just(b"old"), st.sampled_from
 def test_every_value_of_every_row_can_be_read_back(
     changes: list[tuple[str, tuple[Field, ...], tuple[Field, ...] | None]],
 ) -> None:
-    """From the columns and the marks alone, each field's text, NULL or absence comes back. An INSERT without
-    a value comes from a row filter, and has its table read again.
-    """
+    """An INSERT without a value comes from a row filter, and has its table read again."""
     changes = [("u" if op == "i" and UNCHANGED in new else op, new, old) for op, new, old in changes]
     made: dict[str, Callable[..., bytes]] = {
         "i": lambda new, _: insert(OID, new),

@@ -107,12 +107,6 @@ def test_memory_is_bounded_by_one_row_group_and_the_compressed_file(monkeypatch:
     assert writer.finish().stats.rows == 30_000
 
 
-def test_rows_from_before_and_after_a_rename_share_a_file() -> None:
-    before, after = (inserted(schema, [b"1", b"n"]) for schema in (KEYED, KEYED.named("other", "later")))
-    file, _, _ = written(before, after, schema=KEYED)
-    assert file.stats.rows == 2
-
-
 def test_a_file_without_rows_is_readable() -> None:
     file, read, _ = written(schema=KEYED)
     assert read.num_rows == 0
@@ -132,14 +126,3 @@ def test_a_dictionary_is_used_where_values_repeat_and_nowhere_else() -> None:
     assert "RLE_DICTIONARY" in encodings["state"]
     assert "RLE_DICTIONARY" not in encodings["id"]
     assert "DELTA_BINARY_PACKED" in encodings[envelope.ORDINAL]
-
-
-def test_body_rows_without_a_commit_can_be_written() -> None:
-    file, read, _ = written(encoded(KEYED, insert(OID, [b"1", b"x"]), lsn=None), schema=KEYED)
-    assert read.column(envelope.LSN).to_pylist() == [None]
-    assert (file.stats.first_lsn, file.stats.last_lsn) == (0, 0)
-
-
-def test_a_table_without_columns_can_be_written() -> None:
-    _, read, _ = written(inserted(table(), [], []), schema=table())
-    assert read.column(envelope.OP).to_pylist() == ["i", "i"]

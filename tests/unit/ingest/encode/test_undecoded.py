@@ -1,6 +1,4 @@
-"""Rows kept as they were sent: a file gives back what it took, and encoding them later gives what
-encoding them at once would have given.
-"""
+"""Rows kept as they were sent: encoding them later gives what encoding them at once would have given."""
 
 import numpy as np
 import pytest
@@ -18,9 +16,7 @@ LSN, TIME = 500, 7_000
 
 
 def kept(*ids: int, xids: list[int] | None = None) -> SentRows:
-    """Inserts as rows 0, 1, ... of the given transactions; every second frame of the batch belongs
-    to another relation.
-    """
+    """Inserts as rows 0, 1, ...; every second frame of the batch belongs to another relation."""
     messages = []
     for number in ids:
         messages += [insert(OID, [str(number).encode(), b"text"]), insert(OID + 1, [b"other"])]

@@ -1,6 +1,4 @@
-"""Batches: when they are handed over, and what is read off the payloads on the way. Payloads are
-put together by hand; time is a number.
-"""
+"""When batches are handed over, and what is read off the payloads on the way. Time is a number."""
 
 from collections.abc import Callable, Sequence
 

@@ -5,20 +5,11 @@ import dataclasses
 import pytest
 
 from sluice.contract.entries import Commits, Prepared
-from sluice.ingest.assemble.assembly import (
-    Assembly,
-    Discarded,
-    Ending,
-    MessageRun,
-    PreparedBody,
-    PreparedCommitted,
-    PreparedRolledBack,
-    Published,
-)
+from sluice.ingest.assemble.assembly import Assembly, Ending, MessageRun, PreparedBody, PreparedCommitted
 from sluice.ingest.tables.ddl_signals import MOST_LEFT, DdlSignals, Signal, SignalReader
 from sluice.protocol import frames
 from sluice.protocol.messages import DDL_SIGNAL, LogicalMessage
-from sluice.source.ddl_signal import Seen, statements
+from sluice.source.ddl_signal import Seen
 
 SEEN = Seen("1", "", frozenset({"9/1"}))
 
@@ -33,8 +24,8 @@ class Examined:
     def set(self, lsn: int) -> None:
         self.lsn = max(self.lsn, lsn)
 
-    def look(self, *, unseen: frozenset[int] = frozenset(), through_lsn: int = 0) -> None:
-        due = self.signals.due(lambda xids: set(xids) & unseen)
+    def look(self, *, through_lsn: int) -> None:
+        due = self.signals.due(lambda _: set())
         self.signals.looked(())
         self.set(self.signals.bounded(due, through_lsn))
         self.signals.judged(due, examined_lsn=self.lsn)
@@ -56,22 +47,6 @@ def alone() -> Examined:
     it.look(through_lsn=100)
     assert it.signals.why_not == ""
     return it
-
-
-def test_without_a_signal_all_that_was_decoded_is_examined() -> None:
-    it = alone()
-    it.signals.decoded(200, ())
-    assert it.lsn == 200
-
-
-def test_a_signal_is_waited_for_until_a_look_sees_its_transaction() -> None:
-    it = alone()
-    it.signals.decoded(300, [Signal(250, xid=7)])
-    assert (it.lsn, it.signals.waiting, it.signals.holding) == (249, True, True)
-    it.look(unseen=frozenset({7}))
-    assert (it.lsn, it.signals.waiting, it.signals.holding) == (249, True, True)
-    it.look()
-    assert (it.lsn, it.signals.waiting, it.signals.holding) == (300, False, False)
 
 
 def test_a_look_that_began_before_a_signal_does_not_answer_it() -> None:
@@ -108,15 +83,6 @@ def test_a_signal_that_changed_is_not_relied_upon(seen: Seen) -> None:
     assert (it.lsn, it.signals.why_not != "") == (190, True)
 
 
-def test_transactions_that_were_open_before_it_are_waited_for() -> None:
-    it = Examined()
-    it.signals.begin(50, sent=True)
-    for lsn in (60, 70):
-        it.signals.probed(SEEN, lsn)
-    it.look(through_lsn=100)
-    assert "older" in it.signals.why_not
-
-
 def test_another_connection_without_messages_says_nothing() -> None:
     it = alone()
     it.signals.begin(100, sent=False)
@@ -148,23 +114,7 @@ def test_a_prepared_transaction_says_on_a_later_connection_what_its_commands_lef
     assert SignalReader(prepared).take(batch(endings=ends)) == [Signal(51, 9, frozenset({("label", 5, "x")}))]
 
 
-def test_a_signal_counts_where_its_transaction_ends() -> None:
-    reader = SignalReader()
-    label = '{"left": [["label", 5, "x"]]}'
-    fact = Prepared(gid="g", xid=9, end_lsn=30, prepare_time_us=0, rows=0)
-    opened = [said(label, body=one) for one in (1, 2, 3)]
-    assert reader.take(batch(*opened, said(label))) == [Signal(20, 7, frozenset({("label", 5, "x")}))]
-    endings = (Published(1, 40, 41, 0, 8), Discarded(2), PreparedBody(3, fact))
-    assert reader.take(batch(endings=endings)) == [Signal(41, 8, frozenset({("label", 5, "x")}))]
-    ends = (PreparedCommitted("g", 50, 51, 0, 9), PreparedCommitted("earlier", 60, 61, 0, 10), PreparedRolledBack("h"))
-    assert reader.take(batch(endings=ends)) == [Signal(51, 9, frozenset({("label", 5, "x")})), Signal(61, 10)]
-
-
 def test_more_than_can_be_kept_of_one_transaction_puts_every_table_in_doubt() -> None:
     many = [f'{{"left": [["label", {number}, "x"]]}}' for number in range(MOST_LEFT + 1)]
     (one,) = SignalReader().take(batch(said('{"left": [' + ",".join(one[10:-2] for one in many) + "]}")))
     assert one.left == frozenset({("anything",)})
-
-
-def test_the_prefix_is_the_one_that_the_function_emits() -> None:
-    assert sum(f"(true, '{DDL_SIGNAL}'," in statement for statement in statements()) == 1

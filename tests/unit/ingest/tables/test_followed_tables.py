@@ -1,10 +1,10 @@
-"""Shapes of rows whose transaction has not ended: nothing is recorded on their account, and the
-catalog is asked only for what is new.
-"""
+"""Shapes of rows whose transaction has not ended, and what a look at the catalog may conclude meanwhile."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from sluice.contract.catalog_facts import TableFacts, Visible
 from sluice.contract.entries import Snapshot
@@ -13,7 +13,6 @@ from sluice.contract.resyncs import Cause
 from sluice.contract.table_state import State
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.ordered_log import OrderedLog
-from sluice.manifest.values import TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol.messages import RelationColumn
 from sluice.tables import events
@@ -25,8 +24,6 @@ from tests.support.manifests import changes, memory_log, put, schema, snapshot, 
 from tests.support.spooled import table as table_of
 
 WHOLE = table_of(("id", 23, -1), ("b", 25, -1), key=["id"])
-SHORT = table_of(("id", 23, -1), key=["id"])
-AGAIN = replace(WHOLE, columns=(WHOLE.columns[0], replace(WHOLE.columns[1], attnum=3)))
 
 
 def _following(log: ManifestLog, lookup: Callable[[int], Any], *, wal_end: int = 0) -> FollowedTables:
@@ -55,21 +52,6 @@ def test_rows_of_an_open_transaction_are_written_in_a_recorded_version_or_in_non
     assert log.state.seq == 2
 
 
-def test_rows_that_come_again_get_the_versions_that_they_had_although_two_look_alike() -> None:
-    """One transaction had rows, dropped a column, had rows, added it again and had rows; then ingest was
-    killed before they were published.
-    """
-    schemas = {number: replace(shaped, version=number) for number, shaped in enumerate((WHOLE, SHORT, AGAIN), 1)}
-    state = TableState("7", "public", "t", State.LIVE, None, 10, 1, 1, schemas, schema_lsns={1: 0, 2: 50, 3: 50})
-    whole, short = relation_sent_as(WHOLE), relation_sent_as(SHORT)
-    history = ShapeHistory()
-    sent = ((whole, 40), (whole, 50), (short, 50), (whole, 50), (whole, 60))
-    came = [history.version_at(state, relation, lsn) for relation, lsn in sent]
-    assert [one.version for one in came if one is not None] == [1, 1, 2, 3, 3]
-    assert [one.version for one in history.possible(state, whole, after_lsn=45)] == [1, 3]
-    assert [one.version for one in history.possible(state, whole, after_lsn=55)] == [3]
-
-
 def test_an_announcement_is_doubtful_until_a_look_that_began_later_found_the_same_columns() -> None:
     history, relation = ShapeHistory(), relation_sent_as(WHOLE)
     assert history.announced(relation, 100, 7)
@@ -82,16 +64,6 @@ def test_an_announcement_is_doubtful_until_a_look_that_began_later_found_the_sam
     assert not history.is_doubtful(7)
     assert history.announced(replace(relation), 160, 9)
     assert history.is_doubtful(7)
-
-
-def test_a_look_confirms_nothing_of_a_transaction_that_it_did_not_see() -> None:
-    """Its commit record was there, and nobody saw it yet."""
-    history, relation = ShapeHistory(), relation_sent_as(WHOLE)
-    assert history.announced(relation, 100, 7)
-    history.confirm(150, Visible(9, frozenset({7})))
-    assert history.is_doubtful(7)
-    history.confirm(150, Visible(9))
-    assert not history.is_doubtful(7)
 
 
 def test_a_paused_table_under_load_keeps_no_look_from_examining_the_catalog() -> None:
@@ -108,26 +80,24 @@ def test_a_paused_table_under_load_keeps_no_look_from_examining_the_catalog() ->
     assert not tables.look(facts, before, wal_end=40)
 
 
-def test_a_change_that_cannot_be_written_is_no_loss_where_the_snapshot_has_it() -> None:
+@pytest.mark.parametrize(("position_lsn", "is_lost"), [(499, False), (500, True), (None, True)])
+def test_a_change_that_cannot_be_written_is_no_loss_where_the_snapshot_has_it(
+    position_lsn: int | None, is_lost: bool
+) -> None:
+    """While its transaction is open, nobody knows where it commits."""
     log = memory_log()
     log.append(replace(table("7", version=1), lsn=500))
     tables = _following(log, lambda _: None)
-    tables.decide(events.ValueLost(7, "not sent", position_lsn=499))
-    assert tables.states()["7"].state.is_followed
-    tables.decide(events.ValueLost(7, "not sent", position_lsn=500))
-    assert (tables.states()["7"].state, tables.states()["7"].cause) == (State.STALE, "value")
-
-
-def test_a_change_that_cannot_be_written_is_a_loss_while_it_is_open_where_it_commits() -> None:
-    log = memory_log()
-    log.append(replace(table("7", version=1), lsn=500))
-    tables = _following(log, lambda _: None)
-    tables.decide(events.ValueLost(7, "not sent", position_lsn=None))
-    assert tables.states()["7"].state is State.STALE
+    tables.decide(events.ValueLost(7, "not sent", position_lsn=position_lsn))
+    state = tables.states()["7"]
+    assert (state.state is State.STALE, state.cause == "value", state.state.is_followed) == (
+        is_lost,
+        is_lost,
+        not is_lost,
+    )
 
 
 def test_nobody_who_asks_again_waits_for_what_rows_of_a_large_transaction_said() -> None:
-    """The rest of the transaction may take as long as it takes, and other tables must not wait for it."""
     log = memory_log()
     facts = source_facts.numbered(7)
     log.append(table("7", state="live", version=1, **_seen(facts)))
@@ -148,9 +118,7 @@ def test_nobody_who_asks_again_waits_for_what_rows_of_a_large_transaction_said()
 
 
 def _of_three() -> tuple[FollowedTables, list[int], TableFacts]:
-    """Table 7 waits for its rows and table 9 is live, both as the catalog was looked at; so is table 8, of which
-    the stream may say something.
-    """
+    """Table 7 waits for its rows; 8 and 9 are live. All are as the catalog was looked at."""
     log = memory_log(through_lsn=10)
     facts = source_facts.numbered(7)
     for number, state in ((7, "snapshot"), (8, "live"), (9, "live")):

@@ -37,8 +37,8 @@ def _follow(live: LiveFiles, version: _Version) -> list[str]:
     return sorted(live.by_path)
 
 
-def _add(path: str, *, rows: int = 3, vector: str = "") -> dict[str, Any]:
-    stats = {"numRecords": rows, "minValues": {"k": 1}, "maxValues": {"k": 9}}
+def _add(path: str, *, vector: str = "") -> dict[str, Any]:
+    stats = {"numRecords": 3, "minValues": {"k": 1}, "maxValues": {"k": 9}}
     found: dict[str, Any] = {"path": path, "size": 100, "stats": json.dumps(stats)}
     return {**found, "deletionVector": {"pathOrInlineDv": vector}} if vector else found
 

@@ -17,7 +17,6 @@ NUMERIC_12_2 = (12 << 16 | 2) + 4
 HELD: list[tuple[int, str, list[object]]] = [
     (TEXTS, "{}", []),
     (TEXTS, '{""}', [""]),
-    (TEXTS, "{NULL}", [None]),
     (TEXTS, '{"NULL"}', ["NULL"]),
     (TEXTS, '{"null",nul}', ["null", "nul"]),
     (TEXTS, r'{"a\"b","c\\","\\\\\"",d}', ['a"b', "c\\", '\\\\"', "d"]),
