@@ -48,7 +48,6 @@ W1_STATEMENTS = (
 )
 W1_CHANGES = {"i": 1_000_000, "u": 200_000, "d": 50_000}
 SLOT = "bench"
-"""That every round of ours starts from, copied afresh from the one kept before the workload; and the publication."""
 W2_TRANSACTIONS = ((140_000, "-N"), (100_000, ""))
 
 
@@ -58,14 +57,17 @@ Verify = Callable[[Path], None]
 class Arena:
     """A server with a workload in its WAL, a slot before it, and a spool as it was then."""
 
-    def __init__(self, server: PostgresServer, directory: Path, *, tables: tuple[str, ...]) -> None:
+    def __init__(self, server: PostgresServer, directory: Path, *, tables: tuple[str, ...], slot: str = SLOT) -> None:
         self.server = server
         self.directory = directory
-        self.pristine = directory / "pristine"
+        self._slot = slot
+        """Every round of ours starts from a copy of the one that was kept before the workload; and the publication.
+        """
+        self.pristine = directory / f"pristine_{slot}"
         self.pristine.mkdir()
-        self._sql(f"CREATE PUBLICATION {SLOT} FOR TABLE " + ", ".join(tables))
+        self._sql(f"CREATE PUBLICATION {self._slot} FOR TABLE " + ", ".join(tables))
         self._ingest(self.pristine, "setup")
-        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}', '{SLOT}_before')")
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{self._slot}', '{self._slot}_before')")
         self.end_lsn = ""
         self.received_mb = 0.0
 
@@ -78,7 +80,7 @@ class Arena:
     @contextmanager
     def slot(self, name: str) -> Iterator[str]:
         """A slot of that name, before the workload, for as long as the context lasts."""
-        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{name}')")
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{self._slot}_before', '{name}')")
         yield name
         self._sql(f"SELECT pg_drop_replication_slot('{name}')")
 
@@ -87,19 +89,19 @@ class Arena:
             tool = str(self.server.bin_dir / "pg_recvlogical")
             reading = [tool, "-d", self.server.dsn(), "-S", slot, "--start", "-f", "/dev/null"]
             until = ["-E", self.end_lsn, "--no-loop"]
-            how = ["-o", "proto_version=1", "-o", f"publication_names={SLOT}", "-s", "1", "-F", "0"]
+            how = ["-o", "proto_version=1", "-o", f"publication_names={self._slot}", "-s", "1", "-F", "0"]
             return timed_process([*reading, *until, *how])
 
     def discarded(self, number: int) -> Outcome:
         """The same messages, received by a client of our own that keeps none."""
         with self.slot(f"discarded_{number}") as slot:
-            return outcome_of(self._run("discard_once", self.server.dsn(), slot, SLOT, self.end_lsn))
+            return outcome_of(self._run("discard_once", self.server.dsn(), slot, self._slot, self.end_lsn))
 
     def ours(self, number: int, verify: Verify) -> Outcome:
-        spool = self.directory / f"spool_{number}"
+        spool = self.directory / f"spool_{self._slot}_{number}"
         shutil.copytree(self.pristine, spool)
-        self._sql(f"SELECT pg_drop_replication_slot('{SLOT}')")
-        self._sql(f"SELECT pg_copy_logical_replication_slot('{SLOT}_before', '{SLOT}')")
+        self._sql(f"SELECT pg_drop_replication_slot('{self._slot}')")
+        self._sql(f"SELECT pg_copy_logical_replication_slot('{self._slot}_before', '{self._slot}')")
         result = self._ingest(spool, self.end_lsn)
         if result["reconnects"]:
             raise RuntimeError("the connection was lost on the way: the seconds are those since then")
@@ -116,7 +118,7 @@ class Arena:
         return result["cpu_s"] / seconds, (after - before) * 60 / seconds
 
     def _ingest(self, spool: Path, until: str) -> dict[str, float]:
-        return self._run("ingest_once", self.server.dsn(), SLOT, SLOT, str(spool), until)
+        return self._run("ingest_once", self.server.dsn(), self._slot, self._slot, str(spool), until)
 
     def _run(self, program: str, *arguments: str) -> dict[str, float]:
         return said(sys.executable, "-m", f"tests.bench.{program}", *arguments)
