@@ -5,14 +5,19 @@ from decimal import Decimal
 import pytest
 
 from sluice.errors import ManifestCorrupt, UsageError
+from sluice.manifest.values import PipelineState
 from sluice.operate.blame import RowVersion, versions_of
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
 
 def _of(pipeline: IngestPipeline, name: str, *key: str) -> list[RowVersion]:
-    table = next(one for one in pipeline.state().tables.values() if one.table_name == name)
-    return list(versions_of(pipeline.store, table, key, after_seq=0))
+    return _as_of(pipeline.state(), pipeline, name, *key)
+
+
+def _as_of(state: PipelineState, pipeline: IngestPipeline, name: str, *key: str) -> list[RowVersion]:
+    table = next(one for one in state.tables.values() if one.table_name == name)
+    return list(versions_of(pipeline.store, table, key, after_seq=0, through_seq=state.seq))
 
 
 def _shown(versions: list[RowVersion], column: str) -> list[tuple[str, object]]:
@@ -121,3 +126,16 @@ def test_a_row_keeps_its_story_through_a_renamed_key_column(pipeline: IngestPipe
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
     pipeline.run("ALTER TABLE t RENAME COLUMN id TO number", "UPDATE t SET v = 'b' WHERE number = 1")
     assert _shown(_of(pipeline, "t", "1"), "v") == [("snapshot", "a"), ("update", "b")]
+
+
+def test_what_comes_while_the_spool_is_read_is_shown_whole_or_not_at_all(pipeline: IngestPipeline) -> None:
+    """Rows in a shape that came meanwhile would be left out between rows that are shown."""
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
+    before = pipeline.state()
+    pipeline.run(
+        "UPDATE t SET v = 'b'",
+        "ALTER TABLE t ADD COLUMN n int",
+        "UPDATE t SET v = 'c', n = 1",
+    )
+    assert _shown(_as_of(before, pipeline, "t", "1"), "v") == [("snapshot", "a")]
+    assert [value for _, value in _shown(_of(pipeline, "t", "1"), "v")] == ["a", "b", "c"]

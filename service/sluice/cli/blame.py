@@ -39,10 +39,11 @@ def blame(invocation: Invocation, table: str, key: tuple[str, ...], json_wanted:
     from sluice.operate.blame import versions_of
 
     store = wiring.open_spool(invocation.settings().settings)
-    known = table_names.carried(load_state(store).tables.values())
+    manifest = load_state(store)
+    known = table_names.carried(manifest.tables.values())
     state = known[table_names.named(table, known, what="a table that the pipeline carries")]
     pruned = pruned_through(store)
-    found = list(versions_of(store, state, key, after_seq=pruned))
+    found = list(versions_of(store, state, key, after_seq=pruned, through_seq=manifest.seq))
     if json_wanted:
         output.as_json({"schema_version": 1, "spool_begins_after_entry": pruned, "versions": list(map(_facts, found))})
     else:

@@ -61,9 +61,12 @@ class _Wanted:
         return self.value is not None and (found == self.value or (found != found and self.value != self.value))
 
 
-def versions_of(store: ObjectStore, table: TableState, key: Sequence[str], *, after_seq: int) -> Iterator[RowVersion]:
-    """The versions of the row of `table` with `key` (texts, in the order of its key), in the entries after
-    `after_seq`, oldest first. Raises UsageError for a key of another form, ManifestCorrupt, FormatTooNew, StoreError.
+def versions_of(
+    store: ObjectStore, table: TableState, key: Sequence[str], *, after_seq: int, through_seq: int
+) -> Iterator[RowVersion]:
+    """The versions of the row of `table`, as entry `through_seq` left it, with `key` (texts, in the order of its key), in
+    the entries after `after_seq` and through that one, oldest first. Raises UsageError for a key of another form,
+    ManifestCorrupt, FormatTooNew, StoreError.
     """
     if not table.schemas:
         raise UsageError(
@@ -83,7 +86,8 @@ def versions_of(store: ObjectStore, table: TableState, key: Sequence[str], *, af
             f"{counted(len(key), 'value was', 'values were')} given"
         )
     wanted = dict(zip((column.attnum for column in columns), key, strict=True))
-    for entry, _ in read_entries(store, after_seq=after_seq):
+    # Later ones may have rows in a shape that `table` does not know: they would be missing without a word.
+    for entry, _ in read_entries(store, after_seq=after_seq, limit=max(0, through_seq - after_seq)):
         yield from _in_entry(store, entry, table, wanted)
 
 
