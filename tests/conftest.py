@@ -19,7 +19,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from sluice_spark.options import ApplyOptions
 from tests.support import canary
+from tests.support.extent import FULL
 from tests.support.sources import Bucket, Database, fresh_database
+from tools.local.jvm import QUICK
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.s3 import S3Server, running_s3
 
@@ -113,13 +115,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """Configured as the applier configures it; an applier under test works on sessions made from
     this one.
 
-    Except for the JVM's second compiler: in runs of minutes it costs more time than its faster code
-    gives back.
+    Except that in runs of minutes nothing is compiled that costs more time than its faster code gives back: not by the
+    JVM's second compiler, nor, but in `make chaos`, code for each query of a few rows. Processes of their own have it.
     """
     from sluice_spark import session
 
     folder = tmp_path_factory.mktemp("spark").as_uri()
-    quick = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"}
+    quick = {"spark.driver.extraJavaOptions": f"-XX:+UseParallelGC {QUICK}"}
+    if not FULL:
+        quick |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     started = session.start(
         ApplyOptions("tests", folder, folder, spark_master="local[2]", driver_memory="2g", spark_conf=quick)
     )

@@ -45,6 +45,7 @@ from tests.support.pgproxy import Cut, Direction, Message, PgProxy
 from tests.support.pipeline import AckOracle
 from tests.support.sources import Database, fresh_database
 from tests.support.workload import Workload
+from tools.local.jvm import QUICK
 from tools.local.postgres import PostgresServer
 from tools.local.sluice import Pipeline, SluiceProcess
 
@@ -128,7 +129,7 @@ class Story:
             "apply": {
                 "poll": "200ms",
                 "driver_memory": "1GiB",
-                "conf": {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+                "conf": {"spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {QUICK}"},
             },
             "telemetry": {"listen": "127.0.0.1:0", "apply_listen": "127.0.0.1:0", "log_format": "json"},
         }

@@ -23,11 +23,12 @@ from tests.support.extent import slow
 from tests.support.fleets import below, line_of
 from tests.support.pipeline import QUICK_JAVA, new_pipeline, wait_until
 from tests.support.sources import Database, fresh_database
+from tools.local import jvm
 from tools.local.postgres import PostgresServer
 from tools.local.sluice import SluiceProcess
 
 pytestmark = pytest.mark.timeout(900)
-QUICK = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+QUICK = {"JAVA_TOOL_OPTIONS": jvm.QUICK}
 COMPARED = ("floats", "orders", "pairs")
 INTERRUPT_SECONDS = 5.0
 SCHEMA = (

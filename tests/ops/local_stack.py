@@ -19,12 +19,12 @@ from tests.support import commands
 from tests.support.pipeline import wait_until
 from tools.demo import shop
 from tools.local.compare import compare_table
+from tools.local.jvm import QUICK
 from tools.local.ports import free_port
 from tools.local.s3 import ACCESS_KEY, REGION
 from tools.stack.layout import PORTS
 
 NAMES = ("postgres", "s3", "ingest", "applier", "prometheus")
-_QUICK = "-XX:TieredStopAtLevel=1"
 """For a Java that lives for seconds."""
 
 
@@ -39,7 +39,7 @@ class LocalStack:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
         chosen = {
             "STACK": str(self.directory),
-            "JDK_JAVA_OPTIONS": _QUICK,
+            "JDK_JAVA_OPTIONS": QUICK,
             **{name: str(port) for name, port in self.ports.items()},
             **environment,
         }

@@ -17,6 +17,7 @@ import pytest
 from tests.support import markdown
 from tests.support.installed import built_wheel, pip_variables
 from tests.support.maven import repository_on_disk
+from tools.local.jvm import QUICK
 from tools.local.postgres import PostgresServer, temporary_server
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ INSTALLED = "sluice-cdc[all]"
 _MARK = "@@block"
 _DEADLINE_SECONDS = 900.0
 """From nothing to the end. pip takes most of it where its cache is empty."""
-_JAVA = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+_JAVA = f"-XX:+UseParallelGC {QUICK}"
 """A minute of Spark: the second compiler would cost more than it gives back."""
 
 

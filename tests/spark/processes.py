@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from sluice_spark.options import ApplyOptions
+from tools.local.jvm import QUICK
 
 SMALL_JVM: dict[str, Any] = {
     "spark_master": "local[2]",
     "driver_memory": "1g",
-    "spark_conf": {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+    "spark_conf": {"spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {QUICK}"},
 }
 """Options of a process that lives for seconds: the JVM's second compiler would cost more than it
 gives back.

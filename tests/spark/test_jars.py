@@ -18,13 +18,14 @@ from sluice_spark import jars
 from tests.support import commands
 from tests.support.extent import slow
 from tests.support.maven import repository_on_disk
+from tools.local.jvm import QUICK
 
 FETCH = (sys.executable, "-m", "sluice_spark.jars", "fetch")
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    return {**repository_on_disk(tmp_path), "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+    return {**repository_on_disk(tmp_path), "JAVA_TOOL_OPTIONS": QUICK}
 
 
 @pytest.fixture

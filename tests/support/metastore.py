@@ -163,6 +163,7 @@ def _forward(source: socket.socket, target: socket.socket) -> None:
 _READER = """
 import json, sys
 from pyspark.sql import SparkSession
+from tools.local.jvm import QUICK
 conf, jars, queries = json.loads(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 builder = SparkSession.builder.master("local[1]").config("spark.jars", jars).config("spark.ui.enabled", "false")
 builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension").config(
@@ -172,7 +173,7 @@ small = {
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.adaptive.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {QUICK}",
 }
 session = builder.config(map={**small, **conf}).getOrCreate()
 print(json.dumps([[row.asDict() for row in session.sql(query).collect()] for query in queries], default=str))

@@ -15,10 +15,11 @@ from sluice.contract import keys
 from sluice.contract.applied import Complete
 from tests.support.pgproxy import Status
 from tests.support.sources import Database
+from tools.local.jvm import QUICK
 from tools.local.sluice import Pipeline, SluiceProcess
 
-QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
-"""`apply.conf` for a Java that lives for seconds or minutes: without its second compiler it starts in half the time."""
+QUICK_JAVA = {"spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {QUICK}"}
+"""`apply.conf` for a Java that lives for seconds or minutes."""
 _LOOK_SECONDS = 0.02
 
 

@@ -21,6 +21,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tools.local.jvm import QUICK
+
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
 HOSTS = ("127.0.0.2", "127.0.0.3")
@@ -45,8 +47,8 @@ class SparkCluster:
             "spark.pyspark.python": str(self.python),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC {QUICK}",
+            "spark.executor.extraJavaOptions": f"-XX:+UseSerialGC {QUICK}",
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             **self.own,
@@ -131,7 +133,7 @@ def _process(folder: Path, command: list[str]) -> Iterator[Path]:
         "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_HOME": str(SPARK),
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "SPARK_DAEMON_JAVA_OPTS": f"-XX:+UseSerialGC {QUICK}",
     }
     log = folder / "log"
     with log.open("wb") as output:

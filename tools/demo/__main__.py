@@ -25,6 +25,7 @@ from tools.demo.freshness import Freshness
 from tools.demo.screen import Screen
 from tools.local.binaries import LocalServerError
 from tools.local.compare import Comparison, compare_table
+from tools.local.jvm import QUICK
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline, SluiceProcess
 
@@ -37,7 +38,7 @@ first snapshot.
 _LIVE_DEADLINE_SECONDS = 120.0
 _COMPLETE_DEADLINE_SECONDS = 150.0
 _LOOK_SECONDS = 3.0
-_JAVA_OPTIONS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+_JAVA_OPTIONS = f"-XX:+UseParallelGC {QUICK}"
 """A few minutes of Spark on a small machine: the second compiler would cost more than it gives
 back.
 """

@@ -64,8 +64,8 @@ class _Wanted:
 def versions_of(
     store: ObjectStore, table: TableState, key: Sequence[str], *, after_seq: int, through_seq: int
 ) -> Iterator[RowVersion]:
-    """The versions of the row of `table`, as entry `through_seq` left it, with `key` (texts, in the order of its key), in
-    the entries after `after_seq` and through that one, oldest first. Raises UsageError for a key of another form,
+    """The versions of the row with `key` (texts, in the order of its key) in the entries after `after_seq` and through
+    `through_seq`, which left the table as `table` is; oldest first. Raises UsageError for a key of another form,
     ManifestCorrupt, FormatTooNew, StoreError.
     """
     if not table.schemas:

@@ -24,6 +24,7 @@ from pathlib import Path
 from sluice_spark import jars
 from tests.support.installed import ROOT, built_wheel
 from tools.local.binaries import helper_account
+from tools.local.jvm import QUICK
 
 _DEADLINE_SECONDS = 900.0
 """The long part compares all tables, two commands at a time."""
@@ -73,7 +74,7 @@ class Installation:
             "PATH": os.pathsep.join((str(self.program.parent), plain["PATH"])),
             "HOME": str(self.home),
             "SLUICE_JARS": str(jars.default_directory()),
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+            "JAVA_TOOL_OPTIONS": QUICK,
         }
         return {**plain, **ours, **(more or {})}
 
