@@ -10,9 +10,7 @@ class Hung(AssertionError):
 
 
 class Background:
-    """Threads that work until the block ends, when `stopped` is set. An error of one of them is raised by `check`, and
-    where the block ends.
-    """
+    """Threads that work until the block ends, when `stopped` is set. Their errors are raised there and by `check`."""
 
     def __init__(self, *bodies: Callable[[], None], patience_seconds: float = 60) -> None:
         self.stopped = threading.Event()

@@ -25,9 +25,7 @@ def in_text(text: str) -> list[str]:
 
 
 def in_files(directory: Path) -> Iterator[str]:
-    """What each log, captured output and crash report below `directory` holds that it must not. A
-    PostgreSQL server's own log is not ours.
-    """
+    """What each log and crash report below `directory` holds that it must not. A server's own log is not ours."""
     for folder, _, names in os.walk(directory):
         for name in names:
             path = Path(folder, name)

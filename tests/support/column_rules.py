@@ -58,9 +58,7 @@ def assert_hidden(pipeline: IngestPipeline) -> None:
 
 
 def assert_equal(pipeline: IngestPipeline, *, hidden: bool = True) -> None:
-    """Every table is live and has what the source has under the rules. Unless other rules let it in (`hidden`), what
-    they hide is nowhere.
-    """
+    """Every table is live and equal under the rules; what they hide is nowhere, unless others let it in (`hidden`)."""
     pipeline.assert_equal(hash_keys={key_id(key): key for key in KEYS})
     if hidden:
         assert_hidden(pipeline)

@@ -271,9 +271,7 @@ class IngestPipeline:
     def assert_equal(
         self, resyncs: dict[str, int] | None = None, *, hash_keys: dict[str, bytes] | None = None
     ) -> list[Verdict]:
-        """Every published table is live and has what the source has. `resyncs`, where given, is how often they were
-        read again, by cause.
-        """
+        """Every published table is live and equal. `resyncs`: how often they were read again, by cause."""
         found = self.verdicts(hash_keys)
         assert [one for one in found if (one.state, one.differences) != ("live", ())] == []
         assert found, "nothing was compared"
@@ -352,9 +350,7 @@ class Running:
                 self._loop.call_soon_threadsafe(action)
 
     def call(self, action: Callable[[], None]) -> None:
-        """Does `action` on the event loop and returns when it, and all that was due before it, is
-        done. Does nothing when ingest has ended.
-        """
+        """Does `action` on the event loop, and all that was due before it. Nothing when ingest has ended."""
         done = threading.Event()
 
         def act() -> None:

@@ -37,20 +37,26 @@ def _window(*texts: str | None) -> pa.Table:
     return pa.table({"id": pa.array(range(1, count + 1), pa.int64()), **_columns(texts), **flags})
 
 
-def _old(text: str | None, *, ordinal: int = 0, without: str = "") -> Old:
-    """A data file of one row, which is replaced by the window's row `ordinal`."""
-    stored = pa.table(_columns([text], prefix="col-"))
+def _old(*texts: str | None, at: Sequence[int] = (0,), by: Sequence[int] = (0,), without: str = "") -> Old:
+    """A data file of which the rows `at` these positions are replaced `by` these rows of the window."""
+    stored = pa.table(_columns(texts, prefix="col-"))
 
     def read(names: list[str]) -> pa.Table:
         return stored.select([name for name in names if name != without])
 
-    return read, np.array([0], dtype=np.int64), np.array([ordinal], dtype=np.int64)
+    return read, np.array(at, dtype=np.int64), np.array(by, dtype=np.int64)
 
 
 def _merged(window: pa.Table, *old: Old) -> list[str | None]:
     plan = MergePlan(SCHEMA, SCHEMA.columns[1:], (envelope.SPECIAL,), deletes=False, upserts=True, unmatched=False)
     found: list[str | None] = with_kept_values(window, list(old), plan, LAYOUT)["big"].to_pylist()
     return found
+
+
+def test_unsent_values_come_from_the_rows_that_are_replaced_in_any_file_and_order() -> None:
+    first = _old("not this", "three", at=[1], by=[2])
+    second = _old("two", "one", "four", at=[1, 0, 2], by=[0, 1, 3])
+    assert _merged(_window("new", None, None, None), first, second) == ["new", "two", "three", "four"]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +69,6 @@ def test_what_the_replaced_row_has_is_kept(file: Old, kept: str | None) -> None:
 
 
 def test_a_value_without_a_row_to_keep_it_from_stops_the_table() -> None:
-    for old in ([], [_old("other", ordinal=1)]):
+    for old in ([], [_old("other", by=[1])]):
         with pytest.raises(UnsupportedChange, match="no row to keep it from"):
             _merged(_window(None, "sent"), *old)
