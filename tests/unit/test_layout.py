@@ -33,6 +33,20 @@ def test_one_is_one_of_a_thing_wherever_people_are_shown_a_number() -> None:
     ] == []
 
 
+def test_no_part_of_a_text_stands_alone() -> None:
+    """Behind a line that ends, Python drops the rest of a sentence. What describes a name has three quotes."""
+    files = [path for folder in PACKAGES for path in folder.rglob("*.py")]
+    texts = {path: path.read_text(encoding="utf-8") for path in files}
+    assert [
+        f"{path}:{node.lineno}"
+        for path, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr)
+        and _is_text(node.value)
+        and not text.splitlines()[node.lineno - 1].lstrip().startswith(('"""', 'r"""', "..."))
+    ] == []
+
+
 def _uncounted(node: ast.AST) -> list[str]:
     """Words for several right behind a value in a text."""
     pairs = pairwise(node.values) if isinstance(node, ast.JoinedStr) else ()

@@ -41,10 +41,12 @@ _TLS_HINT = (
     "authority in sslrootcert (a file, or system)"
 )
 _ROLE_HINT = "check the role, its password and pg_hba.conf (the line needs the database's name)"
-_AFTER_LOGIN_HINT = "a login event trigger of the database refuses the role, or fails: change the trigger so "
-"that it accepts this role"
-_POOLER_HINT = "connect directly to the server: a pooler or proxy in between does not accept session settings or "
-"replication"
+_AFTER_LOGIN_HINT = (
+    "a login event trigger of the database refuses the role, or fails: change the trigger so that it accepts this role"
+)
+_POOLER_HINT = (
+    "connect directly to the server: a pooler or proxy in between does not accept session settings or replication"
+)
 _TOO_MANY = "53300"
 _HINTS = {
     "08P01": _POOLER_HINT,
