@@ -14,7 +14,8 @@ from sluice.errors import SlotLost, SourceUnavailable
 from sluice.source.facts import Place, ServerFacts, SlotFacts
 
 GO_ON = (
-    "`sluice slot recreate` continues with a new slot, and `sluice verify --repair` then reads again the rows that differ"
+    "`sluice slot recreate` continues with a new slot, and `sluice verify --repair` then reads again the rows that "
+    "differ"
 )
 """What to do where the server is the right one and only the slot is lost."""
 TWO_PHASE_SINCE = 150000
