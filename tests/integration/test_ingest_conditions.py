@@ -75,7 +75,7 @@ BROKEN: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int]]
         ("UPDATE t SET n = id", "ALTER TABLE t VALIDATE CONSTRAINT nn"),
         18,
     ),
-    "names inside the key": (
+    "table.identity_by_name": (
         KEYED,
         (
             "CREATE TYPE pair AS (n int, r regclass)",
@@ -102,7 +102,7 @@ SAYS = {
     "table.identity_not_published": "leaves out id",
     "generated columns of the key": "does not send g",
     "table.identity_nullable": "NOT NULL is not validated",
-    "names inside the key": "the name of another object",
+    "table.identity_by_name": "the name of another object",
     "column.reserved": "'_Sluice_op'",
     "column.case": "only by case",
 }
@@ -157,7 +157,7 @@ def test_a_table_that_changes_while_its_condition_does_not_hold_stays_set_aside(
 
 @pytest.mark.parametrize(
     "code",
-    cases(BROKEN, quick=["partition.not_logged", "publication.operations", "names inside the key", "column.case"]),
+    cases(BROKEN, quick=["partition.not_logged", "publication.operations", "table.identity_by_name", "column.case"]),
 )
 def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_fixed(
     pipeline: IngestPipeline, code: str
