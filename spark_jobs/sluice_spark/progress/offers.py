@@ -10,7 +10,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -106,10 +105,9 @@ class Offers:
         return is_another(self._entry_sha256(newest.seq), newest.sha256)
 
     def publish(self, complete: Complete, *, current_at: float) -> int:
-        """Offers `complete`, whose number is new, none of whose tables was beyond its version at `current_at` (unix
-        seconds). Returns the number that it got, a later one where its own was taken meanwhile; 0 when it is not
-        offered, because the newest one of this manifest is further. Raises WriterFenced when this process was
-        replaced, StoreError.
+        """Offers `complete`, none of whose tables was beyond its version at `current_at` (unix seconds). Returns the
+        number that it got, its own or a later one that is new; 0 when it is not offered, because the newest one of this
+        manifest is further. Raises WriterFenced when this process was replaced, StoreError.
         """
         while True:
             offered = self._next(complete, current_at=current_at)
@@ -122,7 +120,6 @@ class Offers:
                 # An attempt of ours, whose answer was lost, or the last one of an applier that was replaced.
                 self._require_owner()
                 self._follow_with(self._read(offered.number))
-                complete = replace(complete, number=offered.number + 1)
                 continue
             faults.point("apply.boundary.after")
             self._follow_with(offered)
@@ -136,8 +133,9 @@ class Offers:
         if newest is not None and lsn.parse(newest.lsn) > complete.lsn:
             self.newest_lsn = lsn.parse(newest.lsn)
             return None
+        number = max(complete.number, self.number + 1)
         return LakeBoundary(
-            complete.number,
+            number,
             self._pipeline,
             manifest,
             lsn.show(complete.lsn),
@@ -157,7 +155,7 @@ class Offers:
             complete.left_out,
             sha256=self._hash_of(complete.seq),
             reached=_not_before(complete.reached_us, newest.reached if newest else ""),
-            first=newest.first if newest else complete.number,
+            first=newest.first if newest else number,
         )
 
     def still_current(self, at: float) -> None:

@@ -210,6 +210,17 @@ def test_a_boundary_is_not_published_behind_a_later_one_that_took_its_number(lak
     assert (lake.offered(), lake.made.newest_lsn) == ([1], 50)
 
 
+def test_a_later_one_that_took_its_number_stays_for_its_time_behind_the_next_one(lake: Lake) -> None:
+    replaced = lake.opened()
+    replaced.publish(_complete(1, lsn=50), current_at=lake.now)
+    assert not lake.made.publish(_complete(1, lsn=40), current_at=lake.now)
+    lake.now += HOUR
+    assert lake.made.publish(_complete(1, lsn=60), current_at=lake.now) == 2
+    assert lake.offered(expired=True) == [1, 2]
+    lake.now += HOUR
+    assert lake.offered(expired=True) == [2]
+
+
 def test_what_a_boundary_needs_is_held_though_the_next_one_stayed_current_long_after_it(lake: Lake) -> None:
     lake.made = lake.opened(retention_seconds=24 * HOUR)
     lake.publish(1)
