@@ -234,7 +234,6 @@ class Applier:
         )
 
     def _loop(self) -> None:
-        end = self._ledger.state.seq if self._options.once else None
         while not self._stop.is_set():
             if self._renewal.fenced is not None:
                 raise self._renewal.fenced
@@ -254,7 +253,7 @@ class Applier:
                     running=len(self._work), backlog=self._ledger.pending_entries(), read_seq=self._ledger.read_seq
                 )
                 self._telemetry.keys(self._lake.keys)
-                if self._finished(end):
+                if self._finished():
                     return
                 self._report()
                 self._state_boundary()
@@ -437,8 +436,8 @@ class Applier:
             hint=error.hint,
         )
 
-    def _finished(self, end: int | None) -> bool:
-        ledger = self._ledger
+    def _finished(self) -> bool:
+        ledger, end = self._ledger, self._intake.last_seq
         if self._running:
             return False
         if end is not None and ledger.read_seq >= end and not ledger.behind() and ledger.idle():

@@ -51,7 +51,7 @@ class Intake:
         seen: Callable[[Entry, str], None] = lambda _entry, _sha256: None,
     ) -> None:
         self._store = store
-        self._last_seq = last_seq
+        self.last_seq = last_seq
         self._ending = ending
         self._ledger = ledger
         self._seen = seen
@@ -74,7 +74,7 @@ class Intake:
 
     def listen(self) -> None:
         """Hears the ingest of this machine from now on, until `wakeup` is closed."""
-        if self._last_seq is None:
+        if self.last_seq is None:
             self.wakeup.listen(self._store)
 
     def read(self, *, now: float, rung: int = 0) -> bool:
@@ -103,8 +103,8 @@ class Intake:
             self._since = now
         previous_sha256 = ledger.state.previous_sha256 if ledger.read_seq == ledger.state.seq else None
         limit = min(READ_AT_ONCE, rung - ledger.read_seq) if rung else READ_AT_ONCE
-        if self._last_seq is not None:
-            limit = max(0, min(limit, self._last_seq - ledger.read_seq))
+        if self.last_seq is not None:
+            limit = max(0, min(limit, self.last_seq - ledger.read_seq))
         count = changes = 0
         for entry, sha256 in read_entries(
             self._store, after_seq=ledger.read_seq, previous_sha256=previous_sha256 or None, limit=limit, gaps=gaps
