@@ -241,7 +241,7 @@ test-drills: setup ## Fail over between real servers of every major of PostgreSQ
 bench: jars ## Measure against the references; ONLY=P1 or ONLY="P1 P5"
 	$(BIN)/python -m tests.bench $(ONLY)
 
-docs: $(CHECKED) ## Write all generated files again: pages of docs/, alerts, dashboards, the chart's schema
+docs: setup ## Write all generated files again: pages of docs/, alerts, dashboards, the chart's schema
 	$(BIN)/python -m tools.docs
 
 site: $(SITE) ## Build the documentation as a site into build/site/html; a warning fails it

@@ -83,7 +83,7 @@ def _source(mirror: Mirror) -> dict[int, tuple[Any, ...]]:
 
 def _assert_read_once(mirror: Mirror, folder: Path) -> list[Any]:
     """What was kept has each change once, and makes the source."""
-    rows = mirror.spark.read.parquet(str(folder)).collect()
+    rows: list[Any] = mirror.spark.read.parquet(str(folder)).collect()
     places = [(row["_commit_version"], row["_sluice_ordinal"], row["id"], row["_change_type"]) for row in rows]
     assert len(set(places)) == len(places)
     assert _folded(rows) == _source(mirror)
