@@ -458,6 +458,8 @@ class LakeTable:
             raise
         if isinstance(change, Edit) and self._direct is not None:
             self._direct.landed(change, made, self._tracked)
+        if isinstance(change, ColumnChange) and self._direct is not None:
+            self._direct.columns_landed(made)
 
     def _landed(self, change: Change) -> int:
         """Runs `change`, which is then in the table. Returns the Delta version that it made, -1 if it is not known."""

@@ -156,6 +156,12 @@ class DirectTable:
             tracking = layout.tracking
             self._cache.forget(self._ids.name(path, tracking) for path in gone)
 
+    def columns_landed(self, version: int) -> None:
+        """A change of columns or properties was committed as `version` (-1: one that is not known). The files stay, so
+        that Delta need not collect them again, which is a job of Spark.
+        """
+        self._live.columns_landed(version)
+
     @contextmanager
     def _discarded_unless_whole(self, edit: Edit) -> Iterator[None]:
         try:

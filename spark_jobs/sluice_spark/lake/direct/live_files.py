@@ -105,8 +105,7 @@ class LiveFiles:
 
     def follow(self, transaction: DeltaTransaction) -> TableLayout:
         """Brings the files to the version that `transaction` read. Raises NotDirect."""
-        same = self.version == transaction.version and self.table_id == transaction.table_id
-        if not same or self.layout is None:
+        if self.version != transaction.version or self.table_id != transaction.table_id:
             before, self.version = self.by_path, -1
             self.layout = transaction.layout()
             self.by_path = {}
@@ -119,6 +118,8 @@ class LiveFiles:
                     memory=known.memory if known is not None else 0,
                 )
             self.version, self.table_id = transaction.version, transaction.table_id
+        elif self.layout is None:
+            self.layout = transaction.layout()
         return self.layout
 
     def begin(self, transaction: DeltaTransaction) -> TableLayout:
@@ -149,3 +150,8 @@ class LiveFiles:
                 file.add = {**file.add, **stated}
             self.by_path[file.path] = file
         self.version = version
+
+    def columns_landed(self, version: int) -> None:
+        """Our commit made `version`, which has the same files, and perhaps other columns or properties."""
+        self.version = version if self.version >= 0 and version == self.version + 1 else -1
+        self.layout = None

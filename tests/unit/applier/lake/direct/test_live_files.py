@@ -72,6 +72,27 @@ def test_after_a_commit_in_between_the_files_are_read_again(landed: int | None) 
     assert theirs.read == 1
 
 
+def test_our_own_change_of_columns_needs_their_names_alone() -> None:
+    live = LiveFiles()
+    _follow(live, _Version(4, _add("a")))
+    live.columns_landed(5)
+    assert live.layout is None
+    ours = _Version(5, _add("not read"))
+    assert _follow(live, ours) == ["a"]
+    assert (ours.read, live.layout) == (0, ours.layout())
+
+
+@pytest.mark.parametrize(("known", "landed"), [(4, 6), (4, -1), (None, 0)])
+def test_after_a_change_of_columns_of_another_version_the_files_are_read_again(known: int | None, landed: int) -> None:
+    live = LiveFiles()
+    if known is not None:
+        _follow(live, _Version(known, _add("a")))
+    live.columns_landed(landed)
+    newest = _Version(max(landed, 5), _add("theirs"))
+    assert _follow(live, newest) == ["theirs"]
+    assert newest.read == 1
+
+
 def test_another_table_at_the_same_version_is_another_table() -> None:
     live = LiveFiles()
     _follow(live, _Version(4, _add("a")))
