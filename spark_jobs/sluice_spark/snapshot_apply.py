@@ -19,7 +19,7 @@ from sluice.store.base import ObjectStore
 from sluice_spark.distributed.distribution import Distribution
 from sluice_spark.distributed.snapshot_parts import SnapshotParts
 from sluice_spark.kinds.registry import kind_of, snapshot_columns
-from sluice_spark.lake.arranging import require_partitions, uncluster
+from sluice_spark.lake.arranging import require_partitions, uncluster, words_of
 from sluice_spark.lake.build import BuildLost, BuildTable, Exchange
 from sluice_spark.lake.commit_way import DIRECT, NotDirect
 from sluice_spark.lake.table import LakeTable
@@ -123,7 +123,7 @@ class SnapshotApply:
             if self._build is None or not self._parts().has(window.chunks):
                 return False
             try:
-                self._lake.commit_newest(window.last_seq, Exchange(self._build))
+                self._lake.commit_newest(window.last_seq, Exchange(self._build, words_of(self._state, 0)))
             except NotDirect as reason:
                 _log.info("the rows of a snapshot are copied", table=self._name, reason=str(reason))
                 self._lake.replace(window.last_seq, frame=self._build.rows(tuple(columns)))
@@ -157,7 +157,7 @@ class SnapshotApply:
         if len(fitting):
             fitting = kind_of(self._state, schema.carried).arrived(fitting)
         try:
-            self._lake.create(window.last_seq, columns=tuple(columns), rows=fitting)
+            self._lake.create(window.last_seq, columns=tuple(columns), rows=fitting, words=words_of(self._state, 0))
         except NotDirect:
             return False
         return True

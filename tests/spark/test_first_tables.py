@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from sluice import faults
 from sluice.contract.schema import TableSchema
 from sluice.errors import ManifestCorrupt
+from sluice.manifest.targets import lake_tables
+from sluice_spark.lake.arranging import tell, words_of
 from sluice_spark.lake.commit_way import DIRECT, DISTRIBUTED
 from sluice_spark.lake.layout import TABLE_PROPERTIES
 from tests.spark.changes import FLOAT8, INT4, INT4_ARRAY, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, table_schema
@@ -86,6 +88,10 @@ def test_neither_a_small_snapshot_nor_the_first_window_runs_a_task(pipeline: Pip
     tracker = pipeline.spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
     windows.apply()
+    assert windows.table is not None
+    (state,) = lake_tables(windows.state, windows.options.targets_of).values()
+    tell(windows.table, words_of(state, 0))
+    assert windows.table.place.version == 0, "it says of itself what it is to say from the beginning"
     assert windows.change(Change("u", {"id": 1, "v": 5}, unchanged=("big", "at"))).way.name == DIRECT
     infos = [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup()) - before]
     # Delta asks for the files of the table that is not there yet: a job without a stage.

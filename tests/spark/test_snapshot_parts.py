@@ -158,6 +158,8 @@ def test_a_table_that_changes_while_it_is_read_is_equal_to_the_source_by_every_r
         for version in range(began, pipeline.version() + 1) if began is not None else ():
             found = by_key([_plain_row(one) for one in rows_in(pipeline.path(), version=version)])
             assert found in (before, heap.rows), f"readers of version {version} see half of the snapshot"
+        first = DeltaTable(str(pipeline.path()), version=0).metadata()
+        assert first.configuration["sluice.table"] == "public.items", "what it says came in a commit of its own"
         assert not _builds(pipeline)
         _change(heap, choice, 9, 5)
         pipeline.apply()

@@ -46,7 +46,7 @@ class Arrangements:
         does not lie as configured, empty when it does, None when it is not its turn. Raises SparkGone,
         UnsupportedChange for what somebody else did to the table.
         """
-        now, what = time.monotonic(), _words(state, version)
+        now, what = time.monotonic(), words_of(state, version)
         anew = anew or self._words.get(lake.path) != what
         if lake.place.version < 0 or (not anew and now < self._due.get(lake.path, now)):
             return None
@@ -66,7 +66,8 @@ class Arrangements:
         return failed
 
 
-def _words(state: TableState, version: int) -> Words | None:
+def words_of(state: TableState, version: int) -> Words | None:
+    """What the lake table in the schema version `version` (0: that of its snapshot) is to say of itself."""
     number = version or (state.snapshot.schema_version if state.snapshot is not None else 0)
     schema = state.schemas.get(number)
     has_comment = any(name == COMMENT for name, _ in state.layout.properties)

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 
 from sluice import faults
 from sluice_spark.lake.commit_way import NotDirect
+from sluice_spark.lake.describing import Words
 from sluice_spark.lake.direct.data_files import Written
 from sluice_spark.lake.direct.edit import Edit
 from sluice_spark.lake.direct.live_files import LiveFile
@@ -134,8 +135,9 @@ class Exchange:
 
     way: ClassVar[str] = ""
 
-    def __init__(self, build: BuildTable) -> None:
-        self._build = build
+    def __init__(self, build: BuildTable, words: Words | None) -> None:
+        """A lake table that is not there yet says what `words` are."""
+        self._build, self._words = build, words
 
     def edit(self, base: DeltaTransaction) -> Edit:
         """See Maker. Raises NotDirect when the lake table cannot have these files, BuildLost when they are not there,
@@ -149,7 +151,7 @@ class Exchange:
             base.layout()
             self._require_young(adds, seconds=min(base.retention_seconds(), build.vacuum_seconds) / 2)
             edit.removes += [LiveFile.of(add).add for add in base.files()]
-        base.take_columns(built, properties=TABLE_PROPERTIES)
+        base.take_columns(built, properties=TABLE_PROPERTIES, words=self._words)
         files = [LiveFile.of(_below(build.name, add)) for add in adds]
         rows = sum(file.rows - file.removed_rows for file in files)
         edit.written = Written(files, rows, sum(int(file.add["size"]) for file in files))

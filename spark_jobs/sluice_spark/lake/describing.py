@@ -1,8 +1,8 @@
 """What a lake table says of itself: the comments, keys, labels and types of the source, and the column rules.
 
-Owns that no row and no commit of rows depends on it, and that a comment which somebody else gave to the lake table
-stays where the source has none. Pure: JSON in, JSON out. (Delta protocol: Change Metadata, Schema Serialization
-Format.)
+Owns that no row depends on it, that what changes of it is committed without rows, and that a comment which somebody
+else gave to the lake table stays where the source has none. Pure: JSON in, JSON out. (Delta protocol: Change
+Metadata, Schema Serialization Format.)
 """
 
 import json
@@ -45,10 +45,12 @@ class Said:
     properties: Mapping[str, str]
 
 
-def worded(fields: Sequence[Field], said: Said, what: Words) -> tuple[list[dict[str, Any]], Said]:
+def worded(fields: Sequence[Field], said: Said, what: Words) -> tuple[list[Field], Said]:
     """The columns of a Delta table with `fields`, and what it says of itself, once it says `what` too."""
     columns = {column.name: column for column in what.schema.columns}
-    made = [{**field, "metadata": _metadata(field, columns.get(field["name"]), what.description)} for field in fields]
+    made: list[Field] = [
+        {**field, "metadata": _metadata(field, columns.get(field["name"]), what.description)} for field in fields
+    ]
     properties = {name: value for name, value in said.properties.items() if name not in _OF_TABLES}
     properties |= _properties(what, {field["name"] for field in fields})
     ours = COMMENTED in said.properties
@@ -56,6 +58,14 @@ def worded(fields: Sequence[Field], said: Said, what: Words) -> tuple[list[dict[
     if what.description.comment and not what.has_comment:
         comment, properties[COMMENTED] = what.description.comment, "true"
     return made, Said(said.comment if what.has_comment else comment, properties)
+
+
+def first_words(fields: Sequence[Field], properties: Mapping[str, str], what: Words | None) -> tuple[list[Field], Said]:
+    """The columns and what a new Delta table with `properties` says of itself. It says `what` from its first version
+    on: each later change of that costs the next window a job in which Delta collects the files of the table.
+    """
+    said = Said("", properties)
+    return (list(fields), said) if what is None else worded(fields, said, what)
 
 
 def _metadata(field: Field, column: ColumnSchema | None, description: Description) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from sluice.contract.lake_layout import MAPPING, refused_unmapped
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
 from sluice_spark.lake.commit_way import MERGE, CommitWay, NotDirect
 from sluice_spark.lake.commits import Change, ColumnChange, Marker, NewColumns, Reshape, StatedColumns, Statement, Write
+from sluice_spark.lake.describing import Words, first_words
 from sluice_spark.lake.direct.commit import DirectTable, DirectWindow, FilledColumns, FirstRows
 from sluice_spark.lake.direct.edit import Edit, Maker
 from sluice_spark.lake.direct.table_folder import TableFolder
@@ -344,9 +345,9 @@ class LakeTable:
                 edit.marker = f"{self.app_id}/files", base.version + 1
                 self.commit(edit)
 
-    def create(self, version: int, *, columns: Columns, rows: pa.Table) -> None:
+    def create(self, version: int, *, columns: Columns, rows: pa.Table, words: Words | None) -> None:
         """Makes the table with `columns` and `rows` (a column that they lack is NULL) without a Spark job, with the
-        marker `version`. Raises NotDirect before anything is committed.
+        marker `version`. It says what `words` are. Raises NotDirect before anything is committed.
         """
         if self._direct is None or self.place.version >= 0 or self._partitions:
             raise NotDirect("the table is there, it has partitions, or direct commits are off")
@@ -355,8 +356,9 @@ class LakeTable:
             with suppress(OSError):
                 Path(self.path).mkdir(parents=True, exist_ok=True)
         with translated_errors():
-            schema = struct(columns).json()
-        self.commit_newest(version, FirstRows(self._direct, schema, rows, self._made_with))
+            fields = struct(columns).jsonValue()["fields"]
+        fields, said = first_words(fields, self._made_with, words)
+        self.commit_newest(version, FirstRows(self._direct, fields, rows, said))
 
     def replace(self, version: int, *, frame: DataFrame) -> None:
         """Commits the rows and columns of `frame` as the table, there or not, with the marker `version`."""

@@ -20,6 +20,7 @@ import pyarrow as pa
 from sluice import faults
 from sluice_spark.fold.fold import DELETED, MATCH
 from sluice_spark.lake.commit_way import DIRECT, NotDirect
+from sluice_spark.lake.describing import Said
 from sluice_spark.lake.direct.data_files import FILE_BYTES, FileWriter, with_all_columns
 from sluice_spark.lake.direct.edit import Edit, with_vector
 from sluice_spark.lake.direct.followed_rows import OldRows, RowIds, Taken, copied, inserted, kinds_of_new, optional
@@ -88,14 +89,13 @@ class DirectTable:
             self._fill(edit, plan, (key, found), portions)
         return edit
 
-    def first_edit(self, base: DeltaTransaction, schema: str, rows: pa.Table, *, properties: Mapping[str, str]) -> Edit:
-        """Makes the table with the columns of `schema` (a struct in Spark's JSON), the properties and `rows`; a
-        column that these lack is NULL. Raises NotDirect before anything is written, StoreError; nothing is
-        left then.
+    def first_edit(self, base: DeltaTransaction, fields: Sequence[Field], rows: pa.Table, *, said: Said) -> Edit:
+        """Makes the table with the columns `fields` and with `rows`; a column that these lack is NULL. It says of
+        itself what is `said`. Raises NotDirect before anything is written, StoreError; nothing is left then.
         """
         if base.version >= 0:
             raise NotDirect("there is a table already")
-        base.make_table(schema, properties=properties)
+        base.make_table(fields, said=said)
         layout = self._live.begin(base)
         edit = Edit(base, "overwrite", reads=False, layout=layout)
         with self._discarded_unless_whole(edit), edit.seconds.phase("write"):
@@ -367,13 +367,13 @@ class FirstRows:
 
     way: ClassVar[str] = DIRECT
     table: DirectTable
-    schema: str
+    fields: Sequence[Field]
     rows: pa.Table
-    properties: Mapping[str, str]
+    said: Said
 
     def edit(self, base: DeltaTransaction) -> Edit:
         """See Maker."""
-        return self.table.first_edit(base, self.schema, self.rows, properties=self.properties)
+        return self.table.first_edit(base, self.fields, self.rows, said=self.said)
 
 
 def _filled(rows: pa.Table, layout: TableLayout, values: Mapping[str, pa.Scalar]) -> pa.Table:

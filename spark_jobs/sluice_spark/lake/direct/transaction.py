@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice_spark.lake.commit_way import NotDirect
-from sluice_spark.lake.describing import Said
+from sluice_spark.lake.describing import Said, Words, first_words
 from sluice_spark.lake.layout import (
     Field,
     TableLayout,
@@ -198,24 +198,28 @@ class DeltaTransaction:
         after = self._metadata(json.dumps({"type": "struct", "fields": list(fields)}))
         self._transaction.updateMetadata(*(after, False))
 
-    def make_table(self, schema: str, *, properties: Mapping[str, str]) -> None:
-        """From now on the commit makes the table, with the columns of `schema` (a struct in Spark's JSON), to
-        which Delta gives names and ids of the column mapping. Only where there is none.
+    def make_table(self, fields: Sequence[Field], *, said: Said) -> None:
+        """From now on the commit makes the table, with the columns `fields`, to which Delta gives names and ids of the
+        column mapping; it says of itself what is `said`. Only where there is none.
         """
-        self._transaction.updateMetadataForNewTable(self._metadata(schema, properties=properties))
+        schema = json.dumps({"type": "struct", "fields": list(fields)})
+        self._transaction.updateMetadataForNewTable(self._metadata(schema, said=said))
 
-    def take_columns(self, other: "DeltaTransaction", *, properties: Mapping[str, str]) -> None:
+    def take_columns(self, other: "DeltaTransaction", *, properties: Mapping[str, str], words: Words | None) -> None:
         """From now on the commit gives the table the columns that `other` read, under their names in data files.
-        A table that is there keeps its properties, one that is not is made with `properties`. Raises NotDirect
-        when the files of `other` would be read under other names, or with features that the table does not have.
+        A table that is there keeps its properties, one that is not is made with `properties` and says `words`. Raises
+        NotDirect when the files of `other` would be read under other names, or with features that the table does not
+        have.
         """
-        schema = str(other._snapshot.metadata().schemaString())
+        fields: list[Field] = list(other.fields())
         if self.version < 0:
-            self.make_table(schema, properties=properties)
+            fields, said = first_words(fields, properties, words)
+            self.make_table(fields, said=said)
         else:
+            schema = str(other._snapshot.metadata().schemaString())
             self._transaction.updateMetadataForTableOverwrite(self._metadata(schema))
         mine, theirs = self._transaction.metadata(), other._snapshot.metadata()
-        if json.loads(str(mine.schemaString())) != json.loads(schema) or _mapping(mine) != _mapping(theirs):
+        if json.loads(str(mine.schemaString()))["fields"] != fields or _mapping(mine) != _mapping(theirs):
             raise NotDirect("the columns have other names in its data files")
         features = set(self._names.convert(self._transaction.protocol().writerFeatureNames()))
         if not features >= set(self._names.convert(other._snapshot.protocol().writerFeatureNames())):
@@ -225,14 +229,14 @@ class DeltaTransaction:
         self,
         schema: str,
         *,
-        properties: Mapping[str, str] | None = None,
         stated: Sequence[Field] | None = None,
         said: Said | None = None,
     ) -> Any:
-        """Delta's metadata with other columns and properties, and statistics of `stated` (None: of all columns)."""
+        """Delta's metadata with other columns, statistics of `stated` (None: of all columns), and what is `said` (None:
+        as before).
+        """
         names, before = self._names, self._transaction.metadata()
         present = {**(said.properties if said is not None else names.convert(before.configuration()))}
-        present |= properties or {}
         fields = json.loads(schema)["fields"]
         if _is_mapped(present):
             named = [with_names(field) for field in fields]
