@@ -191,7 +191,7 @@ images: ## Build the images with a container engine; CONTAINERS=podman names ano
 	done
 
 chaos: jars ## Test with processes killed and stages that fail, then tell SEEDS=20 stories of chaos, for MINUTES=60 at most
-	CHAOS=full WAYS_SEEDS=$(WAYS_SEEDS) LOOPS=$(LOOPS) $(BIN)/python -m pytest tests/chaos $(CHAOTIC) $(PYTEST_ARGS)
+	CHAOS=full WAYS_SEEDS=$(WAYS_SEEDS) LOOPS=$(LOOPS) $(BIN)/python -m pytest -n 2 --dist loadscope tests/chaos $(CHAOTIC) $(PYTEST_ARGS)
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
 
 chaos-seeds: jars ## Only the stories; SEED=123 repeats one
@@ -230,10 +230,10 @@ test-python: jars ## Test the pure core and the installed wheel with the Python 
 	$(BIN)/python -m pytest tests/unit tests/ops/test_tutorial.py $(PYTEST_ARGS)
 
 test-matrix: setup ## Test against every major of PostgreSQL, or those in MAJORS
-	$(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(MATRIX) $(PYTEST_ARGS)
+	CHAOS=full $(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(MATRIX) $(PYTEST_ARGS)
 
 test-languages: setup ## Test what decides by errors of the server against servers that speak LANGUAGES
-	$(BIN)/python -m tests.matrix --languages "$(LANGUAGES)" $(SPOKEN) $(PYTEST_ARGS)
+	CHAOS=full $(BIN)/python -m tests.matrix --languages "$(LANGUAGES)" $(SPOKEN) $(PYTEST_ARGS)
 
 test-drills: setup ## Fail over between real servers of every major of PostgreSQL, or those in MAJORS
 	CHAOS=full $(BIN)/python -m tests.matrix --majors "$(MAJORS)" $(DRILLS) $(PYTEST_ARGS)

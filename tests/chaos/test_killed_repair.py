@@ -24,7 +24,7 @@ POINTS = (
     pytest.param("repair.begun", marks=slow),
     pytest.param("repair.taken", marks=slow),
     pytest.param("repair.append.before", marks=slow),
-    "manifest.append.after",
+    pytest.param("manifest.append.after", marks=slow),
     "repair.append.after",
 )
 

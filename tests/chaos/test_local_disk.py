@@ -41,7 +41,7 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("error", cases(WAITS, quick=["ENOSPC"]))
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", cases(POINTS, quick=["store.put.before"]))
 def test_a_disk_that_takes_nothing_for_a_while_is_waited_for_on_the_same_connection(
     shared: Stages, point: str, error: str
 ) -> None:
@@ -61,8 +61,8 @@ def test_a_disk_that_takes_nothing_for_a_while_is_waited_for_on_the_same_connect
     shared.assert_healthy()
 
 
-@pytest.mark.parametrize("error", ENDS)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("error", cases(ENDS, quick=["EROFS"]))
+@pytest.mark.parametrize("point", cases(POINTS, quick=["store.create.before"]))
 def test_a_disk_that_refuses_ends_ingest_by_name_and_the_next_start_has_everything(
     shared: Stages, point: str, error: str
 ) -> None:
@@ -107,7 +107,9 @@ def _set_rights(folders: list[Path], mode: int) -> None:
         folder.chmod(mode)
 
 
-@pytest.mark.parametrize("hurt", [_put_away, _emptied, _forbidden], ids=["gone", "not mounted", "permission lost"])
+@pytest.mark.parametrize(
+    "hurt", cases([_put_away, _emptied, _forbidden], quick=[_emptied]), ids=["gone", "not mounted", "permission lost"]
+)
 def test_a_spool_that_is_taken_away_ends_ingest_by_name_and_is_not_begun_anew(
     shared: Stages, hurt: Callable[[Path], Callable[[], object]]
 ) -> None:

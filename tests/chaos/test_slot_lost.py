@@ -10,16 +10,14 @@ import psycopg
 import pytest
 
 from tests.chaos.world import Gate, World, world
-from tests.support.extent import FULL
+from tests.support.extent import cases, slow
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import SluiceProcess
 
 SETTINGS = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-AWAY = ("invalidated", "dropped", "advanced") if FULL else ("invalidated",)
-RUNNING = ("invalidated", "dropped", "advanced") if FULL else ("advanced",)
-"""All of them in `make chaos`."""
+HOW = ("invalidated", "dropped", "advanced")
 LOST = 7
 SAYS = {"invalidated": "INVALIDATED", "dropped": "MISSING", "advanced": "AHEAD"}
 _END_SECONDS = 120.0
@@ -93,7 +91,8 @@ def assert_said(world: World, how: str, ended: SluiceProcess) -> None:
     assert world.spool.through_lsn == through, "something was published behind a gap"
 
 
-@pytest.mark.parametrize("how", AWAY)
+@slow
+@pytest.mark.parametrize("how", HOW)
 def test_a_slot_that_is_lost_while_ingest_is_away_is_never_gone_on_from(started: World, how: str) -> None:
     started.workload.transact(5)
     lose(started.database, how)
@@ -103,7 +102,7 @@ def test_a_slot_that_is_lost_while_ingest_is_away_is_never_gone_on_from(started:
     assert_said(started, how, ingest)
 
 
-@pytest.mark.parametrize("how", RUNNING)
+@pytest.mark.parametrize("how", cases(HOW, quick=["advanced"]))
 def test_a_slot_that_is_lost_while_ingest_runs_is_never_gone_on_from(started: World, how: str) -> None:
     gate = Gate(started.pipeline.directory / "gate")
     with started.ingest(faults=gate.holding("commit.before")) as ingest:

@@ -58,6 +58,7 @@ def test_with_a_store_that_refuses_connections_and_a_backlog(started: World) -> 
     _nothing_is_lost(started)
 
 
+@slow
 def test_after_a_connection_was_lost_to_a_server_that_does_not_answer(started: World) -> None:
     with started.ingest(stop=STOP) as ingest:
         started.streaming(ingest)

@@ -7,12 +7,14 @@ import signal
 
 from tests.chaos.world import Gate, World, events
 from tests.chaos.writer import Writer
+from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 
 LEAVES_SECONDS = 15.0
 """At once, on a machine that does other things as well: before the time of the stop is over."""
 
 
+@slow
 def test_sigterm_drains_and_acknowledges_though_the_source_goes_on_writing(started: World) -> None:
     """Nothing but the stop makes it publish: an entry would wait for an hour."""
     positions: list[int] = []

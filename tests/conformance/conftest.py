@@ -8,10 +8,8 @@ import pytest
 
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
+from tests.conformance.spools import stores
 from tests.support import azurite
-from tests.support.extent import FULL
-
-AZURE = pytest.param("azure", marks=pytest.mark.skipif(not FULL, reason="on Azurite: make clouds runs it"))
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +21,7 @@ def azure_server() -> Iterator[azurite.AzureServer]:
         yield server
 
 
-@pytest.fixture(params=["memory", "local", "s3", AZURE])
+@pytest.fixture(params=stores())
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     """An empty store of each kind, below a pipeline's prefix."""
     if request.param == "azure":

@@ -3,6 +3,9 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+from _pytest.mark import MarkDecorator, ParameterSet
+
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, Complete
 from sluice.contract.entries import (
@@ -25,12 +28,21 @@ from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from tests.support import policies
+from tests.support.extent import FULL
 from tests.support.manifests import opened, put, schema, segment, table
 from tests.support.recorded import row
 
+AZURE = pytest.param("azure", marks=pytest.mark.skipif(not FULL, reason="on Azurite: make clouds runs it"))
 CONTENT = b"rows of a table"
 START = datetime(2030, 1, 1, tzinfo=UTC)
 AT_ONCE = timedelta(0)
+
+
+def stores(*, s3: MarkDecorator | tuple[()] = ()) -> list[str | ParameterSet]:
+    """The kinds of object store that must all behave alike. S3 is the dear one: a test whose many requests ask nothing
+    of it that those of other tests do not may mark it.
+    """
+    return ["memory", "local", pytest.param("s3", marks=s3), AZURE]
 
 
 class Recording(MemoryStore):

@@ -23,13 +23,16 @@ from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
-from tests.conformance.spools import Recording
+from tests.conformance.spools import Recording, stores
 from tests.support import policies
+from tests.support.extent import FULL, cases, slow
 from tests.support.killed import killed_at
 from tests.support.manifests import open_log, opened, put, table
 from tests.support.stores import WatchedStore
 
 SMALL = 4
+
+on_s3_seldom = pytest.mark.parametrize("store", stores(s3=slow), indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +70,7 @@ def replayed(store: ObjectStore, after: PipelineState | None = None, *, limit: i
     return state
 
 
+@on_s3_seldom
 def test_what_was_read_before_is_read_after_it(store: ObjectStore) -> None:
     log = filled(store, 19)
     before = list(read_entries(store, after_seq=0))
@@ -137,6 +141,7 @@ def test_a_writer_that_was_paused_is_fenced_though_all_that_followed_is_archived
     assert list(read_entries(store, after_seq=0)) == before
 
 
+@on_s3_seldom
 def test_a_writer_that_was_paused_while_it_opened_owns_nothing_and_disturbs_no_reader(store: ObjectStore) -> None:
     log = filled(store, 6)
     state = load_state(store)
@@ -171,6 +176,7 @@ def test_a_writer_that_cannot_ask_whether_it_is_the_last_one_appends_nothing() -
         ManifestLog.open(store, opened(), PipelineState(), retry_seconds=0)
 
 
+@on_s3_seldom
 def test_an_opening_that_is_gone_is_a_flaw(store: ObjectStore) -> None:
     filled(store, 6)
     filled(store, 30)
@@ -208,7 +214,9 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", cases(POINTS, quick=["store.create.after", "compact.archive.after", "compact.remove.before@3"])
+)
 def test_killed_at_any_step_it_loses_nothing_and_the_next_one_ends_the_work(tmp_path: Path, point: str) -> None:
     store = LocalStore(tmp_path)
     log = filled(store, 19)
@@ -383,7 +391,7 @@ class Interleaving:
 STEPS = ["append"] * 6 + ["compact"] * 2 + ["read", "start", "open", "open_late", "append_late", "checkpoint"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60 if FULL else 30, deadline=None)
 @given(st.data())
 def test_whatever_is_interleaved_every_reader_sees_the_same_log(data: st.DataObject) -> None:
     world = Interleaving(data)

@@ -16,11 +16,14 @@ from sluice.manifest import pruning as gc
 from sluice.manifest.reader import load_state
 from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
-from tests.conformance.spools import CONTENT, LATER, Recording, World
+from tests.conformance.spools import CONTENT, LATER, Recording, World, stores
 from tests.support import policies
+from tests.support.extent import slow
 from tests.support.forwarding import Forwarding
 from tests.support.manifests import table
 from tests.support.recorded import row
+
+on_s3_seldom = pytest.mark.parametrize("store", stores(s3=slow), indirect=True)
 
 
 @pytest.fixture
@@ -43,6 +46,7 @@ def test_what_every_table_has_applied_goes_and_the_rest_of_the_spool_stays(world
     assert world.collect() == set()
 
 
+@on_s3_seldom
 def test_the_table_that_is_furthest_behind_keeps_what_it_needs_and_is_named(world: World) -> None:
     first = {world.join("7"), world.join("8")}
     through = world.state.seq
@@ -75,6 +79,7 @@ def test_a_table_that_the_applier_stopped_or_snapshots_keeps_everything_from_the
     assert not any(key.startswith("data/8/") for key in world.collect())
 
 
+@on_s3_seldom
 def test_what_is_younger_than_asked_stays(world: World) -> None:
     world.join("7")
     old, new = world.change("7"), world.change("7")
@@ -85,6 +90,7 @@ def test_what_is_younger_than_asked_stays(world: World) -> None:
     assert world.collect(timedelta(days=7), now=world.time) == set()
 
 
+@on_s3_seldom
 def test_a_prepared_transaction_keeps_its_rows_until_it_has_ended(world: World) -> None:
     world.join("7")
     waiting = world.prepare("g")
@@ -108,6 +114,7 @@ def test_the_rows_of_a_prepared_transaction_that_was_rolled_back_go(world: World
     assert waiting.parts[0].segment.key in world.collect()
 
 
+@on_s3_seldom
 def test_losing_a_prepared_body_behind_the_horizon_is_still_found(world: World) -> None:
     world.join("7")
     waiting = world.prepare("g")
@@ -117,6 +124,7 @@ def test_losing_a_prepared_body_behind_the_horizon_is_still_found(world: World) 
     assert [flaw.what for flaw in verify(world.store, content=False).flaws] == ["is missing"]
 
 
+@on_s3_seldom
 def test_a_table_that_left_keeps_nothing_once_the_applier_has_heard_of_it(world: World) -> None:
     world.join("7")
     gone = world.join("8")
@@ -128,6 +136,7 @@ def test_a_table_that_left_keeps_nothing_once_the_applier_has_heard_of_it(world:
     assert gone in world.collect()
 
 
+@on_s3_seldom
 def test_a_new_generation_keeps_its_snapshot_and_lets_the_old_one_go_when_it_is_applied(world: World) -> None:
     first = world.join("7")
     world.applied()
@@ -181,6 +190,7 @@ def test_a_record_of_another_manifest_stops_it(world: World, wrong: str) -> None
         world.plan()
 
 
+@on_s3_seldom
 def test_a_statement_about_another_chain_excuses_nothing(world: World) -> None:
     world.join("7")
     gone = world.change("7")
@@ -257,6 +267,7 @@ def test_its_example_policy_allows_what_it_does_and_nothing_that_could_unmake_th
     assert [policies.allows(document, f"s3:{action}Object", entry) for action in ("Put", "Delete")] == [False, False]
 
 
+@on_s3_seldom
 def test_what_waits_for_a_paused_table_stays_however_long_the_pause_is(world: World) -> None:
     old = world.join("7")
     through = world.state.seq

@@ -12,6 +12,7 @@ import pytest
 
 from sluice.store.opening import open_store
 from tests.conformance.spools import World
+from tests.support.extent import cases, slow
 from tests.support.s3proxy_faults import Operation, S3FaultProxy, delayed
 from tests.support.sources import Bucket
 from tools.local.sluice import Pipeline
@@ -53,7 +54,7 @@ CASES: dict[str, tuple[tuple[str, ...], Operation]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(CASES, quick=["sizes", "deleting"]))
 def test_an_interrupt_ends_what_asks_for_many_objects_while_the_store_hangs(
     moto: Bucket, tmp_path: Path, case: str
 ) -> None:
@@ -80,7 +81,14 @@ def test_an_interrupt_ends_what_asks_for_many_objects_while_the_store_hangs(
 
 @pytest.mark.parametrize(
     "words",
-    [("spool", "ls"), ("spool", "verify"), ("spool", "gc"), ("tables",), ("status",), ("verify",)],
+    [
+        pytest.param(("spool", "ls"), marks=slow),
+        pytest.param(("spool", "verify"), marks=slow),
+        pytest.param(("spool", "gc"), marks=slow),
+        ("tables",),
+        ("status",),
+        ("verify",),
+    ],
     ids=" ".join,
 )
 def test_an_interrupt_ends_a_command_whose_first_question_is_not_answered(

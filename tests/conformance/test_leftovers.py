@@ -18,6 +18,7 @@ from sluice.manifest.leftovers import collect
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
+from tests.support.extent import FULL
 from tests.support.manifests import changes, open_log, put, schema, segment, table
 
 
@@ -187,7 +188,7 @@ def test_epochs_that_were_cut_off_by_the_look_back_are_left_alone(
     assert objects(store) == {named, forgotten}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60 if FULL else 30, deadline=None)
 @given(
     st.lists(
         st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from("78")), max_size=6), min_size=1, max_size=4

@@ -34,6 +34,7 @@ from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
 from sluice.store.memory import MemoryStore
+from tests.support.extent import FULL
 from tests.support.killed import killed_at
 from tests.support.manifests import changes, filled_log, histories, open_log, opened, overwrite, put, snapshot, table
 from tests.support.stores import WatchedStore
@@ -347,7 +348,7 @@ def test_others_append_while_a_checkpoint_is_being_stored() -> None:
     assert load_state(store) == log.state
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40 if FULL else 15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories(), data=st.data())
 def test_a_restart_from_any_checkpoint_equals_a_full_replay(
     history: list[tuple[Any, int]], data: st.DataObject

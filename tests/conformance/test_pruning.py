@@ -28,11 +28,14 @@ from sluice.operate.naming_entry import naming
 from sluice.operate.spool_verify import verify
 from sluice.store.base import ObjectStore
 from sluice.store.local import LocalStore
-from tests.conformance.spools import LATER, World
+from tests.conformance.spools import LATER, World, stores
 from tests.conformance.test_compaction import Failing, compacted, replayed, shrink, singles
+from tests.support.extent import FULL, cases, slow
 from tests.support.killed import killed_at
 from tests.support.manifests import opened, table
 from tests.support.stores import WatchedStore
+
+on_s3_seldom = pytest.mark.parametrize("store", stores(s3=slow), indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +73,7 @@ def test_entries_that_nothing_needs_go_with_their_objects(store: ObjectStore) ->
     assert (seen.flaws, seen.base_seq, seen.state) == ([], 16, world.state)
 
 
+@on_s3_seldom
 def test_a_pruned_log_is_started_written_compacted_and_pruned_on(store: ObjectStore) -> None:
     world = grown(World(store), 30)
     compacted(store, 30)
@@ -109,6 +113,7 @@ def test_a_known_state_goes_on_whatever_was_pruned_and_costs_what_is_new() -> No
     assert load_state(store, known=other) == world.state, "of a manifest that is gone"
 
 
+@on_s3_seldom
 def test_a_paused_writer_stays_fenced_after_what_followed_it_is_pruned(store: ObjectStore) -> None:
     world = grown(World(store), 10)
     paused, state = world.log, world.state
@@ -126,6 +131,7 @@ def test_a_paused_writer_stays_fenced_after_what_followed_it_is_pruned(store: Ob
     assert verify(store, content=True).flaws == []
 
 
+@on_s3_seldom
 def test_what_nobody_applied_stays_at_any_hour_of_any_clock(store: ObjectStore) -> None:
     world = grown(World(store), 30)
     compacted(store, 30)
@@ -147,6 +153,7 @@ def test_for_ever_keeps_everything_and_says_so(store: ObjectStore) -> None:
     assert (plan.through_seq, plan.objects, str(plan.holds[0])) == (0, {}, "retention is for ever: everything stays")
 
 
+@on_s3_seldom
 def test_leftovers_of_an_epoch_that_began_before_what_was_pruned_are_found(store: ObjectStore) -> None:
     world = grown(World(store), 20)
     waiting = world.prepare("g")
@@ -166,6 +173,7 @@ def test_leftovers_of_an_epoch_that_began_before_what_was_pruned_are_found(store
     assert waiting.parts[0].segment.key in world.objects()
 
 
+@on_s3_seldom
 def test_a_search_and_a_backlog_end_where_the_log_begins(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.health.backlog.FAR_BEHIND", 5)
     world = grown(World(store), 30)
@@ -190,9 +198,11 @@ POINTS = [
     "gc.delete.before@15",
     "gc.delete.before@17",
 ]
+QUICK = ["gc.horizon.after", "gc.delete.before@4", "gc.cleaned.before", "gc.floor.before", "gc.floor.after"]
+"""Behind what was stated, some of the objects, all of them, the entries."""
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", cases(POINTS, quick=QUICK))
 def test_killed_at_any_step_it_leaves_a_whole_spool_and_the_next_one_ends_the_work(tmp_path: Path, point: str) -> None:
     store = LocalStore(tmp_path)
     world = grown(World(store), 30)
@@ -214,6 +224,7 @@ pruning.carry_out(store, pruning.plan(store, keep_seconds=0, now=lambda: LATER))
     assert len(world.objects()) == 10
 
 
+@on_s3_seldom
 def test_one_that_was_replaced_deletes_nothing_more(store: ObjectStore) -> None:
     world = grown(World(store), 30)
     compacted(store, 30)
@@ -304,7 +315,7 @@ class Life:
         return needed | {one.parts[0].segment.key for one in self.waiting}
 
 
-@settings(max_examples=100)
+@settings(max_examples=100 if FULL else 50)
 @given(st.data())
 def test_whatever_happens_what_is_to_be_applied_stays_and_the_log_is_whole(data: st.DataObject) -> None:
     life = Life(data)

@@ -18,6 +18,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice.store.refused_operations import PATIENCE_SECONDS, RefusedOperations
 from sluice.store.remote import RemoteStore
+from tests.support.extent import cases
 from tests.support.manifests import open_log
 from tests.support.s3proxy_faults import (
     MESSAGE,
@@ -139,10 +140,11 @@ def test_a_request_whose_answer_was_lost_is_there_once_and_no_error(
 
 
 PASSING = [error(503, "SlowDown"), error_after(500, "InternalError"), reset_before(), reset_after()]
+NO_UPLOAD = error(404, "NoSuchUpload")
 """What other answers mean is in the table above."""
 
 
-@pytest.mark.parametrize("fault", [*PASSING, error(404, "NoSuchUpload")], ids=str)
+@pytest.mark.parametrize("fault", cases([*PASSING, NO_UPLOAD], quick=[PASSING[1], NO_UPLOAD]), ids=str)
 @pytest.mark.parametrize("operation", ["start upload", "part", "complete upload"])
 def test_an_upload_in_parts_that_is_disturbed_anywhere_is_tried_again_whole(
     proxy: S3FaultProxy, store: ObjectStore, operation: Operation, fault: Fault

@@ -5,6 +5,7 @@ A lake is followed step by step; `rebuild` fills a second one from the finished 
 table takes its snapshot and then all its changes in one window. What a test claims must hold in both.
 """
 
+import re
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,11 @@ def transactions(text: str) -> list[list[str]]:
         if not line.endswith(";"):
             found.append([])
     return found[:-1]
+
+
+def without(left_out: Sequence[str], *statements: str) -> list[str]:
+    """The statements that name none of these tables."""
+    return [one for one in statements if not set(left_out) & set(re.findall(r"\w+", one))]
 
 
 class Mirror:

@@ -7,7 +7,7 @@ source, tables that are stopped by name. Everything in `before` is found by the 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 
 from sluice import lsn
 from tests.e2e.mirror import FOLLOWED, Mirror
+from tests.support.extent import FULL, cases
 from tests.support.source_setup import server_major, since
 from tests.support.sources import Database
 
@@ -203,6 +204,12 @@ def _run(world: World, scenario: Scenario, script: str, at_pause: Callable[[], N
             sessions[name].execute(statement.encode())
 
 
-def names(scenarios: Sequence[Scenario]) -> pytest.MarkDecorator:
-    """Parametrises a test by the scenarios' names."""
-    return pytest.mark.parametrize("name", [one.name for one in scenarios])
+def without(left_out: Collection[str], scenarios: Sequence[Scenario]) -> tuple[Scenario, ...]:
+    """The scenarios, and where only the quick ones run those that are not left out."""
+    return tuple(one for one in scenarios if FULL or one.name not in left_out)
+
+
+def names(scenarios: Sequence[Scenario], *, left_out: Collection[str] = ()) -> pytest.MarkDecorator:
+    """Parametrises a test by the scenarios' names. Those that are left out are slow."""
+    every = [one.name for one in scenarios]
+    return pytest.mark.parametrize("name", cases(every, quick=[name for name in every if name not in left_out]))

@@ -46,6 +46,7 @@ def test_its_endpoint_asks_for_the_token_and_each_series_names_its_pipeline(pipe
         assert any(f'pipeline="{name}"' in one for one in series)
 
 
+@slow
 def test_after_sighup_a_new_pipeline_joins_and_one_whose_file_is_refused_goes_on(pipelines: AppliedFleet) -> None:
     pipelines.configure("west")
     pipelines.ingest("west")

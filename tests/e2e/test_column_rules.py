@@ -92,6 +92,7 @@ def assert_lake(mirror: Mirror, table: str) -> None:
     assert all("card" not in row and "number" not in row for row in mirror.rows(table))
 
 
+@slow
 def test_the_lake_has_what_the_rules_leave_and_verify_says_so(ruled: Verified) -> None:
     for table in TABLES:
         assert_lake(ruled.mirror, table)
@@ -186,6 +187,7 @@ def test_a_changelog_has_old_rows_without_what_the_rules_keep_out(apart: Mirror)
     assert canary.in_stored(apart.lake_path().parent, HIDDEN) == []
 
 
+@slow
 def test_what_the_rules_keep_out_is_in_no_file(ruled: Verified) -> None:
     ruled.mirror.apply()
     assert canary.in_stored(ruled.mirror.lake_path().parent, HIDDEN) == []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.extent import slow
+from tests.support.extent import cases, slow
 from tests.support.fleets import RunningFleet, below, fresh_databases, line_of, name_of, source
 from tools.local.ports import free_port
 from tools.local.postgres import PostgresServer
@@ -101,7 +101,7 @@ def test_a_failed_pipeline_runs_once_its_file_is_right_and_somebody_asks(fleet: 
     assert {name: fleet.status()[name]["ingest"]["restarts"] for name in before} == before
 
 
-@pytest.mark.parametrize("part", ["east", "forker", pytest.param("applier", marks=slow)])
+@pytest.mark.parametrize("part", cases(["east", "forker", "applier"], quick=["forker"]))
 def test_after_a_kill_every_row_of_every_pipeline_is_in_the_lake_once(fleet: Fleet, part: str) -> None:
     victim = fleet.child(part)
     fleet.insert(*NAMES)
@@ -154,6 +154,7 @@ def test_a_stop_lets_all_pipelines_finish_and_ends_with_0(fleet: Fleet) -> None:
     assert fleet.databases["east"].all(query, slots) == []
 
 
+@slow
 def test_an_applier_that_reads_nothing_keeps_no_fleet_from_stopping(tmp_path: Path) -> None:
     """What the fleet says to it is more than a pipe holds."""
     fleet = Fleet(tmp_path, {})

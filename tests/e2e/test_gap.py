@@ -20,11 +20,12 @@ from sluice.operate.compare.closing_gaps import close_gap
 from sluice.operate.compare.comparing import Comparison
 from sluice.operate.new_slot import Recreated, recreate
 from tests.e2e.mirror import FOLLOWED, Mirror
-from tests.support.extent import slow
+from tests.support.extent import FULL, slow
 from tests.support.sources import Database
 
 ROWS = 20_000
 KEYED = ("orders", "wide", "cut")
+CLOSED = KEYED if FULL else KEYED[:2]
 
 
 class Lossy:
@@ -146,19 +147,20 @@ def test_a_lost_slot_is_gone_on_from_and_only_what_differs_is_read_again(lossy: 
     assert mirror.applied()["public.orders"].state == "gap"
     # A column was added in the gap, so what the table holds in front of it says too little.
     assert lossy.state("shaped") == "stale"
-    for number, table in enumerate(KEYED):
+    for number, table in enumerate(CLOSED):
         more(10 + number)
         verdict = lossy.close(table, between=lambda number=number: more(20 + number))  # type: ignore[misc]
         assert verdict.outcome == "different", verdict.reason
         assert lossy.state(table) == "live"
         more(30 + number)
     mirror.follow()
-    mirror.assert_equal(*KEYED)
+    mirror.assert_equal(*CLOSED)
     assert 0 < lossy.read_again("orders") < ROWS / 50
     assert 0 < lossy.read_again("wide") <= 220
     assert not list(pipeline.store.list(keys.REPAIRS))
-    mirror.rebuild()
-    mirror.assert_equal(*KEYED, lake="rebuilt")
+    if FULL:
+        mirror.rebuild()
+        mirror.assert_equal(*KEYED, lake="rebuilt")
 
 
 @slow

@@ -6,6 +6,7 @@ import pytest
 
 from sluice.contract import keys
 from tests.e2e.mirror import Mirror
+from tests.support.extent import FULL, cases
 from tools.local.compare import read_lake, read_source
 
 TABLES = (
@@ -26,6 +27,10 @@ TABLES = (
     ("_delta_log", "t"),
 )
 """No two of them may meet anywhere: neither on disk nor in a report."""
+LEFT_OUT = ("back\\slash\tand\nline", "ü" * 31, "n" * 63, " 🦆; DROP TABLE x -- ", "a~2eb", "a.b", "t")
+HERE = tuple(one for one in TABLES if FULL or one[1] not in LEFT_OUT)
+ODD = ("odd", "odd_bag")
+ODD_HERE = ODD if FULL else ODD[:1]
 
 COLUMNS = (
     *(".", "..", ".x", "[0]", "a.b", "a[0]", "it's", 'quo"te', "`tick`", "back\\slash", "tab\tand\nline", " "),
@@ -88,15 +93,16 @@ def _odd_changes(name: str) -> list[str]:
 def story(mirror: Mirror) -> Mirror:
     mirror.execute(*(f"CREATE SCHEMA {_quoted(schema)}" for schema in ("a/b", "a", "a.b", "_delta_log", "_sluice")))
     mirror.execute("CREATE TABLE _sluice.messages (id int PRIMARY KEY)")
-    for schema, table in TABLES:
+    for schema, table in HERE:
         mirror.execute(f"CREATE TABLE {_quoted(schema, table)} (id int PRIMARY KEY, v text)")
         mirror.execute(f"INSERT INTO {_quoted(schema, table)} VALUES (1, 'copied'), (2, 'copied')")
-    for name in ("odd", "odd_bag"):
+    for name in ODD_HERE:
         mirror.execute(
             _odd(name, key=name == "odd"), f"ALTER TABLE {name} ALTER COLUMN {_quoted(LARGE)} SET STORAGE EXTERNAL"
         )
         mirror.execute(*(_odd_row(name, number) for number in range(1, 7)))
-    mirror.execute("ALTER TABLE odd_bag REPLICA IDENTITY FULL")
+    if "odd_bag" in ODD_HERE:
+        mirror.execute("ALTER TABLE odd_bag REPLICA IDENTITY FULL")
     mirror.execute(*(f"CREATE TABLE {name} ({columns})" for name, (columns, _) in REFUSED.items()))
     mirror.execute(
         *(
@@ -105,23 +111,23 @@ def story(mirror: Mirror) -> Mirror:
         )
     )
     mirror.follow()
-    for number, (schema, table) in enumerate(TABLES):
+    for number, (schema, table) in enumerate(HERE):
         name = _quoted(schema, table)
         mirror.transaction(
             f"UPDATE {name} SET v = 'of table {number}' WHERE id = 1",
             f"DELETE FROM {name} WHERE id = 2",
             f"INSERT INTO {name} VALUES (3, '')",
         )
-    mirror.transaction(*_odd_changes("odd"), *_odd_changes("odd_bag"))
+    mirror.transaction(*(change for name in ODD_HERE for change in _odd_changes(name)))
     mirror.execute(*(f"INSERT INTO {name} (id) VALUES (2)" for name in REFUSED))
     mirror.follow()
     return mirror
 
 
-@pytest.mark.parametrize(("schema", "table"), TABLES)
+@pytest.mark.parametrize(("schema", "table"), cases(TABLES, quick=HERE))
 def test_a_table_of_any_name_is_carried(story: Mirror, schema: str, table: str) -> None:
     story.assert_equal(table, schema=schema)
-    number = TABLES.index((schema, table))
+    number = HERE.index((schema, table))
     assert sorted((row["id"], row["v"]) for row in story.rows(table, schema=schema)) == [
         (1, f"of table {number}"),
         (3, ""),
@@ -131,19 +137,19 @@ def test_a_table_of_any_name_is_carried(story: Mirror, schema: str, table: str) 
 def test_no_name_leaves_the_lake_or_meets_another(story: Mirror) -> None:
     root = story.lake_path()
     found = {path.parent.relative_to(root).as_posix() for path in root.rglob("_delta_log")}
-    assert found >= {keys.lake_path(schema, table) for schema, table in TABLES}
+    assert found >= {keys.lake_path(schema, table) for schema, table in HERE}
     assert all(len(path.split("/")) == 2 for path in found)
     assert {path.name for path in root.parent.iterdir()} == {"followed", "followed-lake"}
 
 
 def test_a_report_names_every_table_once(story: Mirror) -> None:
     live = [table for table in story.applied_rows() if table.state == "live"]
-    assert len(live) == len(TABLES) + 2
+    assert len(live) == len(HERE) + len(ODD_HERE)
     complete = story.complete()
     assert len(complete.versions) == len(live)
 
 
-@pytest.mark.parametrize("table", ["odd", "odd_bag"])
+@pytest.mark.parametrize("table", cases(ODD, quick=ODD_HERE))
 def test_columns_of_any_name_are_carried_as_keys_old_values_marked_values_and_large_ones(
     story: Mirror, table: str
 ) -> None:

@@ -2,8 +2,10 @@
 
 from sluice.tables.policies import Policies, TablePolicy
 from tests.e2e.mirror import Mirror
+from tests.support.extent import slow
 
 
+@slow
 def test_columns_that_are_left_out_are_in_no_row_of_the_lake(mirror: Mirror) -> None:
     """Nor are values that would be marked beside them."""
     narrow = {"tables": (), "policies": Policies(TablePolicy(contract="ignore_new"))}

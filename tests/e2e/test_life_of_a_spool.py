@@ -26,6 +26,7 @@ from sluice_spark.applier import Applier
 from sluice_spark.options import ApplyOptions
 from tests.e2e.mirror import Mirror
 from tests.support import ingesting
+from tests.support.extent import slow
 
 TABLES = ("kept", "read_again")
 LATER = datetime.now(UTC) + timedelta(days=30)
@@ -79,6 +80,7 @@ def test_everything_that_the_lake_has_goes_and_the_pipeline_lives_on(story: Stor
     assert len(story.mirror.rows("messages", schema="_sluice")) == 2
 
 
+@slow
 def test_a_table_is_read_again_after_its_first_snapshot_is_gone(story: Story) -> None:
     story.collect()
     story.mirror.pipeline.request(RESYNC, table="read_again")
@@ -98,6 +100,7 @@ def test_an_applier_that_lost_its_notes_goes_on_from_the_lake(story: Story) -> N
     story.mirror.assert_equal(*TABLES)
 
 
+@slow
 def test_a_spool_that_was_lost_begins_anew_and_no_marker_of_the_old_one_hides_a_change(story: Story) -> None:
     """The new manifest counts from 1 again, below what the lake's markers say of the old one."""
     before = story.mirror.pipeline.state().seq

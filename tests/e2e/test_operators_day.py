@@ -1,5 +1,6 @@
 """A day as an operator: the wheel in an environment of its own, one pipeline of thirteen tables under load, and every
-command and option as a user gives them, in a pipe and on a terminal, in every form of answer.
+command and option as a user gives them, in a pipe and on a terminal, in every form of answer. `make test` has
+its beginning alone: the installation and some commands before the first start.
 
 What tests of the pure core replace, and which part of the day crosses it for real:
 
@@ -225,6 +226,7 @@ def test_commands_before_the_first_start(day: Day) -> None:
     assert (missing.code, json.loads(missing.out)["schema_version"]) == (2, 1), "the answer is not lost with the file"
 
 
+@slow
 def test_a_closed_pipe_is_no_failure_whatever_was_written_to_it(day: Day) -> None:
     config = ("-c", str(day.config))
     asked = (
@@ -242,6 +244,7 @@ def test_a_closed_pipe_is_no_failure_whatever_was_written_to_it(day: Day) -> Non
     assert day.installed.closed("status", "--colour", stderr=True) == 141
 
 
+@slow
 def test_options_of_all_commands_may_stand_before_and_behind_the_command(day: Day) -> None:
     config = str(day.config)
     for words in (
@@ -268,6 +271,7 @@ def test_the_variables_of_init_are_loaded_as_their_file_says(day: Day) -> None:
     assert json.loads(done.out)["settings"]["source.dsn"]["origin"] == "env SLUICE_SOURCE__DSN", done.err
 
 
+@slow
 def test_commands_while_it_runs_under_load(day: Day) -> None:
     process = day.up()
     try:
@@ -331,6 +335,7 @@ def _delta(options: dict[str, str]) -> dict[str, str] | None:
     return {f"AWS_{name.upper()}": value for name, value in options.items()} | {"AWS_ENDPOINT_URL": options["endpoint"]}
 
 
+@slow
 def test_commands_after_a_stop(day: Day) -> None:
     _given(day, STOPPED)
 
@@ -357,6 +362,7 @@ def test_a_spool_is_copied_and_restored_by_the_documented_steps(day: Day) -> Non
     assert day.installed.piped(*asked).code == 0
 
 
+@slow
 def test_no_command_touches_a_slot_of_another_server(day: Day) -> None:
     """Of the same name, under the configuration of this pipeline and with its slot's name typed."""
     with temporary_server() as other:
@@ -383,6 +389,7 @@ def test_no_command_touches_a_slot_of_another_server(day: Day) -> None:
             assert there.execute("SELECT confirmed_flush_lsn FROM pg_replication_slots").fetchall() == before
 
 
+@slow
 def test_commands_after_the_slot_was_lost(day: Day) -> None:
     config = ("-c", str(day.config))
     dropped = day.installed.typed("slot", "drop", *config, given=f"{day.database.slot}\n")

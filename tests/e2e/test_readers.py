@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import psycopg
@@ -26,7 +27,7 @@ from tools.local.postgres import PostgresServer
 from tools.local.sluice import Pipeline, SluiceProcess
 
 pytestmark = pytest.mark.timeout(1800)
-KILLS, LOOPS = (12, 600) if FULL else (1, 24)
+KILLS, LOOPS = (12, 600) if FULL else (0, 8)
 TIMEOUT_SECONDS = 500.0
 
 
@@ -144,13 +145,13 @@ def test_the_commands_that_read_say_what_they_read_and_how_it_failed(served: Ser
     shown = pipeline.run("query", SUM)
     assert (shown.returncode, str(TOTAL) in shown.stdout) == (0, True), shown.stderr
     position = re.findall(r"as of ([0-9A-F]+/[0-9A-F]+)", shown.stderr)[0]
-    for moment in (position, "latest"):
-        for form in ("csv", "json"):
-            assert str(TOTAL) in must(pipeline, "query", SUM, "--as-of", moment, "-o", form)
+    for moment, form in (product if FULL else zip)((position, "latest"), ("csv", "json")):
+        assert str(TOTAL) in must(pipeline, "query", SUM, "--as-of", moment, "-o", form)
     assert pipeline.run("query", SUM, "--as-of", "FFF/0").returncode == 75
     expired = pipeline.run("query", SUM, "--as-of", "0/1")
     assert (expired.returncode, "does not offer 0/1" in expired.stderr) == (2, True), expired.stderr
-    for wrong, says in (("SELEC", "syntax"), ("SELECT * FROM nothing", "nothing"), ("SELECT x FROM savings", "x")):
+    mistakes = ("SELEC", "syntax"), ("SELECT * FROM nothing", "nothing"), ("SELECT x FROM savings", "x")
+    for wrong, says in mistakes if FULL else mistakes[:1]:
         refused = pipeline.run("query", wrong)
         assert (refused.returncode, says in refused.stderr) == (2, True), refused.stderr
     quoting = pipeline.run("query", "SELECT note::int FROM savings")

@@ -36,7 +36,7 @@ ORDERS = ("id", "status", "total", "big")
 
 def _job(mirror: Mirror, folder: Path, **more: Any) -> dict[str, Any]:
     spool = mirror.options(FOLLOWED).spool_uri
-    return {"spool": spool, "pipeline": "test", "folder": str(folder), "most": 2, **more}
+    return {"spool": spool, "pipeline": "test", "folder": str(folder), "most": 2 if FULL else 4, **more}
 
 
 def _options(mirror: Mirror, table: str, **more: str) -> dict[str, str]:
@@ -144,6 +144,7 @@ def _has_more(folder: Path, query: str, *, than: int) -> bool:
     return _batches(folder, query) > than
 
 
+@slow
 def test_a_job_that_is_killed_reads_each_change_once_when_it_is_started_again(shop: Mirror, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.e2e.streaming_job"]
     for number, query in enumerate(("orders", "joined") if FULL else ("joined",), 1):
@@ -160,6 +161,7 @@ def test_a_job_that_is_killed_reads_each_change_once_when_it_is_started_again(sh
     _assert_joined(shop, tmp_path, _assert_read_once(shop, tmp_path / "orders" / "*"))
 
 
+@slow
 def test_all_that_is_available_is_read_also_behind_a_batch_that_failed(shop: Mirror, tmp_path: Path) -> None:
     failed = list[int]()
 
@@ -178,6 +180,7 @@ def test_all_that_is_available_is_read_also_behind_a_batch_that_failed(shop: Mir
     _assert_read_once(shop, tmp_path / "orders" / "*")
 
 
+@slow
 def test_of_two_queries_with_one_consumer_the_earlier_one_ends_by_name_and_the_other_one_holds_the_spool(
     shop: Mirror, tmp_path: Path
 ) -> None:
@@ -206,7 +209,8 @@ def test_of_two_queries_with_one_consumer_the_earlier_one_ends_by_name_and_the_o
     _assert_read_once(shop, tmp_path / "later" / "kept")
 
 
-@pytest.mark.parametrize("table", [pytest.param("public.orders", marks=slow), "*"])
+@slow
+@pytest.mark.parametrize("table", ["public.orders", "*"])
 def test_a_query_whose_place_the_spool_has_no_more_ends_by_name_after_an_older_copy_was_restored(
     shop: Mirror, tmp_path: Path, table: str
 ) -> None:
@@ -234,6 +238,7 @@ def test_a_query_whose_place_the_spool_has_no_more_ends_by_name_after_an_older_c
         read_on()
 
 
+@slow
 def test_a_query_that_began_in_a_gap_ends_by_name_when_the_slot_is_lost_again(shop: Mirror, tmp_path: Path) -> None:
     def lose() -> None:
         shop.execute(f"SELECT pg_drop_replication_slot('{shop.database.slot}')")
@@ -254,6 +259,7 @@ def test_a_query_that_began_in_a_gap_ends_by_name_when_the_slot_is_lost_again(sh
     assert {row["id"] for row in found.collect()} == {10, 11}
 
 
+@slow
 def test_columns_that_are_added_end_the_query_by_name_and_the_next_one_has_them(shop: Mirror, tmp_path: Path) -> None:
     def started() -> StreamingQuery:
         query = _stream(shop, tmp_path).foreachBatch(partial(_keep, tmp_path)).start()
@@ -295,9 +301,9 @@ def test_all_tables_come_in_one_form_with_their_rows_as_json(shop: Mirror) -> No
     ("options", "says"),
     [
         ({"table": "public.nothing"}, "public.nothing is no table"),
-        ({"startingPosition": "noon"}, "startingPosition is snapshot or latest"),
-        ({"tables": "x"}, "has no option 'tables'"),
-        ({"maxEntriesPerTrigger": "0"}, "is a number from 1 on"),
+        pytest.param({"startingPosition": "noon"}, "startingPosition is snapshot or latest", marks=slow),
+        pytest.param({"tables": "x"}, "has no option 'tables'", marks=slow),
+        pytest.param({"maxEntriesPerTrigger": "0"}, "is a number from 1 on", marks=slow),
     ],
 )
 def test_an_option_that_means_nothing_is_refused_by_name(shop: Mirror, options: dict[str, str], says: str) -> None:

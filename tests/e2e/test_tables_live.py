@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from sluice.tables.policies import Policies
 from tests.e2e.mirror import Mirror
 from tests.support.background import beside
+from tests.support.extent import slow
 
 TABLES = ("kept", "swapped_a", "swapped_b", "again", "rewritten")
 RENAMED = ("kept_later", "swapped_a", "swapped_b", "again", "rewritten")
@@ -32,6 +33,7 @@ def polled(mirror: Mirror, table: str) -> Iterator[set[int]]:
         yield seen
 
 
+@slow
 def test_tables_that_live_on_under_other_names_and_generations_are_equal_in_the_lake(mirror: Mirror) -> None:
     policies = Policies()
     for table in TABLES:

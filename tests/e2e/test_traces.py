@@ -61,6 +61,7 @@ def _counters(pipeline: Pipeline) -> dict[str, float]:
     return {line.split('outcome="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in found}
 
 
+@slow
 def test_an_application_sees_when_its_transaction_is_readable_in_its_own_trace(
     database: Database, tmp_path: Path
 ) -> None:

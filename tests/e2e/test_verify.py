@@ -115,6 +115,7 @@ def verified(mirror: Mirror) -> Verified:
     return Verified(mirror)
 
 
+@slow
 def test_equal_tables_of_every_type_and_kind_are_called_equal(verified: Verified) -> None:
     verdicts = verified.verdicts()
     assert {name: verdict.reason for name, verdict in verdicts.items() if verdict.outcome != EQUAL} == {}
@@ -175,6 +176,7 @@ def test_one_changed_one_missing_and_one_extra_row_are_named_by_their_keys(verif
     assert [row.key for row in difference.extra] == [("9999", "kü")]
 
 
+@slow
 def test_a_repair_reads_the_rows_again_that_differ_and_nothing_else(verified: Verified) -> None:
     """In the middle of changes, of other rows and of some that differ."""
     table = "damaged"
@@ -193,6 +195,7 @@ def test_a_repair_reads_the_rows_again_that_differ_and_nothing_else(verified: Ve
     verified.mirror.assert_equal(table)
 
 
+@slow
 def test_rows_without_a_key_are_counted(verified: Verified) -> None:
     verified.mirror.execute("INSERT INTO bag SELECT 'again', 1 FROM generate_series(1, 3)")
     verified.mirror.follow()

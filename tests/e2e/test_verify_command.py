@@ -19,7 +19,7 @@ import pytest
 
 from sluice.contract import keys
 from tests.support.compare import assert_equal
-from tests.support.extent import slow
+from tests.support.extent import FULL, slow
 from tests.support.fleets import below, line_of
 from tests.support.pipeline import QUICK_JAVA, new_pipeline, wait_until
 from tests.support.sources import Database, fresh_database
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.timeout(900)
 QUICK = {"JAVA_TOOL_OPTIONS": jvm.QUICK}
 COMPARED = ("floats", "orders", "pairs")
 INTERRUPT_SECONDS = 5.0
+ORDERS = 30_000 if FULL else 3_000
 SCHEMA = (
     "CREATE TABLE floats (id double precision PRIMARY KEY, v int)",
     "INSERT INTO floats VALUES (1.0, 1), ('Infinity', 2), (-0.0, 3), (0.1, 4), ('-Infinity', 5), ('NaN', 6)",
@@ -39,7 +40,7 @@ SCHEMA = (
     "ALTER TABLE bags REPLICA IDENTITY FULL",
     "INSERT INTO bags VALUES ('a'), ('b')",
     "CREATE TABLE orders (id int PRIMARY KEY, v text)",
-    "INSERT INTO orders SELECT i, 'v' || i FROM generate_series(1, 30000) i",
+    f"INSERT INTO orders SELECT i, 'v' || i FROM generate_series(1, {ORDERS}) i",
     "CREATE TABLE pairs (a int, b text, v int, PRIMARY KEY (b, a))",
     "INSERT INTO pairs SELECT i, 'b' || i, i FROM generate_series(1, 200) i",
     "CREATE TABLE worn (id int PRIMARY KEY, v bigint)",
@@ -137,7 +138,7 @@ def test_three_tables_are_found_equal_by_one_command_and_one_start_of_spark(scen
     assert done.returncode == 0, done.stderr
     tables = json.loads(done.stdout)["tables"]
     assert {one["table"]: one["outcome"] for one in tables} == dict.fromkeys(COMPARED, "equal")
-    assert {one["table"]: one["rows"] for one in tables} == {"floats": 7, "orders": 30000, "pairs": 200}
+    assert {one["table"]: one["rows"] for one in tables} == {"floats": 7, "orders": ORDERS, "pairs": 200}
     assert done.stderr.count("starting Spark") == 1
     assert list(scene.home.iterdir()) == [], "a command leaves nothing in the folder where it is given"
 
@@ -179,6 +180,7 @@ def test_a_repair_of_several_tables_keeps_rows_whose_keys_come_back_and_passes_o
     assert_equal(scene.database, COMPARED, lake_uri=scene.pipeline.lake_uri)
 
 
+@slow
 def test_a_repair_of_a_stale_table_is_refused_before_spark_starts(scene: Scene) -> None:
     scene.wear()
     done = scene.verify("public.orders", "public.worn", "--repair")
@@ -188,7 +190,8 @@ def test_a_repair_of_a_stale_table_is_refused_before_spark_starts(scene: Scene) 
     assert "starting Spark" not in done.stderr
 
 
-@pytest.mark.parametrize("hangs", [pytest.param(False, marks=slow), True], ids=["reads", "hangs"])
+@slow
+@pytest.mark.parametrize("hangs", [False, True], ids=["reads", "hangs"])
 def test_ctrl_c_while_the_lake_is_read_ends_within_seconds_and_leaves_no_child(scene: Scene, hangs: bool) -> None:
     with scene.begun("public.orders") as command:
         began = time.monotonic()
@@ -212,6 +215,7 @@ def test_ctrl_c_while_the_lake_is_read_ends_within_seconds_and_leaves_no_child(s
             _end(command, children)
 
 
+@slow
 def test_on_a_terminal_the_wait_for_an_ingest_that_stands_still_is_said_and_ends(scene: Scene) -> None:
     ingest = scene.up.pid
     os.kill(ingest, signal.SIGSTOP)

@@ -7,6 +7,7 @@ import pytest
 from sluice.errors import ManifestCorrupt, UsageError
 from sluice.manifest.values import PipelineState
 from sluice.operate.blame import RowVersion, versions_of
+from tests.support.extent import slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
@@ -94,6 +95,7 @@ KEYS = [
 ]
 
 
+@slow
 def test_a_key_of_any_type_is_found_as_it_is_written(pipeline: IngestPipeline) -> None:
     for number, (kind, value, _) in enumerate(KEYS):
         create = f"CREATE TABLE t{number} (id {kind} PRIMARY KEY, v int)"

@@ -5,7 +5,7 @@ interval, is followed or named.
 import pytest
 
 from tests.support.catalog_stories import changed_while_down
-from tests.support.extent import cases
+from tests.support.extent import cases, slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
@@ -192,9 +192,7 @@ def while_ingest_was_down(pipeline: IngestPipeline, before: tuple[str, ...], aft
     cases(
         CASES,
         quick=[
-            "attach_subtree_in_one_transaction",
             "unlogged_for_a_moment",
-            "column_born_dropped_and_born_again",
             "leaf_identity_toggled",
             "attached_for_a_moment_and_a_column_added",
         ],
@@ -208,7 +206,7 @@ def test_what_was_done_and_undone_while_ingest_was_down_is_named(pipeline: Inges
 
 @pytest.mark.parametrize(
     "name",
-    cases(WITHIN_ONE_INTERVAL, quick=["attach_in_one_transaction", "attached_for_a_moment", "unlogged_for_a_moment"]),
+    cases(WITHIN_ONE_INTERVAL, quick=["attach_in_one_transaction", "attached_for_a_moment"]),
 )
 def test_what_was_done_and_undone_within_one_interval_is_named(pipeline: IngestPipeline, name: str) -> None:
     before, after = CASES[name]
@@ -222,7 +220,8 @@ def test_what_was_done_and_undone_within_one_interval_is_named(pipeline: IngestP
     assert pipeline.silent_differences() == []
 
 
-@pytest.mark.parametrize("name", cases(LIMITS, quick=["label_added_and_renamed", "attached_for_a_moment_and_dropped"]))
+@slow
+@pytest.mark.parametrize("name", LIMITS)
 def test_the_limits_that_the_guarantees_name_are_as_they_say(pipeline: IngestPipeline, name: str) -> None:
     """Not what anybody wants. When this fails the limit is gone: then its case belongs to the
     others, and its line in docs/ goes.
@@ -231,7 +230,8 @@ def test_the_limits_that_the_guarantees_name_are_as_they_say(pipeline: IngestPip
     assert pipeline.silent_differences() != []
 
 
-@pytest.mark.parametrize("publication", cases(["ALL TABLES", "TABLES IN SCHEMA public"], quick=["ALL TABLES"]))
+@slow
+@pytest.mark.parametrize("publication", ["ALL TABLES", "TABLES IN SCHEMA public"])
 def test_a_streamed_truncate_of_a_table_that_is_not_named_stays_live(
     pipeline: IngestPipeline, publication: str
 ) -> None:

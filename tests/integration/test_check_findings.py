@@ -20,6 +20,7 @@ from sluice.operate.check import server as preflight_server
 from sluice.operate.check.preflight import run_preflight
 from sluice.source import ddl_signal
 from sluice.source.slot import ensure_slot
+from tests.support.extent import slow
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.source_setup import since
 from tests.support.sources import Database, fresh_database
@@ -256,6 +257,19 @@ CASES: dict[str, Case] = {
     ),
 }
 
+AGAIN = (
+    "no identity, by its own statement",
+    "a DDL signal that a replica does not give",
+    "unlogged, by its own statement",
+    "schema not usable",
+    "no publication, and nothing said",
+    "table outside the publication, by a pattern",
+    "no WAL",
+    "little WAL",
+    "no timeout",
+)
+"""Further ways to a finding that another case has."""
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
@@ -324,7 +338,9 @@ def test_a_perfect_source_has_no_finding_at_all(server: PostgresServer) -> None:
         assert found(database, role, Case((), set(), patterns=("public.*",))) == []
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=slow if name in AGAIN else ()) for name, case in CASES.items()], ids=CASES
+)
 def test_each_way_to_be_bad_is_found_alone_and_gone_once_its_sql_has_run(
     server: PostgresServer, case: Case, tmp_path: Path
 ) -> None:

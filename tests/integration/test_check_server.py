@@ -19,12 +19,13 @@ from sluice.operate.check.preflight import run_preflight
 from sluice.operate.check.server import examine_version
 from sluice.source.slot import ensure_slot
 from sluice.source.start_replication import start_command, start_replication
+from tests.support.extent import cases, slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role, run_script
 from tests.support.pipeline import wait_until
 from tests.support.source_setup import options_of, server_major, since
 from tests.support.sources import Database
-from tools.local.binaries import helper_account
+from tools.local.binaries import default_major, helper_account
 from tools.local.postgres import PostgresServer, temporary_server
 
 EXPECTED_HERE = {"role.superuser", "server.keep_size", "slot.missing", "source.ddl_signal"}
@@ -87,7 +88,7 @@ def test_a_login_trigger_that_refuses_walsenders_is_not_blamed_on_pg_hba_conf(pu
     assert "pg_hba" not in finding.fix_setting
 
 
-@pytest.mark.parametrize("limited", ["ROLE", "DATABASE"])
+@pytest.mark.parametrize("limited", cases(["ROLE", "DATABASE"], quick=["ROLE"]))
 def test_a_limit_on_connections_that_is_too_low_is_found_and_one_that_is_enough_is_not(
     published: Database, tmp_path: Path, limited: str
 ) -> None:
@@ -193,6 +194,7 @@ RAISES_ITS_LEVEL = 19
 RESTART = {"wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1"}
 
 
+@slow
 def test_settings_that_need_a_restart_are_fixed_by_the_script_and_a_restart(tmp_path: Path) -> None:
     with temporary_server(start=False) as server:
         for name in RESTART:
@@ -217,6 +219,7 @@ def test_settings_that_need_a_restart_are_fixed_by_the_script_and_a_restart(tmp_
         assert codes(run_preflight(options_of(database), ("public.*",)).findings) == set()
 
 
+@pytest.mark.skipif(default_major() < RAISES_ITS_LEVEL, reason="no level of WAL follows the slots before")
 @pytest.mark.parametrize("level", ["minimal", "replica"])
 def test_a_level_that_the_first_slot_raises_is_no_finding_and_minimal_is(level: str) -> None:
     senders = {"max_wal_senders": "0"} if level == "minimal" else {}
@@ -230,6 +233,7 @@ def test_a_level_that_the_first_slot_raises_is_no_finding_and_minimal_is(level: 
             assert database.one("SHOW effective_wal_level") == ("logical",)
 
 
+@slow
 def test_a_slot_that_loses_its_wal_is_named_before_and_after() -> None:
     with temporary_server() as server:
         database = Database(server, name="postgres", slot="s", publication="p")
@@ -281,6 +285,7 @@ def standby_of(server: PostgresServer, directory: Path, *, slot: str) -> Iterato
         standby.stop("immediate")
 
 
+@slow
 def test_a_standby_is_examined_for_what_its_primary_could_do_to_the_slot() -> None:
     with temporary_server() as server:
         primary = Database(server, name="postgres", slot="s", publication="p")

@@ -17,6 +17,7 @@ from sluice.health.verdict import STATES
 from tests.support.answers import ask
 from tests.support.authority import Authority
 from tests.support.command_line import Sluice
+from tests.support.extent import slow
 from tests.support.pipeline import wait_until
 from tests.support.sources import Database
 from tools.local.ports import free_port
@@ -165,6 +166,7 @@ def authority(environment: dict[str, str], tmp_path: Path) -> Authority:
     return authority
 
 
+@slow
 def test_a_run_with_certificates_is_read_by_its_clients_and_asked_by_its_neighbours(
     authority: Authority, running: "subprocess.Popen[str]"
 ) -> None:

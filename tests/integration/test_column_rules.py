@@ -19,6 +19,7 @@ from sluice.operate.check.preflight import run_preflight
 from sluice.settings import Settings, load
 from sluice.tables.policies import Policies, TablePolicy
 from tests.support.column_rules import HIDDEN, assert_equal, assert_hidden, finding, shape, under, written
+from tests.support.extent import cases, slow
 from tests.support.ingesting import IngestPipeline
 
 BEFORE = written(
@@ -72,10 +73,12 @@ def test_a_rule_for_a_column_that_never_was_stops_the_table_and_names_the_neares
 @pytest.mark.parametrize(
     ("target", "code", "effect", "said"),
     [
-        ({"kind": "history", "track": ["vv"]}, "target.track", "stop", "did you mean v?"),
+        pytest.param({"kind": "history", "track": ["vv"]}, "target.track", "stop", "did you mean v?", marks=slow),
         ({"kind": "history", "track": ["card"]}, "target.track", "stop", "a column rule keeps out of the lake"),
         ({"kind": "mirror", "cluster_by": ["idd"]}, "target.cluster_by", "followed", "did you mean id?"),
-        ({"kind": "mirror", "partition_by": ["v"]}, "target.partition_by", "stop", "'v' is string"),
+        pytest.param(
+            {"kind": "mirror", "partition_by": ["v"]}, "target.partition_by", "stop", "'v' is string", marks=slow
+        ),
     ],
 )
 def test_columns_of_targets_that_no_lake_table_can_have_are_found_before(
@@ -92,6 +95,7 @@ def test_columns_of_targets_that_no_lake_table_can_have_are_found_before(
     assert [(seen, said in why) for seen, why in effects if said in why] == [(effect, True)]
 
 
+@slow
 def test_a_clustering_column_that_was_renamed_is_a_warning(pipeline: IngestPipeline) -> None:
     pipeline.run(*BEFORE, **RULED)
     pipeline.execute("ALTER TABLE t RENAME v TO w")
@@ -115,12 +119,15 @@ def test_rules_for_a_table_that_is_not_carried_are_found_before(pipeline: Ingest
 @pytest.mark.parametrize(
     "statements",
     [
-        ("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, card)",),
+        pytest.param(("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, card)",), marks=slow),
         (
             "ALTER TABLE t ALTER card SET NOT NULL, ADD CONSTRAINT u UNIQUE (card)",
             "ALTER TABLE t REPLICA IDENTITY USING INDEX u",
         ),
-        ("ALTER TABLE t REPLICA IDENTITY FULL", "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, card)"),
+        pytest.param(
+            ("ALTER TABLE t REPLICA IDENTITY FULL", "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, card)"),
+            marks=slow,
+        ),
     ],
     ids=["primary key", "index", "full"],
 )  # fmt: skip
@@ -149,7 +156,7 @@ def test_a_column_that_becomes_part_of_the_key_later_stops_the_table(pipeline: I
     assert_equal(pipeline)
 
 
-@pytest.mark.parametrize("seen_by", ["a row", "a look"])
+@pytest.mark.parametrize("seen_by", cases(["a row", "a look"], quick=["a row"]))
 def test_another_rule_begins_a_generation_and_no_row_more_is_stored_under_the_old_one(
     pipeline: IngestPipeline, seen_by: str
 ) -> None:
@@ -201,6 +208,7 @@ def test_a_partition_that_is_published_by_itself_needs_rules_of_its_own(pipeline
     assert_equal(pipeline)
 
 
+@slow
 def test_a_table_renamed_away_from_its_rules_waits_until_they_are_listed_for_it(pipeline: IngestPipeline) -> None:
     pipeline.run(*BEFORE, **RULED)
     pipeline.execute("ALTER TABLE t RENAME TO customers", f"INSERT INTO customers VALUES (2, '{HIDDEN} b', 'b')")
@@ -215,6 +223,7 @@ def test_a_table_renamed_away_from_its_rules_waits_until_they_are_listed_for_it(
     assert shape(pipeline, "public.customers") == (["id", "card", "v"], [])
 
 
+@slow
 def test_a_column_that_was_renamed_twice_and_dropped_keeps_its_rule_and_stops_nothing(pipeline: IngestPipeline) -> None:
     pipeline.run(*BEFORE, **RULED)
     for name, before in (("number", "card"), ("pan", "number")):

@@ -120,6 +120,7 @@ def story(pipeline: IngestPipeline) -> Story:
     return Story(pipeline)
 
 
+@slow
 def test_every_kind_is_followed_row_by_row(story: Story) -> None:
     story.begin()
     with story.pipeline.running(watch_interval_s=600):
@@ -151,7 +152,8 @@ def in_one(story: Story, name: str, kind: Kind, connection: psycopg.Connection, 
     between()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@slow
+@pytest.mark.parametrize("way", ["plain", "streamed"])
 def test_every_kind_is_followed_within_one_transaction(story: Story, way: str) -> None:
     options = story.options(way, builder=BuilderLimits(body_bytes=1))
     story.begin(way=way)
@@ -163,6 +165,7 @@ def test_every_kind_is_followed_within_one_transaction(story: Story, way: str) -
     story.assert_followed()
 
 
+@slow
 def test_every_kind_is_followed_within_a_prepared_transaction(story: Story) -> None:
     """Ingest is started again before they end."""
     options = story.options("streamed", two_phase=True)
@@ -255,9 +258,8 @@ def test_columns_of_partitions_are_followed_under_their_root_and_on_their_own(st
     story.assert_followed()
 
 
-@pytest.mark.parametrize(
-    "key", cases(["id int PRIMARY KEY", "id int"], quick=["id int PRIMARY KEY"]), ids=["keyed", "bag"]
-)
+@slow
+@pytest.mark.parametrize("key", ["id int PRIMARY KEY", "id int"], ids=["keyed", "bag"])
 def test_columns_are_followed_where_whole_old_rows_are_sent(story: Story, key: str) -> None:
     for name in story.kinds:
         story.do(name, TABLE.replace("id int PRIMARY KEY", key), BEFORE, "ALTER TABLE {t} REPLICA IDENTITY FULL")
@@ -333,7 +335,7 @@ def test_rows_between_changes_that_leave_no_trace_are_never_taken_for_others(sto
     assert story.pipeline.silent_differences() == []
 
 
-@pytest.mark.parametrize("ddl", ["ADD d int", "DROP b"])
+@pytest.mark.parametrize("ddl", cases(["ADD d int", "DROP b"], quick=["DROP b"]))
 def test_a_stream_that_the_server_cannot_decode_is_named_with_what_gets_past_it(story: Story, ddl: str) -> None:
     """PostgreSQL fails at some streamed transactions that made a change of columns again after they had undone
     it, each time they are streamed.

@@ -91,7 +91,8 @@ def test_what_two_looks_do_not_show_is_named_when_it_was_signalled(pipeline: Ing
     assert "stale" in pipeline.states()
 
 
-@pytest.mark.parametrize("name", cases(FOUND, quick=["label_added_and_renamed"]))
+@slow
+@pytest.mark.parametrize("name", FOUND)
 def test_it_is_named_while_ingest_runs_and_read_again(pipeline: IngestPipeline, name: str) -> None:
     before, after = story(pipeline, name)
     with_signal(pipeline, *before)
@@ -103,7 +104,8 @@ def test_it_is_named_while_ingest_runs_and_read_again(pipeline: IngestPipeline, 
     assert max(one.generation for one in pipeline.state().tables.values()) > 1
 
 
-@pytest.mark.parametrize("name", cases(REWRITTEN_TWICE, quick=["numeric"]))
+@slow
+@pytest.mark.parametrize("name", REWRITTEN_TWICE)
 def test_two_rewrites_of_a_column_are_named_under_on_widen_follow(pipeline: IngestPipeline, name: str) -> None:
     kind, value, changes = REWRITTEN_TWICE[name]
     with_signal(
@@ -145,6 +147,7 @@ ORDINARY = (
 )
 
 
+@slow
 def test_commands_that_undo_nothing_put_no_table_in_doubt(pipeline: IngestPipeline) -> None:
     with_signal(pipeline, *PARTED[:-1], *MOOD[:-1], PARTED[-1].replace("TABLE r", "TABLE r, t"))
     pipeline.run(tables=())
@@ -152,6 +155,7 @@ def test_commands_that_undo_nothing_put_no_table_in_doubt(pipeline: IngestPipeli
     pipeline.assert_equal()
 
 
+@slow
 def test_completeness_follows_rows_without_a_look(pipeline: IngestPipeline) -> None:
     with_signal(pipeline, *PLAIN)
     with pipeline.running(**SWIFT) as running:
@@ -165,6 +169,7 @@ def test_completeness_follows_rows_without_a_look(pipeline: IngestPipeline) -> N
     assert [entry.seq for entry in entries if entry.examined_lsn != entry.through_lsn] == []
 
 
+@slow
 def test_completeness_waits_until_a_command_that_was_signalled_can_be_seen(pipeline: IngestPipeline) -> None:
     with temporary_server(settings={"wal_level": "logical"}) as server, fresh_database(server) as database:
         pipeline.database, pipeline.dsn = database, ""
@@ -241,6 +246,7 @@ def test_signals_go_to_the_messages_table_only_where_their_prefix_is_asked_for(p
 FORGED = ("", "{", "[]", '{"left": 5}', '{"left": [[]]}', '{"left": [["label", "x"], 7]}')
 
 
+@slow
 def test_a_forged_signal_costs_a_look_and_no_more(pipeline: IngestPipeline) -> None:
     with_signal(pipeline, *MOOD)
     pipeline.run(tables=())

@@ -17,6 +17,7 @@ from sluice.errors import Interrupted
 from sluice.manifest.reader import load_state
 from tests.support.command_line import Sluice
 from tests.support.commands import assert_ended
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.least_rights import pipeline_role
 from tests.support.pgproxy import Cut, PgProxy
@@ -79,6 +80,7 @@ def test_drain_waits_for_manifest_slot_tables_and_lake_and_names_what_is_missing
     assert_ended(pipe("drain", "--to-lsn", lsn.show(through + 1), "--timeout", "1s"), 75)
 
 
+@slow
 def test_drain_does_not_wait_for_a_table_that_was_detached(database: Database, tmp_path: Path, command: Sluice) -> None:
     pipe = carried(database, tmp_path, command)
     through = load_state(pipe.store).through_lsn
@@ -117,6 +119,7 @@ def _is_examined(pipe: Pipe, target: int) -> bool:
     return load_state(pipe.store).examined_lsn >= target
 
 
+@slow
 def test_a_quiet_ingest_is_asked_for_its_position_by_drain_and_wait(
     database: Database, tmp_path: Path, command: Sluice
 ) -> None:
@@ -134,6 +137,7 @@ def test_a_quiet_ingest_is_asked_for_its_position_by_drain_and_wait(
     assert list(pipe.store.list(keys.CONTROL)) == []
 
 
+@slow
 def test_drain_ends_in_time_though_the_server_does_not_answer_a_look(
     database: Database, tmp_path: Path, command: Sluice
 ) -> None:

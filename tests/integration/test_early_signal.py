@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import assert_ended
+from tests.support.extent import cases, slow
 from tests.support.sources import Database
 from tests.support.surfaces import Pipe, orders
 from tools.local.ports import free_port
@@ -81,7 +82,7 @@ def _listens(pipe: Pipe) -> bool:
     return any(event["event"] == "listening" for event in pipe.events())
 
 
-@pytest.mark.parametrize("command", ["run", "apply"])
+@pytest.mark.parametrize("command", cases(["run", "apply"], quick=["apply"]))
 def test_a_second_one_is_refused_as_one_while_the_first_still_starts(
     database: Database, tmp_path: Path, command: str
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_second_one_is_refused_as_one_while_the_first_still_starts(
     assert_ended(second, 8, address, "runs this pipeline")
 
 
+@slow
 @pytest.mark.parametrize(("command", "setting"), [(("run",), "listen"), (("apply", "--once"), "apply_listen")])
 def test_another_program_at_the_address_is_not_taken_for_one(
     database: Database, tmp_path: Path, command: tuple[str, ...], setting: str

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.extent import cases
+from tests.support.extent import cases, slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.pipeline import wait_until
 from tests.support.quiet_changes import QuietChanges, Signal
@@ -43,6 +43,7 @@ def test_nothing_is_complete_beyond_a_change_that_no_look_has_found(
     assert all(kind.known(quiet.newest().tables[quiet.ids[kind.table]]) for kind in quiet.kinds)
 
 
+@slow
 def test_an_idle_pipeline_writes_no_entry_for_a_look(database: Database, tmp_path: Path) -> None:
     quiet = QuietChanges(database, tmp_path)
     with quiet.pipeline.start("run") as process:

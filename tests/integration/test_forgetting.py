@@ -28,6 +28,7 @@ from sluice.source.sessions import open_query
 from sluice.store.memory import MemoryStore
 from sluice.tables import events
 from tests.conformance.spools import LATER, World
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.manifests import put
 from tests.support.recorded import rows
@@ -88,6 +89,7 @@ def world(database: Database) -> Iterator[Dropping]:
         yield made
 
 
+@slow
 def test_hundreds_of_dropped_tables_leave_little_in_the_state(world: Dropping) -> None:
     ids = [str(900_000 + number) for number in range(TABLES)]
     world.join("7")

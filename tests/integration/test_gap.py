@@ -24,7 +24,7 @@ from sluice.store.opening import open_store
 from sluice_spark.read.changes import read_rows
 from tests.support import commands
 from tests.support.command_line import Sluice
-from tests.support.extent import cases, slow
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.pipeline import wait_until
 from tests.support.source_setup import facts_of, since
@@ -87,9 +87,8 @@ def test_a_key_that_prints_otherwise_replaces_the_row_under_its_old_text(
 TWO_PHASE: dict[str, Any] = {"two_phase": True}
 
 
-@pytest.mark.parametrize(
-    "ending", cases(["COMMIT PREPARED 'g'", "ROLLBACK PREPARED 'g'"], quick=["COMMIT PREPARED 'g'"])
-)
+@slow
+@pytest.mark.parametrize("ending", ["COMMIT PREPARED 'g'", "ROLLBACK PREPARED 'g'"])
 def test_ingest_goes_on_though_a_transaction_was_prepared_before_the_slots_new_position(
     pipeline: IngestPipeline, ending: str
 ) -> None:

@@ -69,6 +69,7 @@ def test_an_applier_that_was_killed_ten_minutes_ago_is_a_problem_and_not_exit_0(
     assert "applier.dead" in sluice("tables").stderr
 
 
+@slow
 def test_a_pipeline_that_does_not_run_is_stopped_and_check_of_it_passes(sluice: Sluice, store: ObjectStore) -> None:
     new = sluice("status", "--json")
     assert (new.returncode, json.loads(new.stdout)["state"]) == (11, "new")
@@ -112,6 +113,7 @@ def test_check_does_not_call_a_damaged_spool_ready(
     assert (seen.returncode, codes(json.loads(seen.stdout))) == (12, {"spool.unreadable"})
 
 
+@slow
 def test_check_calls_a_stale_table_as_critical_as_status_does(sluice: Sluice, store: ObjectStore) -> None:
     assert sluice("run", "--until-caught-up").returncode == 0
     applied(store, state="stale")

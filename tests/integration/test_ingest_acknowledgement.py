@@ -12,6 +12,7 @@ from sluice.contract import keys
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.manifest.reader import load_state
 from sluice.store.base import ObjectStore
+from tests.support.extent import slow
 from tests.support.forwarding import Forwarding, HeldStore
 from tests.support.ingesting import IngestPipeline
 from tests.support.pgproxy import PgProxy, Status
@@ -168,6 +169,7 @@ def test_quiet_tables_do_not_hold_the_slot_while_others_write(pipeline: IngestPi
     assert not pipeline.commits()
 
 
+@slow
 def test_a_transaction_past_the_memory_budget_is_one_entry_of_several_segments(pipeline: IngestPipeline) -> None:
     pipeline.run("CREATE TABLE a (id int PRIMARY KEY, t text)", "CREATE TABLE b (id int PRIMARY KEY)")
     with pipeline.database.connect() as connection, connection.transaction():

@@ -9,6 +9,7 @@ from sluice.contract.control import ADD, REMOVE, RESYNC, Refusal
 from sluice.contract.keys import REFUSED
 from sluice.errors import ObjectMissing
 from sluice.ingest.options import FlushPolicy
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
@@ -152,6 +153,7 @@ def test_a_refusal_goes_when_what_it_says_is_not_so_any_more(pipeline: IngestPip
         running.wait_until(lambda: pipeline.table("public.b").state == "live")
 
 
+@slow
 def test_a_table_that_left_says_why_it_is_out_today(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
@@ -174,6 +176,7 @@ def test_a_table_that_left_says_why_it_is_out_today(pipeline: IngestPipeline) ->
     assert pipeline.table("public.a").generation == 2
 
 
+@slow
 def test_a_table_that_cannot_be_carried_says_by_what_today(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     database.execute('CREATE TABLE a (id int PRIMARY KEY, "V" int, v int)')

@@ -12,7 +12,7 @@ from sluice import lsn
 from sluice.operate.setup import prepare
 from sluice.store.opening import open_store
 from tests.support import commands
-from tests.support.extent import cases, slow
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
 
@@ -27,6 +27,8 @@ VALUES = {"text": ("text", f"left({PIECES}, {FIELD})"), "bytea": ("bytea", f"dec
 TIMES = 4
 SLACK_MB = 20
 """What two runs of one program differ by, and batches of 8 MB beside the field."""
+
+pytestmark = slow
 
 
 def peak_mb(database: Database, spool: Path, until: int, *, streaming: str = "auto", binary: bool = False) -> float:
@@ -51,11 +53,11 @@ def peak_mb(database: Database, spool: Path, until: int, *, streaming: str = "au
     ("kind", "binary", "streaming"),
     [
         pytest.param("text", False, "off", id="text"),
-        pytest.param("text", False, "on", id="text, streamed", marks=slow),
-        pytest.param("bytea", False, "off", id="bytea as text", marks=slow),
-        pytest.param("bytea", False, "on", id="bytea as text, streamed", marks=slow),
-        pytest.param("bytea", True, "off", id="bytea in binary form", marks=slow),
-        pytest.param("bytea", True, "on", id="bytea in binary form, streamed", marks=slow),
+        pytest.param("text", False, "on", id="text, streamed"),
+        pytest.param("bytea", False, "off", id="bytea as text"),
+        pytest.param("bytea", False, "on", id="bytea as text, streamed"),
+        pytest.param("bytea", True, "off", id="bytea in binary form"),
+        pytest.param("bytea", True, "on", id="bytea in binary form, streamed"),
     ],
 )
 def test_one_large_field_takes_at_most_four_times_its_size(
@@ -96,7 +98,7 @@ def spooled_md5(file: Path) -> str:
     return hashlib.md5(value.as_buffer(), usedforsecurity=False).hexdigest()
 
 
-@pytest.mark.parametrize("kind", cases(VALUES, quick=["bytea"]))
+@pytest.mark.parametrize("kind", VALUES)
 def test_one_large_field_of_a_table_that_is_read_takes_no_more(database: Database, tmp_path: Path, kind: str) -> None:
     type_name, value = VALUES[kind]
     database.execute(f"CREATE TABLE a (id int PRIMARY KEY, v {type_name})", "CREATE PUBLICATION {p} FOR TABLE a")
@@ -115,7 +117,6 @@ def test_one_large_field_of_a_table_that_is_read_takes_no_more(database: Databas
     assert times <= TIMES, f"{times:.2f} times: {peaks[1]:.0f} MB at most, {peaks[0]:.0f} MB without the field"
 
 
-@slow
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "of a prefix that is not wanted"])
 def test_a_message_above_512_megabytes_is_carried_whole_or_passed_over(pipeline: IngestPipeline, kept: bool) -> None:
     size = 513 * MB

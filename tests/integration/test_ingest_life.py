@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from sluice.errors import Interrupted, ServiceError, SlotBusy, SlotLost
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 
 
@@ -43,10 +44,14 @@ def test_rows_that_were_there_join_the_stream_without_gap_or_overlap(pipeline: I
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("ALTER TABLE a ALTER COLUMN v TYPE bigint", "column v"),
-        ("ALTER TABLE a ADD COLUMN r float8 DEFAULT random()", "rewritten"),
+        pytest.param("ALTER TABLE a ALTER COLUMN v TYPE bigint", "column v", marks=slow),
+        pytest.param("ALTER TABLE a ADD COLUMN r float8 DEFAULT random()", "rewritten", marks=slow),
         ("ALTER TABLE a ALTER COLUMN v TYPE int USING v + 1", "rewritten"),
-        ("ALTER TABLE a DROP CONSTRAINT a_pkey, ADD w int PRIMARY KEY GENERATED ALWAYS AS IDENTITY", "rewritten"),
+        pytest.param(
+            "ALTER TABLE a DROP CONSTRAINT a_pkey, ADD w int PRIMARY KEY GENERATED ALWAYS AS IDENTITY",
+            "rewritten",
+            marks=slow,
+        ),
     ],
 )
 def test_a_change_that_the_lake_cannot_follow_turns_only_that_table_stale_with_reason(

@@ -8,6 +8,7 @@ import pytest
 
 from sluice.errors import LimitReached
 from sluice.ingest.encode.builder import BuilderLimits
+from tests.support.extent import slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
@@ -32,7 +33,9 @@ def started(pipeline: IngestPipeline) -> IngestPipeline:
     return pipeline
 
 
-@pytest.mark.parametrize(("streaming", "limit"), [("parallel", "transaction_bytes"), ("off", "staged_bytes")])
+@pytest.mark.parametrize(
+    ("streaming", "limit"), [("parallel", "transaction_bytes"), pytest.param("off", "staged_bytes", marks=slow)]
+)
 def test_a_transaction_past_its_limit_stops_by_name_and_comes_whole_once_the_limit_is_raised(
     pipeline: IngestPipeline, limit: str, streaming: Any
 ) -> None:
@@ -70,6 +73,7 @@ def test_bodies_of_a_transaction_that_never_ended_go_and_those_of_others_stay(pi
     assert [row["t"] for row in pipeline.rows("public.a")] == ["kept"] * 100
 
 
+@slow
 def test_thousands_of_savepoints_every_other_one_rolled_back_leave_the_others(pipeline: IngestPipeline) -> None:
     started(pipeline)
     pipeline.execute(

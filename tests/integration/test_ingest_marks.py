@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice import faults
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.source_setup import since
@@ -26,6 +27,7 @@ def test_a_table_that_was_refused_is_carried_when_another_primary_key_is_publish
     assert pipeline.table("public.t").state == "live"
 
 
+@slow
 def test_a_right_that_was_missing_for_a_moment_of_a_snapshot_costs_a_pause(
     pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
@@ -49,7 +51,7 @@ def test_a_right_that_was_missing_for_a_moment_of_a_snapshot_costs_a_pause(
     ("state", "statement"),
     [
         ("stale", "ALTER TABLE t ALTER COLUMN v TYPE text USING 'w'"),
-        ("quarantined", 'ALTER TABLE t ADD COLUMN "_sluice_x" int'),
+        pytest.param("quarantined", 'ALTER TABLE t ADD COLUMN "_sluice_x" int', marks=slow),
     ],
 )
 def test_a_marked_table_that_was_dropped_is_detached(pipeline: IngestPipeline, state: str, statement: str) -> None:

@@ -3,6 +3,7 @@
 from sluice import lsn
 from sluice.contract.control import PAUSE, REMOVE, RESUME, RESYNC, Refusal
 from sluice.contract.keys import REFUSED
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 
 
@@ -60,6 +61,7 @@ def test_a_resync_of_a_paused_table_is_read_and_waits_with_it(pipeline: IngestPi
     assert table.paused.rows == 2
 
 
+@slow
 def test_a_request_that_cannot_be_carried_out_is_refused_by_name(pipeline: IngestPipeline) -> None:
     pipeline.run("CREATE TABLE a (id int PRIMARY KEY)")
     pipeline.request(PAUSE, table="gone")

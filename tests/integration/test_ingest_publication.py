@@ -9,6 +9,7 @@ import pytest
 
 from sluice.contract.control import RESYNC
 from sluice.errors import SourceRefused
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import since
 
@@ -62,6 +63,7 @@ def test_after_it_was_created_again_the_table_is_stale_and_a_snapshot_makes_it_w
     assert pipeline.ids("public.t") == [1, 2, 3, 4, 5]
 
 
+@slow
 def test_transactions_that_were_open_meanwhile_hold_nothing_up_for_ever(pipeline: IngestPipeline) -> None:
     """Their older rows cannot be decoded whenever they commit."""
     _published(pipeline)
@@ -88,6 +90,7 @@ def test_transactions_that_were_open_meanwhile_hold_nothing_up_for_ever(pipeline
     assert pipeline.ids("public.t") == [1, 2, 3, 4, 5]
 
 
+@slow
 def test_a_second_loss_of_the_publication_is_found_as_the_first_was(pipeline: IngestPipeline) -> None:
     _published(pipeline)
     for number in (2, 4):
@@ -104,6 +107,7 @@ def _prepare(gid: str, number: int) -> str:
     return f"BEGIN; INSERT INTO t VALUES ({number}); PREPARE TRANSACTION '{gid}'"
 
 
+@slow
 def test_what_was_prepared_around_the_loss_neither_blocks_its_gid_nor_the_stream(pipeline: IngestPipeline) -> None:
     """One ends in between, one outlives it, and one is prepared in between."""
     database = pipeline.database
@@ -128,6 +132,7 @@ def test_what_was_prepared_around_the_loss_neither_blocks_its_gid_nor_the_stream
     assert pipeline.ids("public.t") == list(range(1, 8))
 
 
+@slow
 def test_messages_go_on_after_the_publication_was_made_again(pipeline: IngestPipeline) -> None:
     _published(pipeline)
     pipeline.run(messages=True)

@@ -14,7 +14,7 @@ from sluice.contract.entries import Prepared
 from sluice.errors import StoreRefused
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.ingest.encode.rows import segment_schema
-from tests.support.extent import STREAMS_SOON, cases
+from tests.support.extent import STREAMS_SOON, cases, slow
 from tests.support.forwarding import Forwarding
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline, Running
 from tests.support.source_setup import since
@@ -155,7 +155,9 @@ def test_a_table_made_and_filled_in_a_transaction_that_is_still_open_comes_whole
     readable(streamed, "public.b")
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["in one session", "ingest started again in between"])
+@pytest.mark.parametrize(
+    "restarted", cases([False, True], quick=[False]), ids=["in one session", "ingest started again in between"]
+)
 def test_columns_added_in_a_prepared_transaction_keep_their_types_and_numbers(
     pipeline: IngestPipeline, way: dict[str, Any], restarted: bool
 ) -> None:
@@ -210,6 +212,7 @@ def test_a_column_of_a_rolled_back_savepoint_leaves_the_table_live(
     readable(streamed, "public.a")
 
 
+@slow
 def test_a_column_of_a_rolled_back_savepoint_of_a_prepared_transaction_leaves_the_table_live(
     pipeline: IngestPipeline, way: dict[str, Any]
 ) -> None:

@@ -13,7 +13,7 @@ from sluice.protocol.decoder import decode_control
 from sluice.protocol.frames import FrameTable
 from sluice.protocol.messages import ControlMessage, Truncate
 from tests.integration.test_protocol_traps import GROW
-from tests.support.extent import cases, slow
+from tests.support.extent import STREAMS_SOON, cases, slow
 from tests.support.ingesting import IMMEDIATELY, SMALLEST, IngestPipeline
 from tests.support.source_setup import server_major
 
@@ -30,7 +30,9 @@ def grow(connection: psycopg.Connection, *, immediate: bool) -> None:
         connection.execute(GROW.encode())
 
 
-@pytest.mark.parametrize("streaming", ["on", "parallel"])
+@pytest.mark.parametrize(
+    "streaming", cases(["on", "parallel"], quick=["parallel"] if STREAMS_SOON else ["on", "parallel"])
+)
 @pytest.mark.parametrize(
     "body_bytes", [1, pytest.param(32 << 20, marks=slow)], ids=["stored at once", "kept in memory"]
 )

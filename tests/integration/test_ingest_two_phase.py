@@ -15,7 +15,7 @@ from sluice.contract.entries import Prepared
 from sluice.errors import SlotLost
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.operate.setup import prepare
-from tests.support.extent import STREAMS_SOON, cases
+from tests.support.extent import STREAMS_SOON, cases, slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 from tests.support.sources import Database
@@ -90,6 +90,7 @@ def test_a_transaction_that_is_prepared_and_committed_within_one_entry_is_an_ord
     assert not any(change.prepared or change.ended for change in kept.changes())
 
 
+@slow
 def test_a_gid_may_be_used_again(kept: IngestPipeline, way: dict[str, Any]) -> None:
     for number, (stored, ends) in enumerate(product([True, False], ["ROLLBACK", "COMMIT"])):
         prepared_at(kept.database, "same", f"INSERT INTO a VALUES ({number}, 'x')")
@@ -100,6 +101,7 @@ def test_a_gid_may_be_used_again(kept: IngestPipeline, way: dict[str, Any]) -> N
     assert (still_open(kept), ids(kept)) == ([], [1, 3])
 
 
+@slow
 def test_rows_behind_another_identity_that_a_prepared_transaction_announced_are_in_an_entry_of_their_own(
     kept: IngestPipeline, way: dict[str, Any]
 ) -> None:
@@ -113,6 +115,7 @@ def test_rows_behind_another_identity_that_a_prepared_transaction_announced_are_
     assert ids(kept) == [1, 3, 2]
 
 
+@slow
 def test_an_empty_prepared_transaction_is_no_problem(kept: IngestPipeline, way: dict[str, Any]) -> None:
     kept.execute("CREATE TABLE unpublished (id int)")
     kept.execute(f"ALTER PUBLICATION {kept.database.publication} SET TABLE a")
@@ -148,6 +151,7 @@ def test_the_same_log_prepared_and_not_gives_the_same_rows(pipeline: IngestPipel
         assert rows[0] == rows[1]
 
 
+@slow
 def test_turning_it_on_late_loses_nothing_that_was_prepared_before(pipeline: IngestPipeline) -> None:
     database = pipeline.database
     pipeline.run("CREATE TABLE a (id int PRIMARY KEY, t text)")
@@ -206,9 +210,8 @@ def test_a_connection_lost_between_prepare_and_commit_changes_nothing(
     assert still_open(kept) == []
 
 
-@pytest.mark.parametrize(
-    "ingest_goes_on", cases([False, True], quick=[False]), ids=["ingest starts again too", "ingest goes on"]
-)
+@slow
+@pytest.mark.parametrize("ingest_goes_on", [False, True], ids=["ingest starts again too", "ingest goes on"])
 def test_a_server_that_crashes_between_prepare_and_commit_loses_and_repeats_nothing(
     tmp_path: Path, ingest_goes_on: bool
 ) -> None:

@@ -16,7 +16,7 @@ from sluice.errors import DecodeError
 from sluice.health.endpoint import Health
 from sluice.health.export.observer import Observer
 from sluice.telemetry.metrics import Metrics
-from tests.support.extent import cases
+from tests.support.extent import cases, slow
 from tests.support.forwarding import HeldStore
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.sources import fresh_database
@@ -124,6 +124,7 @@ def test_a_source_that_is_away_is_tried_again_at_a_time_that_is_said(pipeline: I
         assert said.retry_at > said.since
 
 
+@slow
 def test_a_pause_is_taken_while_the_server_is_down_and_a_resync_says_what_it_waits_for(
     pipeline: IngestPipeline,
 ) -> None:

@@ -49,6 +49,7 @@ def on_a_terminal(pipe: Pipe, *arguments: str) -> str:
     return seen.decode(errors="replace")
 
 
+@slow
 def test_no_escape_sequence_of_a_name_reaches_a_terminal(database: Database, tmp_path: Path) -> None:
     create(database)
     database.execute(f'CREATE TABLE "{ESCAPE}2" (id int)')

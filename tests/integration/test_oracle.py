@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
 from tests.support.workload import Workload
@@ -80,7 +81,13 @@ def _forge_position(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda folder: min(folder.glob("manifest/*.json")).unlink(), _swap, _cut_segment, _forge_position]
+    "damage",
+    [
+        lambda folder: min(folder.glob("manifest/*.json")).unlink(),
+        pytest.param(_swap, marks=slow),
+        pytest.param(_cut_segment, marks=slow),
+        pytest.param(_forge_position, marks=slow),
+    ],
 )
 def test_damage_of_the_log_or_of_a_file_it_names_is_named(
     pipeline: IngestPipeline, tmp_path: Path, damage: Callable[[Path], None]

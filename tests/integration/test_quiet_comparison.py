@@ -18,6 +18,7 @@ from sluice.operate.compare.verify import Run
 from sluice.operate.hastening import MOST_WAITING, hasten
 from sluice.store.memory import MemoryStore
 from sluice_spark.verify.version import wait_for
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 
 SELDOM = FlushPolicy(max_delay_s=0.05, progress_interval_s=3600.0)
@@ -57,6 +58,7 @@ def test_hints_that_nobody_takes_do_not_pile_up_and_need_no_right() -> None:
     hasten(ReadOnly("q"), 1)
 
 
+@slow
 def test_what_was_different_stays_so_when_it_cannot_be_compared_again_after_its_repair(
     pipeline: IngestPipeline,
 ) -> None:

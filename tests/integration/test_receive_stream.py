@@ -57,6 +57,7 @@ async def test_an_acknowledgement_neither_goes_back_nor_past_what_was_received(d
     await stream.close()
 
 
+@slow
 @asynchronous
 async def test_the_connection_outlives_a_reader_that_pauses_far_longer_than_wal_sender_timeout() -> None:
     with temporary_server(settings={"wal_sender_timeout": "1s"}) as server:
@@ -229,6 +230,7 @@ def test_a_fast_shutdown_ends_quickly_when_everything_is_acknowledged() -> None:
     assert "stopping" in str(error) or "lost" in str(error)
 
 
+@slow
 def test_a_sink_that_never_acknowledges_holds_a_fast_shutdown_for_seconds_only() -> None:
     shutdowns = []
 

@@ -14,7 +14,7 @@ from sluice.health.problems import Problem
 from sluice.manifest.targets import target_path
 from sluice.tables.policies import Policies, TablePolicy
 from tests.support.catalog_stories import RESYNC, changed_in_a_streamed_transaction, changed_while_down
-from tests.support.extent import cases
+from tests.support.extent import cases, slow
 from tests.support.ingesting import IngestPipeline
 
 MOVE: dict[str, Any] = {"tables": (), "policies": Policies(TablePolicy(on_rename="move"))}
@@ -67,7 +67,6 @@ def displaced(pipeline: IngestPipeline) -> list[Problem]:
         STORIES,
         quick=[
             "renamed_between_rows_of_one_transaction",
-            "moved_to_another_schema",
             "names_exchanged_with_rows_on_both_sides",
         ],
     ),
@@ -79,6 +78,7 @@ def test_a_table_with_another_name_goes_on_where_it_is(pipeline: IngestPipeline,
     assert paths(pipeline) == expected
 
 
+@slow
 def test_a_table_that_is_renamed_while_ingest_runs_is_known_by_its_new_name(pipeline: IngestPipeline) -> None:
     pipeline.execute(*TWO)
     with pipeline.running(watch_interval_s=0.2, **RESYNC) as running:
@@ -109,7 +109,7 @@ def test_a_rename_between_the_rows_of_an_open_transaction_changes_nothing_in_the
     assert paths(pipeline)["public.c"] == "public/a"
 
 
-@pytest.mark.parametrize("rows", [(), ("INSERT INTO a VALUES (1, 'new')",)])
+@pytest.mark.parametrize("rows", [pytest.param((), marks=slow), ("INSERT INTO a VALUES (1, 'new')",)])
 def test_a_table_created_again_takes_the_place_of_the_one_that_was_dropped(
     pipeline: IngestPipeline, rows: tuple[str, ...]
 ) -> None:
@@ -146,7 +146,8 @@ PARTITIONED = (
 ATTACHED = ("ALTER TABLE a ATTACH PARTITION a_first FOR VALUES FROM (0) TO (100)", "INSERT INTO a VALUES (4, 'new')")
 
 
-@pytest.mark.parametrize("seen_between", cases([True, False], quick=[True]))
+@slow
+@pytest.mark.parametrize("seen_between", [True, False])
 def test_a_table_made_partitioned_under_its_name_takes_over_the_path_of_its_name(
     pipeline: IngestPipeline, seen_between: bool
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_table_made_partitioned_under_its_name_takes_over_the_path_of_its_name
     assert {verdict.differences for verdict in pipeline.verdicts()} == {()}
 
 
+@slow
 def test_a_table_takes_over_the_path_of_its_name_when_its_old_holder_is_dropped(pipeline: IngestPipeline) -> None:
     pipeline.run(*TWO, **RESYNC)
     pipeline.run("ALTER TABLE a RENAME TO a_old", "CREATE TABLE a (id int PRIMARY KEY, w int)", **RESYNC)
@@ -181,7 +183,9 @@ def test_a_lake_table_moves_with_its_name_where_the_policy_says_so(pipeline: Ing
     assert paths(pipeline)["public.b"] == "public/b"
 
 
-@pytest.mark.parametrize(("on_rename", "path"), [("keep", "public/a"), ("move", "public_a")])
+@pytest.mark.parametrize(
+    ("on_rename", "path"), cases([("keep", "public/a"), ("move", "public_a")], quick=[("move", "public_a")])
+)
 def test_another_template_moves_a_lake_table_only_where_lake_tables_move_with_their_names(
     pipeline: IngestPipeline, on_rename: OnRename, path: str
 ) -> None:
@@ -192,6 +196,7 @@ def test_another_template_moves_a_lake_table_only_where_lake_tables_move_with_th
     assert paths(pipeline)["public.a"] == path
 
 
+@slow
 def test_a_table_that_is_selected_by_name_is_still_selected_when_it_has_another_one(pipeline: IngestPipeline) -> None:
     one: dict[str, Any] = {**RESYNC, "tables": ("public.a",)}
     pipeline.run(*TWO, **one)

@@ -96,6 +96,7 @@ LASTING = [
 ]
 
 
+@slow
 def test_an_error_of_one_repair_that_lasts_refuses_that_request_and_the_stream_goes_on(filled: IngestPipeline) -> None:
     with filled.running(watch_interval_s=0.1) as running:
         for point, error in LASTING:
@@ -155,6 +156,7 @@ def test_columns_that_change_and_come_back_while_a_repair_begins_are_looked_at_a
     assert (repair.schema_version, rows_of(filled, repair)) == (3, [("u", 3, "it's \\ 3", "v3")])
 
 
+@slow
 def test_what_cannot_be_repaired_is_refused_by_name(filled: IngestPipeline) -> None:
     filled.run("CREATE TABLE bag (id int)", "ALTER TABLE bag REPLICA IDENTITY FULL")
     for table, wanted in (("bag", ("1",)), ("nowhere", ("1",)), ("t", ("1",)), ("t", ("no number", "k"))):
@@ -213,6 +215,7 @@ UNANNOUNCED = {
 }
 
 
+@slow
 def test_what_changes_no_column_that_is_sent_keeps_no_row_from_repair(filled: IngestPipeline) -> None:
     filled.run(
         "CREATE TYPE mood AS ENUM ('sad', 'ok')",

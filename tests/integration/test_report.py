@@ -14,6 +14,7 @@ from sluice.health.reporter import Reporter
 from sluice.ingest.supervisor import Ingest
 from sluice.store.base import ObjectStore
 from sluice.telemetry.metrics import Metrics
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
 
@@ -89,6 +90,7 @@ def test_a_spool_that_vanishes_under_an_idle_ingest_is_unreadable(
     observer.close()
 
 
+@slow
 def test_a_slot_that_moves_while_it_is_looked_at_is_not_lost(
     pipeline: IngestPipeline, database: Database, reporter: Reporter
 ) -> None:

@@ -11,7 +11,7 @@ from sluice.manifest.values import TableState
 from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_catalog_unseen_changes import CASES, PLAIN
 from tests.support.catalog_stories import RESYNC, changed_while_down
-from tests.support.extent import STREAMS_SOON, cases
+from tests.support.extent import STREAMS_SOON, cases, slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
@@ -75,6 +75,7 @@ def test_a_row_that_comes_into_a_filter_without_its_values_costs_one_snapshot(
     )
 
 
+@slow
 def test_a_policy_of_stop_leaves_the_table_stale_and_says_what_to_do(pipeline: IngestPipeline) -> None:
     stop = {**RESYNC, "policies": Policies(tables={"public.t": TablePolicy(on_change="stop")})}
     pipeline.run(*PLAIN, **stop)
@@ -88,6 +89,7 @@ def test_a_policy_of_stop_leaves_the_table_stale_and_says_what_to_do(pipeline: I
     assert (table(pipeline).state, table(pipeline).resyncs.counts) == ("live", {"rewrite": 1})
 
 
+@slow
 def test_a_table_that_changes_in_a_loop_waits_visibly_and_is_read_again_when_it_rested(
     pipeline: IngestPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,7 +104,8 @@ def is_complete(pipeline: IngestPipeline) -> None:
     wait_until(lambda: pipeline.state().through_lsn >= target, what="the manifest is complete")
 
 
-@pytest.mark.parametrize("how", ["file", pytest.param("command", marks=slow)])
+@slow
+@pytest.mark.parametrize("how", ["file", "command"])
 def test_a_running_command_takes_a_password_that_was_rotated_under_load(
     source: Database, tmp_path: Path, how: str
 ) -> None:
@@ -191,6 +192,7 @@ def test_stream_and_snapshots_go_on_with_a_client_certificate_that_was_replaced(
     pipeline.assert_equal()
 
 
+@slow
 def test_ingest_goes_on_with_another_key_of_the_object_store(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

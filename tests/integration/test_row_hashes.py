@@ -20,6 +20,7 @@ from sluice_spark.read.changes import read_rows
 from sluice_spark.verify.hashing import hash_texts
 from sluice_spark.verify.scan import ScanTask
 from tests.support import type_matrix
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline, encoded_in
 from tests.support.source_setup import facts_of
 from tests.support.sources import Database
@@ -64,6 +65,7 @@ def both(pipeline: IngestPipeline, name: str, *, bits: int = 4) -> tuple[dict[in
     return source, lake
 
 
+@slow
 def test_both_sides_hash_every_type_alike(database: Database, pipeline: IngestPipeline) -> None:
     pipeline.run(
         *type_matrix.DEFINITIONS,

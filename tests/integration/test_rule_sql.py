@@ -18,6 +18,7 @@ from sluice.source.rule_sql import text_sent, text_stored, with_hash_keys
 from sluice.source.sessions import KnownSource, open_query
 from sluice.source.snapshot_export import SnapshotHolder
 from tests.support.column_rules import KEYS, hashed, mask, truncate, under, with_keys
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline, encoded_in
 from tests.support.source_setup import facts_of
 from tests.support.sources import fresh_database
@@ -62,6 +63,7 @@ def of_table(pipeline: IngestPipeline, options: KnownSource) -> TableFacts:
     return facts_of(options, pipeline.table("public.t").table_id)
 
 
+@slow
 def test_a_server_with_another_encoding_makes_the_same(postgres: PostgresServer, tmp_path: Path) -> None:
     with encoded_in(postgres, tmp_path, "LATIN1") as pipeline:
         pipeline.execute(

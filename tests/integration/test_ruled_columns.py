@@ -78,10 +78,7 @@ pytestmark = pytest.mark.usefixtures("read_again_at_once")
     ("way", "identity"),
     cases(
         product(WAYS, IDENTITIES),
-        quick=[
-            ("one by one", "a hashed key"),
-            ("prepared", "without a key"),
-        ],
+        quick=[("catalog ahead", "a hashed key")],
     ),
 )
 def test_what_the_rules_keep_out_is_stored_nowhere_and_what_they_make_is_exact(

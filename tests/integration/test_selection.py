@@ -12,6 +12,7 @@ from sluice.findings import Finding
 from sluice.operate.check.preflight import run_preflight
 from tests.support.command_line import Sluice
 from tests.support.commands import assert_ended
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.source_setup import options_of
 from tests.support.sources import Database
@@ -61,6 +62,7 @@ def test_what_check_would_carry_is_what_ingest_carries(pipeline: IngestPipeline,
     assert set(examined or ()) == carried
 
 
+@slow
 def test_the_publication_that_check_proposes_leaves_out_what_is_left_out(
     database: Database, tmp_path: Path, command: Sluice
 ) -> None:
@@ -85,6 +87,7 @@ def test_with_patterns_that_only_leave_out_everything_else_is_examined(
     assert (code, [(one["code"], one["object"]) for one in found]) == (3, [("table.no_identity", "public.bare")])
 
 
+@slow
 def test_a_table_that_was_taken_out_is_no_reason_against_the_pipeline(
     database: Database, tmp_path: Path, command: Sluice
 ) -> None:
@@ -128,6 +131,7 @@ def test_a_table_that_only_a_pattern_selects_may_stay_unpublished(
     assert {table["table"] for table in json.loads(pipe("tables", "--json").stdout)["tables"]} == {"a", "b"}
 
 
+@slow
 def test_a_renamed_table_is_examined_under_the_name_by_which_it_is_carried(
     database: Database, tmp_path: Path, command: Sluice
 ) -> None:

@@ -9,7 +9,10 @@ import time
 import uuid
 from pathlib import Path
 
+import pytest
+
 from sluice.cli.deadline import LOOK_SECONDS
+from sluice.health import live_report
 from sluice.health.endpoint import Health
 from sluice.health.live_report import LiveReport
 from sluice.health.process_state import ProcessState
@@ -52,6 +55,7 @@ def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(
         assert time.monotonic() - began < 2 * (LOOK_SECONDS + 15)
 
 
+@slow
 def test_a_request_ends_at_its_deadline_while_the_store_hangs(database: Database, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
@@ -92,7 +96,9 @@ class _Hanging(MemoryStore):
         return super().get(key)
 
 
-def test_a_process_whose_store_hangs_is_not_healthy_once_status_would_say_so() -> None:
+def test_a_process_whose_store_hangs_is_not_healthy_once_status_would_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert live_report._HANGS_SECONDS == LOOK_SECONDS
+    monkeypatch.setattr(live_report, "_HANGS_SECONDS", 2.0)
     store = _Hanging(f"hangs-{uuid.uuid4().hex}", prefix="t/")
     log = open_log(store)
     status = IngestStatus(state="streaming", connected=True, manifest=log.state)

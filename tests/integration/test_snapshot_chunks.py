@@ -15,7 +15,7 @@ from sluice import faults
 from sluice.contract.entries import Snapshot
 from sluice.ingest.options import FlushPolicy
 from sluice.ingest.snapshot.chunk_round import SnapshotLimits
-from tests.support.extent import cases
+from tests.support.extent import cases, slow
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.source_setup import detach_half_way, since
 
@@ -130,6 +130,7 @@ def test_a_value_that_was_not_sent_between_two_parts_makes_the_snapshot_begin_ag
     assert "without all its values" in reason
 
 
+@slow
 def test_a_value_that_was_not_sent_before_the_first_part_was_published_counts_too(
     pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_value_that_was_not_sent_before_the_first_part_was_published_counts_to
     assert_equal(pipeline)
 
 
+@slow
 def test_values_that_were_not_sent_do_no_harm_while_all_parts_are_of_one_moment(pipeline: IngestPipeline) -> None:
     pipeline.execute(*SETUP, *LARGE)
     pipeline.publish("t")
@@ -168,7 +170,7 @@ BEGINS_AGAIN = {
 }
 
 
-@pytest.mark.parametrize("change", cases(BEGINS_AGAIN, quick=["VACUUM FULL", "REPACK beside its writers"]))
+@pytest.mark.parametrize("change", cases(BEGINS_AGAIN, quick=["VACUUM FULL", "REPACK", "REPACK beside its writers"]))
 def test_a_table_whose_blocks_are_others_begins_again(pipeline: IngestPipeline, change: str) -> None:
     if change.startswith("REPACK"):
         since(pipeline.database, 19, "REPACK")
@@ -226,6 +228,7 @@ def test_a_table_without_a_key_that_tells_rows_apart_continues_only_under_one_sn
     assert said in reason
 
 
+@slow
 def test_rows_named_by_other_columns_between_two_parts_count_although_the_stream_is_behind(
     pipeline: IngestPipeline, tmp_path: Path
 ) -> None:
@@ -252,6 +255,7 @@ def test_rows_named_by_other_columns_between_two_parts_count_although_the_stream
     assert_equal(pipeline)
 
 
+@slow
 def test_partitions_are_read_in_parts_by_several_connections(pipeline: IngestPipeline) -> None:
     pipeline.execute(
         "CREATE TABLE p (id int, k int, pad text, PRIMARY KEY (id, k)) PARTITION BY LIST (k)",
@@ -271,6 +275,7 @@ def test_partitions_are_read_in_parts_by_several_connections(pipeline: IngestPip
     assert_equal(pipeline)
 
 
+@slow
 def test_a_partition_whose_detachment_was_cancelled_half_way_is_in_no_chunk(pipeline: IngestPipeline) -> None:
     """Who reads the root does not see its rows, and who reads leaf by leaf may not either."""
     pipeline.execute(

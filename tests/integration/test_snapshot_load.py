@@ -21,6 +21,7 @@ from sluice.ingest.snapshot.load_gate import LoadGate, LoadLimits
 from sluice.ingest.status import SnapshotCounts, SnapshotWait
 from sluice.telemetry.recent_errors import RecentErrors
 from tests.integration.test_snapshot_chunks import CHUNKS, SETUP, assert_equal, chunks_of
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline, Running
 from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.pipeline import wait_until
@@ -137,6 +138,7 @@ def test_a_wait_that_nobody_waits_for_any_more_is_over_and_the_next_one_begins_a
     assert second.began_at > first.began_at
 
 
+@slow
 def test_limits_that_change_while_a_snapshot_waits_hold_for_it_at_once(pipeline: IngestPipeline) -> None:
     pipeline.execute(*SETUP)
     pipeline.publish("t")

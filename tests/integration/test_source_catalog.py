@@ -12,6 +12,7 @@ from sluice.errors import SourceUnavailable
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import open_query
 from sluice.source.slot_facts import server_facts
+from tests.support.extent import slow
 from tests.support.source_setup import detach_half_way, options_of, server_major
 from tests.support.sources import Database, fresh_database
 from tools.local.postgres import temporary_server
@@ -119,6 +120,7 @@ def test_a_look_says_what_held_at_one_moment_although_tables_change_meanwhile(da
         assert Catalog(connection).published_tables("p") == before
 
 
+@slow
 def test_no_question_to_the_catalog_waits_for_a_table_that_somebody_has_locked(database: Database) -> None:
     """But for the text of a row filter, which is asked where the lock is held: it stops waiting by itself."""
     publication = database.publication

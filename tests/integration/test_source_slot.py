@@ -25,6 +25,7 @@ from sluice.source.slot_wait import wait_until_free
 from sluice.source.start_replication import Started, identify, start_command, start_replication
 from sluice.store.memory import MemoryStore
 from tests.support import manifests
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import options_as, pipeline_role
 from tests.support.pgproxy import Direction, PgProxy
@@ -243,6 +244,7 @@ def test_a_slot_whose_wal_was_removed_is_lost() -> None:
                 prove_continuity(opened, through, server=facts, slot=slot, two_phase=False)
 
 
+@slow
 def test_a_quiet_pipeline_keeps_its_slot_while_others_write_more_than_the_server_keeps() -> None:
     """However seldom it records its position otherwise: small servers keep 1 GB. The server gives WAL free in steps of
     its own, with a checkpoint at the latest, so each step here is small.

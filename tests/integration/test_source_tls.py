@@ -18,6 +18,7 @@ from sluice.source.sessions import open_query
 from sluice.source.slot import ensure_slot
 from sluice.source.snapshot_export import SnapshotHolder
 from sluice.tables.schemas import build_schema, relation_of
+from tests.support.extent import slow
 from tests.support.source_setup import known, options_of
 from tests.support.sources import Database
 from tests.support.streaming import opened
@@ -28,6 +29,7 @@ SECONDS = 10.0
 """A pause of milliseconds for each record would take several times as long."""
 
 
+@slow
 def test_stream_and_snapshot_run_at_speed_over_tls(database: Database, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     plain = options_of(database)

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from sluice.errors import Interrupted
+from tests.support.extent import slow
 from tests.support.sources import Database
 from tests.support.surfaces import Pipe, orders
 
@@ -33,6 +34,7 @@ def test_a_process_whose_event_loop_never_goes_round_is_not_alive(database: Data
         pipe.wait(lambda: pipe.get("/livez")[0] == 503, 30)
 
 
+@slow
 def test_the_metrics_agree_with_livez_while_the_event_loop_stands_still(database: Database, tmp_path: Path) -> None:
     with stalled(database, tmp_path, stop="20s") as pipe:
         pipe.wait(lambda: pipe.get("/livez")[0] == 503, 120)
@@ -41,6 +43,7 @@ def test_the_metrics_agree_with_livez_while_the_event_loop_stands_still(database
         assert "ingest.stuck" in pipe.get("/status")[1]
 
 
+@slow
 def test_the_time_of_a_stop_holds_while_the_event_loop_stands_still(database: Database, tmp_path: Path) -> None:
     with stalled(database, tmp_path, stop="3s") as pipe:
         assert pipe.process is not None
@@ -48,6 +51,7 @@ def test_the_time_of_a_stop_holds_while_the_event_loop_stands_still(database: Da
         assert pipe.process.wait(90) == Interrupted.exit_code
 
 
+@slow
 def test_a_second_signal_ends_a_process_whose_event_loop_stands_still(database: Database, tmp_path: Path) -> None:
     with stalled(database, tmp_path, stop="1h") as pipe:
         assert pipe.process is not None

@@ -8,7 +8,7 @@ import pytest
 
 from sluice.tables.policies import Policies, TablePolicy
 from tests.integration.test_catalog_unseen_changes import PLAIN
-from tests.support.extent import cases
+from tests.support.extent import STREAMS_SOON, cases, slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
 
@@ -41,7 +41,7 @@ ROWS_AFTER = (
 
 
 @pytest.mark.parametrize(
-    "way", cases(["rows", "silence", "one transaction", "streamed"], quick=["silence", "streamed"])
+    "way", cases(["rows", "silence", "one transaction", "streamed"], quick=["streamed" if STREAMS_SOON else "rows"])
 )
 def test_columns_that_were_cast_to_a_wider_type_are_followed_without_a_snapshot(
     pipeline: IngestPipeline, way: str
@@ -67,7 +67,8 @@ def test_columns_that_were_cast_to_a_wider_type_are_followed_without_a_snapshot(
     assert table.schemas[table.schema_version].key_columns[0].lake.sql == "bigint"
 
 
-@pytest.mark.parametrize("identity", cases(["FULL", "USING INDEX by_id"], quick=["FULL"]))
+@slow
+@pytest.mark.parametrize("identity", ["FULL", "USING INDEX by_id"])
 def test_old_rows_that_were_sent_whole_are_followed_to_wider_types(pipeline: IngestPipeline, identity: str) -> None:
     bare = BEFORE[0].replace("smallint PRIMARY KEY", "smallint NOT NULL")
     pipeline.execute(bare, "CREATE UNIQUE INDEX by_id ON t (id)", f"ALTER TABLE t REPLICA IDENTITY {identity}")
@@ -93,7 +94,7 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("name", cases(OTHER, quick=["same_type", "volatile_default", "with_time_zone"]))
+@pytest.mark.parametrize("name", cases(OTHER, quick=["same_type"]))
 def test_a_rewrite_that_is_no_wider_type_is_read_again_all_the_same(pipeline: IngestPipeline, name: str) -> None:
     pipeline.run(*BEFORE[:2], BEFORE[3], **FOLLOW)
     pipeline.run(*OTHER[name], "INSERT INTO t (id) VALUES (20)", times=2, **FOLLOW)
@@ -107,7 +108,8 @@ REWRITTEN_TWICE = {
 }
 
 
-@pytest.mark.parametrize("name", cases(REWRITTEN_TWICE, quick=["numeric"]))
+@slow
+@pytest.mark.parametrize("name", REWRITTEN_TWICE)
 def test_two_rewrites_of_a_column_between_two_looks_are_the_limit_that_is_named(
     pipeline: IngestPipeline, name: str
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_key_that_was_dropped_and_added_again_is_a_doubt_although_its_column_g
     pipeline.assert_equal()
 
 
+@slow
 def test_a_rewrite_that_a_wider_type_does_not_need_is_a_doubt(pipeline: IngestPipeline) -> None:
     """PostgreSQL casts varchar to text without writing the table anew: something else was done."""
     pipeline.execute(

@@ -12,12 +12,13 @@ import pytest
 from sluice.errors import NoFreeConnection, SlotLost, SourceRefused, SourceUnavailable
 from sluice.ingest.publication_gap import PublicationGap
 from sluice.source.sessions import SourceOptions, open_query, open_replication
-from tests.support.extent import cases
+from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.languages import LANGUAGES, speak, translated_programs, translated_server
 from tests.support.sources import Database, fresh_database
 from tools.local.postgres import PostgresServer
 
+pytestmark = slow
 PROGRAMS = translated_programs()
 NONE_HERE = pytest.param(
     Path(), marks=pytest.mark.skip(reason="no server here has translations; Debian's packages have them")
@@ -34,7 +35,7 @@ def translated(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=cases(LANGUAGES, quick=LANGUAGES[:1]))
+@pytest.fixture(params=LANGUAGES)
 def foreign(translated: PostgresServer, request: pytest.FixtureRequest) -> Iterator[Database]:
     speak(translated, request.param)
     with fresh_database(translated) as database:

@@ -15,9 +15,12 @@ from sluice.health import verdict
 from sluice.telemetry import catalogue
 from tests.ops.rule_cases import CASES, Case
 from tests.support import commands
+from tests.support.extent import slow
 
 ROOT = Path(__file__).parents[2]
 NAMES = [alert.name for alert in ALERTS]
+DEAR = {"SluiceFreshnessBurnSlow", "SluiceFreshnessBurnFast", "SluiceIngestDown"}
+"""Those that look back for hours and days. The recorded incidents have the last one as well."""
 
 
 def _rules_of(alert: str, directory: Path) -> Path:
@@ -72,7 +75,7 @@ def _run(promtool: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("alert", NAMES)
+@pytest.mark.parametrize("alert", [pytest.param(name, marks=slow if name in DEAR else ()) for name in NAMES])
 def test_an_alert_fires_when_it_should_and_only_then(alert: str, promtool: Path, tmp_path: Path) -> None:
     cases = CASES[alert]
     assert any(case.labels is not None for case in cases), "no case that fires"

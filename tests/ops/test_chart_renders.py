@@ -14,6 +14,7 @@ from kubernetes_validate import utils
 
 from tests.ops import custom_resources, helm, manifests
 from tests.ops.helm import CHART, Manifest
+from tests.support.extent import cases
 
 FEATURES = [pytest.param(path, id=path.stem.removesuffix("-values")) for path in helm.ci_files()]
 _OUR_KINDS = {"monitoring.coreos.com/v1", "monitoring.coreos.com/v1alpha1", "sparkoperator.k8s.io/v1beta2"}
@@ -69,7 +70,7 @@ def test_every_object_has_its_own_name_and_the_release_s_namespace(path: Path) -
     assert {manifest["metadata"]["namespace"] for manifest in ours} == {helm.NAMESPACE}
 
 
-@pytest.mark.parametrize("version", _kubernetes_versions())
+@pytest.mark.parametrize("version", cases(_kubernetes_versions(), quick=_kubernetes_versions()[-1:]))
 def test_kubernetes_accepts_every_object_of_every_feature(version: str, schemas_read_once: None) -> None:
     checked = 0
     for manifest in _everything():

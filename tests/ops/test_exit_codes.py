@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -22,10 +23,12 @@ from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.support import canary, manifests
+from tests.support.extent import slow
 from tests.support.manifests import put
 from tests.support.pgproxy import PgProxy, head_corrupted
 from tests.support.pipeline import wait_until
-from tests.support.sources import Database
+from tests.support.sources import Database, fresh_database
+from tools.local.postgres import PostgresServer
 from tools.local.sluice import Pipeline
 
 SLUICE = [sys.executable, "-m", "sluice"]
@@ -56,6 +59,16 @@ def sluice(tmp_path: Path) -> Sluice:
 def connected(tmp_path: Path, database: Database) -> Sluice:
     database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
     return Sluice(tmp_path, dsn=database.dsn, slot=database.slot)
+
+
+@pytest.fixture(scope="module")
+def followed(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sluice, Database]]:
+    """A pipeline that has caught up and ended."""
+    with fresh_database(postgres) as database:
+        database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        sluice = Sluice(tmp_path_factory.mktemp("followed"), dsn=database.dsn, slot=database.slot)
+        assert sluice("run", "--until-caught-up").returncode == 0
+        yield sluice, database
 
 
 def test_code_0_all_went_well(sluice: Sluice) -> None:
@@ -103,6 +116,7 @@ def test_code_6_a_manifest_entry_was_changed(sluice: Sluice) -> None:
     assert sluice("spool", "ls").returncode == 6
 
 
+@slow
 def test_code_7_the_slot_of_a_pipeline_is_gone(connected: Sluice, database: Database) -> None:
     assert connected("run", "--until-caught-up").returncode == 0
     database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")
@@ -138,9 +152,9 @@ def test_code_9_it_runs_and_a_table_needs_attention(connected: Sluice, database:
     assert running.status == 0
 
 
-def test_code_10_it_does_not_run(connected: Sluice) -> None:
-    assert connected("run", "--until-caught-up").returncode == 0
-    ended = connected("status", "--json")
+def test_code_10_it_does_not_run(followed: tuple[Sluice, Database]) -> None:
+    sluice, _ = followed
+    ended = sluice("status", "--json")
     assert (ended.returncode, json.loads(ended.stdout)["state"]) == (10, "stopped")
 
 
@@ -161,10 +175,10 @@ def test_code_13_a_table_would_be_read(connected: Sluice, database: Database) ->
     assert (ended.returncode, json.loads(ended.stdout)["tables"][0]["effect"]) == (13, "snapshot")
 
 
-def test_code_14_a_table_would_stop(connected: Sluice, database: Database) -> None:
-    assert connected("run", "--until-caught-up").returncode == 0
+def test_code_14_a_table_would_stop(followed: tuple[Sluice, Database]) -> None:
+    sluice, database = followed
     database.execute(f"ALTER PUBLICATION {database.publication} DROP TABLE orders")
-    ended = connected("plan", "--json")
+    ended = sluice("plan", "--json")
     assert (ended.returncode, json.loads(ended.stdout)["tables"][0]["effect"]) == (14, "stop")
 
 

@@ -19,6 +19,7 @@ from sluice.errors import UsageError
 from sluice_spark import jars
 from tests.ops.helm import CHART
 from tests.support import commands
+from tests.support.extent import slow
 
 IMAGES = Path("deploy/images")
 DOCKERFILES = {name: (IMAGES / f"{name}.Dockerfile").read_text() for name in ("ingest", "applier")}
@@ -199,6 +200,7 @@ def test_the_applier_starts_with_the_jars_of_the_image_and_fetches_none(
     assert not [line for line in asked if line.startswith(fetching)]
 
 
+@slow
 def test_an_applier_without_its_jars_says_so_and_starts_nothing(
     image_environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from sluice.telemetry import catalogue as known
 from tests.ops.incidents.recording import FOLDER, read, read_by_rules
 from tests.ops.incidents.timeline import Timeline, assert_notified
+from tests.support.extent import slow
 
 ROOT = Path(__file__).parents[2]
 CALM, LONG_CALM = 75, 390
@@ -57,6 +58,7 @@ def test_recordings_have_every_metric_that_a_rule_reads_and_a_pipeline_exports()
     assert read_by_rules() - recorded <= unusual
 
 
+@slow
 def test_a_dead_applier_is_one_page(tmp_path: Path) -> None:
     assert_notified(tmp_path, _incident("dead_applier", calm=LONG_CALM), pages=["SluiceApplierDown"], tickets=[])
 
@@ -65,14 +67,17 @@ def test_a_dead_ingest_is_one_page(tmp_path: Path) -> None:
     assert_notified(tmp_path, _incident("dead_ingest"), pages=["SluiceIngestDown"], tickets=[])
 
 
+@slow
 def test_a_dead_ingest_is_still_the_same_page_seven_hours_later(tmp_path: Path) -> None:
     assert_notified(tmp_path, _incident("dead_ingest", minutes=420), pages=["SluiceIngestDown"], tickets=[])
 
 
+@slow
 def test_a_store_that_is_away_is_one_page_and_a_ticket_before_it(tmp_path: Path) -> None:
     assert_notified(tmp_path, _incident("store_away"), pages=["SluiceLagCritical"], tickets=["SluiceLagHigh"])
 
 
+@slow
 def test_a_slot_that_fills_within_minutes_is_one_page(tmp_path: Path) -> None:
     assert_notified(tmp_path, _incident("slot_filling"), pages=["SluiceSlotEndangered"], tickets=[])
 
@@ -86,7 +91,7 @@ def test_a_stale_table_is_a_page_and_a_second_one_is_another(tmp_path: Path) -> 
     )
 
 
-@pytest.mark.parametrize("parts", [("ingest", "applier"), ("applier",)])
+@pytest.mark.parametrize("parts", [("ingest", "applier"), pytest.param(("applier",), marks=slow)])
 def test_a_planned_stop_is_no_page(parts: tuple[str, ...], tmp_path: Path) -> None:
     recorded = read(FOLDER / ("dead_ingest.txt" if "ingest" in parts else "dead_applier.txt"))
     line = Timeline().held(recorded["before"], minutes=CALM, first=True)

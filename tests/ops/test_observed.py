@@ -22,11 +22,14 @@ from deploy.monitoring.dashboards.panels import Dashboard, Panel, Query
 from deploy.monitoring.files import PLAIN_RULES
 from deploy.monitoring.model import Alert
 from deploy.monitoring.rules import plain
+from tests.support.extent import slow
 from tests.support.pipeline import QUICK_JAVA, wait_until
 from tools.local.ports import free_port
 from tools.local.postgres import temporary_server
 from tools.local.prometheus import PrometheusServer, QueryRefused, Series, running_prometheus
 from tools.local.sluice import Pipeline
+
+pytestmark = slow
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 150.0

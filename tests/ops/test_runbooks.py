@@ -14,6 +14,7 @@ import pytest
 from deploy.monitoring.files import RUNBOOKS
 from tests.ops import helm, manifests
 from tests.support import commands, markdown
+from tests.support.extent import slow
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline
 
@@ -77,6 +78,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield Scene(server, pipeline)
 
 
+@slow
 @pytest.mark.parametrize("command", _commands("sluice"))
 def test_a_command_of_a_runbook_shows_what_the_page_says(command: str, scene: Scene) -> None:
     _, *arguments = shlex.split(command)
@@ -87,6 +89,7 @@ def test_a_command_of_a_runbook_shows_what_the_page_says(command: str, scene: Sc
         assert promised in done.stdout, done.stdout
 
 
+@slow
 @pytest.mark.parametrize("command", _commands("psql"))
 def test_a_query_of_a_runbook_is_answered(command: str, scene: Scene) -> None:
     _, dsn, *arguments = shlex.split(command)

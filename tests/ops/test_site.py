@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import commands
+from tests.support.extent import slow
 from tools.site import pages
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,7 @@ def test_a_link_to_nowhere_fails_the_build(tmp_path: Path, link: str) -> None:
     assert commands.ended(sys.executable, "-m", "zensical", "build", "--strict", cwd=tmp_path).returncode != 0
 
 
+@slow
 def test_every_image_of_the_built_site_is_there(site: Path) -> None:
     pages_built = list(site.rglob("*.html"))
     shown = [(page, src) for page in pages_built for src in re.findall(r'<img[^>]* src="([^":?#]+)"', page.read_text())]
@@ -60,6 +62,7 @@ def test_every_image_of_the_built_site_is_there(site: Path) -> None:
     assert [f"{page}: {src}" for page, src in shown if not (page.parent / src).is_file()] == []
 
 
+@slow
 def test_programs_find_every_page_as_markdown(site: Path) -> None:
     listed = re.findall(r"\]\((.+\.md)\)", (site / "llms.txt").read_text(encoding="utf-8"))
     assert len(listed) == len(pages.pages(DOCS))

@@ -39,6 +39,7 @@ def test_a_port_in_use_is_named_before_anything_is_started(stack: LocalStack) ->
     assert stack.pids() == {}
 
 
+@slow
 def test_a_start_that_fails_half_way_stops_what_it_had_started_and_says_why(stack: LocalStack) -> None:
     outcome = stack("up", JAVA_HOME="/nonexistent")
     assert outcome.returncode == 1
@@ -57,6 +58,7 @@ def test_up_starts_all_of_it_and_says_where(stack: LocalStack) -> None:
         assert f"127.0.0.1:{stack.ports[variable]}" in outcome.stdout, variable
 
 
+@slow
 def test_up_again_changes_nothing_and_says_so(stack: LocalStack) -> None:
     before = stack.pids()
     outcome = stack("up")
@@ -65,12 +67,14 @@ def test_up_again_changes_nothing_and_says_so(stack: LocalStack) -> None:
     assert stack.pids() == before
 
 
+@slow
 def test_up_with_another_port_than_it_runs_on_is_refused(stack: LocalStack) -> None:
     outcome = stack("up", PG_PORT="1")
     assert outcome.returncode == 1
     assert f"runs on port {stack.ports['PG_PORT']}" in outcome.stderr
 
 
+@slow
 def test_status_shows_each_member_and_the_pipeline(stack: LocalStack) -> None:
     outcome = stack("status")
     assert outcome.returncode == 0, outcome.stderr
@@ -81,6 +85,7 @@ def test_status_shows_each_member_and_the_pipeline(stack: LocalStack) -> None:
     assert json.loads(as_json.stdout)["pipeline"] == "shop"
 
 
+@slow
 def test_load_writes_to_the_source_for_as_long_as_it_is_asked_to(stack: LocalStack) -> None:
     with stack.connect() as connection:
         before = connection.execute("SELECT count(*) FROM events").fetchone()
@@ -125,6 +130,7 @@ def test_an_applier_that_is_gone_holds_neither_ingest_nor_slot(stack: LocalStack
     assert is_well(stack.url("METRICS_PORT", "/readyz"))
 
 
+@slow
 def test_logs_shows_the_last_lines_of_every_member(stack: LocalStack) -> None:
     outcome = stack("logs", FOLLOW="0")
     assert outcome.returncode == 0
@@ -162,6 +168,7 @@ def test_after_down_up_goes_on_and_all_that_was_ever_written_is_in_delta(stack: 
     assert str(orders[0]) in answer.stdout, answer.stderr
 
 
+@slow
 def test_reset_leaves_nothing_and_says_what_it_deleted(stack: LocalStack) -> None:
     pids = stack.pids()
     home = Path(json.loads((stack.directory / "stack.json").read_text())["postgres_home"])

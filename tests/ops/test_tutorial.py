@@ -6,6 +6,7 @@ the development environment is there.
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import markdown
-from tests.support.installed import built_wheel, pip_variables
+from tests.support.installed import environment_with, pip_variables
 from tests.support.maven import repository_on_disk
 from tools.local.jvm import QUICK
 from tools.local.postgres import PostgresServer, temporary_server
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 PLACEHOLDER = "127.0.0.1:5432"
 INSTALLED = "sluice-cdc[all]"
+BACKEND = re.findall(r"hatchling==[0-9.]+", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))[0]
 _MARK = "@@block"
 _DEADLINE_SECONDS = 900.0
 """From nothing to the end. pip takes most of it where its cache is empty."""
@@ -62,11 +64,13 @@ def environment(directory: Path, server: PostgresServer) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Beside that of the readers, which `[all]` takes in, as an index would have both."""
-    found = built_wheel(tmp_path_factory.mktemp("dist"))
-    readers = built_wheel(tmp_path_factory.mktemp("readers"), source=ROOT / "lake")
-    readers.rename(found.with_name(readers.name))
-    return found
+    """Beside that of the readers, which `[all]` takes in, as an index would have both. One environment builds both."""
+    folder = tmp_path_factory.mktemp("dist")
+    hatchling = environment_with(BACKEND, tmp_path_factory.mktemp("backend")).with_name("hatchling")
+    for source in (ROOT, ROOT / "lake"):
+        build = [str(hatchling), "build", "-t", "wheel", "-d", str(folder)]
+        subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=120)
+    return next(folder.glob("sluice_cdc-*.whl"))
 
 
 def followed(script: str, *, cwd: Path, environ: dict[str, str]) -> str:

@@ -8,9 +8,9 @@ from tests.simulation.hunting import STEPS, hunt
 from tests.simulation.world import World
 from tests.support.extent import FULL
 
-HISTORIES = 1000 if FULL else 500
-"""What takes about a minute, and half of it."""
-_PLAIN = 25
+HISTORIES = 1000 if FULL else 350
+"""What takes about a minute, and a third of it."""
+_PLAIN = 25 if FULL else 20
 
 
 def test_no_order_of_events_loses_doubles_or_leaves_a_live_table_unequal() -> None:

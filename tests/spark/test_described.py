@@ -18,6 +18,7 @@ from sluice_spark.lake import arranging
 from sluice_spark.lake.commit_way import DIRECT
 from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
+from tests.support.extent import slow
 
 SCHEMA = table_schema(column("id", 1, INT8, key=True), column("who", 2, INT4), column("what", 3, TEXT))
 ROWS: list[dict[str, object]] = [{"id": number, "who": number % 3, "what": f"w{number}"} for number in range(1, 9)]
@@ -93,6 +94,7 @@ def test_another_comment_is_one_commit_without_files_and_windows_stay_direct(pip
     assert len(_commits(pipeline)) == before + 2, "nothing is said twice"
 
 
+@slow
 def test_a_comment_of_somebody_else_stays_where_the_source_has_none(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline)
@@ -131,6 +133,7 @@ def test_a_column_under_a_rule_says_so_and_not_what_its_labels_are(pipeline: Pip
     assert "customer" not in "".join(file.read_text() for file in pipeline.log().glob("*.json"))
 
 
+@slow
 def test_comments_go_with_their_columns_through_renames_additions_and_a_resync(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     _say(pipeline, SCHEMA, SAID)

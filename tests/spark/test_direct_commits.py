@@ -28,6 +28,7 @@ ITEMS = table_schema(column("id", 1, INT8, key=True), column("s", 2, TEXT))
 MOST_FILES = 16 + 2
 
 
+@slow
 def test_files_stay_few_and_rows_right_over_many_windows(pipeline: Pipeline) -> None:
     chance = random.Random(11)
     rows: dict[int, str | None] = {number: f"row {number}" for number in range(500)}
@@ -103,6 +104,7 @@ def test_a_table_falls_back_for_a_property_in_any_spelling_says_why_and_returns(
     assert len(pipeline.rows()) == 4
 
 
+@slow
 def test_a_table_that_is_to_be_merged_says_that_it_was_chosen(pipeline: Pipeline) -> None:
     pipeline.begin(ITEMS, {"id": 1, "s": "a"})
     windows = Windows(pipeline, way="merge")

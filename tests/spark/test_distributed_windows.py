@@ -20,11 +20,12 @@ from tests.spark.conftest import Pipeline, held
 from tests.spark.model import SCHEMA, by_key, row
 from tests.spark.test_large_windows import SMALL, nothing_is_left
 from tests.spark.windows import Windows
-from tests.support.extent import slow
+from tests.support.extent import cases, slow
 
 WITHOUT_KEY = table_schema(column("a", 1, INT4), column("s", 2, TEXT), identity="f")
 
 
+@slow
 def test_composite_marked_and_double_keys_are_found_as_the_merge_finds_them(pipeline: Pipeline) -> None:
     parts = (column("t", 1, TEXT, key=True), column("at", 2, TIMESTAMP, key=True), column("f", 3, FLOAT8, key=True))
     schema = table_schema(*parts, column("v", 4, INT4))
@@ -56,6 +57,7 @@ def test_auto_distributes_what_does_not_fit_and_the_rest_is_direct(pipeline: Pip
     assert {one["v"] for one in pipeline.rows()} == {1}
 
 
+@slow
 def test_a_table_that_only_spark_can_write_to_gets_a_merge(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, *(row(key) for key in range(50)))
     applied = Windows(pipeline, way=DISTRIBUTED, max_memory_bytes=SMALL)
@@ -73,7 +75,7 @@ ROLLED_BACK: dict[str, tuple[TableSchema, dict[str, object], dict[str, object]]]
 }
 
 
-@pytest.mark.parametrize("case", ROLLED_BACK)
+@pytest.mark.parametrize("case", cases(ROLLED_BACK, quick=["a key", "no key, too large"]))
 def test_a_window_that_was_rolled_back_commits_nothing(pipeline: Pipeline, case: str) -> None:
     schema, values, options = ROLLED_BACK[case]
     pipeline.begin(schema, values)
@@ -110,7 +112,12 @@ def test_a_segment_with_other_bytes_stops_the_table_and_is_named(pipeline: Pipel
     ("snapshot", "change", "said"),
     [
         ((row(1), row(2)), Change("u", {"id": 3, "v": 1}, unchanged=("big",)), "no row to keep it from"),
-        ((row(1), row(2), row(2)), Change("u", row(2, 1)), "two rows of the lake table have the same key"),
+        pytest.param(
+            (row(1), row(2), row(2)),
+            Change("u", row(2, 1)),
+            "two rows of the lake table have the same key",
+            marks=slow,
+        ),
     ],
     ids=["a value without a row", "two rows with one key"],
 )

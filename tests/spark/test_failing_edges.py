@@ -25,15 +25,12 @@ store, one that ends the process, and a delay.
 LOOP_ERRORS = ("StoreUnavailable", "StoreRefused", "MemoryError", "")
 """Every error in every situation at each edge, as `make chaos` does; otherwise QUICK."""
 QUICK = {
-    "apply.read.after-MemoryError-queued_behind",
     "apply.commit.before-ApplyError-queued_behind",
     "apply.commit.after-UnsupportedChange-queued_behind",
     "apply.commit.after-ApplyError-draining",
-    "apply.window.after-StoreUnavailable-queued_behind",
     "apply.log.before-StoreRefused-queued_behind",
     "apply.complete.after-StoreUnavailable-queued_behind",
     "snapshot.apply.commit.before-ApplyError-queued_behind",
-    "snapshot.apply.commit.after-MemoryError-queued_behind",
 }
 CASES_OF_ONE = 25
 """A lake table of more commits is slow to read and tests nothing more."""

@@ -112,6 +112,7 @@ def test_I13_a_changed_segment_quarantines_its_table_by_name_and_the_one_pass_fa
     assert (pipeline.rows(), pipeline.rows("other")) == ([row(1)], [row(7)])
 
 
+@slow
 def test_a_lake_table_that_cannot_be_read_at_start_is_quarantined_and_no_other(pipeline: Pipeline) -> None:
     for schema in (SCHEMA, OTHER):
         pipeline.begin(schema, row(1))

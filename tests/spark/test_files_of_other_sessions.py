@@ -33,6 +33,7 @@ def _texts(pipeline: Pipeline, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, frame.selectExpr(*(f"CAST({name} AS string)" for name in columns)).collect()))
 
 
+@slow
 def test_times_of_any_year_stay_exact_in_files_of_the_old_form(pipeline: Pipeline) -> None:
     schema = table_schema(column("at", 1, TIMESTAMPTZ, key=True), column("v", 2, INT4))
     times = [dt.datetime(year, 12, 31, 23, tzinfo=dt.UTC) for year in YEARS]
@@ -80,6 +81,7 @@ def test_days_counted_in_the_julian_calendar_are_left_to_spark(pipeline: Pipelin
     assert _texts(pipeline, "day", "v", "days") == sorted([*rows, ("2000-01-01", "0", None)])
 
 
+@slow
 def test_settings_of_spark_under_which_days_and_types_would_differ_are_not_ours(pipeline: Pipeline) -> None:
     schema = table_schema(column("day", 1, DATE, key=True), column("at", 2, TIMESTAMPTZ), column("v", 3, INT4))
     pipeline.begin(schema)

@@ -12,6 +12,7 @@ from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.replays import by_delta_rs, way_of
 from tests.spark.table_audit import check_checksum, check_files
 from tests.spark.windows import Windows
+from tests.support.extent import cases
 
 FIRST = table_schema(column("id", 1, INT4, key=True), column("s", 2, TEXT))
 WIDER = table_schema(
@@ -34,7 +35,7 @@ def _evolved(folder: Path) -> tuple[int, str]:
     raise AssertionError("no commit brought the columns")
 
 
-@pytest.mark.parametrize("way", [DIRECT, MERGE])
+@pytest.mark.parametrize("way", cases([DIRECT, MERGE], quick=[DIRECT]))
 def test_rows_that_are_older_than_a_column_have_its_default_and_keep_their_ids(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

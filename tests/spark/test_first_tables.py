@@ -24,7 +24,7 @@ from tests.spark.protocol_reader import DeltaFolder, State
 from tests.spark.replays import by_delta_rs
 from tests.spark.table_audit import check_checksum, check_files, live_files
 from tests.spark.windows import Windows
-from tests.support.extent import slow
+from tests.support.extent import cases, slow
 
 WIDE = table_schema(
     column("id", 1, INT8, key=True), column("a `b` ${c}", 2, TEXT), column("n", 3, NUMERIC, typmod=(12 << 16 | 3) + 4),
@@ -63,7 +63,7 @@ def _properties(state: State) -> list[tuple[str, str]]:
     return sorted((name.partition("#")[0], value) for name, value in state.metadata["configuration"].items())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(CASES, quick=["mirror", "changelog"]))
 def test_a_table_made_without_a_job_is_the_one_that_spark_makes(spark: SparkSession, tmp_path: Path, case: str) -> None:
     made = [_made(spark, tmp_path / way, case, way) for way in (DIRECT, DISTRIBUTED)]
     ours, sparks = (DeltaFolder(pipeline.path()).state() for pipeline in made)
@@ -132,14 +132,11 @@ def test_a_table_that_appears_before_the_first_commit_is_not_replaced(pipeline: 
     assert by_delta_rs(pipeline.path(), None) == [{"theirs": 9}]
 
 
+@slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("point", "is_there"),
-    [
-        ("apply.direct.data_written", False),
-        pytest.param("apply.commit.before", False, marks=slow),
-        pytest.param("apply.commit.after", True, marks=slow),
-    ],
+    [("apply.direct.data_written", False), ("apply.commit.before", False), ("apply.commit.after", True)],
 )
 def test_a_kill_while_a_table_is_made_leaves_no_table_or_the_whole_one(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, point: str, *, is_there: bool

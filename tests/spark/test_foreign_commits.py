@@ -16,6 +16,7 @@ from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, Running, running
 from tests.spark.model import SCHEMA, named, row
 from tests.spark.replays import by_delta_rs
+from tests.support.extent import FULL, cases, slow
 
 CANARY = 918_273
 
@@ -42,6 +43,8 @@ FOREIGN: dict[str, tuple[str, str | Callable[[Pipeline, Path], object]]] = {
     "widened": ("ADD COLUMNS", "ALTER TABLE {t} ADD COLUMNS (mine INT)"),
 }
 """By the name of a table: what Delta calls the operation, and how it is done."""
+QUICK = ("deleted", "written", "compacted")
+MORE_MAINTENANCE = ("REORG TABLE {t} APPLY (PURGE)", "DELETE FROM {t} WHERE id = 99")
 
 
 def _rewritten(pipeline: Pipeline, path: Path) -> None:
@@ -51,14 +54,15 @@ def _rewritten(pipeline: Pipeline, path: Path) -> None:
 
 
 def test_a_foreign_change_of_rows_or_columns_makes_the_table_stale_with_who_when_and_what(pipeline: Pipeline) -> None:
-    schemas = {name: named(name, str(20_000 + number)) for number, name in enumerate([*FOREIGN, "untouched"])}
+    foreign = {name: FOREIGN[name] for name in (FOREIGN if FULL else QUICK)}
+    schemas = {name: named(name, str(20_000 + number)) for number, name in enumerate([*foreign, "untouched"])}
     for schema in schemas.values():
         pipeline.begin(schema, row(1), row(2))
     for schema in schemas.values():
         pipeline.change(Change("u", row(2, 5)), schema=schema)
     pipeline.apply()
-    ours = {name: pipeline.version(name) for name in FOREIGN}
-    for name, (_, act) in FOREIGN.items():
+    ours = {name: pipeline.version(name) for name in foreign}
+    for name, (_, act) in foreign.items():
         if isinstance(act, str):
             pipeline.sql(act, table=name)
         else:
@@ -66,14 +70,14 @@ def test_a_foreign_change_of_rows_or_columns_makes_the_table_stale_with_who_when
     for schema in schemas.values():
         pipeline.change(Change("i", row(3)), schema=schema)
     log = pipeline.apply()
-    for name, (operation, _) in FOREIGN.items():
+    for name, (operation, _) in foreign.items():
         reported = log.tables[schemas[name].table_id]
         assert reported.state == "stale", name
         assert f"somebody else changed the lake table: {operation} at 20" in reported.reason, name
         assert f"made version {ours[name] + 1}" in reported.reason, name
         assert ("delta-rs" if name in ("deleted", "written") else "Delta-Lake/") in reported.reason, name
         assert str(CANARY) not in reported.reason, name
-    assert pipeline.complete().left_out == {f"public.{name}": "stale" for name in FOREIGN}
+    assert pipeline.complete().left_out == {f"public.{name}": "stale" for name in foreign}
     assert pipeline.rows("untouched") == [row(1), row(2, 5), row(3)]
 
 
@@ -81,7 +85,7 @@ def test_a_commit_that_only_maintains_files_does_not_stop_the_table(pipeline: Pi
     pipeline.begin(SCHEMA, row(1), row(2))
     pipeline.change(Change("u", row(2, 5)))
     pipeline.apply()
-    for statement in ("OPTIMIZE {t}", "REORG TABLE {t} APPLY (PURGE)", "VACUUM {t}", "DELETE FROM {t} WHERE id = 99"):
+    for statement in ("OPTIMIZE {t}", "VACUUM {t}", *(MORE_MAINTENANCE if FULL else ())):
         pipeline.sql(statement)
     pipeline.sql("ALTER TABLE {t} SET TBLPROPERTIES ('somebodys' = 'own')")
     version = pipeline.version()
@@ -109,6 +113,7 @@ def test_a_table_whose_folder_is_removed_while_the_applier_runs_is_stale_and_not
     assert not pipeline.path().exists()
 
 
+@slow
 def test_a_table_whose_folder_was_removed_is_made_anew_by_a_resync_in_the_same_process(pipeline: Pipeline) -> None:
     """Spark still has the removed table's log in its memory."""
     with _with_its_snapshot(pipeline) as work:
@@ -132,6 +137,7 @@ def test_a_commit_that_lands_while_the_folder_is_removed_does_not_hide_that_it_i
         assert "somebody else removed what came before it" in reported.reason
 
 
+@slow
 def test_what_a_removed_table_left_in_its_log_is_not_taken_for_the_next_table(pipeline: Pipeline) -> None:
     """A folder that is removed while a commit lands may keep the checksum of that commit."""
     pipeline.begin(SCHEMA, row(1, 1))
@@ -187,8 +193,11 @@ def _applied_twice(pipeline: Pipeline) -> list[Path]:
     return [newest, *(file for file in pipeline.log().iterdir() if newest.stem in file.name and file != newest)]
 
 
+TORN = b'{"commitInfo":{"operation":"WRITE"'
+
+
 @pytest.mark.parametrize("whole_checksum", [True, False])
-@pytest.mark.parametrize("left", [b"", b'{"commitInfo":{"operation":"WRITE"', b"\0" * 600])
+@pytest.mark.parametrize("left", cases([b"", TORN, b"\0" * 600], quick=[TORN]))
 def test_a_last_commit_that_power_loss_emptied_or_tore_stops_its_table_by_name(
     pipeline: Pipeline, left: bytes, whole_checksum: bool
 ) -> None:

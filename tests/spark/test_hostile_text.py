@@ -77,9 +77,9 @@ def _old(row: dict[str, Any], schema: TableSchema) -> dict[str, Any] | None:
 
 
 @settings(
-    max_examples=20 if FULL else 1,
+    max_examples=20,
     deadline=None,
-    phases=[Phase.explicit, Phase.generate],
+    phases=[Phase.explicit, Phase.generate] if FULL else [Phase.explicit],
     suppress_health_check=list(HealthCheck),
 )
 @given(names=NAMED, values=st.lists(TEXTS, min_size=4, max_size=4, unique=True), origin=TEXTS)
@@ -138,7 +138,7 @@ def _rows(pipeline: Pipeline, schema: TableSchema, *, metadata: bool = False) ->
     return lake.rows_in(path, metadata=metadata)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200 if FULL else 40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(one=TEXTS, other=TEXTS)
 def test_a_range_of_text_keys_holds_both_of_its_ends(spark: SparkSession, one: str, other: str) -> None:
     """Ranges are the only values in a statement. The JVM's parser is asked what it reads in them.
@@ -159,7 +159,7 @@ def test_a_range_of_text_keys_holds_both_of_its_ends(spark: SparkSession, one: s
     assert set(found) == {one, other}
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200 if FULL else 40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=NAMES)
 def test_a_quoted_name_is_one_identifier(spark: SparkSession, name: str) -> None:
     assert private(spark).sql(f"SELECT 1 AS {quote(name)}").columns == [name]

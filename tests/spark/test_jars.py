@@ -51,6 +51,7 @@ def start(pipeline: Path, environment: dict[str, str]) -> "subprocess.Popen[str]
     return subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
+@slow
 def test_apply_fetches_missing_jars_and_says_so(environment: dict[str, str], pipeline: Path) -> None:
     cache = Path(environment["HOME"]) / ".cache" / "sluice" / "jars"
     applier = start(pipeline, environment)

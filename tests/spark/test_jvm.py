@@ -68,6 +68,7 @@ def _with_jars(folder: Path) -> Path:
     return folder
 
 
+@slow
 def test_people_see_no_line_of_a_start_of_spark_and_later_ones_as_they_come(tmp_path: Path) -> None:
     done = _for_people(tmp_path)
     assert done.returncode == 0, done.stderr

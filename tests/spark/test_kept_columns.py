@@ -17,6 +17,9 @@ from tests.spark.conftest import Pipeline
 from tests.spark.model import ID
 from tests.spark.test_kept_rows import keeping
 from tests.spark.test_restored_copies import SpoolCopy
+from tests.support.extent import slow
+
+pytestmark = slow
 
 FIRST = table_schema(column("id", 1, INT4, key=True), column("a", 2, INT4), column("b", 3, INT4))
 CHANGED = Change("u", {"id": 1, "a": 2, "b": 5})

@@ -189,7 +189,7 @@ def test_columns_that_exchanged_their_names_before_a_resync_stop_the_table(pipel
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "target",
-    cases([{"kind": "mirror"}, HISTORY, SOFT, {"kind": "changelog"}], quick=[{"kind": "mirror"}, HISTORY]),
+    cases([{"kind": "mirror"}, HISTORY, SOFT, {"kind": "changelog"}], quick=[HISTORY]),
     ids=lambda one: len(str(one)),
 )
 def test_a_large_value_that_was_not_sent_of_a_column_that_is_dropped_later_in_a_window_is_nobodys(
@@ -249,6 +249,7 @@ def test_rows_that_a_new_key_makes_one_live_once_after_a_resync(pipeline: Pipeli
         assert ended in ([1, 3], [1, 2, 3]), "versions were lost or doubled"
 
 
+@slow
 @pytest.mark.parametrize("target", KINDS.values(), ids=KINDS)
 def test_a_row_whose_key_is_minus_zero_now_is_the_one_that_had_zero_when_it_is_read_again(
     pipeline: Pipeline, target: dict[str, Any]
@@ -267,7 +268,7 @@ def test_a_row_whose_key_is_minus_zero_now_is_the_one_that_had_zero_when_it_is_r
     assert len(rows) == (4 if target is HISTORY else 2)
 
 
-@pytest.mark.parametrize("lsn", [100, 150])
+@pytest.mark.parametrize("lsn", cases([100, 150], quick=[100]))
 def test_a_history_goes_on_at_another_server_only_where_positions_are_later(pipeline: Pipeline, lsn: int) -> None:
     """As after a recovery to a point in time, or a move of the database: the pipeline is a new one over the lake."""
     _begun(pipeline, HISTORY)
@@ -286,6 +287,7 @@ def test_a_history_goes_on_at_another_server_only_where_positions_are_later(pipe
         assert _versions(pipeline) == before
 
 
+@slow
 def test_a_resync_that_finds_no_row_keeps_all_that_were_there(pipeline: Pipeline) -> None:
     _begun(pipeline, HISTORY)
     _read_again(pipeline)
@@ -338,24 +340,27 @@ def _tracked(pipeline: Pipeline, name: str, after: TableSchema, *changes: Change
     return pipeline.rows(metadata=True)
 
 
-@pytest.mark.parametrize("name", ["v", "w"])
+@pytest.mark.parametrize("name", cases(["v", "w"], quick=["v"]))
 def test_a_tracked_column_is_known_by_its_number_when_its_name_changes(pipeline: Pipeline, name: str) -> None:
     changes = [Change("u", {"id": 1, "w": number, "big": "other"}) for number in (2, 3)]
     rows = _tracked(pipeline, name, table_schema(IDENTITY, RENAMED, BIG, version=2), *changes)
     assert sorted((row["w"], row["big"]) for row in rows) == [(1, "b"), (2, "other"), (3, "other")]
 
 
+@slow
 def test_a_tracked_name_means_each_column_that_had_it_also_when_the_applier_is_late(pipeline: Pipeline) -> None:
     after = table_schema(IDENTITY, replace(VALUE, name="before"), BIG, column("v", 4, INT4), version=2)
     rows = _tracked(pipeline, "v", after, *(_kept(1, now, before=before) for before, now in ((2, 5), (2, 6), (3, 6))))
     assert sorted((row["before"], row["v"] or 0) for row in rows) == [(1, 0), (2, 0), (2, 5), (2, 6), (3, 6)]
 
 
+@slow
 def test_a_history_is_made_from_before_the_column_that_it_tracks_was_added(pipeline: Pipeline) -> None:
     rows = _tracked(pipeline, "more", table_schema(*SCHEMA.columns, MORE, version=2), _kept(1, 3, more=8))
     assert sorted((row["v"], row["more"]) for row in rows) == [(2, 7), (3, 8)]
 
 
+@slow
 def test_versions_keep_the_values_of_a_renamed_column_and_have_the_default_of_a_later_one(pipeline: Pipeline) -> None:
     _begun(pipeline, HISTORY)
     pipeline.evolve(table_schema(IDENTITY, RENAMED, BIG, MORE, version=2))
@@ -377,6 +382,7 @@ def test_rows_that_were_deleted_long_enough_ago_go_and_no_others(
     assert pipeline.keys() == [1, 2, 3, 4]
 
 
+@slow
 def test_rows_go_under_a_retention_that_was_made_longer(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiring, "SHORTEST_TURN_SECONDS", 0.001)
     monkeypatch.setattr(expiring, "LONGEST_TURN_SECONDS", 0.05)
@@ -414,7 +420,7 @@ def _feed_of(session: SparkSession, pipeline: Pipeline, versions: range) -> dict
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kind", "way"),
-    cases(product(("history", "soft"), (DIRECT, DISTRIBUTED, MERGE)), quick=[("history", DIRECT)]),
+    cases(product(("history", "soft"), (DIRECT, DISTRIBUTED, MERGE)), quick=[]),
 )
 def test_readers_of_changes_see_which_versions_came_and_went(pipeline: Pipeline, way: str, kind: str) -> None:
     windows = Windows(pipeline, way=way, tables={"public.items": {"targets": [KINDS[kind]]}})

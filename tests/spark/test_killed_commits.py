@@ -100,9 +100,10 @@ def test_a_killed_direct_commit_leaves_orphans_only_and_the_next_process_is_righ
     now = _ids(folder)
     assert [now[key] for key in (1, 3, 6)] == [ids[key] for key in (1, 3, 5)], "a row got another id"
     assert now[7] not in ids.values()
-    _collect_orphans(pipeline)
-    _assert_rows(folder, after)
-    assert _ids(folder) == now
+    if FULL:
+        _collect_orphans(pipeline)
+        _assert_rows(folder, after)
+        assert _ids(folder) == now
 
 
 @pytest.mark.timeout(600)

@@ -87,7 +87,7 @@ def _apply(pipeline: Pipeline, way: str, mode: str, **options: Any) -> None:
 
 @pytest.mark.parametrize(
     ("way", "metadata"),
-    cases([(DIRECT, True), (DISTRIBUTED, True), (MERGE, True), (MERGE, False)], quick=[(DIRECT, True), (MERGE, True)]),
+    cases([(DIRECT, True), (DISTRIBUTED, True), (MERGE, True), (MERGE, False)], quick=[]),
 )
 def test_a_mirror_with_a_column_more_holds_the_source_in_every_way(
     pipeline: Pipeline, way: str, metadata: bool

@@ -2,7 +2,7 @@
 one commit, the same table, nothing left behind, and memory that does not grow with the entry.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,12 @@ SIZES: dict[str, dict[str, Any]] = {
     "in portions": {"way": DIRECT, "max_memory_bytes": 2_000},
     "by executors": {"way": DISTRIBUTED, "max_memory_bytes": SMALL},
 }
-in_every_size = pytest.mark.parametrize("options", SIZES.values(), ids=SIZES)
+
+
+def in_every_size(*, quick: Collection[str] = tuple(SIZES)) -> pytest.MarkDecorator:
+    """For a test with `options`."""
+    every = [pytest.param(one, id=name, marks=() if name in quick else slow) for name, one in SIZES.items()]
+    return pytest.mark.parametrize("options", every)
 
 
 def nothing_is_left(pipeline: Pipeline) -> None:
@@ -44,7 +49,7 @@ def nothing_is_left(pipeline: Pipeline) -> None:
     assert len(list(table.glob("*.bin"))) <= vectors
 
 
-@in_every_size
+@in_every_size(quick=["at once", "by executors"])
 def test_moves_unsent_values_and_deletes_are_exact_in_one_commit(pipeline: Pipeline, options: dict[str, Any]) -> None:
     before = [row(key, big=f"b{key}") for key in range(60)]
     pipeline.begin(SCHEMA, *before)
@@ -77,7 +82,7 @@ def test_moves_unsent_values_and_deletes_are_exact_in_one_commit(pipeline: Pipel
     nothing_is_left(pipeline)
 
 
-@in_every_size
+@in_every_size()
 def test_a_truncate_and_a_rolled_back_part_of_a_streamed_entry_replace_the_table(
     pipeline: Pipeline, options: dict[str, Any]
 ) -> None:
@@ -101,7 +106,7 @@ def test_a_truncate_and_a_rolled_back_part_of_a_streamed_entry_replace_the_table
     assert pipeline.rows() == []
 
 
-@in_every_size
+@in_every_size(quick=["at once"])
 def test_new_rows_and_every_change_of_a_changelog_are_appended_in_the_newest_form(
     pipeline: Pipeline, options: dict[str, Any]
 ) -> None:
@@ -127,7 +132,8 @@ def test_new_rows_and_every_change_of_a_changelog_are_appended_in_the_newest_for
         assert next(one for one in operations if one != "UPDATE SCHEMA") == "WRITE"
 
 
-@pytest.mark.parametrize("memory", [pytest.param(1 << 28, marks=slow), 2_000], ids=["at once", "in portions"])
+@slow
+@pytest.mark.parametrize("memory", [1 << 28, 2_000], ids=["at once", "in portions"])
 def test_G05_G06_equal_rows_without_a_key_keep_their_number(pipeline: Pipeline, memory: int) -> None:
     schema = table_schema(column("a", 1, INT4), column("f", 2, FLOAT8), identity="f")
     pipeline.begin(schema, *({"a": key % 20, "f": -0.0} for key in range(100)))

@@ -27,6 +27,7 @@ from tests.spark.heap import RANGES
 from tests.spark.model import SCHEMA, row
 from tests.spark.test_snapshot_parts import assert_equal, heap_of
 from tests.spark.windows import Windows
+from tests.support.extent import cases, slow
 from tests.support.pipeline import wait_until
 
 BEFORE = "apply.commit.before"
@@ -96,7 +97,7 @@ def _frozen(pipeline: Pipeline, way: str, *, then: str = "") -> Iterator[tuple[W
         yield successor, thawed
 
 
-@pytest.mark.parametrize("way", [DIRECT, DISTRIBUTED, MERGE])
+@pytest.mark.parametrize("way", cases([DIRECT, DISTRIBUTED, MERGE], quick=[DIRECT, DISTRIBUTED]))
 def test_a_commit_of_a_replaced_applier_that_lands_after_our_look_is_not_applied_again(
     pipeline: Pipeline, tmp_path: Path, way: str
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_late_commit_of_a_replaced_applier_leaves_no_row_twice_in_silence(pipe
         assert pipeline.keys() == [1, 2]
 
 
+@slow
 def test_a_late_commit_between_two_windows_of_the_successor_stops_the_table(pipeline: Pipeline, tmp_path: Path) -> None:
     frozen, successor = _two(pipeline, MERGE)
     for key in (2, 3):

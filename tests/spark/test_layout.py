@@ -55,6 +55,7 @@ def _rows(pipeline: Pipeline) -> list[tuple[Any, ...]]:
     return rows
 
 
+@slow
 def test_properties_are_set_once_and_windows_stay_direct(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     wanted = {
@@ -95,6 +96,7 @@ def test_a_clustered_table_takes_direct_windows_and_optimize_clusters_it(pipelin
     assert _detail(pipeline)["clusteringColumns"] == ["who", "id"]
 
 
+@slow
 def test_a_clustering_column_that_is_renamed_or_dropped_holds_no_window_up(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +118,7 @@ def test_a_clustering_column_that_is_renamed_or_dropped_holds_no_window_up(
     assert len(pipeline.rows()) == len(ROWS) + 2
 
 
+@slow
 def test_a_clustering_that_is_configured_no_more_stays_until_somebody_ends_it(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline, cluster_by=("id",))
@@ -145,6 +148,7 @@ def test_a_table_is_partitioned_by_its_snapshot_and_says_why_windows_are_merged(
     assert _detail(pipeline)["partitionColumns"] == ["day"]
 
 
+@slow
 def test_a_table_with_floating_point_numbers_has_partitions(pipeline: Pipeline) -> None:
     """Delta takes no statistics of partition columns, and those of other columns are named in such a table."""
     numbers = table_schema(*SCHEMA.columns, column("f", 5, FLOAT8))
@@ -189,6 +193,7 @@ def test_partitions_that_cannot_hold_every_value_are_refused(pipeline: Pipeline,
     assert said in _apply(pipeline, state="stale", partition_by=(name,)).reason
 
 
+@slow
 def test_a_table_that_delta_does_not_cluster_by_columns_without_bounds_says_so_and_goes_on(pipeline: Pipeline) -> None:
     """Which is why `check` refuses them: numbers with a fraction, booleans, and columns behind the first 32."""
     first = column("id", 1, INT8, key=True), column("weight", 2, FLOAT8), column("on", 3, BOOL)

@@ -31,7 +31,7 @@ from tests.spark.table_audit import check_checkpoints, said
 from tests.support.extent import slow
 
 RETENTION = 600.0
-REPORTED = 20
+REPORTED = 5
 NEWEST = REPORTED + 3
 BEFORE, WRITTEN, NAMED = (f"apply.checkpoint.{point}" for point in ("before", "written", "named"))
 
@@ -111,7 +111,11 @@ def test_what_is_younger_than_the_retention_stays(upkeep: LogUpkeep, table: Path
 
 
 @pytest.mark.parametrize(
-    "asked", [("delta.logRetentionDuration", "interval 40 days"), ("delta.enableExpiredLogCleanup", "false")]
+    "asked",
+    [
+        ("delta.logRetentionDuration", "interval 40 days"),
+        pytest.param(("delta.enableExpiredLogCleanup", "false"), marks=slow),
+    ],
 )
 def test_what_the_table_itself_asks_to_keep_stays(
     spark: SparkSession, upkeep: LogUpkeep, table: Path, asked: tuple[str, str]
@@ -196,6 +200,7 @@ class Table:
         return {one["id"]: one["v"] for one in self.pipeline.rows()}
 
 
+@slow
 @pytest.mark.usefixtures("often")
 def test_windows_go_on_while_a_checkpoint_of_their_table_is_written(pipeline: Pipeline) -> None:
     table, path = Table(pipeline), pipeline.path()
@@ -283,6 +288,7 @@ def test_a_checkpoint_that_is_long_overdue_is_a_problem(pipeline: Pipeline) -> N
         work.until(lambda: table.failing() == "", what="it is written")
 
 
+@slow
 @pytest.mark.usefixtures("often")
 def test_an_applier_that_ends_with_the_backlog_writes_the_checkpoints_that_are_due(pipeline: Pipeline) -> None:
     table = Table(pipeline)

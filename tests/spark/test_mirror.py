@@ -21,7 +21,7 @@ from tests.spark.test_large_windows import in_every_size
 from tests.support.extent import cases
 
 
-@in_every_size
+@in_every_size(quick=["at once", "in portions"])
 @settings(
     max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -159,8 +159,8 @@ def test_metadata_columns_can_be_left_out(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("way", cases([DIRECT, DISTRIBUTED, MERGE], quick=[DIRECT]))
-@pytest.mark.parametrize("deletes", ["hard", "soft"])
-@pytest.mark.parametrize("made_with", [True, False], ids=["with", "without"])
+@pytest.mark.parametrize("deletes", cases(["hard", "soft"], quick=["soft"]))
+@pytest.mark.parametrize("made_with", cases([True, False], quick=[True]), ids=["with", "without"])
 def test_metadata_columns_stay_as_a_table_was_made_until_its_next_snapshot(
     pipeline: Pipeline, *, made_with: bool, deletes: str, way: str
 ) -> None:
@@ -184,7 +184,9 @@ def test_metadata_columns_stay_as_a_table_was_made_until_its_next_snapshot(
 
 @pytest.mark.parametrize("memory", cases([1 << 28, 2_000], quick=[1 << 28]))
 @pytest.mark.parametrize("identity", ["d", "f"])
-@pytest.mark.parametrize(("publishes", "origin"), [("iut", "any"), ("iudt", "none"), (None, "any")])
+@pytest.mark.parametrize(
+    ("publishes", "origin"), cases([("iut", "any"), ("iudt", "none"), (None, "any")], quick=[("iut", "any")])
+)
 def test_a_row_inserted_again_replaces_the_one_whose_removal_was_not_sent(
     pipeline: Pipeline, publishes: str | None, origin: str, identity: str, memory: int
 ) -> None:
@@ -197,7 +199,7 @@ def test_a_row_inserted_again_replaces_the_one_whose_removal_was_not_sent(
     assert pipeline.rows() == [row(1, 2), row(2), row(3, 9)]
 
 
-@pytest.mark.parametrize("memory", [1 << 28, 1])
+@pytest.mark.parametrize("memory", cases([1 << 28, 1], quick=[1 << 28]))
 def test_rows_are_appended_where_no_removal_can_be_missing(pipeline: Pipeline, memory: int) -> None:
     pipeline.begin(SCHEMA, row(1))
     pipeline.change(Change("i", row(2)))

@@ -18,7 +18,7 @@ from tests.spark.changes import INT4, Change, column
 from tests.spark.conftest import Pipeline, Running, armed, held, running
 from tests.spark.model import ID, SCHEMA, Lake, by_key, histories, row, windows
 from tests.spark.processes import SMALL_JVM, run_applier
-from tests.support.extent import FULL, slow
+from tests.support.extent import FULL, cases, slow
 
 BEFORE, AFTER = "apply.ahead.before", "apply.ahead.after"
 COMMIT, LANDED, READ = "apply.commit.before", "apply.commit.after", "apply.entries.read"
@@ -103,7 +103,9 @@ def test_both_windows_together_take_the_memory_of_one(pipeline: Pipeline, memory
     assert pipeline.keys() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("fault", [f"{COMMIT}=raise:StoreUnavailable@4", f"{LANDED}=raise:StoreUnavailable@4"])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(f"{COMMIT}=raise:StoreUnavailable@4", marks=slow), f"{LANDED}=raise:StoreUnavailable@4"]
+)
 def test_a_commit_that_fails_or_lands_unseen_beside_a_prepared_window_is_exact(pipeline: Pipeline, fault: str) -> None:
     rows = _backlog(pipeline)
     with armed(f"{fault},{AFTER}=count"):
@@ -113,6 +115,7 @@ def test_a_commit_that_fails_or_lands_unseen_beside_a_prepared_window_is_exact(p
     assert pipeline.reported()[ID].state == "live"
 
 
+@slow
 def test_a_window_whose_preparation_fails_is_applied_in_its_turn(pipeline: Pipeline) -> None:
     rows = _backlog(pipeline)
     with armed(f"{BEFORE}=raise:StoreUnavailable"):
@@ -133,7 +136,7 @@ def _pause(pipeline: Pipeline) -> list[dict[str, object]]:
     return FIRST_TWO
 
 
-@pytest.mark.parametrize("call_off", [_begin_again, _pause])
+@pytest.mark.parametrize("call_off", cases([_begin_again, _pause], quick=[_begin_again]))
 def test_a_table_that_is_called_off_gets_no_window_that_was_prepared(
     pipeline: Pipeline, call_off: Callable[[Pipeline], list[dict[str, object]]]
 ) -> None:
@@ -157,6 +160,7 @@ def test_files_that_were_searched_ahead_and_are_gone_are_searched_anew(pipeline:
     assert pipeline.reported()[ID].state == "live"
 
 
+@slow
 def test_a_window_after_a_change_of_columns_is_folded_when_the_table_has_them(pipeline: Pipeline) -> None:
     _backlog(pipeline)
     pipeline.evolve(WIDER)

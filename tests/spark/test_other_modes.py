@@ -18,7 +18,7 @@ from tests.spark import lake, predicates
 from tests.spark.changes import FLOAT8, INT4, INT8, NUMERIC, TEXT, TIMESTAMP, Change, column, table_schema
 from tests.spark.conftest import Pipeline
 from tests.spark.model import named
-from tests.support.extent import cases
+from tests.support.extent import cases, slow
 
 CHANGELOG = {"kind": "changelog"}
 ONE_KEY = table_schema(column("id", 1, INT8, key=True))
@@ -27,7 +27,10 @@ KEYED = table_schema(column("id", 1, INT8, key=True), column("v", 2, INT4))
 
 @pytest.mark.parametrize(
     ("identity", "options"),
-    [("d", {}), ("n", {"max_memory_bytes": 400}), ("i", {"max_memory_bytes": 400, "way": "distributed"})],
+    cases(
+        [("d", {}), ("n", {"max_memory_bytes": 400}), ("i", {"max_memory_bytes": 400, "way": "distributed"})],
+        quick=[("d", {})],
+    ),
 )
 def test_a_table_without_key_and_full_identity_is_mirrored(
     pipeline: Pipeline, identity: str, options: dict[str, Any]
@@ -49,7 +52,7 @@ def test_a_table_without_key_and_full_identity_is_mirrored(
     assert pipeline.rows() == []
 
 
-@pytest.mark.parametrize("memory", [1 << 28, 1])
+@pytest.mark.parametrize("memory", cases([1 << 28, 1], quick=[1 << 28]))
 def test_a_changelog_names_the_origin_of_each_transaction(pipeline: Pipeline, memory: int) -> None:
     pipeline.begin(ONE_KEY, {"id": 0})
     pipeline.change(Change("i", {"id": 1}))
@@ -63,6 +66,7 @@ def test_a_changelog_names_the_origin_of_each_transaction(pipeline: Pipeline, me
     assert rows == {0: (None, None), 1: (None, None), 2: (None, None), 3: ("upstream", 2**64 - 1)}
 
 
+@slow
 def test_columns_that_go_change_places_and_come_again_keep_their_own_values(pipeline: Pipeline) -> None:
     first = table_schema(
         *(column("id", 1, INT8, key=True), column("a", 2, TEXT), column("b", 3, TEXT), column("at", 4, TIMESTAMP)),
@@ -188,7 +192,12 @@ def test_a_changed_mode_stops_the_table_by_name_until_it_is_changed_back_or_resy
 
 @pytest.mark.parametrize(
     ("identity", "options", "count"),
-    [("d", {}, 4), ("f", {}, 2), ("f", {"target": CHANGELOG}, 4), ("f", {"max_memory_bytes": 1}, 2)],
+    [
+        ("d", {}, 4),
+        ("f", {}, 2),
+        ("f", {"target": CHANGELOG}, 4),
+        pytest.param("f", {"max_memory_bytes": 1}, 2, marks=slow),
+    ],
 )
 def test_a_table_without_columns_is_carried(
     pipeline: Pipeline, identity: str, options: dict[str, Any], count: int

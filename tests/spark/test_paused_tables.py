@@ -7,6 +7,7 @@ from sluice.contract.table_state import State
 from tests.spark.changes import INT4, INT8, Change, column, table_schema
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import ID, SCHEMA, named
+from tests.support.extent import slow
 
 OTHER = named("others")
 
@@ -36,6 +37,7 @@ def test_a_paused_table_gets_no_commit_and_equals_the_source_after_it_is_resumed
     assert pipeline.complete().left_out == {}
 
 
+@slow
 def test_what_came_before_a_change_of_the_key_is_applied_after_a_pause_that_began_meanwhile(
     pipeline: Pipeline,
 ) -> None:

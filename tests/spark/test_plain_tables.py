@@ -17,7 +17,7 @@ from sluice.contract.applied import AppliedTable
 from sluice_spark.lake.commit_way import DIRECT, MERGE
 from tests.spark.changes import INT4, INT8, TEXT, Change, column, table_schema
 from tests.spark.conftest import Pipeline
-from tests.support.extent import cases
+from tests.support.extent import cases, slow
 
 FLOAT8 = 701
 UNMAPPED, NO_VECTORS = {"delta.columnMapping.mode": "none"}, {"delta.enableDeletionVectors": "false"}
@@ -99,6 +99,7 @@ def test_without_column_mapping_alone_windows_stay_direct(pipeline: Pipeline, ki
     assert [(row["what"], row["weight"]) for row in current] == [("w3", 1.5)]
 
 
+@slow
 def test_without_vectors_alone_rows_are_merged_and_columns_keep_their_files(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, *ROWS)
     _apply(pipeline, NO_VECTORS)
@@ -150,6 +151,7 @@ def test_a_table_that_is_there_keeps_its_features_and_says_so(pipeline: Pipeline
     assert len(_rows(pipeline)) == len(ROWS) - 1
 
 
+@slow
 def test_a_table_without_column_mapping_takes_no_name_that_needs_it_whatever_is_configured_since(
     pipeline: Pipeline,
 ) -> None:

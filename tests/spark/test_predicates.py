@@ -82,9 +82,7 @@ def _fill(pipeline: Pipeline, way: str) -> Windows:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "way",
-    cases(
-        [DIRECT, "first", "one file", "vectors", "joined", "optimized", DISTRIBUTED, "snapshot", MERGE], quick=[DIRECT]
-    ),
+    cases([DIRECT, "first", "one file", "vectors", "joined", "optimized", DISTRIBUTED, "snapshot", MERGE], quick=[]),
 )
 def test_a_condition_finds_what_a_full_scan_finds(pipeline: Pipeline, way: str) -> None:
     _fill(pipeline, way)

@@ -18,6 +18,7 @@ from tests.spark.model import ID, named, row
 from tests.spark.test_kept_columns import FIRST, _exchanged, _values
 from tests.spark.test_kept_rows import HISTORY, SOFT
 from tests.spark.test_restored_copies import SpoolCopy
+from tests.support.extent import slow
 
 MIRROR: dict[str, Any] = {"kind": "mirror"}
 CHANGELOG: dict[str, Any] = {"kind": "changelog"}
@@ -45,8 +46,17 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("target", [MIRROR, HISTORY], ids=["mirror", "history"])
-@pytest.mark.parametrize("shapes", list(SHAPES))
+QUICK = {("a default", "mirror"), ("a column that came again", "history"), ("names", "history")}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "target"),
+    [
+        pytest.param(shapes, target, id=f"{shapes}-{name}", marks=() if (shapes, name) in QUICK else slow)
+        for shapes in SHAPES
+        for name, target in (("mirror", MIRROR), ("history", HISTORY))
+    ],
+)
 def test_a_shape_of_lost_entries_is_not_taken_for_another_one_with_the_same_names(
     pipeline: Pipeline, shapes: str, target: dict[str, Any]
 ) -> None:
@@ -72,8 +82,15 @@ def _renamed() -> TableSchema:
     return table_schema(identity, replace(a, name="x"), b, version=2)
 
 
-@pytest.mark.parametrize("lost", [_exchanged(2), _renamed()], ids=["exchanged", "renamed"])
-@pytest.mark.parametrize("target", [HISTORY, SOFT], ids=["history", "soft"])
+@pytest.mark.parametrize(
+    ("target", "lost"),
+    [
+        pytest.param(HISTORY, _exchanged(2), id="history-exchanged", marks=slow),
+        pytest.param(HISTORY, _renamed(), id="history-renamed"),
+        pytest.param(SOFT, _exchanged(2), id="soft-exchanged"),
+        pytest.param(SOFT, _renamed(), id="soft-renamed", marks=slow),
+    ],
+)
 def test_a_resync_behind_a_restored_copy_takes_no_names_of_lost_entries_for_those_that_it_knows(
     pipeline: Pipeline, target: dict[str, Any], lost: TableSchema
 ) -> None:
@@ -91,6 +108,7 @@ def test_a_resync_behind_a_restored_copy_takes_no_names_of_lost_entries_for_thos
     assert said.state == "stale" or (2, 1, 2) in _values(pipeline), (said.state, _values(pipeline))
 
 
+@slow
 def test_a_shape_that_is_the_same_again_is_followed(pipeline: Pipeline) -> None:
     pipeline.begin(FIRST, {"id": 1, "a": 1, "b": 2})
     pipeline.applied(target=MIRROR)
@@ -106,6 +124,7 @@ def test_a_shape_that_is_the_same_again_is_followed(pipeline: Pipeline) -> None:
     assert found == [(1, "same"), (2, "mine")]
 
 
+@slow
 def test_a_shape_of_lost_entries_is_found_where_the_reports_are_newer_than_the_entries(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

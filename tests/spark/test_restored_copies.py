@@ -26,6 +26,7 @@ from tests.conformance.test_compaction import compacted, shrink
 from tests.spark.changes import INT4, TEXT, Change, Manifest, column
 from tests.spark.conftest import Pipeline, Running, running
 from tests.spark.model import ID, SCHEMA, named, row
+from tests.support.extent import cases, slow
 
 JOINS, IDLE = named("t1", "20001"), named("t7", "20007")
 WHOLE, WITHOUT_REPORTS, OLDER = "all of it", "without its reports", "older than its reports"
@@ -97,6 +98,7 @@ def test_a_table_that_joins_again_under_a_running_applier_after_an_older_spool_w
     _equal_or_stale(pipeline, [1, 50, 51], JOINS)
 
 
+@slow
 def test_a_resync_under_a_running_applier_after_an_older_spool_was_restored_brings_the_rows(pipeline: Pipeline) -> None:
     """The lost entries had a resync as well: the number of the generation comes again."""
     kept = copied(pipeline, SCHEMA)
@@ -125,8 +127,10 @@ A = column("a", 6, TEXT, missing="old")
 
 @pytest.mark.parametrize(
     "again",
-    [_next(A, column("b", 7, INT4, missing="7")), _next(column("c", 6, TEXT, missing="new"))],
-    ids=["one more column", "another name"],
+    [
+        pytest.param(_next(A, column("b", 7, INT4, missing="7")), id="one more column", marks=slow),
+        pytest.param(_next(column("c", 6, TEXT, missing="new")), id="another name"),
+    ],
 )
 def test_a_shape_of_lost_entries_that_no_row_followed_is_not_taken_for_the_one_that_comes_again(
     pipeline: Pipeline, again: TableSchema
@@ -146,6 +150,7 @@ def test_a_shape_of_lost_entries_that_no_row_followed_is_not_taken_for_the_one_t
     assert reported.state == "stale" or reported.failing or found == wanted, (reported.state, found, wanted)
 
 
+@slow
 def test_parts_of_a_snapshot_from_lost_entries_are_not_taken_for_those_that_come_again(pipeline: Pipeline) -> None:
     """They are as of another moment."""
     pipeline.manifest.table(SCHEMA)
@@ -168,6 +173,7 @@ def test_parts_of_a_snapshot_from_lost_entries_are_not_taken_for_those_that_come
     assert reported.state == "stale" or found == wanted, (reported.state, reported.reason, found, wanted)
 
 
+@slow
 def test_a_lake_table_that_cannot_be_read_at_the_start_skips_nothing_when_it_can_be_read_again(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +208,7 @@ def restored(pipeline: Pipeline) -> AppliedTable:
     return reported
 
 
+@slow
 def test_a_lake_table_beyond_the_end_of_a_restored_spool_is_stale_and_skips_nothing(pipeline: Pipeline) -> None:
     """The numbers that were lost come again, for other changes."""
     kept = copied(pipeline, SCHEMA)
@@ -212,7 +219,7 @@ def test_a_lake_table_beyond_the_end_of_a_restored_spool_is_stale_and_skips_noth
     restored(pipeline)
 
 
-@pytest.mark.parametrize("what", [WHOLE, WITHOUT_REPORTS, OLDER])
+@pytest.mark.parametrize("what", cases([WHOLE, WITHOUT_REPORTS, OLDER], quick=[WHOLE]))
 def test_a_lake_table_with_entries_of_a_log_that_went_on_elsewhere_is_stale(pipeline: Pipeline, what: str) -> None:
     """The applier starts once the manifest has passed the numbers that the lake has: they are of other changes."""
     kept = copied(pipeline, SCHEMA, IDLE)
@@ -226,6 +233,7 @@ def test_a_lake_table_with_entries_of_a_log_that_went_on_elsewhere_is_stale(pipe
     assert pipeline.keys("t7") == [1, 2]
 
 
+@slow
 def test_pruning_by_a_report_of_another_manifest_deletes_nothing_that_is_not_applied(pipeline: Pipeline) -> None:
     """The store was restored object by object: the reports are newer than the entries."""
     kept = copied(pipeline, SCHEMA, IDLE)
@@ -243,6 +251,7 @@ def test_pruning_by_a_report_of_another_manifest_deletes_nothing_that_is_not_app
     assert pipeline.keys("t7") == [1, 2]
 
 
+@slow
 def test_a_wait_for_a_position_that_comes_again_does_not_take_a_boundary_of_lost_entries(pipeline: Pipeline) -> None:
     """The new primary lacks the end of the log, and the copy was taken before it."""
     kept = copied(pipeline, SCHEMA, JOINS)
@@ -259,6 +268,7 @@ def test_a_wait_for_a_position_that_comes_again_does_not_take_a_boundary_of_lost
     assert (reached.lsn, dict(reached.left_out)) == (pipeline.manifest.lsn, {"public.items": "stale"})
 
 
+@slow
 @pytest.mark.parametrize("what", [WHOLE, OLDER])
 def test_an_idle_table_whose_entries_were_pruned_before_the_copy_stays_live_behind_it(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, what: str

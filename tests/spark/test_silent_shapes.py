@@ -14,6 +14,7 @@ from tests.spark.changes import FACTS, INT4, Change, column
 from tests.spark.conftest import Pipeline, running
 from tests.spark.model import ID, SCHEMA, named, row
 from tests.spark.test_failing_windows import FailsAfterCommit
+from tests.support.extent import slow
 
 WIDER = replace(SCHEMA, version=2, columns=(*SCHEMA.columns, column("n", 6, INT4, missing="5")))
 NARROWER = replace(SCHEMA, version=2, columns=tuple(item for item in SCHEMA.columns if item.name != "v"))
@@ -31,6 +32,7 @@ def _is_reshaped_in_silence(pipeline: Pipeline, schema: TableSchema, expected: d
     assert pipeline.rows() == [expected]
 
 
+@slow
 def test_a_column_added_in_silence_is_in_the_lake_when_the_table_is_called_complete(pipeline: Pipeline) -> None:
     _is_reshaped_in_silence(pipeline, WIDER, row(1, n=5))
 
@@ -41,6 +43,7 @@ def test_a_column_dropped_in_silence_is_gone_from_the_lake_when_the_table_is_cal
     _is_reshaped_in_silence(pipeline, NARROWER, WITHOUT_V)
 
 
+@slow
 def test_a_commit_that_landed_is_ours_even_when_most_of_its_entries_are_forgotten(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +61,7 @@ def test_a_commit_that_landed_is_ours_even_when_most_of_its_entries_are_forgotte
     assert pipeline.keys() == list(range(1, 8))
 
 
+@slow
 def test_a_boundary_says_that_a_table_made_anew_under_its_name_is_there(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, row(1))
     pipeline.apply()

@@ -287,7 +287,7 @@ def _plain_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 DAMAGES = ["lost file", "shorter file", "lost vector", "lost folder"]
 
 
-@pytest.mark.parametrize("kind", cases(DAMAGES, quick=["lost file"]))
+@pytest.mark.parametrize("kind", cases(DAMAGES, quick=[]))
 def test_a_part_that_is_lost_or_damaged_is_applied_again_from_the_spool(
     pipeline: Pipeline, kind: str, heap: Heap, choice: random.Random
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_table_whose_last_checksum_is_missing_is_found_through_delta(pipeline:
     assert pipeline.rows() == [row(1), row(2)]
 
 
+@slow
 def test_a_checkpoint_is_read_by_a_fresh_thread_when_the_last_checksum_is_missing(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, row(1))
     pipeline.apply()

@@ -14,7 +14,7 @@ from tests.spark import lake
 from tests.spark.changes import Change
 from tests.spark.conftest import Pipeline, armed
 from tests.spark.model import ID, SCHEMA, named, row
-from tests.support.extent import cases
+from tests.support.extent import cases, slow
 from tests.support.manifests import opened
 
 MIRROR = {"kind": "mirror"}
@@ -77,6 +77,7 @@ def test_every_target_of_a_table_is_fed_from_one_set_of_segments(pipeline: Pipel
         assert DeltaTable(pipeline.folder / "lake" / complete.paths[title]).version() == version
 
 
+@slow
 def test_a_target_whose_lake_table_others_changed_stops_alone(pipeline: Pipeline) -> None:
     _begin(pipeline)
     _apply(pipeline, MIRROR, COPY, LOG)
@@ -98,9 +99,7 @@ def test_a_target_whose_lake_table_others_changed_stops_alone(pipeline: Pipeline
     assert _values(pipeline.path("items_copy")) == {1: 20, 2: 20, 3: 0}
 
 
-@pytest.mark.parametrize(
-    "point", cases(["apply.window.after", "apply.read.after", "apply.log.before"], quick=["apply.window.after"])
-)
+@pytest.mark.parametrize("point", cases(["apply.window.after", "apply.read.after", "apply.log.before"], quick=[]))
 def test_a_late_target_that_is_cut_off_half_way_is_finished_by_the_next_process(pipeline: Pipeline, point: str) -> None:
     _begin(pipeline)
     _apply(pipeline, MIRROR)
@@ -154,6 +153,7 @@ def test_a_target_that_is_removed_leaves_its_lake_table_and_goes_on_when_it_come
     assert _states(log) == {f"{ID}/items_copy": "live"}
 
 
+@slow
 def test_a_changelog_that_comes_back_behind_a_gap_is_stale_and_stays_as_it_is(pipeline: Pipeline) -> None:
     """It has no change of the gap: what closes it is rows. So a rebuild does not remove it either."""
     _begin(pipeline)
@@ -195,6 +195,7 @@ def test_rows_that_are_read_again_for_a_mirror_are_no_changes_of_its_changelog(p
     assert _ops(pipeline.path("items_log")) == "iiui"
 
 
+@slow
 def test_a_table_that_is_made_again_from_the_spool_comes_with_all_its_lake_tables(pipeline: Pipeline) -> None:
     _begin(pipeline)
     _change(pipeline, 20)

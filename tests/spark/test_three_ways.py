@@ -20,7 +20,7 @@ from tests.spark.protocol_reader import DeltaFolder
 from tests.spark.replays import Replay, seq_of
 from tests.spark.stories import Story
 from tests.spark.story_lake import Added, Shape
-from tests.support.extent import FULL
+from tests.support.extent import FULL, slow
 
 WAYS = (DIRECT, DISTRIBUTED, MERGE)
 FIRST = int(os.environ.get("WAYS_FIRST", "1"))
@@ -195,6 +195,7 @@ EDITED = [
 """Nobody else writes to the tables."""
 
 
+@slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("shape", "seed"), EDITED)
 def test_each_way_does_the_same_to_the_rows_of_the_table(

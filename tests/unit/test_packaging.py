@@ -12,6 +12,7 @@ import pytest
 
 from sluice.errors import UsageError
 from tests.support import commands
+from tests.support.extent import cases, slow
 from tests.support.installed import built_wheel, environment_with, outside
 
 ROOT = Path(__file__).parents[2]
@@ -73,8 +74,11 @@ def test_the_base_begins_a_pipeline_and_reads_spool_and_status(base: Path, tmp_p
 
 @pytest.mark.parametrize(
     ("command", "extra"),
-    [("up", "spark"), ("run", "service"), ("apply", "spark"), ("check", "service"), ("plan", "service"),
-     ("setup", "service"), ("verify", "spark"), ("jars fetch", "spark")],
+    cases(
+        [("up", "spark"), ("run", "service"), ("apply", "spark"), ("check", "service"), ("plan", "service"),
+         ("setup", "service"), ("verify", "spark"), ("jars fetch", "spark")],
+        quick=[("up", "spark"), ("run", "service")],
+    ),
 )  # fmt: skip
 def test_a_command_that_needs_more_names_what_to_install(base: Path, tmp_path: Path, command: str, extra: str) -> None:
     run(base, "init", "shop", "--pipeline", "shop", cwd=tmp_path)
@@ -83,6 +87,7 @@ def test_a_command_that_needs_more_names_what_to_install(base: Path, tmp_path: P
     assert f"pip install 'sluice-cdc[{extra}]'" in done.stderr
 
 
+@slow
 def test_the_wheel_of_the_readers_holds_its_package_whole_and_nothing_else(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "build", "--wheel", "--outdir", os.fspath(tmp_path), os.fspath(ROOT / "lake"))
     subprocess.run(command, check=True, capture_output=True, timeout=120)

@@ -12,6 +12,7 @@ from license_expression import get_spdx_licensing
 
 from sluice.errors import UsageError
 from sluice_spark import jars
+from tests.support.extent import slow
 from tests.support.installed import environment_with
 from tools.release import bill, components, dist, licenses, notes
 
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 BACKEND = re.findall(r"hatchling==[0-9.]+", (ROOT / "pyproject.toml").read_text())[0]
 
 
+@slow
 def test_two_builds_on_different_machines_are_the_same_bytes(tmp_path: Path) -> None:
     """In other folders, time zones and umasks, with other times of files."""
     python = environment_with(BACKEND, tmp_path)

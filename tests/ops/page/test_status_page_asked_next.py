@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.ops.page import documents
 from tests.ops.page.conftest import PHONE, Opener, Served, clocked, next_update
 from tests.ops.page.shown import shows_all, text
+from tests.support.extent import slow
 
 
 def points(page: Page, selector: str) -> list[list[tuple[float, float]]]:
@@ -25,6 +26,7 @@ def points(page: Page, selector: str) -> list[list[tuple[float, float]]]:
     return runs
 
 
+@slow
 def test_the_past_is_drawn_to_scale_with_gaps_where_nothing_is_known(served: Served, look: Opener) -> None:
     page = look(served.address)
     expect(page.locator('#past [data-past="lag_seconds"] svg')).to_be_visible()
@@ -46,6 +48,7 @@ def test_the_past_is_drawn_to_scale_with_gaps_where_nothing_is_known(served: Ser
     assert abs((taken - since) % timedelta(days=1) - timedelta(minutes=46)) < timedelta(minutes=1)
 
 
+@slow
 def test_a_table_shows_its_own_past_and_its_maintenance_with_what_it_cost(served: Served, look: Opener) -> None:
     served.document = documents.maintained()
     page = look(served.address)
@@ -71,6 +74,7 @@ def test_a_table_shows_its_own_past_and_its_maintenance_with_what_it_cost(served
     assert text(page, "#no-maintenance") == "Nothing was done yet.", "seen for the first time is not vacuumed"
 
 
+@slow
 def test_the_past_is_asked_for_the_tables_on_the_page_and_not_with_every_status(served: Served, look: Opener) -> None:
     served.document = documents.crowd(300)
     asked: list[str] = []
@@ -93,6 +97,7 @@ def test_the_past_is_asked_for_the_tables_on_the_page_and_not_with_every_status(
     assert asked[-1].endswith("/history?table=public.tenant_00299")
 
 
+@slow
 def test_without_a_past_the_page_says_so_and_shows_everything_else(served: Served, look: Opener) -> None:
     served.document = documents.troubled()
     page = look(
@@ -104,6 +109,7 @@ def test_without_a_past_the_page_says_so_and_shows_everything_else(served: Serve
     shows_all(page, served.document)
 
 
+@slow
 def test_waits_are_in_words_with_their_reason_and_their_next_try(served: Served, look: Opener) -> None:
     served.document = documents.waiting()
     page = look(served.address)

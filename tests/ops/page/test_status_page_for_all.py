@@ -11,6 +11,9 @@ from playwright.sync_api import expect
 
 from tests.ops.page import documents
 from tests.ops.page.conftest import PHONE, Opener, Served, clocked, next_update
+from tests.support.extent import slow
+
+pytestmark = slow
 
 CONTRAST = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
 

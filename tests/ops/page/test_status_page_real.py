@@ -23,6 +23,7 @@ from sluice.telemetry.metrics import Metrics
 from tests.ops.page import documents
 from tests.ops.page.conftest import Opener
 from tests.ops.page.shown import shows_all, text
+from tests.support.extent import slow
 from tests.support.forwarding import Forwarding
 from tests.support.ingesting import IngestPipeline
 from tests.support.sources import Database
@@ -167,6 +168,7 @@ def test_documents_have_the_form_of_a_real_report(watched: Watched) -> None:
         same_form(real, json.loads(json.dumps(make())))
 
 
+@slow
 def test_the_past_of_a_real_pipeline_is_of_its_tables_and_has_no_values(watched: Watched, database: Database) -> None:
     watched.observer.observe()
     database.execute(f"INSERT INTO orders SELECT n, '{CANARY}' FROM generate_series(601, 700) n")
@@ -180,6 +182,7 @@ def test_the_past_of_a_real_pipeline_is_of_its_tables_and_has_no_values(watched:
     assert CANARY not in json.dumps(said)
 
 
+@slow
 def test_status_says_what_it_knew_and_what_the_process_knows_while_the_store_fails_or_hangs(watched: Watched) -> None:
     before = watched.status()
     watched.held.failing.set()

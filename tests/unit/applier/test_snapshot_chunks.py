@@ -31,6 +31,7 @@ from sluice_spark.spool import StorePrefix
 from tests.spark.changes import FLOAT8, MAP, NUMERIC, TEXT, TS, Change, Manifest, column, segment_table, table_schema
 from tests.spark.heap import RANGES, Heap
 from tests.spark.model import SCHEMA
+from tests.support.extent import FULL
 
 
 def window_of(
@@ -91,7 +92,7 @@ def lives(draw: st.DrawFn) -> tuple[Heap, dict[int, dict[str, Any]]]:
     return heap, after
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50 if FULL else 20, deadline=None)
 @given(life=lives(), limit=st.sampled_from([1 << 28, 2500]))
 def test_whatever_rows_do_between_their_blocks_the_chunks_and_the_changes_are_the_table(
     life: tuple[Heap, dict[int, dict[str, Any]]], limit: int
@@ -173,7 +174,7 @@ def _change(kind: str, key: Key, other: Key) -> Change:
     return Change(kind, now, special=special)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60 if FULL else 25, deadline=None)
 @given(
     changes=st.lists(st.tuples(st.sampled_from("iudk"), keys, keys), min_size=1, max_size=6),
     chunk=st.lists(keys, min_size=1, max_size=12, unique_by=_spelled),

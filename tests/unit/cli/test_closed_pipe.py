@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.extent import cases
+
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("arguments", ["--help", "version", "config env", "status --colour"])
+@pytest.mark.parametrize(
+    "arguments", cases(["--help", "version", "config env", "status --colour"], quick=["version", "status --colour"])
+)
 @pytest.mark.parametrize("stderr", [False, True], ids=["stdout", "both"])
 def test_a_closed_pipe_ends_every_command_with_141(arguments: str, *, stderr: bool, tmp_path: Path) -> None:
     (tmp_path / "sluice.yaml").write_text(

@@ -24,6 +24,7 @@ from sluice.store.opening import open_store
 from sluice_spark.options import ApplyOptions
 from tests.support import commands, manifests
 from tests.support.command_line import Sluice
+from tests.support.extent import cases
 from tests.support.manifests import put
 from tests.support.offered import publish
 from tests.support.reasons import because
@@ -190,7 +191,9 @@ def test_that_nobody_compares_continuously_any_more_is_said_alone(configured: Pa
     assert (record.read().every_seconds, record.read().since) == (0.0, "")
 
 
-@pytest.mark.parametrize("words", ["drop", "recreate", "recreate --upgraded", "advance --to 0/1"])
+@pytest.mark.parametrize(
+    "words", cases(["drop", "recreate", "recreate --upgraded", "advance --to 0/1"], quick=["drop", "advance --to 0/1"])
+)
 def test_a_question_that_nobody_answers_is_a_usage_error_and_no_interrupt(configured: Path, words: str) -> None:
     done = commands.sluice("slot", *words.split(), cwd=configured, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout, "nothing was done" in done.stderr) == (2, "", True), done.stderr

@@ -31,6 +31,7 @@ from sluice.contract.table_state import State
 from sluice.contract.types import LakeType
 from sluice.contract.xids import XidIntervals
 from sluice.errors import FormatTooNew, ManifestCorrupt
+from tests.support.extent import FULL
 from tests.support.manifests import EXAMPLES, written
 
 numbers = st.integers(0, 2**63 - 1)
@@ -98,7 +99,7 @@ fields_of_the_future = st.dictionaries(
 entries = st.builds(Entry, numbers, numbers, texts, numbers, numbers, texts, bodies, extra=fields_of_the_future)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200 if FULL else 80)
 @given(entries)
 def test_an_entry_comes_back_equal_and_encodes_to_the_same_bytes(entry: Entry) -> None:
     encoded = entry.encode()
@@ -138,7 +139,7 @@ def test_an_entry_of_another_version_or_kind_stops_the_reader(changed: dict[str,
         Entry.decode(json.dumps(value).encode())
 
 
-@settings(max_examples=200)
+@settings(max_examples=200 if FULL else 80)
 @given(
     st.binary(max_size=40)
     | st.recursive(st.none() | st.integers() | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner))

@@ -15,6 +15,7 @@ from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.manifest.state import MOVING, from_json, reduce, to_json
 from sluice.manifest.values import Pause, PipelineState
+from tests.support.extent import FULL
 from tests.support.manifests import (
     WRITTEN_AT,
     changes,
@@ -143,7 +144,7 @@ def _states(history: list[tuple[Any, int]]) -> list[PipelineState]:
     return states
 
 
-@settings(max_examples=100)
+@settings(max_examples=100 if FULL else 35)
 @given(history=histories(), data=st.data())
 def test_going_on_from_any_stored_state_equals_going_on_from_the_beginning(
     history: list[tuple[Any, int]], data: st.DataObject
@@ -157,7 +158,7 @@ def test_going_on_from_any_stored_state_equals_going_on_from_the_beginning(
     assert state == states[-1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60 if FULL else 25, deadline=None)
 @given(history=histories(most=10), data=st.data())
 def test_a_state_with_a_field_missing_is_corrupt(history: list[tuple[Any, int]], data: st.DataObject) -> None:
     value = to_json(_states(history)[-1])

@@ -15,6 +15,7 @@ from sluice.contract.row_form import LakeQuestion
 from sluice.errors import ApplyError
 from sluice.process import lake_reader
 from sluice.process.lake_reader import LakeReader, LakeReaderProcess
+from tests.support.extent import slow
 
 _ANSWERING = """
 import os, sys
@@ -148,6 +149,7 @@ def test_an_interrupt_ends_the_wait_for_a_process_that_ignores_its_end() -> None
         assert command.wait(timeout=20) == -signal.SIGINT
 
 
+@slow
 def test_a_long_wait_for_an_answer_that_is_being_made_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake_reader, "SAID_SECONDS", 1.0)
     with capture_logs() as said, _lake(_SLOW) as lake:

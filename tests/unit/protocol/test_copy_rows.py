@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sluice.errors import DecodeError
 from sluice.protocol.copy_rows import CopyRows
+from tests.support.extent import FULL
 from tests.support.pgoutput_bytes import COPY_HEADER, COPY_TRAILER, copy_row
 from tests.support.recordings import rows_of
 
@@ -28,7 +29,7 @@ def tables(draw: st.DrawFn) -> tuple[int, list[list[bytes | None]]]:
     )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200 if FULL else 80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), st.data())
 def test_a_snapshot_gives_its_rows_however_it_is_cut_into_batches(
     table: tuple[int, list[list[bytes | None]]], data: st.DataObject
@@ -60,7 +61,7 @@ def test_payloads_that_were_joined_as_they_came_give_the_same_rows(
         CopyRows(width).feed(pieces, sizes=[*map(len, payloads), 1])
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300 if FULL else 100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), st.data())
 def test_a_mutated_snapshot_gives_rows_or_a_decode_error(
     table: tuple[int, list[list[bytes | None]]], data: st.DataObject

@@ -16,10 +16,11 @@ from sluice.protocol.frames import control_positions, join
 from sluice.protocol.tuples import walk_rows
 from tests.fuzz.targets import TARGETS, connections, read_frames, session
 from tests.support import pgoutput_bytes as wire
+from tests.support.extent import FULL
 from tests.support.recordings import STREAMS, recorded
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300 if FULL else 150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.binary(max_size=60), max_size=4), st.booleans(), st.integers(-1, 4))
 @example([b""], False, 1)
 @example([b"w" + bytes(24)], False, 1)
@@ -75,7 +76,7 @@ def test_every_fuzz_target_has_a_saved_corpus() -> None:
     assert {path.parent.name for path in SAVED} == set(TARGETS)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300 if FULL else 120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(SAVED), st.data())
 def test_changed_corpus_inputs_raise_nothing_that_is_not_declared(path: Path, data: st.DataObject) -> None:
     changed = bytearray(path.read_bytes())
@@ -93,7 +94,7 @@ def test_changed_corpus_inputs_raise_nothing_that_is_not_declared(path: Path, da
     TARGETS[path.parent.name](bytes(changed))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150 if FULL else 60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(STREAMS), st.data())
 def test_frames_dropped_repeated_and_moved_end_a_connection_or_change_nothing_it_must_not(
     path: Path, data: st.DataObject

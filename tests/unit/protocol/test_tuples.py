@@ -12,6 +12,7 @@ from sluice.protocol import tuples
 from sluice.protocol.frames import FrameTable, join
 from sluice.protocol.tuples import FieldVector, RowColumns, walk_rows
 from tests.support import pgoutput_bytes as wire
+from tests.support.extent import FULL
 from tests.support.pgoutput_bytes import UNCHANGED, Binary
 from tests.support.reference_decoder import Malformed, ReferenceRow, Value, decode_row
 
@@ -76,7 +77,7 @@ def row_messages(draw: st.DrawFn) -> tuple[list[bytes], int, bool]:
     return draw(st.lists(row, max_size=30)), column_count, in_stream
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400 if FULL else 150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(row_messages().filter(lambda case: bool(case[0])), st.data())
 def test_a_mutated_row_is_refused_exactly_when_the_row_by_row_decoder_refuses_it(
     case: tuple[list[bytes], int, bool], data: st.DataObject

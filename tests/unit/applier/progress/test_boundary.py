@@ -16,6 +16,7 @@ from sluice_spark.progress.boundary import Boundaries, Boundary
 from sluice_spark.progress.table_progress import Work
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
+from tests.support.extent import FULL
 from tests.support.offers import offers, reports
 from tests.support.recorded import row
 from tests.unit.applier.ledgers import begin, commit, ledger_of, read
@@ -195,7 +196,7 @@ def test_a_backlog_that_is_over_holds_up_no_later_boundary() -> None:
     assert lake.published is not None
 
 
-@settings(max_examples=60, deadline=None, phases=[Phase.generate])
+@settings(max_examples=60 if FULL else 20, deadline=None, phases=[Phase.generate])
 @given(turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), min_size=20, max_size=40))
 def test_boundaries_are_published_under_load_and_each_version_holds_just_its_entries(
     turns: list[tuple[int, int]],

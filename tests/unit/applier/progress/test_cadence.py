@@ -24,6 +24,7 @@ from sluice_spark.progress.intake import GAPS_SECONDS, HEARD_SECONDS, Intake
 from sluice_spark.progress.table_progress import Work
 from tests.spark.changes import Manifest
 from tests.spark.model import SCHEMA
+from tests.support.extent import slow
 from tests.support.stores import WatchedStore
 from tests.unit.applier.ledgers import begin, commit, ledger_of
 
@@ -252,6 +253,7 @@ class Busy:
             world.publish(now=now)
 
 
+@slow
 def test_boundaries_of_overloaded_workers_cost_no_windows_and_delay_few_tables() -> None:
     """Ten tables, and a worker for one window of half a second at a time: a round takes five seconds."""
     ages = {}

@@ -19,6 +19,7 @@ from sluice.ingest.assemble.assembly import Published
 from sluice.protocol.frames import join
 from sluice_spark.read.changes import committed
 from tests.support import wire
+from tests.support.extent import cases
 from tests.support.manifests import WRITTEN_AT
 
 COLUMNS = [("id", 23, -1, True)]
@@ -96,7 +97,7 @@ def test_a_body_whose_set_is_missing_is_damage_and_not_a_body_without_one() -> N
 CASES = {"neighbours": range(1000, 101_000), "every other one": range(1000, 201_000, 2)}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(CASES, quick=["every other one"]))
 def test_a_hundred_thousand_aborted_subtransactions_cost_a_few_megabytes(case: str) -> None:
     xids = CASES[case]
     start = wire.stream_start(7, first=True)

@@ -23,6 +23,7 @@ from sluice.ingest.assemble.assembly import (
 from sluice.ingest.assemble.transitions import State
 from sluice.protocol.frames import join
 from tests.support import wire
+from tests.support.extent import FULL
 
 COLUMNS = [("id", 23, -1, True), ("note", 25, -1, False)]
 WIDER = [*COLUMNS, ("extra", 25, -1, False)]
@@ -267,7 +268,7 @@ def streams(draw: st.DrawFn) -> list[bytes]:
     return frames
 
 
-@settings(max_examples=150)
+@settings(max_examples=150 if FULL else 60)
 @given(frames=streams(), data=st.data())
 def test_how_the_stream_is_cut_into_batches_changes_nothing(frames: list[bytes], data: st.DataObject) -> None:
     whole, cut, at = reader(), reader(), 0

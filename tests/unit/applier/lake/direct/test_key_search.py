@@ -18,6 +18,7 @@ from sluice_spark.lake.direct.key_search import FileKeys, KeyColumns, WindowKeys
 from sluice_spark.lake.direct.statistics import statistics
 from sluice_spark.lake.layout import read_layout
 from tests.spark.changes import FLOAT8, INT4_ARRAY, MAP, column, table_schema
+from tests.support.extent import FULL
 from tests.unit.applier.lake.test_layout import delta_array, delta_field, delta_schema
 
 EPOCH = datetime.fromisoformat("1970-01-01")
@@ -89,7 +90,7 @@ def _pairs(keys: WindowKeys, file: FileKeys) -> list[tuple[int, int]]:
     return sorted(zip(positions.tolist(), ordinals.tolist(), strict=True))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500 if FULL else 200, deadline=None)
 @given(search=_searches(), data=st.data())
 def test_the_search_finds_what_a_naive_join_finds(
     search: tuple[KeyColumns, list[Key], list[Key]], data: st.DataObject

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sluice.contract.types import ARRAYS, SCALARS, lake_type
 from sluice.errors import DecodeError, UnsupportedChange
 from sluice.ingest.encode.types.families import arrow_type
+from tests.support.extent import FULL
 from tests.support.pgoutput_bytes import Binary
 from tests.support.spooled import column_of, inserted, table
 
@@ -201,7 +202,7 @@ NUMBERS = st.builds(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300 if FULL else 120)
 @given(
     st.lists(st.none() | NUMBERS | st.sampled_from(["NaN", "Infinity", "-Infinity"]), min_size=1, max_size=5),
     st.integers(1, 38),
