@@ -8,7 +8,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from sluice.contract import envelope
-from sluice.contract.applied import AppliedTable
 from sluice.contract.evolution import identified_alike
 from sluice.contract.row_form import LakeQuestion
 from sluice.contract.table_state import State
@@ -19,6 +18,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark import storage
 from sluice_spark.fold.spill import Versioned
+from sluice_spark.kinds.registry import other_kind
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.opening import application_id
 from sluice_spark.lake.sql import quote
@@ -47,7 +47,7 @@ class Positions:
         self._session = session
         self._lake = open_store(options.lake_uri, options=options.lake_options)
 
-    def find(self, state: TableState, question: LakeQuestion, before: AppliedTable | None) -> Position:
+    def find(self, state: TableState, question: LakeQuestion) -> Position:
         """Waits a moment for the applier where that makes the changes fewer that are not in the lake, and all the
         time of the question where it cannot be answered before. Raises ApplyError when the table has to come
         further, or is not what was asked about any more.
@@ -62,7 +62,7 @@ class Positions:
                 state,
                 pipeline=self._options.pipeline,
                 lsn=question.lsn,
-                before=before,
+                before=question.before,
                 marker_now=lambda: self._marker_now(state),
             )
             try:
@@ -101,6 +101,13 @@ class Positions:
         """
         frame = self._session.read.format("delta").option("versionAsOf", version.number).load(self._path(state))
         held = set(frame.columns)
+        if (other := other_kind(state, held)) is not None:
+            # An edited configuration, and that of a table's new name, holds from the next start of the applier on.
+            kinds = other.parameters
+            raise ApplyError(
+                f"the lake table is a {kinds['held']}, and the configuration asks for a {kinds['wanted']}",
+                hint="start the applier again, and verify what it makes of that",
+            )
         for name in list(names):
             if name == envelope.SPECIAL and name not in held:
                 names.remove(name)

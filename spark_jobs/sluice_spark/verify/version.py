@@ -17,7 +17,6 @@ from sluice.contract.entries import Changes, Repair, Segment
 from sluice.errors import ApplyError, ObjectMissing
 from sluice.lsn import show
 from sluice.manifest import horizon
-from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import identity, load_state, read_entries, read_entry
 from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
@@ -54,12 +53,8 @@ class NotThere(WaitedOut):
     """The lake table has to come further before it can be compared."""
 
 
-def wait_for(store: ObjectStore, key: str, *, lsn: int, seconds: float) -> tuple[PipelineState, AppliedTable | None]:
-    """The manifest's state once it has passed `lsn`, and what the applier said of the lake table `key` before.
-    Raises WaitedOut when ingest does not come there in time.
-    """
-    log = newest_log(store)
-    before = (found := log.read()) and found.tables.get(key)
+def wait_for(store: ObjectStore, *, lsn: int, seconds: float) -> PipelineState:
+    """The manifest's state once it has passed `lsn`. Raises WaitedOut when ingest does not come there in time."""
     deadline = time.monotonic() + seconds
     state = load_state(store)
     while state.through_lsn < lsn:
@@ -70,7 +65,7 @@ def wait_for(store: ObjectStore, key: str, *, lsn: int, seconds: float) -> tuple
             )
         time.sleep(POLL_SECONDS)
         state = load_state(store)
-    return state, before or None
+    return state
 
 
 def find_version(
@@ -84,8 +79,8 @@ def find_version(
     marker_now: Callable[[], tuple[int, int | None]],
 ) -> Version:
     """The newest version that has nothing from after `lsn`. `marker_now` asks Delta for the newest
-    version and its marker, where the log's own files do not say; `before` is what the applier said when
-    it had passed nothing behind `lsn`. Raises ApplyError when there is none.
+    version and its marker, where the log's own files do not say; `before` is that of the question. Raises ApplyError
+    when there is none.
     """
     app_id = application_id(pipeline, state, manifest=identity(spool))
     folder = f"{state.path}/_delta_log/"
@@ -150,10 +145,7 @@ def _position(spool: ObjectStore, state: TableState, marker: int) -> int:
 
 
 def _done(before: AppliedTable | None, state: TableState, marker: int) -> int:
-    """The last entry behind `marker` through which the applier has found nothing for the table.
-
-    What it says later may be about changes on both sides of the position, which cancel out.
-    """
+    """The last entry behind `marker` through which the applier has found nothing for the table."""
     if before is None or (before.generation, before.committed_seq) != (state.generation, marker):
         return marker
     return max(marker, before.through_seq)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from sluice.contract import keys
+from sluice.contract.applied import AppliedTable
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.row_form import Difference, LakeAnswer, LakeQuestion, Row, Sums, differing, range_bits
 from sluice.contract.schema import TableSchema
@@ -92,7 +93,8 @@ class Comparison:
 
 class Comparing:
     """Compares tables with what `ask` says of the lake. `wait_seconds` is how long ingest and applier
-    may take to pass a snapshot's position; `hasten` tells them of it.
+    may take to pass a snapshot's position; `hasten` tells them of it. `applied` reads what the applier says now of
+    its lake tables, by key.
     """
 
     def __init__(
@@ -103,12 +105,14 @@ class Comparing:
         load: Load,
         wait_seconds: float,
         hasten: Callable[[int], None] = lambda _: None,
+        applied: Callable[[], Mapping[str, AppliedTable]] = dict,
     ) -> None:
         self._options = options
         self._ask = ask
         self._load = load
         self._wait_seconds = wait_seconds
         self._hasten = hasten
+        self._applied = applied
         self._logger = structlog.get_logger("verify")
 
     def compare(self, states: Sequence[TableState], stale: Mapping[str, str] | None = None) -> Iterator[Comparison]:
@@ -118,6 +122,7 @@ class Comparing:
         form = Form.of(self._options, secrets.randbits(63))
         holder: SnapshotHolder | None = None
         facts: dict[str, TableFacts | None] = {}
+        applied: Mapping[str, AppliedTable] = {}
         taken_at = 0.0
         try:
             for position, state in enumerate(states):
@@ -133,10 +138,10 @@ class Comparing:
                     if holder is None or time.monotonic() - taken_at > SNAPSHOT_SECONDS:
                         if holder is not None:
                             holder.close()
-                        facts = self._facts(states[position:])
+                        facts, applied = self._facts(states[position:]), self._applied()
                         holder, taken_at = self._snapshot(), time.monotonic()
                     try:
-                        yield self._one(state, facts.get(state.table_id), holder, form)
+                        yield self._one(state, facts.get(state.table_id), holder, form, applied.get(state.key))
                         break
                     except (SnapshotRaced, TableLocked, _Passing) as error:
                         holder.close()
@@ -178,10 +183,10 @@ class Comparing:
         """
         form = Form.of(self._options, secrets.randbits(63))
         for attempt in range(1, ATTEMPTS + 1):
-            facts = self._facts([state])[state.table_id]
+            facts, before = self._facts([state])[state.table_id], self._applied().get(state.key)
             with closing(self._snapshot()) as holder:
                 try:
-                    verdict = self._one(state, facts, holder, form)
+                    verdict = self._one(state, facts, holder, form, before)
                 except (SnapshotRaced, TableLocked, _Passing) as error:
                     if attempt < ATTEMPTS and not isinstance(error, _WaitedOut):
                         continue
@@ -189,7 +194,14 @@ class Comparing:
                 yield replace(verdict, lsn=holder.consistent_lsn), facts, holder
                 return
 
-    def _one(self, state: TableState, facts: TableFacts | None, holder: SnapshotHolder, form: Form) -> Comparison:
+    def _one(
+        self,
+        state: TableState,
+        facts: TableFacts | None,
+        holder: SnapshotHolder,
+        form: Form,
+        before: AppliedTable | None,
+    ) -> Comparison:
         reason = _why_not_now(state, facts)
         if reason or facts is None:
             return not_compared(state, reason, passing=True)
@@ -208,6 +220,7 @@ class Comparing:
             self._wait_seconds,
             form.probes,
             target=state.target_name,
+            before=before,
         )
         try:
             with opened(

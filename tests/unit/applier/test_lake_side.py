@@ -1,0 +1,114 @@
+"""Where a question to the lake is answered from."""
+
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sluice.contract.lake_targets import LakeTarget
+from sluice.contract.row_form import LakeAnswer, LakeQuestion
+from sluice.errors import ApplyError
+from sluice.manifest.targets import lake_tables
+from sluice.manifest.values import PipelineState
+from sluice.store.base import ObjectStore
+from sluice.store.memory import MemoryStore
+from sluice_spark.options import ApplyOptions
+from sluice_spark.verify.hashing import hash_texts
+from sluice_spark.verify.lake_side import LakeSide, _probes, _signed
+from sluice_spark.verify.position import Position, Positions
+from sluice_spark.verify.version import Version
+from tests.support.manifests import open_log, put, snapshot, table
+
+NO_SPARK: Any = None
+NO_PROBES = LakeQuestion("7", 1, 1, 10, 1, 6, False, 0.0, ())
+
+
+def question(**fields: Any) -> LakeQuestion:
+    probes = tuple(_signed(hash_texts(_probes(NO_PROBES), NO_PROBES.seed)))
+    return LakeQuestion(
+        **{
+            "table_id": "7",
+            "generation": 1,
+            "schema_version": 1,
+            "lsn": 10,
+            "seed": 1,
+            "bits": 6,
+            "as_hex": False,
+            "wait_seconds": 0.0,
+            "probes": probes,
+            **fields,
+        }
+    )
+
+
+def joined(store: ObjectStore | None = None) -> PipelineState:
+    """A table whose rows are there."""
+    log = open_log(store or MemoryStore(uuid.uuid4().hex), through_lsn=10)
+    put(log, table(), through_lsn=10)
+    put(log, snapshot(), through_lsn=10)
+    return log.state
+
+
+@pytest.fixture
+def side(monkeypatch: pytest.MonkeyPatch) -> tuple[LakeSide, list[Position]]:
+    """Of a lake table that has a newer version at each look."""
+    store = MemoryStore(uuid.uuid4().hex)
+    joined(store)
+    side = LakeSide(ApplyOptions("p", "file:///spool", "file:///lake"), store, NO_SPARK)
+    read: list[Position] = []
+
+    def find(self: Positions, state: Any, question: LakeQuestion) -> Any:
+        return object()
+
+    def answered(self: LakeSide, question: LakeQuestion, pipeline: Any, state: Any, position: Position) -> LakeAnswer:
+        read.append(position)
+        return LakeAnswer()
+
+    monkeypatch.setattr(Positions, "find", find)
+    monkeypatch.setattr(LakeSide, "_answered", answered)
+    return side, read
+
+
+def test_the_rows_of_a_comparison_are_those_of_its_sums_and_another_one_looks_at_the_lake_again(
+    side: tuple[LakeSide, list[Position]],
+) -> None:
+    """Also of the same position: that in front of a gap stays, and files of an older version may be gone."""
+    lake, read = side
+    for asked in (question(), question(ranges=(1,)), question(), question(ranges=(1,))):
+        lake.answer(asked)
+    assert read[0] is read[1]
+    assert read[2] is read[3]
+    assert read[1] is not read[2]
+
+
+def test_a_lake_table_that_the_new_name_of_its_source_table_does_not_have_is_named(
+    side: tuple[LakeSide, list[Position]],
+) -> None:
+    with pytest.raises(ApplyError, match=r"called public\.t7 by now"):
+        side[0].answer(question(target="history"))
+
+
+class _Frame:
+    """A lake table with these columns, for whoever does not read it."""
+
+    def __init__(self, *columns: str) -> None:
+        self.columns = columns
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_, **__: self
+
+
+@pytest.mark.parametrize(
+    ("held", "kind"), [("_sluice_valid_from", "history"), ("_sluice_deleted_at", "mirror with soft deletes")]
+)
+def test_a_lake_table_of_another_kind_than_is_configured_is_not_compared(held: str, kind: str) -> None:
+    """The configuration was edited, or its source table renamed, and the applier that runs goes on as before: every
+    version of a row would be taken for one of its rows.
+    """
+    session: Any = SimpleNamespace(read=_Frame("c1", "c2", held))
+    positions = Positions(ApplyOptions("p", "file:///spool", "file:///lake"), MemoryStore("spool"), session)
+    (state,) = lake_tables(joined(), lambda _: (LakeTarget(),)).values()
+    version = Version(3, 10, 3, newest=True)
+    with pytest.raises(ApplyError, match=rf"the lake table is a {kind}, and the configuration asks for a mirror"):
+        positions.rows(state, version, ["c1"], lambda frame: frame)
