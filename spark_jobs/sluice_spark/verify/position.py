@@ -1,7 +1,8 @@
 """Where a lake table is read for a question: the version, and the changes that it lacks."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,8 +12,8 @@ from sluice.contract import envelope
 from sluice.contract.evolution import identified_alike
 from sluice.contract.row_form import LakeQuestion
 from sluice.contract.table_state import State
-from sluice.errors import ApplyError
-from sluice.manifest.reader import identity
+from sluice.errors import ApplyError, ManifestCorrupt
+from sluice.manifest.reader import identity, objects_pruned_through
 from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
@@ -66,7 +67,8 @@ class Positions:
                 marker_now=lambda: self._marker_now(state),
             )
             try:
-                segments = segments_until(self._store, state, after_seq=version.after_seq, lsn=question.lsn)
+                with self._not_pruned(version):
+                    segments = segments_until(self._store, state, after_seq=version.after_seq, lsn=question.lsn)
                 if not segments or not version.newest or time.monotonic() > deadline:
                     break
             except NotThere:
@@ -74,9 +76,10 @@ class Positions:
                     raise
             time.sleep(POLL_SECONDS)
         limit = self._options.max_memory_bytes
-        changes = list(
-            changes_in(self._store, state, segments, after_seq=version.after_seq, lsn=question.lsn, limit=limit)
-        )
+        with self._not_pruned(version):
+            changes = list(
+                changes_in(self._store, state, segments, after_seq=version.after_seq, lsn=question.lsn, limit=limit)
+            )
         if any(schema.version > question.schema_version for _, schema in changes):
             raise ApplyError("its columns changed meanwhile")
         target = state.schemas[question.schema_version].carried
@@ -87,6 +90,19 @@ class Positions:
             )
         projections = [(rows, Projection(schema, target)) for rows, schema in changes]
         return Position(version, [(one.of(rows), one.schema) for rows, one in projections])
+
+    @contextmanager
+    def _not_pruned(self, version: Version) -> Iterator[None]:
+        """Nothing holds the spool back for a comparison: what is missing may have been applied and pruned meanwhile."""
+        try:
+            yield
+        except ManifestCorrupt as error:
+            if objects_pruned_through(self._store) > version.after_seq:
+                raise ApplyError(
+                    "changes that a version as of the position lacks were applied and pruned meanwhile",
+                    hint="try again; a longer spool.retention keeps them",
+                ) from error
+            raise
 
     def _marker_now(self, state: TableState) -> tuple[int, int | None]:
         log = LakeLog(self._session, self._path(state))

@@ -8,12 +8,13 @@ import pytest
 
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.row_form import LakeAnswer, LakeQuestion
-from sluice.errors import ApplyError
+from sluice.errors import ApplyError, ManifestCorrupt
 from sluice.manifest.targets import lake_tables
 from sluice.manifest.values import PipelineState
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
 from sluice_spark.options import ApplyOptions
+from sluice_spark.verify import position
 from sluice_spark.verify.hashing import hash_texts
 from sluice_spark.verify.lake_side import LakeSide, _probes, _signed
 from sluice_spark.verify.position import Position, Positions
@@ -61,8 +62,8 @@ def side(monkeypatch: pytest.MonkeyPatch) -> tuple[LakeSide, list[Position]]:
     def find(self: Positions, state: Any, question: LakeQuestion) -> Any:
         return object()
 
-    def answered(self: LakeSide, question: LakeQuestion, pipeline: Any, state: Any, position: Position) -> LakeAnswer:
-        read.append(position)
+    def answered(self: LakeSide, question: LakeQuestion, pipeline: Any, state: Any, known: Position) -> LakeAnswer:
+        read.append(known)
         return LakeAnswer()
 
     monkeypatch.setattr(Positions, "find", find)
@@ -112,3 +113,21 @@ def test_a_lake_table_of_another_kind_than_is_configured_is_not_compared(held: s
     version = Version(3, 10, 3, newest=True)
     with pytest.raises(ApplyError, match=rf"the lake table is a {kind}, and the configuration asks for a mirror"):
         positions.rows(state, version, ["c1"], lambda frame: frame)
+
+
+@pytest.mark.parametrize("pruned", [9, 10])
+def test_what_was_pruned_while_a_comparison_needed_it_is_no_damage(
+    pruned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing holds the spool back for one. Another attempt finds a newer version."""
+
+    def gone(*_: Any, **__: Any) -> Any:
+        raise ManifestCorrupt("a segment is missing")
+
+    monkeypatch.setattr(position, "find_version", lambda *_, **__: Version(3, 5, 9, newest=False))
+    monkeypatch.setattr(position, "segments_until", gone)
+    monkeypatch.setattr(position, "objects_pruned_through", lambda _: pruned)
+    positions = Positions(ApplyOptions("p", "file:///spool", "file:///lake"), MemoryStore("spool"), NO_SPARK)
+    (state,) = joined().tables.values()
+    with pytest.raises(ApplyError if pruned > 9 else ManifestCorrupt):
+        positions.find(state, question())
