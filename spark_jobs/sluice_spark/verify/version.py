@@ -22,7 +22,14 @@ from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.fold.spill import Versioned
 from sluice_spark.lake.entry_hashes import EntryHashes
-from sluice_spark.lake.foreign_commits import COMMIT, commit_name, of_another_entry, read_commit
+from sluice_spark.lake.foreign_commits import (
+    COMMIT,
+    Commit,
+    changes_data,
+    commit_name,
+    of_another_entry,
+    read_commit,
+)
 from sluice_spark.lake.opening import application_id
 from sluice_spark.read.changes import read_rows
 from sluice_spark.read.window import visible
@@ -87,6 +94,7 @@ def find_version(
     names = (key.removeprefix(folder) for key in lake.list(folder))
     numbers = sorted((int(match[1]) for name in names if (match := COMMIT.fullmatch(name))), reverse=True)
     candidate = numbers[0] if numbers else -1
+    changed: Commit | None = None
     for number in numbers[:MOST_COMMITS]:
         name = commit_name(number)
         try:
@@ -95,14 +103,17 @@ def find_version(
             break
         marker = commit.markers.get(app_id)
         if marker is None:
+            changed = commit if changes_data(commit) and not commit.is_of(app_id) else changed
             continue
         _require_in_front(state, marker)
         position = _position(spool, state, marker)
         if position <= lsn:
+            if state.gap is not None and changed is not None:
+                _refuse_changed(state, changed)
             if said := of_another_entry(commit, marker, EntryHashes(spool).of(marker)):
                 raise ApplyError(said, hint=_RESYNC.format(state.source_name))
             return Version(candidate, position, _done(before, state, marker), newest=candidate == numbers[0])
-        candidate = number - 1
+        candidate, changed = number - 1, None
     newest, marker = marker_now()
     if marker is not None:
         _require_in_front(state, marker)
@@ -124,6 +135,14 @@ def _require_in_front(state: TableState, marker: int) -> None:
             "spool was restored",
             hint=_RESYNC.format(state.source_name),
         )
+
+
+def _refuse_changed(state: TableState, changed: Commit) -> None:
+    """What somebody else put into a lake table would not be read again for the others that the gap is closed for."""
+    raise ApplyError(
+        f"somebody else changed the lake table in front of the gap: {changed.description()}",
+        hint=_RESYNC.format(state.source_name),
+    )
 
 
 def _position(spool: ObjectStore, state: TableState, marker: int) -> int:

@@ -1,25 +1,31 @@
 """Where a question to the lake is answered from."""
 
+import json
 import uuid
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sluice.contract.entries import Lost
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.row_form import LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError, ManifestCorrupt
+from sluice.manifest.reader import identity
 from sluice.manifest.targets import lake_tables
-from sluice.manifest.values import PipelineState
+from sluice.manifest.values import PipelineState, TableState
+from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
+from sluice_spark.lake.foreign_commits import commit_name
+from sluice_spark.lake.opening import application_id
 from sluice_spark.options import ApplyOptions
 from sluice_spark.verify import position
 from sluice_spark.verify.hashing import hash_texts
 from sluice_spark.verify.lake_side import LakeSide, _probes, _signed
 from sluice_spark.verify.position import Position, Positions
-from sluice_spark.verify.version import Version
-from tests.support.manifests import open_log, put, snapshot, table
+from sluice_spark.verify.version import Version, find_version
+from tests.support.manifests import open_log, opened, put, snapshot, table
 
 NO_SPARK: Any = None
 NO_PROBES = LakeQuestion("7", 1, 1, 10, 1, 6, False, 0.0, ())
@@ -131,3 +137,26 @@ def test_what_was_pruned_while_a_comparison_needed_it_is_no_damage(
     (state,) = joined().tables.values()
     with pytest.raises(ApplyError if pruned > 9 else ManifestCorrupt):
         positions.find(state, question())
+
+
+def test_a_gap_is_not_closed_by_a_lake_table_that_somebody_else_has_changed() -> None:
+    """What was put into it by hand would not be read again for the other lake tables of its source table."""
+    spool, lake = MemoryStore(uuid.uuid4().hex), MemoryStore(uuid.uuid4().hex)
+    before = joined(spool)
+    log = ManifestLog.open(spool, opened(lost=Lost("slot lost", ("7",))), before, through_lsn=20)
+    app_id = application_id("p", before.tables["7"], manifest=identity(spool))
+    ours = {"txn": {"appId": app_id, "version": 2}}, {"add": {"path": "a", "size": 1, "dataChange": True}}
+    tidied = {"commitInfo": {"operation": "OPTIMIZE"}}, {"add": {"path": "b", "size": 1, "dataChange": False}}
+    theirs = {"commitInfo": {"operation": "WRITE"}}, {"add": {"path": "c", "size": 1, "dataChange": True}}
+    for number, actions in enumerate((ours, tidied, theirs)):
+        lines = "\n".join(map(json.dumps, actions))
+        lake.create(f"public/t7/_delta_log/{commit_name(number)}", lines.encode())
+
+    def found(state: TableState) -> Version:
+        return find_version(spool, lake, state, pipeline="p", lsn=10, before=None, marker_now=lambda: (-1, None))
+
+    assert found(before.tables["7"]).number == 2, "what somebody else changed is a difference"
+    with pytest.raises(ApplyError, match="somebody else changed the lake table in front of the gap: WRITE"):
+        found(log.state.tables["7"])
+    lake.delete(f"public/t7/_delta_log/{commit_name(2)}")
+    assert found(log.state.tables["7"]).number == 1
