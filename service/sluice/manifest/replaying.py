@@ -164,6 +164,8 @@ def _read_later(entry: Entry, wanted: int | datetime) -> tuple[str, int] | None:
     body = entry.body
     if isinstance(wanted, int) or not (isinstance(body, Snapshot) or (isinstance(body, Repair) and body.gap_seq)):
         return None
+    if body.table_id == "0":  # that of logical messages, which begins without rows
+        return None
     return (body.table_id, body.generation) if entry.committed_by_us > _micros(wanted) else None
 
 

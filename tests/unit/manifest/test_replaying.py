@@ -15,6 +15,7 @@ from sluice.manifest.replaying import Moment, choose, find
 from sluice.manifest.writer import ManifestLog
 from sluice.operate.replay import require_apart
 from sluice.store.memory import MemoryStore
+from sluice.tables import messages
 from tests.support.manifests import changes, opened, put, repair, segment, snapshot, table
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -65,6 +66,19 @@ def test_rows_that_were_read_after_the_time_are_not_called_those_of_the_time() -
     with pytest.raises(UsageError, match=r"public\.t7 whose rows were read at 2030-01-01T12:00:00\+00:00, after"):
         spool.position(NOON - HOUR)
     assert spool.position(NOON) == spool.position(10) == 10
+
+
+def test_messages_that_are_kept_from_a_later_time_on_keep_no_table_from_being_made() -> None:
+    spool = Spool()
+    spool.joins()
+    spool.commits(20, at=NOON)
+    spool.time = NOON + 2 * HOUR
+    spool.put(Progress(), through_lsn=30)
+    for body in messages.brought_to(spool.log.state, wanted=True, prefixes=()):
+        spool.put(body)
+    spool.commits(40, at=NOON + 3 * HOUR)
+    _, _, tables = choose(find(spool.store, NOON + HOUR), ())
+    assert [one.table_name for one in tables] == ["messages", "t7"]
 
 
 def test_a_table_that_is_read_again_after_the_time_is_the_one_from_before_or_none() -> None:
