@@ -22,6 +22,7 @@ from sluice.store.memory import MemoryStore
 from tests.support.manifests import changes, opened, put, segment, snapshot, table
 
 ROWS = b"rows"
+HERE = ((opened().system_identifier, str(opened().timeline)),)
 KEY = keys.repair_rows(keys.repair_token(1, uuid.UUID(int=7).hex), 0)
 
 
@@ -60,10 +61,10 @@ def test_rows_go_when_the_gap_is_closed_and_when_the_request_is_refused() -> Non
     for wrong in ({"sha256": "0" * 64}, {"table_id": "8"}):
         scene = Scene()
         with pytest.raises(UsageError):
-            scene.closer.close_gap(scene.repair(**wrong))
+            scene.closer.close_gap(scene.repair(**wrong), HERE)
         assert (scene.left(), scene.log.state.tables["7"].state) == ([], "gap")
     scene = Scene()
-    scene.closer.close_gap(scene.repair())
+    scene.closer.close_gap(scene.repair(), HERE)
     assert (scene.left(), scene.log.state.tables["7"].state) == ([], "live")
 
 
@@ -73,5 +74,14 @@ def test_a_gap_is_closed_where_ingest_may_not_remove_the_rows() -> None:
             raise StoreRefused("403")
 
     scene = Scene(Keeping(uuid.uuid4().hex))
-    scene.closer.close_gap(scene.repair())
+    scene.closer.close_gap(scene.repair(), HERE)
     assert (scene.left(), scene.log.state.tables["7"].state) == ([KEY], "live")
+
+
+@pytest.mark.parametrize("read_from", [(), ((HERE[0][0], "2"),), (("7000000000000000002", HERE[0][1]),)])
+def test_rows_that_were_read_before_a_promotion_close_no_gap_after_it(read_from: tuple[tuple[str, ...], ...]) -> None:
+    """The promoted server comes to the same position with other rows."""
+    scene = Scene()
+    with pytest.raises(UsageError, match="from another server, or before its promotion"):
+        scene.closer.close_gap(scene.repair(), read_from)
+    assert (scene.left(), scene.log.state.tables["7"].state) == ([], "gap")

@@ -130,12 +130,14 @@ class Requests:
             self._forget_old(key, published)
 
     def repair(
-        self, repair: Callable[[str, str, Sequence[tuple[str, ...]]], int], close: Callable[[Repair], None]
+        self,
+        repair: Callable[[str, str, Sequence[tuple[str, ...]]], int],
+        close: Callable[[Repair, Sequence[tuple[str, ...]]], None],
     ) -> None:
-        """Carries out the requests for repairs by `repair` (schema, table, keys), or by `close` where the
-        rows were read already, which takes as long as it takes: in another thread than `take`. What would
-        fail each time refuses the request. Raises what may pass, and what is wrong with the whole pipeline,
-        after which the request is still there; where that is about one table, once the others had their turn.
+        """Carries out the requests for repairs by `repair` (schema, table, keys), or by `close` where the rows were
+        read already (with the place that they are from), which takes as long as it takes: in another thread than
+        `take`. What would fail each time refuses the request. Raises what may pass, and what is wrong with the whole
+        pipeline, after which the request is still there; where that is about one table, once the others had their turn.
         """
         passing: SourceUnavailable | None = None
         for key in self.repairs:
@@ -145,7 +147,7 @@ class Requests:
             request = Request.decode(data)
             try:
                 if request.repair is not None:
-                    close(request.repair)
+                    close(request.repair, request.keys)
                 else:
                     repair(request.schema_name, request.table_name, request.keys)
             except Exception as error:

@@ -72,7 +72,8 @@ def close_gap(
         repair = Repair(
             state.table_id, state.generation, schema.version, verdict.lsn, verdict.lsn, tuple(segments), gap.seq
         )
-        _ask(store, verdict, repair, token=token, seconds=seconds)
+        place = options.place.system_identifier, str(options.place.timeline)
+        _ask(store, verdict, repair, place, token=token, seconds=seconds)
         return replace(verdict, repaired=len(wanted))
     raise AssertionError("a comparison ended without a verdict")
 
@@ -105,9 +106,12 @@ def _stored(
     return file.segment(key, schema)
 
 
-def _ask(store: ObjectStore, verdict: Comparison, repair: Repair, *, token: str, seconds: float) -> None:
+def _ask(
+    store: ObjectStore, verdict: Comparison, repair: Repair, place: tuple[str, str], *, token: str, seconds: float
+) -> None:
     at = datetime.now(UTC).isoformat(timespec="seconds")
     key = keys.control_request(token)
-    create_named(store, key, Request(REPAIR, verdict.schema_name, verdict.table_name, at, repair=repair).encode())
+    request = Request(REPAIR, verdict.schema_name, verdict.table_name, at, (place,), repair)
+    create_named(store, key, request.encode())
     Doorbell(store, "ingest").ring()
     await_done(store, [key], verdict, seconds=seconds)

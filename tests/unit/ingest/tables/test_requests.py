@@ -92,10 +92,10 @@ def test_a_repair_that_waits_for_its_table_holds_up_no_other_one() -> None:
 
     requests.take_at_once()
     with pytest.raises(SourceUnavailable, match="the server is gone"):
-        requests.repair(repaired, lambda _: None)
+        requests.repair(repaired, lambda *_: None)
     assert done == ["free"]
     store.delete(keys.control_request("2"))
     requests.take_at_once()
     with pytest.raises(TableLocked):
-        requests.repair(repaired, lambda _: None)
+        requests.repair(repaired, lambda *_: None)
     assert list(store.list(keys.CONTROL)) == [keys.control_request("0")]
