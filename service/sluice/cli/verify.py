@@ -249,6 +249,8 @@ def _say(verdict: "Comparison", shown: int) -> None:
             click.echo(one_line(f"  {what}: {_key(verdict, row)}"))
         if len(rows) > shown:
             click.echo(f"  {what}: {len(rows) - shown} more")
+    if not verdict.all_listed:
+        click.echo("  not all rows that differ are listed")
 
 
 def _differences(verdict: "Comparison") -> "list[tuple[str, Sequence[Row]]]":
@@ -286,6 +288,7 @@ def _facts(verdict: "Comparison", shown: int) -> dict[str, Any]:
         "lake_rows": verdict.lake_rows if compared else None,
         "seconds": round(verdict.seconds, 3),
         "differences": len(verdict.difference),
+        "all_listed": verdict.all_listed,
         "repaired": verdict.repaired,
         **{
             name: [dict(zip(verdict.key_columns, row.key, strict=True)) for row in rows[:shown]]

@@ -30,9 +30,6 @@ from sluice.store.base import ObjectStore
 from sluice.store.calls import create_named
 from sluice.store.doorbell import Doorbell
 
-MOST_ROWS = 2_000_000
-"""More rows than this that differ are not listed: a new snapshot is cheaper."""
-
 
 def close_gap(
     options: KnownSource, store: ObjectStore, comparing: Comparing, state: TableState, *, seconds: float
@@ -50,11 +47,6 @@ def close_gap(
             return verdict
         schema = state.schemas[gap.schema_version]
         wanted = keys_wanted(verdict, len(schema.key_columns)) if verdict.difference else []
-        if len(wanted) > MOST_ROWS:
-            raise VerificationFailed(
-                f"{counted(len(wanted), 'row')} of {verdict.name} differ, which is too many to read by their keys",
-                hint=f"`sluice resync {verdict.source_name}` takes a new snapshot",
-            )
         began = time.time_ns()
         token = keys.repair_token(began, uuid.uuid4().hex)
         segments: list[Segment] = []

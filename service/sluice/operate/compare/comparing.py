@@ -26,6 +26,7 @@ from sluice.lsn import show
 from sluice.manifest.targets import TargetState, fed
 from sluice.manifest.values import TableState
 from sluice.operate.compare.source_side import Form, Load, SourceTable, opened
+from sluice.printable import counted
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, open_query, translated
 from sluice.source.snapshot_export import SnapshotHolder
@@ -37,6 +38,8 @@ SNAPSHOT_SECONDS = 300.0
 """How old a snapshot may get before the next table takes a new one: it keeps the source from vacuuming."""
 ROWS_LISTED = 500_000
 """Rows of differing ranges that are listed and compared at a time."""
+MOST_LISTED = 2_000_000
+"""More rows than this that differ are not listed: each is kept in memory, and a new snapshot is cheaper."""
 ROWS_UNKNOWN = 2_000_000
 """Taken for the size of a table that was never analyzed."""
 BARRIER = "sluice_verify"
@@ -50,6 +53,8 @@ Ask = Callable[[LakeQuestion], Callable[[], LakeAnswer]]
 class Comparison:
     """What came out for one table, of which `lsn` is the position of both sides. `rows` are those of
     the source. `reason` says why it was not compared, and `passing` that it can be later.
+
+    Unless `all_listed`, more rows differ than `difference` has.
 
     `repaired` rows were read again before it. `changed_keys` were taken from the spool, because
     `delta_version` was complete through `base_lsn` only. `compared` is what one of the `lake_rows` is
@@ -72,6 +77,7 @@ class Comparison:
     key_columns: tuple[str, ...] = ()
     repaired: int = 0
     difference: Difference = field(default_factory=Difference)
+    all_listed: bool = True
     target: str = ""
     compared: str = "row"
 
@@ -94,7 +100,8 @@ class Comparison:
 class Comparing:
     """Compares tables with what `ask` says of the lake. `wait_seconds` is how long ingest and applier
     may take to pass a snapshot's position; `hasten` tells them of it. `applied` reads what the applier says now of
-    its lake tables, by key.
+    its lake tables, by key. `left_out` is what of all tables does not come to the lake: a difference may be that, and
+    is none that anybody could repair.
     """
 
     def __init__(
@@ -106,6 +113,7 @@ class Comparing:
         wait_seconds: float,
         hasten: Callable[[int], None] = lambda _: None,
         applied: Callable[[], Mapping[str, AppliedTable]] = dict,
+        left_out: str = "",
     ) -> None:
         self._options = options
         self._ask = ask
@@ -113,6 +121,7 @@ class Comparing:
         self._wait_seconds = wait_seconds
         self._hasten = hasten
         self._applied = applied
+        self._left_out = left_out
         self._logger = structlog.get_logger("verify")
 
     def compare(self, states: Sequence[TableState], stale: Mapping[str, str] | None = None) -> Iterator[Comparison]:
@@ -141,7 +150,8 @@ class Comparing:
                         facts, applied = self._facts(states[position:]), self._applied()
                         holder, taken_at = self._snapshot(), time.monotonic()
                     try:
-                        yield self._one(state, facts.get(state.table_id), holder, form, applied.get(state.key))
+                        found = self._one(state, facts.get(state.table_id), holder, form, applied.get(state.key))
+                        yield self._meant(state, found)
                         break
                     except (SnapshotRaced, TableLocked, _Passing) as error:
                         holder.close()
@@ -152,6 +162,12 @@ class Comparing:
         finally:
             if holder is not None:
                 holder.close()
+
+    def _meant(self, state: TableState, found: Comparison) -> Comparison:
+        if not self._left_out or found.outcome != DIFFERENT:
+            return found
+        rows = counted(len(found.difference), "row differs", "rows differ")
+        return not_compared(state, f"{rows}, which may be {self._left_out}", passing=False)
 
     def _facts(self, states: Sequence[TableState]) -> dict[str, TableFacts | None]:
         """From before the snapshot: a table that differs from them afterwards has changed since."""
@@ -248,8 +264,11 @@ class Comparing:
         ranges = sorted(
             number for number in source.keys() | lake.keys() if source.get(number, (0, 0)) != lake.get(number, (0, 0))
         )
-        difference = Difference()
+        difference, all_listed = Difference(), True
         for some in _portions(ranges, source, lake):
+            if len(difference) >= MOST_LISTED:
+                all_listed = False
+                break
             answer_of = self._ask(_about(question, some))
             here = list(table.rows(some))
             there = [Row(*row) for row in _require(answer_of()).rows]
@@ -270,6 +289,7 @@ class Comparing:
             seconds=time.monotonic() - began,
             key_columns=tuple(column.name for column in schema.key_columns),
             difference=difference,
+            all_listed=all_listed,
             target=question.target,
             compared=fed(state).compared if isinstance(state, TargetState) else "row",
         )
