@@ -11,7 +11,8 @@ from sluice.contract.entries import Lost
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.reasons import Reason
 from sluice.contract.resyncs import Cause
-from sluice.errors import VerificationFailed
+from sluice.errors import ApplyError, VerificationFailed
+from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused
 from sluice.manifest.values import TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.operate.compare import verify
@@ -66,7 +67,13 @@ def test_a_lake_table_that_cannot_be_compared_leaves_it_to_the_next_one(
 ) -> None:
     changelog = not_compared(run.lake_tables()["7"], "it has every change", passing=False)
     assert asked(run, monkeypatch, {"": changelog}) == ["", "a"]
-    assert asked(run, monkeypatch, {"": VerificationFailed("too many rows differ")}) == [""]
+
+
+@pytest.mark.parametrize("kind", [VerificationFailed, ApplyError, SnapshotRaced, TableLocked, TableRefused])
+def test_a_table_whose_gap_cannot_be_closed_now_ends_no_command(
+    run: Run, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    assert asked(run, monkeypatch, {"": kind("not now")}) == [""]
 
 
 def test_a_lake_table_that_is_not_as_it_should_be_is_not_asked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

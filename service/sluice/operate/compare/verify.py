@@ -10,6 +10,7 @@ import structlog
 from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT, NOT_COMPARED
 from sluice.errors import ApplyError, UsageError, VerificationFailed
+from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused
 from sluice.lsn import show
 from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import load_state
@@ -25,7 +26,8 @@ from sluice.operate.hastening import hasten
 from sluice.source.sessions import KnownSource, SourceOptions
 from sluice.store.base import ObjectStore
 
-_OF_ONE_TABLE = (ApplyError, UsageError, VerificationFailed)
+FOREIGN = "what replication brought to the source, which `source.origin: none` leaves out"
+_OF_ONE_TABLE = (ApplyError, UsageError, VerificationFailed, SnapshotRaced, TableLocked, TableRefused)
 Say = Callable[[Comparison], None]
 
 
@@ -155,6 +157,7 @@ class Run:
         return KnownSource.of(self.source, opened)
 
     def _comparing(self, source: KnownSource) -> Comparing:
+        opened = load_state(self.store).opened
         return Comparing(
             source,
             self.ask,
@@ -162,4 +165,5 @@ class Run:
             wait_seconds=self.wait_seconds,
             hasten=partial(hasten, self.store),
             applied=lambda: log.tables if (log := newest_log(self.store).read()) is not None else {},
+            left_out=FOREIGN if opened is not None and opened.origin == "none" else "",
         )
