@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.contract import keys
-from sluice.contract.entries import Lost, Repair
+from sluice.contract.entries import Lost, Progress, Repair
 from sluice.errors import StoreRefused, UsageError
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.snapshot.gap_closer import GapCloser
@@ -29,7 +29,7 @@ KEY = keys.repair_rows(keys.repair_token(1, uuid.UUID(int=7).hex), 0)
 class Scene:
     """Table 7 has a gap, and rows that close it were read."""
 
-    def __init__(self, store: MemoryStore | None = None) -> None:
+    def __init__(self, store: MemoryStore | None = None, *, threaded: bool = False) -> None:
         self.store = store or MemoryStore(uuid.uuid4().hex)
         log = ManifestLog.open(self.store, opened(), load_state(self.store))
         log.append(table("7"))
@@ -40,7 +40,7 @@ class Scene:
         )
         self.store.put(KEY, ROWS)
         options: Any = None
-        ordered = OrderedLog(self.log, threaded=False)
+        self.ordered = ordered = OrderedLog(self.log, threaded=threaded)
         committer = Committer(
             self.store, ordered, on_problem=lambda _: None, stop=threading.Event(), counts=CommitCounts()
         )
@@ -85,3 +85,23 @@ def test_rows_that_were_read_before_a_promotion_close_no_gap_after_it(read_from:
     with pytest.raises(UsageError, match="from another server, or before its promotion"):
         scene.closer.close_gap(scene.repair(), read_from)
     assert (scene.left(), scene.log.state.tables["7"].state) == ([], "gap")
+
+
+def test_a_gap_is_closed_while_entries_are_stored_without_a_pause() -> None:
+    """Another one is always under way, and the next one waits."""
+    scene = Scene(threaded=True)
+    ordered, over = scene.ordered, threading.Event()
+
+    def publish() -> None:
+        if not over.is_set():
+            ordered.run(publish)
+        now = scene.log.state.through_lsn
+        ordered.publish(Progress(), from_lsn=now, through_lsn=now + 1)
+
+    ordered.run(publish)
+    try:
+        scene.closer.close_gap(scene.repair(), HERE)
+    finally:
+        over.set()
+        ordered.close()
+    assert scene.log.state.tables["7"].state == "live"
