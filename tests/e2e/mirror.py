@@ -22,6 +22,7 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.row_form import LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError
+from sluice.manifest.newest_record import newest_log
 from sluice.operate.compare.comparing import Comparing
 from sluice.operate.compare.source_side import Load
 from sluice.source.sessions import KnownSource
@@ -149,7 +150,13 @@ class Mirror:
             except ApplyError as error:
                 return LakeAnswer(error=str(error), exit_code=error.exit_code)
 
-        return Comparing(source, lambda question: partial(ask, question), load=Load(), wait_seconds=wait_seconds)
+        return Comparing(
+            source,
+            lambda question: partial(ask, question),
+            load=Load(),
+            wait_seconds=wait_seconds,
+            applied=lambda: log.tables if (log := newest_log(self.store(FOLLOWED)).read()) is not None else {},
+        )
 
     def lake_path(self, lake: str = FOLLOWED) -> Path:
         return self._folder / f"{lake}-lake"

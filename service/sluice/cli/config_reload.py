@@ -67,6 +67,26 @@ def spool_options(invocation: Invocation, settings: Settings) -> Callable[[], di
     return read
 
 
+def with_keys_of_now(invocation: Invocation, settings: Settings) -> Callable[[], Settings]:
+    """What gives `settings` with the options of both stores as they are then; as they were read last while they cannot
+    be read.
+    """
+    last = [settings]
+
+    def read() -> Settings:
+        try:
+            fresh = invocation.read().settings
+        except UsageError as error:
+            structlog.get_logger("store").warning("the keys of the store cannot be read again", error=error)
+        else:
+            spool = settings.spool.model_copy(update={"options": fresh.spool.options})
+            lake = settings.lake.model_copy(update={"options": fresh.lake.options})
+            last[0] = settings.model_copy(update={"spool": spool, "lake": lake})
+        return last[0]
+
+    return read
+
+
 def ingest(
     invocation: Invocation, settings: Settings, *, instance: str, source: "SourceOptions"
 ) -> "Callable[[], Reread]":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import output, policies, table_names, wiring
+from sluice.cli import config_reload, output, policies, table_names, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.contract.verified import DIFFERENT, NOT_COMPARED
 from sluice.errors import ApplyError, UsageError, VerificationFailed
@@ -130,16 +130,18 @@ def verify(
     if continuous and tables:
         raise UsageError("--continuous compares every table", hint="leave the names out")
     every_seconds = _every(interval) if continuous else 0.0
-    store = wiring.open_spool(settings)
+    # It may run for ever: passwords and keys are replaced meanwhile.
+    store = wiring.open_spool(settings, reread=config_reload.spool_options(invocation, settings))
     log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
-    options = wiring.apply_options(settings, log_format=log_format, log_level=invocation.log_level(settings))
-    environment = wiring.applier_environment(options, dict(os.environ))
+    of_now = config_reload.with_keys_of_now(invocation, settings)
 
     def start() -> LakeReaderProcess:
+        options = wiring.apply_options(of_now(), log_format=log_format, log_level=invocation.log_level(settings))
+        environment = wiring.applier_environment(options, dict(os.environ))
         return LakeReaderProcess(wiring.lake_reader_command(), environment=environment)
 
     with LakeReader(start) as lake:
-        source = wiring.source_options(settings)
+        source = wiring.source_options(settings, reread_dsn=config_reload.dsn(invocation))
         source.hash_keys.add(policies.policies(settings).hash_keys)
         run = Run.of(
             source,
@@ -247,6 +249,8 @@ def _say(verdict: "Comparison", shown: int) -> None:
             click.echo(one_line(f"  {what}: {_key(verdict, row)}"))
         if len(rows) > shown:
             click.echo(f"  {what}: {len(rows) - shown} more")
+    if not verdict.all_listed:
+        click.echo("  not all rows that differ are listed")
 
 
 def _differences(verdict: "Comparison") -> "list[tuple[str, Sequence[Row]]]":
@@ -284,6 +288,7 @@ def _facts(verdict: "Comparison", shown: int) -> dict[str, Any]:
         "lake_rows": verdict.lake_rows if compared else None,
         "seconds": round(verdict.seconds, 3),
         "differences": len(verdict.difference),
+        "all_listed": verdict.all_listed,
         "repaired": verdict.repaired,
         **{
             name: [dict(zip(verdict.key_columns, row.key, strict=True)) for row in rows[:shown]]

@@ -33,10 +33,10 @@ class Request:
     """What is wanted of one table; `action` is one of ACTIONS. ADD and REMOVE: the publication and
     `source.tables` have been changed, take that into account now. RESYNC: begin it again from a new
     snapshot. PAUSE and RESUME: stop and go on applying it. REPAIR: read the rows with these `keys` again,
-    texts of the key's columns in the order of the schema; with `repair` the rows were read already, and
-    close a gap: its segments are below `keys.REPAIRS`. ADVANCE, of no table: somebody waits until the
-    manifest has passed the position that `keys` is, also where nothing changes; a hint, which may be
-    lost. `requested_at` is ISO 8601 UTC, for people.
+    texts of the key's columns in the order of the schema; with `repair` the rows were read already, from the server
+    and on the timeline that `keys` is, and close a gap: its segments are below `keys.REPAIRS`. ADVANCE, of no table:
+    somebody waits until the manifest has passed the position that `keys` is, also where nothing changes; a hint,
+    which may be lost. `requested_at` is ISO 8601 UTC, for people.
     """
 
     action: str

@@ -2,8 +2,8 @@
 
 The form of a row is the forms of its columns in order with SEPARATOR between them. A null has the
 empty form. Floats have the digits of their bits (`NaN` for every one of them), one-dimensional
-arrays of floats those that array_send gives them, everything else its type's output text, and where
-that can be any text, the number that its hash is. Its hash is `hashtextextended` with a seed.
+arrays of floats those that array_send gives them, without its flags, everything else its type's output text, and
+where that can be any text, the number that its hash is. Its hash is `hashtextextended` with a seed.
 `sluice.source.row_hashes` and `sluice_spark.verify.canonical` each make it.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sluice.contract import codec, keys
+from sluice.contract.applied import AppliedTable
 from sluice.contract.types import LakeType
 
 SEPARATOR = "|"
@@ -43,7 +44,8 @@ class LakeQuestion:
     `ranges` the sums of all ranges are asked for, with them the rows in these.
 
     The columns are those of `schema_version`. `wait_seconds` is how long to wait for ingest to
-    pass `lsn`, and `probes` are the source's hashes of PROBES.
+    pass `lsn`, and `probes` are the source's hashes of PROBES. `before` is what the applier said of the lake table when
+    nobody had passed `lsn`: what it says later may be about changes on both sides of it, which cancel out.
     """
 
     table_id: str
@@ -57,6 +59,7 @@ class LakeQuestion:
     probes: tuple[int, ...]
     ranges: tuple[int, ...] = ()
     target: str = ""
+    before: AppliedTable | None = None
 
     @property
     def key(self) -> str:

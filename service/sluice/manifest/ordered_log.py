@@ -188,13 +188,17 @@ class OrderedLog:
         """
         return self.run(lambda: self.publish(body, from_lsn=self.stored.through_lsn, through_lsn=through_lsn)).result()
 
-    def repair(self, body: Repair) -> DurableReceipt:
-        """Appends `body` behind all that was appended before, where the manifest is then. Raises ManifestCorrupt if
-        it may not follow there, and what `append` raises.
+    def repair(self, standing: Callable[[PipelineState], Repair | None]) -> DurableReceipt | None:
+        """Appends what is `standing` where the manifest is once all that was appended before is stored, unless that is
+        None. While it is asked nothing else is stored. Raises ManifestCorrupt if it may not follow there, and what
+        `append` and `standing` raise.
         """
 
-        def append() -> DurableReceipt:
+        def append() -> DurableReceipt | None:
             self._require_whole()
+            body = standing(self._log.state)
+            if body is None:
+                return None
             receipt = self._log.append(body)
             with self._changed:
                 self._store_moved()

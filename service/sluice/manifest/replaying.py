@@ -2,7 +2,8 @@
 
 Invariant: a table is offered only when its lake table at that position follows from what the manifest has, exactly: it
 was live, its snapshot is complete and no younger, nothing of it was lost, and the catalog was looked at since, which
-found no change of it that the stream does not show. Whatever is not so is refused by name. Reads only.
+found no change of it that the stream does not show. Whatever is not so is refused by name. Where a time was asked for,
+none of its rows was read later: what was committed until then no entry tells. Reads only.
 """
 
 from bisect import bisect_right
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 
-from sluice.contract.entries import Changes, Entry, Opened
+from sluice.contract.entries import Changes, Entry, Opened, Repair, Snapshot
 from sluice.contract.table_state import State
 from sluice.errors import UsageError
 from sluice.lsn import show
@@ -32,13 +33,15 @@ _LATEST = "`--to latest` names the newest position that can be replayed"
 class Found:
     """A position: `states` are those of the manifest that stand there, in order, each with its ending. The newest
     transaction was committed at `time_us` (unix microseconds; 0 when that is not known), and the catalog had been
-    looked at through `examined_lsn`. `doubts` says, by table id, what a look found later.
+    looked at through `examined_lsn`. `doubts` says, by table id, what a look found later. `read_at` has by table id and
+    generation when rows were read (ISO 8601 UTC) that were read after the time that was asked for.
     """
 
     states: list[tuple[Ending, PipelineState]]
     time_us: int
     examined_lsn: int
     doubts: dict[str, str] = field(default_factory=dict)
+    read_at: dict[tuple[str, int], str] = field(default_factory=dict)
 
     @property
     def lsn(self) -> int:
@@ -108,6 +111,9 @@ def _refused(found: Found, table: TableState | None) -> str:
         return f"which is {table.state} there"
     if snapshot is not None and snapshot.snapshot_lsn > found.lsn:
         return f"whose snapshot is as of {show(snapshot.snapshot_lsn)}"
+    read_at = found.read_at.get((table.table_id, table.generation))
+    if read_at is not None:
+        return f"whose rows were read at {read_at}, after that time"
     doubt = found.doubts.get(table.table_id)
     return f"because {doubt}" if doubt else ""
 
@@ -117,11 +123,14 @@ def _through(
 ) -> tuple[Found, Entry | None]:
     """What there is through `wanted`, and the first entry that is not part of it, or not as a whole."""
     state, time_us, states = begin, 0, [begin]
+    read_at: dict[tuple[str, int], str] = {}
     passed: Entry | None = None
     for entry, sha256 in entries:
         count = _commits_through(entry, wanted)
         if count is None:
             before, state, time_us = state, reduce(state, entry, sha256), entry.newest_commit_us or time_us
+            if (read := _read_later(entry, wanted)) is not None:
+                read_at[read] = entry.written_at
             if before.through_lsn < state.through_lsn or before.examined_lsn < state.through_lsn:
                 states = [state]
             elif entry.tables and len(states) < MOST_STATES:
@@ -130,7 +139,7 @@ def _through(
             else:
                 states[-1] = state
             continue
-        if isinstance(entry.body, Opened) and entry.body.lost is not None:
+        if isinstance(entry.body, Opened) and entry.body.lost is not None and entry.from_lsn != wanted:
             raise UsageError(
                 f"changes between {show(entry.from_lsn)} and {show(entry.through_lsn)} were lost with the slot, and "
                 "the position that you asked for lies between them",
@@ -140,11 +149,24 @@ def _through(
             assert isinstance(entry.body, Changes)
             ending = Ending(entry.seq, entry.body.commits.end_lsn[count - 1])
             time_us = max(entry.body.commits.commit_time_us[:count])
-            return Found([(ending, ending.state(state, entry, sha256))], time_us, state.examined_lsn), entry
+            at_end = ending.state(state, entry, sha256)
+            return Found([(ending, at_end)], time_us, state.examined_lsn, read_at=read_at), entry
         passed = entry
         break
     found = [(Ending(one.seq, one.through_lsn), one) for one in states]
-    return Found(found, time_us, states[0].examined_lsn), passed
+    return Found(found, time_us, states[0].examined_lsn, read_at=read_at), passed
+
+
+def _read_later(entry: Entry, wanted: int | datetime) -> tuple[str, int] | None:
+    """The table and the generation whose rows the entry has of a later time than is wanted. What a repair reads again
+    is in the stream, but for what was lost with the slot.
+    """
+    body = entry.body
+    if isinstance(wanted, int) or not (isinstance(body, Snapshot) or (isinstance(body, Repair) and body.gap_seq)):
+        return None
+    if body.table_id == "0":  # that of logical messages, which begins without rows
+        return None
+    return (body.table_id, body.generation) if entry.committed_by_us > _micros(wanted) else None
 
 
 def _commits_through(entry: Entry, wanted: int | datetime) -> int | None:
@@ -169,7 +191,8 @@ def _look_on(found: Found, passed: Entry | None, entries: Iterator[tuple[Entry, 
     ending, examined_lsn = found.states[-1][0], found.examined_lsn
     for entry in chain([passed] if passed is not None else [], (entry for entry, _ in entries)):
         examined_lsn = max(examined_lsn, entry.examined_lsn)
-        if examined_lsn >= ending.lsn:
+        # What the last entry says of a table is in its state, also where it holds behind the position.
+        if examined_lsn >= ending.lsn and entry.seq > ending.seq:
             return
         for table in entry.tables:
             changes = table.schema is not None or table.state not in (None, State.LIVE)
@@ -177,6 +200,8 @@ def _look_on(found: Found, passed: Entry | None, entries: Iterator[tuple[Entry, 
                 found.doubts[table.table_id] = (
                     f"entry {entry.seq} has a change of it that may be older than this position"
                 )
+        if examined_lsn >= ending.lsn:
+            return
     raise UsageError(
         f"ingest has examined the catalog only through {show(examined_lsn)}, so it is not certain what the tables "
         f"held at {show(ending.lsn)}",

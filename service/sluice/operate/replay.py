@@ -141,7 +141,7 @@ def require_apart(lake_uri: str, others: Mapping[str, str]) -> None:
 
 def _place(uri: str) -> tuple[str, ...]:
     parts = urlsplit(uri)
-    path = unquote(parts.path)
+    host, path = parts.netloc, unquote(parts.path)
     if parts.scheme == "file":
-        path = str(Path(path).resolve())
-    return parts.scheme, parts.netloc, *filter(None, path.split("/"))
+        host, path = "", str(Path(path).resolve())  # it may be `localhost`
+    return parts.scheme, host, *filter(None, path.split("/"))

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from sluice.contract import envelope
 from sluice.contract.row_form import PROBES, LakeAnswer, LakeQuestion
+from sluice.errors import ApplyError
 from sluice.manifest.targets import lake_tables
 from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
@@ -47,14 +48,16 @@ class LakeSide:
         if tuple(_signed(hash_texts(_probes(question), question.seed % _SEEDS))) != question.probes:
             return LakeAnswer(refused="the server computes other hashes than this machine")
         key = question.key
-        pipeline, before = wait_for(
-            self._store, key, lsn=question.lsn, seconds=0 if question.ranges else question.wait_seconds
-        )
-        state = lake_tables(pipeline, self._options.targets_of)[key]
+        pipeline = wait_for(self._store, lsn=question.lsn, seconds=0 if question.ranges else question.wait_seconds)
+        state = lake_tables(pipeline, self._options.targets_of).get(key)
+        if state is None:
+            name = pipeline.tables[question.table_id].source_name
+            raise ApplyError(f"its source table is called {name} by now, which has other lake tables by configuration")
         with translated_errors():
-            known = self._known.get((key, question.lsn))
+            # The position in front of a gap stays, and its version does not: each comparison begins with the sums.
+            known = self._known.get((key, question.lsn)) if question.ranges else None
             if known is None:
-                known = self._positions.find(state, question, before)
+                known = self._positions.find(state, question)
                 self._known = {(key, question.lsn): known}
             return self._answered(question, pipeline, state, known)
 

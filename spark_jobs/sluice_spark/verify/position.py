@@ -1,24 +1,25 @@
 """Where a lake table is read for a question: the version, and the changes that it lacks."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from sluice.contract import envelope
-from sluice.contract.applied import AppliedTable
 from sluice.contract.evolution import identified_alike
 from sluice.contract.row_form import LakeQuestion
 from sluice.contract.table_state import State
-from sluice.errors import ApplyError
-from sluice.manifest.reader import identity
+from sluice.errors import ApplyError, ManifestCorrupt
+from sluice.manifest.reader import identity, objects_pruned_through
 from sluice.manifest.values import TableState
 from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice_spark import storage
 from sluice_spark.fold.spill import Versioned
+from sluice_spark.kinds.registry import other_kind
 from sluice_spark.lake.log import LakeLog
 from sluice_spark.lake.opening import application_id
 from sluice_spark.lake.sql import quote
@@ -47,7 +48,7 @@ class Positions:
         self._session = session
         self._lake = open_store(options.lake_uri, options=options.lake_options)
 
-    def find(self, state: TableState, question: LakeQuestion, before: AppliedTable | None) -> Position:
+    def find(self, state: TableState, question: LakeQuestion) -> Position:
         """Waits a moment for the applier where that makes the changes fewer that are not in the lake, and all the
         time of the question where it cannot be answered before. Raises ApplyError when the table has to come
         further, or is not what was asked about any more.
@@ -62,11 +63,12 @@ class Positions:
                 state,
                 pipeline=self._options.pipeline,
                 lsn=question.lsn,
-                before=before,
+                before=question.before,
                 marker_now=lambda: self._marker_now(state),
             )
             try:
-                segments = segments_until(self._store, state, after_seq=version.after_seq, lsn=question.lsn)
+                with self._not_pruned(version):
+                    segments = segments_until(self._store, state, after_seq=version.after_seq, lsn=question.lsn)
                 if not segments or not version.newest or time.monotonic() > deadline:
                     break
             except NotThere:
@@ -74,9 +76,10 @@ class Positions:
                     raise
             time.sleep(POLL_SECONDS)
         limit = self._options.max_memory_bytes
-        changes = list(
-            changes_in(self._store, state, segments, after_seq=version.after_seq, lsn=question.lsn, limit=limit)
-        )
+        with self._not_pruned(version):
+            changes = list(
+                changes_in(self._store, state, segments, after_seq=version.after_seq, lsn=question.lsn, limit=limit)
+            )
         if any(schema.version > question.schema_version for _, schema in changes):
             raise ApplyError("its columns changed meanwhile")
         target = state.schemas[question.schema_version].carried
@@ -87,6 +90,19 @@ class Positions:
             )
         projections = [(rows, Projection(schema, target)) for rows, schema in changes]
         return Position(version, [(one.of(rows), one.schema) for rows, one in projections])
+
+    @contextmanager
+    def _not_pruned(self, version: Version) -> Iterator[None]:
+        """Nothing holds the spool back for a comparison: what is missing may have been applied and pruned meanwhile."""
+        try:
+            yield
+        except ManifestCorrupt as error:
+            if objects_pruned_through(self._store) > version.after_seq:
+                raise ApplyError(
+                    "changes that a version as of the position lacks were applied and pruned meanwhile",
+                    hint="try again; a longer spool.retention keeps them",
+                ) from error
+            raise
 
     def _marker_now(self, state: TableState) -> tuple[int, int | None]:
         log = LakeLog(self._session, self._path(state))
@@ -101,6 +117,13 @@ class Positions:
         """
         frame = self._session.read.format("delta").option("versionAsOf", version.number).load(self._path(state))
         held = set(frame.columns)
+        if (other := other_kind(state, held)) is not None:
+            # An edited configuration, and that of a table's new name, holds from the next start of the applier on.
+            kinds = other.parameters
+            raise ApplyError(
+                f"the lake table is a {kinds['held']}, and the configuration asks for a {kinds['wanted']}",
+                hint="start the applier again, and verify what it makes of that",
+            )
         for name in list(names):
             if name == envelope.SPECIAL and name not in held:
                 names.remove(name)

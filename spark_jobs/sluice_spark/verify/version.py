@@ -17,13 +17,19 @@ from sluice.contract.entries import Changes, Repair, Segment
 from sluice.errors import ApplyError, ObjectMissing
 from sluice.lsn import show
 from sluice.manifest import horizon
-from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import identity, load_state, read_entries, read_entry
 from sluice.manifest.values import PipelineState, TableState
 from sluice.store.base import ObjectStore
 from sluice_spark.fold.spill import Versioned
 from sluice_spark.lake.entry_hashes import EntryHashes
-from sluice_spark.lake.foreign_commits import COMMIT, commit_name, of_another_entry, read_commit
+from sluice_spark.lake.foreign_commits import (
+    COMMIT,
+    Commit,
+    changes_data,
+    commit_name,
+    of_another_entry,
+    read_commit,
+)
 from sluice_spark.lake.opening import application_id
 from sluice_spark.read.changes import read_rows
 from sluice_spark.read.window import visible
@@ -54,12 +60,8 @@ class NotThere(WaitedOut):
     """The lake table has to come further before it can be compared."""
 
 
-def wait_for(store: ObjectStore, key: str, *, lsn: int, seconds: float) -> tuple[PipelineState, AppliedTable | None]:
-    """The manifest's state once it has passed `lsn`, and what the applier said of the lake table `key` before.
-    Raises WaitedOut when ingest does not come there in time.
-    """
-    log = newest_log(store)
-    before = (found := log.read()) and found.tables.get(key)
+def wait_for(store: ObjectStore, *, lsn: int, seconds: float) -> PipelineState:
+    """The manifest's state once it has passed `lsn`. Raises WaitedOut when ingest does not come there in time."""
     deadline = time.monotonic() + seconds
     state = load_state(store)
     while state.through_lsn < lsn:
@@ -70,7 +72,7 @@ def wait_for(store: ObjectStore, key: str, *, lsn: int, seconds: float) -> tuple
             )
         time.sleep(POLL_SECONDS)
         state = load_state(store)
-    return state, before or None
+    return state
 
 
 def find_version(
@@ -84,14 +86,15 @@ def find_version(
     marker_now: Callable[[], tuple[int, int | None]],
 ) -> Version:
     """The newest version that has nothing from after `lsn`. `marker_now` asks Delta for the newest
-    version and its marker, where the log's own files do not say; `before` is what the applier said when
-    it had passed nothing behind `lsn`. Raises ApplyError when there is none.
+    version and its marker, where the log's own files do not say; `before` is that of the question. Raises ApplyError
+    when there is none.
     """
     app_id = application_id(pipeline, state, manifest=identity(spool))
     folder = f"{state.path}/_delta_log/"
     names = (key.removeprefix(folder) for key in lake.list(folder))
     numbers = sorted((int(match[1]) for name in names if (match := COMMIT.fullmatch(name))), reverse=True)
     candidate = numbers[0] if numbers else -1
+    changed: Commit | None = None
     for number in numbers[:MOST_COMMITS]:
         name = commit_name(number)
         try:
@@ -100,14 +103,17 @@ def find_version(
             break
         marker = commit.markers.get(app_id)
         if marker is None:
+            changed = commit if changes_data(commit) and not commit.is_of(app_id) else changed
             continue
         _require_in_front(state, marker)
         position = _position(spool, state, marker)
         if position <= lsn:
+            if state.gap is not None and changed is not None:
+                _refuse_changed(state, changed)
             if said := of_another_entry(commit, marker, EntryHashes(spool).of(marker)):
                 raise ApplyError(said, hint=_RESYNC.format(state.source_name))
             return Version(candidate, position, _done(before, state, marker), newest=candidate == numbers[0])
-        candidate = number - 1
+        candidate, changed = number - 1, None
     newest, marker = marker_now()
     if marker is not None:
         _require_in_front(state, marker)
@@ -131,6 +137,14 @@ def _require_in_front(state: TableState, marker: int) -> None:
         )
 
 
+def _refuse_changed(state: TableState, changed: Commit) -> None:
+    """What somebody else put into a lake table would not be read again for the others that the gap is closed for."""
+    raise ApplyError(
+        f"somebody else changed the lake table in front of the gap: {changed.description()}",
+        hint=_RESYNC.format(state.source_name),
+    )
+
+
 def _position(spool: ObjectStore, state: TableState, marker: int) -> int:
     """Through which LSN the rows of a marker are complete."""
     if marker == state.generation_seq:
@@ -150,10 +164,7 @@ def _position(spool: ObjectStore, state: TableState, marker: int) -> int:
 
 
 def _done(before: AppliedTable | None, state: TableState, marker: int) -> int:
-    """The last entry behind `marker` through which the applier has found nothing for the table.
-
-    What it says later may be about changes on both sides of the position, which cancel out.
-    """
+    """The last entry behind `marker` through which the applier has found nothing for the table."""
     if before is None or (before.generation, before.committed_seq) != (state.generation, marker):
         return marker
     return max(marker, before.through_seq)

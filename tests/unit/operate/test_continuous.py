@@ -88,6 +88,14 @@ def test_a_table_that_fails_does_not_keep_the_others_waiting() -> None:
     assert [table_id for _, table_id in loop.run(1.0)].count("7") == 1
 
 
+def test_a_clock_that_was_ahead_puts_off_no_table() -> None:
+    loop = Loop(table("7"))
+    loop.now += timedelta(days=365)
+    assert len(loop.run(0.5)) == 1
+    loop.now = BEGIN
+    assert [table_id for _, table_id in loop.run(2.0)] == ["7", "7"]
+
+
 def test_what_is_away_for_a_while_ends_nothing() -> None:
     loop = Loop(table("7"))
     loop.manifest_away = 5

@@ -1,12 +1,14 @@
 """Closes the gaps of tables, with rows that were compared and read by somebody else.
 
 Invariant: only ingest writes the manifest, and the manifest itself refuses rows that do not close the
-gap that is open: `reduce` compares the table's generation and columns, the gap, and the position. The
+gap that is open: `reduce` compares the table's generation and columns, the gap, and the position. Positions mean
+something on one timeline alone: rows that were read before a promotion may be nowhere any more. The
 files are copied under names of our own epoch first, so that nothing can take them away. Doing a
 request twice is harmless.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice import faults
@@ -20,24 +22,31 @@ from sluice.lsn import show
 class GapCloser(Repairer):
     """Closes gaps as well."""
 
-    def close_gap(self, repair: Repair) -> None:
+    def close_gap(self, repair: Repair, read_from: Sequence[tuple[str, ...]]) -> None:
         """Puts `repair` into the manifest, unless it is there, and removes the files that came with the
-        request. Raises UsageError when it closes no gap (any more), SourceUnavailable when it may work later.
+        request. `read_from` has the server and the timeline of its rows. Raises UsageError when it closes no gap (any
+        more), SourceUnavailable when it may work later.
         """
         try:
-            self._close(repair)
+            self._close(repair, read_from)
         except UsageError:
             self._remove(repair)
             raise
         self._remove(repair)
 
-    def _close(self, repair: Repair) -> None:
+    def _close(self, repair: Repair, read_from: Sequence[tuple[str, ...]]) -> None:
         state = self._log.stored.tables.get(repair.table_id)
         name = state.source_name if state is not None else f"table {repair.table_id}"
         if any(gap.closed and gap.seq == repair.gap_seq for gap in (state.gaps if state is not None else ())):
             return
         if state is None or state.gap is None or state.gap.seq != repair.gap_seq:
             raise UsageError(f"{name} has no such gap any more", hint="`sluice tables` shows its state")
+        opened = self._log.stored.opened
+        if opened is None or list(read_from) != [(opened.system_identifier, str(opened.timeline))]:
+            raise UsageError(
+                f"the rows that close the gap of {name} were read from another server, or before its promotion",
+                hint="`sluice verify --repair` reads them again",
+            )
         if not self._committer.wait_through(repair.as_of_lsn):
             raise SourceUnavailable("closing a gap was stopped", hint="it is done after the next start")
         self._append_closing(repair, name)

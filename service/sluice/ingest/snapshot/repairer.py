@@ -16,7 +16,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Changes, Repair, Segment
-from sluice.errors import ManifestCorrupt, SourceUnavailable, UsageError
+from sluice.errors import SourceUnavailable, UsageError
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.snapshot.reader import SnapshotRaced
 from sluice.ingest.snapshot.repair_rows import Key, read_again
@@ -33,8 +33,6 @@ from sluice.tables.schemas import has_shape
 
 ATTEMPTS = 5
 """At keys that change while they are read."""
-APPENDS = 100
-"""Attempts at the end of the manifest, where other entries may come first."""
 
 
 class Repairer:
@@ -159,19 +157,15 @@ class Repairer:
         return True
 
     def _append(self, repair: Repair, may_follow: Callable[[PipelineState], bool] = lambda _: True) -> bool:
-        """Appends `repair` where the manifest is, or is a moment later; False when it may not follow there.
-        Raises ManifestCorrupt when it never can, SourceUnavailable when it may work later.
+        """Appends `repair` where the manifest is; False when it may not follow there. Raises ManifestCorrupt when it
+        never can.
         """
-        for _ in range(APPENDS):
-            now = self._log.stored
-            if not may_follow(now):
-                return False
-            try:
-                self._log.repair(replace(repair, unchanged_through_lsn=now.through_lsn))
-            except ManifestCorrupt:
-                # Other entries may have come first: they are looked at, too.
-                if self._log.stored.seq == now.seq:
-                    raise
-                continue
-            return True
-        raise SourceUnavailable("the manifest advances too fast for a repair", hint="it is tried again")
+        # What has come meanwhile is looked at beside the stream. Only what comes during that look is left for the one
+        # in front of the entry: on a busy pipeline another entry is always under way.
+        if not may_follow(self._log.stored):
+            return False
+
+        def standing(now: PipelineState) -> Repair | None:
+            return replace(repair, unchanged_through_lsn=now.through_lsn) if may_follow(now) else None
+
+        return self._log.repair(standing) is not None

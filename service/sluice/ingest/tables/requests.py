@@ -26,6 +26,7 @@ from sluice.errors import (
     ServiceError,
     SlotLost,
     SourceMoved,
+    SourceUnavailable,
     StoreRefused,
     StoreUnavailable,
     UsageError,
@@ -129,13 +130,16 @@ class Requests:
             self._forget_old(key, published)
 
     def repair(
-        self, repair: Callable[[str, str, Sequence[tuple[str, ...]]], int], close: Callable[[Repair], None]
+        self,
+        repair: Callable[[str, str, Sequence[tuple[str, ...]]], int],
+        close: Callable[[Repair, Sequence[tuple[str, ...]]], None],
     ) -> None:
-        """Carries out the requests for repairs by `repair` (schema, table, keys), or by `close` where the
-        rows were read already, which takes as long as it takes: in another thread than `take`. What would
-        fail each time refuses the request. Raises what may pass, and what is wrong with the whole pipeline,
-        after which the request is still there.
+        """Carries out the requests for repairs by `repair` (schema, table, keys), or by `close` where the rows were
+        read already (with the place that they are from), which takes as long as it takes: in another thread than
+        `take`. What would fail each time refuses the request. Raises what may pass, and what is wrong with the whole
+        pipeline, after which the request is still there; where that is about one table, once the others had their turn.
         """
+        passing: SourceUnavailable | None = None
         for key in self.repairs:
             data = None if key in self._carried_out else self._read(key)
             if data is None:
@@ -143,10 +147,13 @@ class Requests:
             request = Request.decode(data)
             try:
                 if request.repair is not None:
-                    close(request.repair)
+                    close(request.repair, request.keys)
                 else:
                     repair(request.schema_name, request.table_name, request.keys)
             except Exception as error:
+                if isinstance(error, SourceUnavailable) and error.reason == "other":
+                    passing = passing or error  # somebody has locked the table, or its shape is under way
+                    continue
                 if may_pass(error) or isinstance(error, _OF_THE_PIPELINE):
                     raise
                 if not isinstance(error, ServiceError):
@@ -157,6 +164,8 @@ class Requests:
                     )
                 self._refuse(key, request.action, f"{request.schema_name}.{request.table_name}", error)
             self._remove(key)
+        if passing is not None:
+            raise passing
 
     def _take_hint(self, key: str, request: Request) -> None:
         try:

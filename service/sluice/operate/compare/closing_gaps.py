@@ -30,9 +30,6 @@ from sluice.store.base import ObjectStore
 from sluice.store.calls import create_named
 from sluice.store.doorbell import Doorbell
 
-MOST_ROWS = 2_000_000
-"""More rows than this that differ are not listed: a new snapshot is cheaper."""
-
 
 def close_gap(
     options: KnownSource, store: ObjectStore, comparing: Comparing, state: TableState, *, seconds: float
@@ -50,11 +47,6 @@ def close_gap(
             return verdict
         schema = state.schemas[gap.schema_version]
         wanted = keys_wanted(verdict, len(schema.key_columns)) if verdict.difference else []
-        if len(wanted) > MOST_ROWS:
-            raise VerificationFailed(
-                f"{counted(len(wanted), 'row')} of {verdict.name} differ, which is too many to read by their keys",
-                hint=f"`sluice resync {verdict.source_name}` takes a new snapshot",
-            )
         began = time.time_ns()
         token = keys.repair_token(began, uuid.uuid4().hex)
         segments: list[Segment] = []
@@ -72,7 +64,8 @@ def close_gap(
         repair = Repair(
             state.table_id, state.generation, schema.version, verdict.lsn, verdict.lsn, tuple(segments), gap.seq
         )
-        _ask(store, verdict, repair, token=token, seconds=seconds)
+        place = options.place.system_identifier, str(options.place.timeline)
+        _ask(store, verdict, repair, place, token=token, seconds=seconds)
         return replace(verdict, repaired=len(wanted))
     raise AssertionError("a comparison ended without a verdict")
 
@@ -105,9 +98,12 @@ def _stored(
     return file.segment(key, schema)
 
 
-def _ask(store: ObjectStore, verdict: Comparison, repair: Repair, *, token: str, seconds: float) -> None:
+def _ask(
+    store: ObjectStore, verdict: Comparison, repair: Repair, place: tuple[str, str], *, token: str, seconds: float
+) -> None:
     at = datetime.now(UTC).isoformat(timespec="seconds")
     key = keys.control_request(token)
-    create_named(store, key, Request(REPAIR, verdict.schema_name, verdict.table_name, at, repair=repair).encode())
+    request = Request(REPAIR, verdict.schema_name, verdict.table_name, at, (place,), repair)
+    create_named(store, key, request.encode())
     Doorbell(store, "ingest").ring()
     await_done(store, [key], verdict, seconds=seconds)

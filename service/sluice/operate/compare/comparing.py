@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from sluice.contract import keys
+from sluice.contract.applied import AppliedTable
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.row_form import Difference, LakeAnswer, LakeQuestion, Row, Sums, differing, range_bits
 from sluice.contract.schema import TableSchema
@@ -25,6 +26,7 @@ from sluice.lsn import show
 from sluice.manifest.targets import TargetState, fed
 from sluice.manifest.values import TableState
 from sluice.operate.compare.source_side import Form, Load, SourceTable, opened
+from sluice.printable import counted
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import KnownSource, open_query, translated
 from sluice.source.snapshot_export import SnapshotHolder
@@ -36,6 +38,8 @@ SNAPSHOT_SECONDS = 300.0
 """How old a snapshot may get before the next table takes a new one: it keeps the source from vacuuming."""
 ROWS_LISTED = 500_000
 """Rows of differing ranges that are listed and compared at a time."""
+MOST_LISTED = 2_000_000
+"""More rows than this that differ are not listed: each is kept in memory, and a new snapshot is cheaper."""
 ROWS_UNKNOWN = 2_000_000
 """Taken for the size of a table that was never analyzed."""
 BARRIER = "sluice_verify"
@@ -49,6 +53,8 @@ Ask = Callable[[LakeQuestion], Callable[[], LakeAnswer]]
 class Comparison:
     """What came out for one table, of which `lsn` is the position of both sides. `rows` are those of
     the source. `reason` says why it was not compared, and `passing` that it can be later.
+
+    Unless `all_listed`, more rows differ than `difference` has.
 
     `repaired` rows were read again before it. `changed_keys` were taken from the spool, because
     `delta_version` was complete through `base_lsn` only. `compared` is what one of the `lake_rows` is
@@ -71,6 +77,7 @@ class Comparison:
     key_columns: tuple[str, ...] = ()
     repaired: int = 0
     difference: Difference = field(default_factory=Difference)
+    all_listed: bool = True
     target: str = ""
     compared: str = "row"
 
@@ -92,7 +99,9 @@ class Comparison:
 
 class Comparing:
     """Compares tables with what `ask` says of the lake. `wait_seconds` is how long ingest and applier
-    may take to pass a snapshot's position; `hasten` tells them of it.
+    may take to pass a snapshot's position; `hasten` tells them of it. `applied` reads what the applier says now of
+    its lake tables, by key. `left_out` is what of all tables does not come to the lake: a difference may be that, and
+    is none that anybody could repair.
     """
 
     def __init__(
@@ -103,12 +112,16 @@ class Comparing:
         load: Load,
         wait_seconds: float,
         hasten: Callable[[int], None] = lambda _: None,
+        applied: Callable[[], Mapping[str, AppliedTable]] = dict,
+        left_out: str = "",
     ) -> None:
         self._options = options
         self._ask = ask
         self._load = load
         self._wait_seconds = wait_seconds
         self._hasten = hasten
+        self._applied = applied
+        self._left_out = left_out
         self._logger = structlog.get_logger("verify")
 
     def compare(self, states: Sequence[TableState], stale: Mapping[str, str] | None = None) -> Iterator[Comparison]:
@@ -118,6 +131,7 @@ class Comparing:
         form = Form.of(self._options, secrets.randbits(63))
         holder: SnapshotHolder | None = None
         facts: dict[str, TableFacts | None] = {}
+        applied: Mapping[str, AppliedTable] = {}
         taken_at = 0.0
         try:
             for position, state in enumerate(states):
@@ -133,10 +147,11 @@ class Comparing:
                     if holder is None or time.monotonic() - taken_at > SNAPSHOT_SECONDS:
                         if holder is not None:
                             holder.close()
-                        facts = self._facts(states[position:])
+                        facts, applied = self._facts(states[position:]), self._applied()
                         holder, taken_at = self._snapshot(), time.monotonic()
                     try:
-                        yield self._one(state, facts.get(state.table_id), holder, form)
+                        found = self._one(state, facts.get(state.table_id), holder, form, applied.get(state.key))
+                        yield self._meant(state, found)
                         break
                     except (SnapshotRaced, TableLocked, _Passing) as error:
                         holder.close()
@@ -147,6 +162,12 @@ class Comparing:
         finally:
             if holder is not None:
                 holder.close()
+
+    def _meant(self, state: TableState, found: Comparison) -> Comparison:
+        if not self._left_out or found.outcome != DIFFERENT:
+            return found
+        rows = counted(len(found.difference), "row differs", "rows differ")
+        return not_compared(state, f"{rows}, which may be {self._left_out}", passing=False)
 
     def _facts(self, states: Sequence[TableState]) -> dict[str, TableFacts | None]:
         """From before the snapshot: a table that differs from them afterwards has changed since."""
@@ -178,10 +199,10 @@ class Comparing:
         """
         form = Form.of(self._options, secrets.randbits(63))
         for attempt in range(1, ATTEMPTS + 1):
-            facts = self._facts([state])[state.table_id]
+            facts, before = self._facts([state])[state.table_id], self._applied().get(state.key)
             with closing(self._snapshot()) as holder:
                 try:
-                    verdict = self._one(state, facts, holder, form)
+                    verdict = self._one(state, facts, holder, form, before)
                 except (SnapshotRaced, TableLocked, _Passing) as error:
                     if attempt < ATTEMPTS and not isinstance(error, _WaitedOut):
                         continue
@@ -189,7 +210,14 @@ class Comparing:
                 yield replace(verdict, lsn=holder.consistent_lsn), facts, holder
                 return
 
-    def _one(self, state: TableState, facts: TableFacts | None, holder: SnapshotHolder, form: Form) -> Comparison:
+    def _one(
+        self,
+        state: TableState,
+        facts: TableFacts | None,
+        holder: SnapshotHolder,
+        form: Form,
+        before: AppliedTable | None,
+    ) -> Comparison:
         reason = _why_not_now(state, facts)
         if reason or facts is None:
             return not_compared(state, reason, passing=True)
@@ -208,6 +236,7 @@ class Comparing:
             self._wait_seconds,
             form.probes,
             target=state.target_name,
+            before=before,
         )
         try:
             with opened(
@@ -235,8 +264,11 @@ class Comparing:
         ranges = sorted(
             number for number in source.keys() | lake.keys() if source.get(number, (0, 0)) != lake.get(number, (0, 0))
         )
-        difference = Difference()
+        difference, all_listed = Difference(), True
         for some in _portions(ranges, source, lake):
+            if len(difference) >= MOST_LISTED:
+                all_listed = False
+                break
             answer_of = self._ask(_about(question, some))
             here = list(table.rows(some))
             there = [Row(*row) for row in _require(answer_of()).rows]
@@ -257,6 +289,7 @@ class Comparing:
             seconds=time.monotonic() - began,
             key_columns=tuple(column.name for column in schema.key_columns),
             difference=difference,
+            all_listed=all_listed,
             target=question.target,
             compared=fed(state).compared if isinstance(state, TargetState) else "row",
         )

@@ -32,20 +32,25 @@ Compare = Callable[[TableState], Comparison]
 
 
 def turns(
-    tables: Mapping[str, TableState], known: Verified, *, every_seconds: float
+    tables: Mapping[str, TableState], known: Verified, *, every_seconds: float, now: datetime
 ) -> list[tuple[datetime, TableState]]:
     """When each table is to be compared, and the table, in that order. Pure."""
-    found = []
+    found, latest = [], now + timedelta(seconds=every_seconds)
     for key, state in tables.items():
         if state.table_id == "0" or not (state.state.has_initial_rows or state.state == State.GAP):
             continue
         last = known.tables.get(key)
         at = _AT_ONCE
-        if last is not None and last.generation == state.generation:
+        # A time that is not there yet is that of a clock which was ahead, and would put it off for as long.
+        if last is not None and last.generation == state.generation and _time(last.compared_at) <= latest:
             pause = min(every_seconds, AGAIN_SECONDS) if last.reason and last.possible else every_seconds
-            at = datetime.fromisoformat(last.compared_at) + timedelta(seconds=pause)
+            at = _time(last.compared_at) + timedelta(seconds=pause)
         found.append((at, state))
     return sorted(found, key=lambda turn: (turn[0], turn[1].key))
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 @dataclass(slots=True)
@@ -69,7 +74,9 @@ class Continuous:
         resting = False
         while not self.stopped():
             try:
-                found = turns(self.tables(), self.record.read(), every_seconds=self.record.every_seconds)
+                found = turns(
+                    self.tables(), self.record.read(), every_seconds=self.record.every_seconds, now=self.clock()
+                )
                 if not found or found[0][0] > self.clock():
                     if not resting:
                         following = found[0][0].isoformat(timespec="seconds") if found else None

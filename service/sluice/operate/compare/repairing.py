@@ -13,6 +13,7 @@ from sluice.contract import keys
 from sluice.contract.control import MOST_KEYS, REPAIR, Refusal, Request
 from sluice.errors import ApplyError, ObjectMissing, UsageError, VerificationFailed
 from sluice.operate.compare.comparing import Comparison
+from sluice.printable import counted
 from sluice.store.base import ObjectStore
 from sluice.store.calls import create_named
 from sluice.store.doorbell import Doorbell
@@ -22,8 +23,8 @@ POLL_SECONDS = 1.0
 
 def repair(store: ObjectStore, verdict: Comparison, *, seconds: float) -> int:
     """Has all rows of `verdict` that differ read again; returns how many requests that took, when their
-    rows are in the manifest. Raises VerificationFailed when ingest refuses, ApplyError when it does not
-    take them within `seconds`, UsageError for a table without a key.
+    rows are in the manifest. Raises VerificationFailed when ingest refuses or too many rows differ, ApplyError when it
+    does not take them within `seconds`, UsageError for a table without a key.
     """
     wanted = keys_wanted(verdict, len(verdict.key_columns))
     asked = []
@@ -43,7 +44,15 @@ def repair(store: ObjectStore, verdict: Comparison, *, seconds: float) -> int:
 
 
 def keys_wanted(verdict: Comparison, width: int) -> list[tuple[str, ...]]:
-    """The keys, of `width` columns, of all rows that differ. Raises UsageError where one has none."""
+    """The keys, of `width` columns, of all rows that differ. Raises UsageError where one has none, VerificationFailed
+    where not all are known.
+    """
+    if not verdict.all_listed:
+        raise VerificationFailed(
+            f"more than {counted(len(verdict.difference), 'row')} of {verdict.name} differ, which is too many to read "
+            "by their keys",
+            hint=f"`sluice resync {verdict.source_name}` takes a new snapshot",
+        )
     rows = (*verdict.difference.changed, *verdict.difference.missing, *verdict.difference.extra)
     wanted = sorted({tuple(text for text in row.key if text is not None) for row in rows})
     if not width or any(len(key) != width for key in wanted):

@@ -10,6 +10,7 @@ import structlog
 from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT, NOT_COMPARED
 from sluice.errors import ApplyError, UsageError, VerificationFailed
+from sluice.ingest.snapshot.reader import SnapshotRaced, TableLocked, TableRefused
 from sluice.lsn import show
 from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import load_state
@@ -25,7 +26,8 @@ from sluice.operate.hastening import hasten
 from sluice.source.sessions import KnownSource, SourceOptions
 from sluice.store.base import ObjectStore
 
-_OF_ONE_TABLE = (ApplyError, UsageError, VerificationFailed)
+FOREIGN = "what replication brought to the source, which `source.origin: none` leaves out"
+_OF_ONE_TABLE = (ApplyError, UsageError, VerificationFailed, SnapshotRaced, TableLocked, TableRefused)
 Say = Callable[[Comparison], None]
 
 
@@ -104,26 +106,7 @@ class Run:
         is refused, or takes too long, holds up no other one. Raises what `compared` raises.
         """
         logger = structlog.get_logger("verify")
-        closed_ids: set[str] = set()
-        for state in states:
-            # The rows that close the gap of a table close that of all its lake tables.
-            if state.state == State.GAP and state.table_id not in closed_ids:
-                closed_ids.add(state.table_id)
-                source = self._known()
-                try:
-                    closed = close_gap(source, self.store, self._comparing(source), state, seconds=self.wait_seconds)
-                except _OF_ONE_TABLE as error:
-                    logger.error(
-                        "the gap stays open",
-                        table=state.title,
-                        error=error,
-                        hint=error.hint,
-                    )
-                    continue
-                if closed.reason:
-                    logger.warning("the gap stays open", table=closed.name, reason=closed.reason)
-                else:
-                    logger.info("the gap is closed", table=closed.name, rows=closed.repaired, lsn=show(closed.lsn))
+        self._close_gaps(states)
         now = self.lake_tables()
         verdicts = self.compared([now.get(state.key, state) for state in states], say)
         for place, verdict in enumerate(verdicts):
@@ -133,7 +116,7 @@ class Run:
                 except _OF_ONE_TABLE as error:
                     logger.error("the rows are not repaired", table=verdict.name, error=error, hint=error.hint)
                     continue
-                state = self.lake_tables()[verdict.key]
+                state = self.lake_tables().get(verdict.key, states[place])
                 again = next(iter(self._comparing(self._known()).compare([state])))
                 if again.outcome == NOT_COMPARED:
                     # What was found is not taken back by a comparison that did not take place.
@@ -144,11 +127,43 @@ class Run:
                 say(verdicts[place])
         return verdicts
 
+    def _close_gaps(self, states: Sequence[TableState]) -> None:
+        """The rows that close the gap of a table close that of all its lake tables: one that is as it should be and can
+        be compared says which rows these are.
+        """
+        logger, stale, done = structlog.get_logger("verify"), self.stale(states), set[str]()
+        for state in states:
+            if state.state != State.GAP or state.table_id in done:
+                continue
+            if state.key in stale:
+                logger.warning("the gap stays open", table=state.title, reason=f"it is stale: {stale[state.key]}")
+                continue
+            source = self._known()
+            try:
+                closed = close_gap(source, self.store, self._comparing(source), state, seconds=self.wait_seconds)
+            except _OF_ONE_TABLE as error:
+                done.add(state.table_id)
+                logger.error("the gap stays open", table=state.title, error=error, hint=error.hint)
+                continue
+            if closed.reason:
+                logger.warning("the gap stays open", table=state.title, reason=closed.reason)
+            else:
+                done.add(state.table_id)
+                logger.info("the gap is closed", table=state.title, rows=closed.repaired, lsn=show(closed.lsn))
+
     def _known(self) -> KnownSource:
         opened = load_state(self.store).opened
         assert opened is not None, "a manifest with tables has an epoch"
         return KnownSource.of(self.source, opened)
 
     def _comparing(self, source: KnownSource) -> Comparing:
-        hint = partial(hasten, self.store)
-        return Comparing(source, self.ask, load=self.load, wait_seconds=self.wait_seconds, hasten=hint)
+        opened = load_state(self.store).opened
+        return Comparing(
+            source,
+            self.ask,
+            load=self.load,
+            wait_seconds=self.wait_seconds,
+            hasten=partial(hasten, self.store),
+            applied=lambda: log.tables if (log := newest_log(self.store).read()) is not None else {},
+            left_out=FOREIGN if opened is not None and opened.origin == "none" else "",
+        )

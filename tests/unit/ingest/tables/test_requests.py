@@ -1,14 +1,16 @@
 """Requests are found by one thread and carried out by another one."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import pytest
 
 from sluice.contract import keys
-from sluice.contract.control import ADVANCE, RESYNC, Request
+from sluice.contract.control import ADVANCE, REPAIR, RESYNC, Request
 from sluice.contract.table_state import State
+from sluice.errors import SourceUnavailable
+from sluice.ingest.snapshot.reader import TableLocked
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.requests import Requests
 from sluice.manifest.ordered_log import OrderedLog
@@ -70,3 +72,30 @@ def test_a_hint_that_names_no_position_is_refused(wanted: tuple[tuple[str, ...],
     requests.take_at_once()
     assert heard == [0xAB]
     assert list(store.list(keys.CONTROL)) == [keys.refused_request(keys.control_request("2"))]
+
+
+def test_a_repair_that_waits_for_its_table_holds_up_no_other_one() -> None:
+    store, done = MemoryStore(uuid.uuid4().hex), list[str]()
+    log = OrderedLog(ManifestLog.open(store, opened(), load_state(store)), threaded=False)
+    requests = Requests(store, FollowedTables(log, lambda _: None, (), wal_end=int, await_seen=lambda _: None), "p")
+    for number, name in enumerate(("locked", "free", "beyond")):
+        asked = Request(REPAIR, "public", name, "2030-01-01T00:00:00+00:00", (("1",),))
+        store.create(keys.control_request(str(number)), asked.encode())
+
+    def repaired(_: str, name: str, wanted: Sequence[tuple[str, ...]]) -> int:
+        if name == "locked":
+            raise TableLocked("somebody has locked it")
+        if name == "beyond":
+            raise SourceUnavailable("the server is gone", reason="connect_failed")
+        done.append(name)
+        return len(wanted)
+
+    requests.take_at_once()
+    with pytest.raises(SourceUnavailable, match="the server is gone"):
+        requests.repair(repaired, lambda *_: None)
+    assert done == ["free"]
+    store.delete(keys.control_request("2"))
+    requests.take_at_once()
+    with pytest.raises(TableLocked):
+        requests.repair(repaired, lambda *_: None)
+    assert list(store.list(keys.CONTROL)) == [keys.control_request("0")]
