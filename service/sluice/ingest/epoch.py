@@ -6,7 +6,7 @@ same log, tables and committer.
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -98,6 +98,7 @@ def open_epoch(
         stop=stop.threads,
         before_moving=guard.require,
     )
+    starting, finishing = (replace(one, reached=lambda: log.stored.through_lsn) for one in (starting, finishing))
     opened = log.stored
     for entry in messagetable.brought_to(log.state, wanted=options.messages, prefixes=options.message_prefixes):
         log.append(entry)
