@@ -30,7 +30,7 @@ from sluice.source.catalog import Catalog
 from sluice.source.rule_sql import text_sent
 from sluice.source.sessions import GROW_BUFFER, Connection, KnownSource, open_query, raise_result, translated
 from sluice.source.snapshot_export import bound
-from sluice.tables.catalog_diff import fingerprint
+from sluice.tables.catalog_diff import compare, fingerprint
 
 BATCH_BYTES = 8 * 1024 * 1024
 LOCK_WAIT_S = 2
@@ -161,7 +161,10 @@ class SnapshotSession:
                 for facts in tables:
                     if (error := _lock(conn, facts)) is not None:
                         wrong[facts.oid] = error
-            now = {table.oid: table for table in self._now([facts.oid for facts in tables if facts.oid not in wrong])}
+                now = {one.oid: one for one in self._now([facts.oid for facts in tables if facts.oid not in wrong])}
+                for facts in tables:
+                    if facts.oid in now:
+                        now[facts.oid] = _as_in_snapshot(conn, facts, now[facts.oid])
             for facts in tables:
                 if facts.oid not in wrong and (raced := _raced(facts, now.get(facts.oid))) is not None:
                     wrong[facts.oid] = raced
@@ -318,6 +321,18 @@ def _lock(conn: Connection, facts: TableFacts) -> SnapshotRaced | TableLocked | 
     conn.execute(b"ROLLBACK TO SAVEPOINT one; RELEASE SAVEPOINT one")
     found: SnapshotRaced | TableLocked | TableRefused = error
     return found
+
+
+def _as_in_snapshot(conn: Connection, facts: TableFacts, now: TableFacts) -> TableFacts:
+    """`now` without partitions that were created behind the snapshot of the session: the stream has all their rows. A
+    table that gets one every hour, and takes longer to read, would never be read otherwise.
+    """
+    known = {leaf.oid for leaf in facts.children}
+    later = [leaf.oid for leaf in now.children if leaf.oid not in known]
+    if not later or compare(facts.relfilenode, fingerprint(facts), now) is not None:
+        return now
+    command = b"SELECT FROM pg_catalog.pg_class WHERE oid = ANY (%s::oid[])"
+    return now if conn.execute(command, (later,)).fetchone() is not None else now.with_leaves(known)
 
 
 def _raced(facts: TableFacts, now: TableFacts | None) -> SnapshotRaced | None:
