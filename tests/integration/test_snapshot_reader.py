@@ -194,3 +194,10 @@ def test_a_snapshot_that_is_held_keeps_no_wal_and_is_the_one_of_the_slot(databas
         wait_until(lambda: connection.execute(slots).fetchone() == (0,), what="the slot is gone")
         database.execute("INSERT INTO t VALUES (2, 'after')", "DELETE FROM t WHERE id = 1")
         assert rows_in(options, facts, holder) == [[1, b"before"]]
+
+
+def test_a_snapshot_may_be_held_for_longer_than_a_setting_of_the_server_has_milliseconds(database: Database) -> None:
+    """As many connections at few rows per second ask for, or a `snapshot_hold` of a month."""
+    options = published(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with closing(SnapshotHolder.open(options, hold_s=30 * 86400.0)) as holder:
+        assert rows_in(options, facts_of(options), holder) == []

@@ -38,6 +38,8 @@ _REPORT_EVERY_S = 2.0
 _NAMED = 3
 """Transactions that a sentence names."""
 HOLD_SECONDS = 600.0
+_MOST_MILLISECONDS = (1 << 31) - 1
+"""What such a setting of the server holds: 25 days."""
 _SIGNS = 4
 """Signs of life of the session that holds a snapshot, in the time after which the server ends it."""
 _ON_A_STANDBY = "if the server is a standby, it waits for its primary: run SELECT pg_log_standby_snapshot() there"
@@ -159,7 +161,7 @@ def bound(conn: Connection, seconds: float) -> None:
     of a COPY, for so long. Of a COPY it cannot do so on a Unix socket. (PostgreSQL: Client Connection
     Defaults; Connections and Authentication, tcp_user_timeout.)
     """
-    milliseconds = round(seconds * 1000)
+    milliseconds = min(round(seconds * 1000), _MOST_MILLISECONDS)
     with translated("bounding a session that holds a snapshot"):
         for name in ("idle_in_transaction_session_timeout", "tcp_user_timeout"):
             conn.execute(f"SET {name} = {milliseconds}".encode())

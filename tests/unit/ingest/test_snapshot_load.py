@@ -1,7 +1,10 @@
 """Snapshots and their source: which load is too much, how fast rows are read, and how long it still takes."""
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
+from sluice.ingest.snapshot.chunk_round import groups
 from sluice.ingest.snapshot.load_gate import LoadLimits, Measure, StandbyLag, above, measures
 from sluice.ingest.snapshot.rate import RateLimit
 from sluice.ingest.status import SnapshotProgress
@@ -48,6 +51,23 @@ def test_a_limit_that_was_passed_is_kept_again_only_well_below_it() -> None:
     assert [is_above(50), is_above(51)] == [False, True]
     assert [is_above(41, "active_sessions"), is_above(40, "active_sessions")] == [True, False]
     assert not is_above(50, "replica_lag"), "another limit that was passed changes nothing"
+
+
+def test_tables_are_locked_together_up_to_a_number_of_partitions() -> None:
+    """More locks than a server has room for are refused each time, and keep others of its sessions from theirs."""
+
+    def job(leaves: int) -> Any:
+        return SimpleNamespace(facts=SimpleNamespace(children=range(leaves)))
+
+    partitions = [0] * 30 + [30, 200, 0, 49, 0]
+    assert [[len(one.facts.children) for one in group] for group in groups(map(job, partitions))] == [
+        [0] * 30,
+        [30],
+        [200],
+        [0],
+        [49],
+        [0],
+    ]
 
 
 def progress(**waiting: int) -> SnapshotProgress:

@@ -10,7 +10,7 @@ been loaded for too long to hold the snapshot.
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -38,7 +38,9 @@ from sluice.tables import events
 from sluice.tables.catalog_diff import Unseen, compare, fingerprint
 
 GROUP = 50
-"""Tables that are locked and compared together: what a small table costs is asking about it."""
+"""Tables that are locked and compared together, partitions among them: what a small table costs is asking about it,
+and the room that a server has for locks is for all its sessions.
+"""
 SMALL_BLOCKS = 128
 """Up to this many blocks a table is read with its group; a larger one waits for its own turn."""
 LOCK_TRIES = 10
@@ -152,7 +154,7 @@ class ChunkRound:
         """Returns when each table was read, or is left for another round. Raises SourceUnavailable, and
         whatever else ends a thread.
         """
-        self._tasks.extend(list(jobs[start : start + GROUP]) for start in range(0, len(jobs), GROUP))
+        self._tasks.extend(groups(jobs))
         threads = self._limits.connections
         with ThreadPoolExecutor(threads, thread_name_prefix="snapshot") as pool:
             ended = [pool.submit(self._work) for _ in range(threads)]
@@ -404,6 +406,21 @@ class ChunkRound:
             job.ended = True
             self._result.finished += done
         self._counts.left(job.name, done=done)
+
+
+def groups(jobs: Iterable[Job]) -> Iterator[list[Job]]:
+    """Tables to be locked together. One that has more partitions than a group is one by itself."""
+    group: list[Job] = []
+    left = GROUP
+    for job in jobs:
+        size = 1 + len(job.facts.children)
+        if group and size > left:
+            yield group
+            group, left = [], GROUP
+        group.append(job)
+        left -= size
+    if group:
+        yield group
 
 
 def _relations(facts: TableFacts, blocks: dict[str, int]) -> tuple[str, ...]:
