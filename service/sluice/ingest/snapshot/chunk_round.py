@@ -26,7 +26,14 @@ from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceUnavailable, UnsupportedChange
 from sluice.ingest.snapshot.load_gate import LoadLimits
-from sluice.ingest.snapshot.reader import BATCH_BYTES, SnapshotRaced, SnapshotSession, TableLocked, TableRefused
+from sluice.ingest.snapshot.reader import (
+    BATCH_BYTES,
+    SnapshotRaced,
+    SnapshotSession,
+    TableLater,
+    TableLocked,
+    TableRefused,
+)
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.status import SnapshotCounts
 from sluice.ingest.tables.followed_tables import FollowedTables
@@ -50,8 +57,8 @@ _GRACE_SECONDS = 10.0
 _ROW_BYTES = 10
 """The least that a row takes in a COPY."""
 
-Wrong = SnapshotRaced | TableLocked | TableRefused | UnsupportedChange
-_WRONG = (SnapshotRaced, TableLocked, TableRefused, UnsupportedChange)
+Wrong = SnapshotRaced | TableLater | TableRefused | UnsupportedChange
+_WRONG = (SnapshotRaced, TableLater, TableRefused, UnsupportedChange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,7 @@ class RoundResult:
     finished: int = 0
     raced: set[int] = field(default_factory=set)
     locked: set[str] = field(default_factory=set)
+    failing: set[str] = field(default_factory=set)
 
 
 class _LeftEarly(Exception):
@@ -382,8 +390,9 @@ class ChunkRound:
             self._logger.warning(
                 "the table changed while it was read, a new snapshot follows", table=job.name, reason=str(error)
             )
-        elif isinstance(error, TableLocked):
-            self._result.locked.add(job.schema.table_id)
+        elif isinstance(error, TableLater):
+            later = self._result.locked if isinstance(error, TableLocked) else self._result.failing
+            later.add(job.schema.table_id)
             self._tables.decide(events.SnapshotDelayed(facts.oid, str(error)))
             self._logger.warning("the table is read later", table=job.name, reason=str(error))
         elif isinstance(error, TableRefused):

@@ -65,8 +65,12 @@ class SnapshotRaced(SourceUnavailable):
     """
 
 
-class TableLocked(SourceUnavailable):
-    """Somebody holds the table in ACCESS EXCLUSIVE: others can be read meanwhile."""
+class TableLater(SourceUnavailable):
+    """The table cannot be read now: others can be read meanwhile."""
+
+
+class TableLocked(TableLater):
+    """Somebody holds it in ACCESS EXCLUSIVE."""
 
 
 class TableRefused(SourceRefused):
@@ -137,6 +141,10 @@ class SnapshotSession:
             self._inside = conn
         return self._inside
 
+    def require_wanted(self) -> None:
+        """Raises SourceUnavailable once nobody waits for the source any more."""
+        self._options.cancellation.check()
+
     def close(self) -> None:
         """Ends both. May be called again, and the session be used again."""
         for session in (self._inside, self._catalog):
@@ -145,7 +153,7 @@ class SnapshotSession:
         self._inside = self._catalog = None
 
     @contextmanager
-    def locked(self, tables: Sequence[TableFacts]) -> Iterator[dict[int, SnapshotRaced | TableLocked | TableRefused]]:
+    def locked(self, tables: Sequence[TableFacts]) -> Iterator[dict[int, SnapshotRaced | TableLater | TableRefused]]:
         """Inside the block none of `tables` can change its shape or storage, but for those that are
         given, by oid, with what is wrong with them.
 
@@ -155,11 +163,11 @@ class SnapshotSession:
         try:
             conn = self.inside
             faults.point("snapshot.lock.before")
-            wrong: dict[int, SnapshotRaced | TableLocked | TableRefused] = {}
+            wrong: dict[int, SnapshotRaced | TableLater | TableRefused] = {}
             with translated("locking tables against changes of their shape"):
                 conn.execute(b"SAVEPOINT tables")
                 for facts in tables:
-                    if (error := _lock(conn, facts)) is not None:
+                    if (error := _lock(self, conn, facts)) is not None:
                         wrong[facts.oid] = error
                 now = {one.oid: one for one in self._now([facts.oid for facts in tables if facts.oid not in wrong])}
                 for facts in tables:
@@ -224,14 +232,14 @@ def read_rows(
     must be locked; a session that was left before the last row is closed.
 
     Raises SnapshotRaced when the table reads as empty although it has rows by the statistics (unless
-    `accept_empty`, for a second try); TableRefused when it is this table that cannot be read;
-    SourceError otherwise.
+    `accept_empty`, for a second try); TableRefused when it is this table that cannot be read, and TableLater when it
+    cannot be read now; SourceError otherwise.
     """
     try:
         conditions = [f"({one})" for one in (Catalog(session.inside).row_filter(facts), where) if one]
         statement = copy_statement(schema, facts, blocks, " AND ".join(conditions))
         pgconn = session.inside.pgconn
-        with _of_the_table(), translated(f"the snapshot of {facts.qualified_name}"):
+        with _later(session), _of_the_table(), translated(f"the snapshot of {facts.qualified_name}"):
             result = pgconn.exec_(statement.encode())
             if result.status != pq.ExecStatus.COPY_OUT:
                 raise_result(result, doing=f"the snapshot of {facts.qualified_name}")
@@ -283,6 +291,20 @@ def _enter_snapshot(conn: Connection, snapshot: str) -> None:
 
 
 @contextmanager
+def _later(session: SnapshotSession) -> Iterator[None]:
+    """What the server says inside this block it says of the table, unless it ends the connection: a file that it does
+    not find, or memory that is short for a row, may be so for long.
+    """
+    try:
+        yield
+    except SourceUnavailable as error:
+        session.require_wanted()
+        if error.reason != "other":
+            raise
+        raise TableLater(str(error), hint=error.hint) from error
+
+
+@contextmanager
 def _of_the_table() -> Iterator[None]:
     """What the server refuses inside this block it refuses because of the table."""
     try:
@@ -291,7 +313,9 @@ def _of_the_table() -> Iterator[None]:
         raise TableRefused(str(error), hint=error.hint) from error
 
 
-def _lock(conn: Connection, facts: TableFacts) -> SnapshotRaced | TableLocked | TableRefused | None:
+def _lock(
+    session: SnapshotSession, conn: Connection, facts: TableFacts
+) -> SnapshotRaced | TableLater | TableRefused | None:
     """ACCESS SHARE until the savepoint is rolled back, on the leaves of a partitioned table as well;
     what keeps the table from being locked, if anything does.
 
@@ -312,14 +336,14 @@ def _lock(conn: Connection, facts: TableFacts) -> SnapshotRaced | TableLocked | 
         error = TableLocked(f"{name} is locked by another session, which keeps it from being read")
     except psycopg.Error:
         try:
-            with _of_the_table(), translated(f"locking {name} against changes of its shape"):
+            with _later(session), _of_the_table(), translated(f"locking {name} against changes of its shape"):
                 raise
-        except TableRefused as refused:
-            error = refused
+        except (TableLater, TableRefused) as said:
+            error = said
     else:
         return None
     conn.execute(b"ROLLBACK TO SAVEPOINT one; RELEASE SAVEPOINT one")
-    found: SnapshotRaced | TableLocked | TableRefused = error
+    found: SnapshotRaced | TableLater | TableRefused = error
     return found
 
 
