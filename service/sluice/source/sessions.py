@@ -127,7 +127,8 @@ _NETWORK: dict[str, str] = {
 
 Phase = Literal["query", "start", "stream"]
 
-_RETRY = ("08", "40", "53", "57", "58", "55P03", "25P03", "25P04")
+_RETRY = ("08", "40", "53", "57", "58", "72", "55P03", "25P03", "25P04")
+"""Before 17 a server may be set to find a snapshot too old (72000): rows are read from another one."""
 _HOLDS_VALUES = ("22", "23", "P0")
 """Error classes whose primary message may quote data: data exceptions, integrity violations, RAISE
 in somebody's function.
