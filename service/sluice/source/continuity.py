@@ -34,7 +34,8 @@ def prove_continuity(
     `opened` is the newest epoch in the manifest, None for a pipeline that never ran: then the
     slot's own position is the start. Raises SlotLost, its message beginning with the case: MISSING,
     WRONG_CLUSTER, WRONG_DATABASE, TIMELINE, WRONG_PLUGIN, INVALIDATED, TWO_PHASE, AHEAD, DIVERGED.
-    Raises SourceUnavailable when the server could not say now where its timeline comes from.
+    Raises SourceUnavailable when the server could not say now where its timeline comes from, and while the slot is
+    being made.
     """
     if opened is not None:
         require_same_database(Place.of(opened), Place.of(server))
@@ -46,6 +47,8 @@ def prove_continuity(
         )
     for problem in slot_problems(slot, server, two_phase=two_phase):
         raise SlotLost(f"{problem.case}: slot {slot.name} {problem.seen}", hint=problem.hint)
+    if slot.is_being_made:
+        raise SourceUnavailable(f"slot {slot.name} {being_made(slot)}")
     confirmed = slot.confirmed_flush_lsn
     assert confirmed is not None
     if opened is None:
@@ -63,6 +66,11 @@ def prove_continuity(
             hint="the server was restored or failed over to an older state: resync the tables",
         )
     return through_lsn
+
+
+def being_made(slot: SlotFacts) -> str:
+    """A sentence about a slot that is being made, which begins with its verb."""
+    return f"is being made by process {slot.active_pid}, which waits for older transactions to end"
 
 
 def require_same_database(manifest: Place, here: Place) -> None:

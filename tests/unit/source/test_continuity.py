@@ -120,3 +120,11 @@ def test_a_history_file_is_read() -> None:
 @pytest.mark.parametrize("content", [b"1\n", b"x\t0/1\n", b"1\tzero\n", b"2\t0/1\n1\t0/2\n", b"\xff\t0/1"])
 def test_a_history_that_is_damaged_is_none(content: bytes) -> None:
     assert parse_history(content) is None
+
+
+def test_a_slot_that_is_being_made_is_waited_for_and_not_lost() -> None:
+    """It has no confirmed position until older transactions have ended, like one of which the WAL is gone."""
+    made = replace(SLOT, active_pid=7, confirmed_flush_lsn=None)
+    assert made.invalidated == ""
+    with pytest.raises(SourceUnavailable, match="slot s is being made by process 7"):
+        prove_continuity(None, 0, server=SERVER, slot=made, two_phase=False)
