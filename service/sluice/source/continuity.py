@@ -34,8 +34,8 @@ def prove_continuity(
     `opened` is the newest epoch in the manifest, None for a pipeline that never ran: then the
     slot's own position is the start. Raises SlotLost, its message beginning with the case: MISSING,
     WRONG_CLUSTER, WRONG_DATABASE, TIMELINE, WRONG_PLUGIN, INVALIDATED, TWO_PHASE, AHEAD, DIVERGED.
-    Raises SourceUnavailable when the server could not say now where its timeline comes from, and while the slot is
-    being made.
+    Raises SourceUnavailable when the server could not say now where its timeline comes from, while the slot is being
+    made, and while a standby has not replayed what the manifest has.
     """
     if opened is not None:
         require_same_database(Place.of(opened), Place.of(server))
@@ -58,6 +58,13 @@ def prove_continuity(
             f"AHEAD: slot {slot.name} was advanced or created again: it starts at "
             f"{lsn.show(confirmed)}, the manifest ends at {lsn.show(through_lsn)}",
             hint=f"the changes in between are lost; {GO_ON}",
+        )
+    if through_lsn > server.wal_end_lsn and server.in_recovery:
+        raise SourceUnavailable(
+            f"the manifest holds changes through {lsn.show(through_lsn)}, and this standby has replayed its log to "
+            f"{lsn.show(server.wal_end_lsn)} so far",
+            hint="a standby that was restarted, or is behind, gets there by itself; if this one does not, it was "
+            "restored to an older state: resync the tables",
         )
     if through_lsn > server.wal_end_lsn:
         raise SlotLost(

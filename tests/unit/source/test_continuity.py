@@ -128,3 +128,11 @@ def test_a_slot_that_is_being_made_is_waited_for_and_not_lost() -> None:
     assert made.invalidated == ""
     with pytest.raises(SourceUnavailable, match="slot s is being made by process 7"):
         prove_continuity(None, 0, server=SERVER, slot=made, two_phase=False)
+
+
+def test_a_standby_that_has_not_replayed_what_the_manifest_has_is_waited_for() -> None:
+    """After a restart it accepts connections before it is where it was."""
+    behind = replace(SERVER, in_recovery=True)
+    with pytest.raises(SourceUnavailable, match=r"through 0/3E9, and this standby has replayed its log to 0/3E8"):
+        prove_continuity(OPENED, 1001, server=behind, slot=SLOT, two_phase=False)
+    assert prove_continuity(OPENED, 1000, server=behind, slot=SLOT, two_phase=False) == 1000
