@@ -25,11 +25,11 @@ from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
 from sluice.printable import counted
 from sluice.protocol.copy_rows import CopyPayloads
-from sluice.quoting import quote_identifier, quote_literal, quote_qualified
+from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.catalog import Catalog
 from sluice.source.rule_sql import text_sent
 from sluice.source.sessions import GROW_BUFFER, Connection, KnownSource, open_query, raise_result, translated
-from sluice.source.snapshot_export import bound
+from sluice.source.snapshot_export import SnapshotGone, bound, enter_snapshot
 from sluice.tables.catalog_diff import compare, fingerprint
 
 BATCH_BYTES = 8 * 1024 * 1024
@@ -133,8 +133,11 @@ class SnapshotSession:
                 if self._hold_s is not None:
                     bound(conn, self._hold_s)
                 with translated("preparing a snapshot"):
-                    _enter_snapshot(conn, self._snapshot)
+                    enter_snapshot(conn, self._snapshot)
                     conn.pgconn.exec_(GROW_BUFFER)
+            except SnapshotGone as gone:
+                conn.close()
+                raise SnapshotRaced(str(gone)) from None
             except BaseException:
                 conn.close()
                 raise
@@ -280,14 +283,6 @@ def table_at(options: KnownSource, *, facts: TableFacts, snapshot: str) -> Itera
         if wrong:
             raise wrong[facts.oid]
         yield session.inside
-
-
-def _enter_snapshot(conn: Connection, snapshot: str) -> None:
-    conn.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    try:
-        conn.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}".encode())
-    except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
-        raise SnapshotRaced("the exported snapshot is gone: the connection that held it ended") from None
 
 
 @contextmanager
