@@ -101,9 +101,10 @@ def _attempt(conninfo: str, trace: int, *, deadline: float) -> str:
                 select.select([], [pgconn.socket], [], left)
             else:
                 break
-        pgconn.untrace()
         return pgconn.get_error_message()
     finally:
+        # What is not written by now would be written when the process ends, to whatever has the number by then.
+        pgconn.untrace()
         pgconn.finish()
 
 
