@@ -149,8 +149,11 @@ def open_epoch(
 
 
 def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = None) -> Opened:
-    """What a writer says of itself and of the server when it takes the pipeline over at `start`."""
-    server = start.server
+    """What a writer says of itself and of the server when it takes the pipeline over at `start`. The history of
+    the same timeline stays the same, also where the server does not give it this time.
+    """
+    server, before = start.server, start.state.opened
+    known = before.forks if before is not None and before.timeline == server.timeline else ()
     return Opened(
         system_identifier=server.system_identifier,
         timeline=server.timeline,
@@ -163,7 +166,7 @@ def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = No
         server_version=server.server_version,
         start_lsn=start.lsn,
         instance=options.instance,
-        forks=server.forks or (),
+        forks=known if server.forks is None else server.forks,
         lost=lost,
     )
 

@@ -18,6 +18,8 @@ GO_ON = (
     "differ"
 )
 """What to do where the server is the right one and only the slot is lost."""
+_FIRST = 1
+"""The timeline of a new cluster, which has no history."""
 TWO_PHASE_SINCE = 150000
 TWO_PHASE_OFF_SINCE = 180000
 """Versions, as libpq numbers them, since which a slot can be made or set to decode at PREPARE, and be
@@ -114,10 +116,13 @@ def _same_history(opened: Opened, through_lsn: int, server: ServerFacts) -> None
             "server does not give the history of its timeline",
             hint="the role needs the REPLICATION attribute, and pg_wal the timeline's history file",
         )
-    shared = len(opened.forks)
+    # A server that did not give its history when the manifest was written may give it now.
+    unknown = opened.timeline != _FIRST and not opened.forks
+    before = tuple(fork for fork in server.forks if fork.timeline < opened.timeline) if unknown else opened.forks
+    shared = len(before)
     left = server.forks[shared] if len(server.forks) > shared else None
     on = left.timeline if left is not None else server.timeline
-    if server.forks[:shared] != opened.forks or on != opened.timeline:
+    if server.forks[:shared] != before or on != opened.timeline:
         raise SlotLost(
             f"TIMELINE: timeline {server.timeline} of this server does not come from timeline {opened.timeline} "
             "of the server that the manifest was written from: another standby was promoted, or the server was "
