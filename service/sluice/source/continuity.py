@@ -36,8 +36,8 @@ def prove_continuity(
     `opened` is the newest epoch in the manifest, None for a pipeline that never ran: then the
     slot's own position is the start. Raises SlotLost, its message beginning with the case: MISSING,
     WRONG_CLUSTER, WRONG_DATABASE, TIMELINE, WRONG_PLUGIN, INVALIDATED, TWO_PHASE, AHEAD, DIVERGED.
-    Raises SourceUnavailable when the server could not say now where its timeline comes from, while the slot is being
-    made, and while a standby has not replayed what the manifest has.
+    Raises SourceUnavailable when the server could not say now where its timeline comes from, while the slot cannot be
+    used yet, and while a standby has not replayed what the manifest has.
     """
     if opened is not None:
         require_same_database(Place.of(opened), Place.of(server))
@@ -47,10 +47,10 @@ def prove_continuity(
             "MISSING: the replication slot does not exist",
             hint=f"it was dropped, or the server was replaced: changes since then are lost; {GO_ON}",
         )
+    if waits := not_yet(slot, server):
+        raise SourceUnavailable(f"slot {slot.name} {waits}")
     for problem in slot_problems(slot, server, two_phase=two_phase):
         raise SlotLost(f"{problem.case}: slot {slot.name} {problem.seen}", hint=problem.hint)
-    if slot.is_being_made:
-        raise SourceUnavailable(f"slot {slot.name} {being_made(slot)}")
     confirmed = slot.confirmed_flush_lsn
     assert confirmed is not None
     if opened is None:
@@ -77,9 +77,15 @@ def prove_continuity(
     return through_lsn
 
 
-def being_made(slot: SlotFacts) -> str:
-    """A sentence about a slot that is being made, which begins with its verb."""
-    return f"is being made by process {slot.active_pid}, which waits for older transactions to end"
+def not_yet(slot: SlotFacts, server: ServerFacts) -> str:
+    """Why nobody can stream from the slot yet, in words that begin with a verb; empty for one that can be used or never
+    can.
+    """
+    if slot.is_being_made:
+        return f"is being made by process {slot.active_pid}, which waits for older transactions to end"
+    if slot.synced and server.in_recovery:
+        return "is kept in step with that of the primary: it can be used once this standby is promoted"
+    return ""
 
 
 def require_same_database(manifest: Place, here: Place) -> None:

@@ -178,6 +178,16 @@ def test_a_slot_that_is_being_made_is_waited_for_and_not_lost() -> None:
         prove_continuity(None, 0, server=SERVER, slot=made, two_phase=False)
 
 
+@pytest.mark.parametrize("temporary", [False, True])
+def test_a_slot_that_a_standby_keeps_in_step_is_waited_for_until_its_promotion(*, temporary: bool) -> None:
+    """As in a failover that leads there before the standby is promoted. It is temporary until it is in step."""
+    kept, standby = replace(SLOT, synced=True, temporary=temporary), replace(SERVER, in_recovery=True)
+    with pytest.raises(SourceUnavailable, match="slot s is kept in step with that of the primary"):
+        prove_continuity(OPENED, 600, server=standby, slot=kept, two_phase=False)
+    promoted = replace(kept, temporary=False)
+    assert prove_continuity(OPENED, 600, server=SERVER, slot=promoted, two_phase=False) == 600
+
+
 def test_a_standby_that_has_not_replayed_what_the_manifest_has_is_waited_for() -> None:
     """After a restart it accepts connections before it is where it was."""
     behind = replace(SERVER, in_recovery=True)
