@@ -241,7 +241,7 @@ def test_a_slot_that_waits_for_older_transactions_is_shown_as_being_made(
         with writer.transaction():
             writer.execute("INSERT INTO t VALUES (1)")
             wait_until(lambda: slot_facts(conn, options.slot) is not None, what="the slot is begun")
-            found = examine(options, MemoryStore(), two_phase=False)
+            found = examine(options, MemoryStore("being-made"), two_phase=False)
             assert (found.problem, "is being made by process" in found.remedy) == ("", True), found
         wait_until(
             lambda: (slot := slot_facts(conn, options.slot)) is not None and slot.confirmed_flush_lsn is not None,
