@@ -4,10 +4,14 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from sluice.ingest.snapshot.chunk_round import groups
+import pytest
+
+from sluice.ingest.snapshot import snapshotter
+from sluice.ingest.snapshot.chunk_round import SnapshotLimits, groups
 from sluice.ingest.snapshot.load_gate import LoadLimits, Measure, StandbyLag, above, measures
 from sluice.ingest.snapshot.rate import RateLimit
-from sluice.ingest.status import SnapshotProgress
+from sluice.ingest.snapshot.snapshotter import Snapshotter
+from sluice.ingest.status import SnapshotCounts, SnapshotProgress
 from sluice.source.server_load import SourceLoad, Standby
 
 ALL = LoadLimits(stream_lag=1 << 20, replica_lag_s=10.0, active_sessions=50)
@@ -68,6 +72,25 @@ def test_tables_are_locked_together_up_to_a_number_of_partitions() -> None:
         [49],
         [0],
     ]
+
+
+def test_the_server_holds_the_next_snapshot_for_as_long_as_the_settings_say_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would end a snapshot that still waits, each time."""
+    held: list[float] = []
+    opened = SimpleNamespace(open=lambda _options, *, waiting, hold_s: held.append(hold_s))
+    monkeypatch.setattr(snapshotter, "SnapshotHolder", opened)
+    limited: list[LoadLimits] = []
+    parts: dict[str, Any] = {"tables": None, "segments": SimpleNamespace(gate=SimpleNamespace(limit=limited.append))}
+    source: Any = None
+    limits = SnapshotLimits(load=LoadLimits(hold_s=600.0))
+    made = Snapshotter(source, **parts, counts=SnapshotCounts(), stop=threading.Event(), limits=limits)
+    made._snapshot([])
+    longer = LoadLimits(stream_lag=1, hold_s=3600.0)
+    made.configure(SnapshotLimits(connections=9, load=longer))
+    made._snapshot([])
+    assert (held, limited) == ([610.0, 3610.0], [longer])
 
 
 def progress(**waiting: int) -> SnapshotProgress:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import structlog
 
@@ -86,7 +87,8 @@ class Snapshotter:
         return [table.table_id for table in self._tables.states().values() if table.state == State.SNAPSHOT]
 
     def configure(self, limits: SnapshotLimits) -> None:
-        """From now on their `load` holds. From any thread."""
+        """From now on their `load` holds; a snapshot that is held is bounded as it was. From any thread."""
+        self._limits = replace(self._limits, load=limits.load)
         self._segments.gate.limit(limits.load)
 
     def close(self) -> None:
