@@ -42,6 +42,12 @@ def prove_continuity(
     if opened is not None:
         require_same_database(Place.of(opened), Place.of(server))
         _same_history(opened, through_lsn, server)
+    if slot is None and server.in_recovery:
+        raise SlotLost(
+            "MISSING: the replication slot does not exist on this server, which is a standby",
+            hint="if the primary has it, correct source.dsn: of several servers, target_session_attrs=read-write "
+            f"chooses the one that accepts writes. Otherwise changes are lost; {GO_ON}",
+        )
     if slot is None:
         raise SlotLost(
             "MISSING: the replication slot does not exist",

@@ -178,6 +178,12 @@ def test_a_slot_that_is_being_made_is_waited_for_and_not_lost() -> None:
         prove_continuity(None, 0, server=SERVER, slot=made, two_phase=False)
 
 
+def test_a_slot_that_is_missing_on_a_standby_may_be_on_the_primary() -> None:
+    with pytest.raises(SlotLost, match=r"MISSING: .* which is a standby") as found:
+        prove_continuity(OPENED, 600, server=replace(SERVER, in_recovery=True), slot=None, two_phase=False)
+    assert "target_session_attrs=read-write" in found.value.hint
+
+
 @pytest.mark.parametrize("temporary", [False, True])
 def test_a_slot_that_a_standby_keeps_in_step_is_waited_for_until_its_promotion(*, temporary: bool) -> None:
     """As in a failover that leads there before the standby is promoted. It is temporary until it is in step."""
