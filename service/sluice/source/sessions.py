@@ -223,6 +223,10 @@ class NoFreeSlot(SourceRefused):
     """The server has no replication slot, or no WAL sender, to spare."""
 
 
+class StatementFailed(SourceUnavailable):
+    """The server said that a statement fails now, and may not later."""
+
+
 class SlotDoubted(SourceUnavailable):
     """The server does not stream from the slot as things are. Whether the slot is lost, its catalog says."""
 
@@ -493,8 +497,10 @@ def source_error(
         unsendable = UnsendableRow(text, hint=_HINTS[sqlstate])
         unsendable.at_lsn = lsn.parse(found[1]) if found else 0
         return unsendable
+    if sqlstate.startswith("57P0"):
+        return SourceUnavailable(text, reason="server_stopping")
     if sqlstate.startswith(_RETRY):
-        return SourceUnavailable(text, reason="server_stopping" if sqlstate.startswith("57P0") else "other")
+        return StatementFailed(text)
     return SourceRefused(text, hint=_HINTS.get(sqlstate, ""))
 
 

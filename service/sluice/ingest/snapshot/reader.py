@@ -28,7 +28,15 @@ from sluice.protocol.copy_rows import CopyPayloads
 from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.catalog import Catalog
 from sluice.source.rule_sql import text_sent
-from sluice.source.sessions import GROW_BUFFER, Connection, KnownSource, open_query, raise_result, translated
+from sluice.source.sessions import (
+    GROW_BUFFER,
+    Connection,
+    KnownSource,
+    StatementFailed,
+    open_query,
+    raise_result,
+    translated,
+)
 from sluice.source.snapshot_export import SnapshotGone, bound, enter_snapshot
 from sluice.tables.catalog_diff import compare, fingerprint
 
@@ -287,15 +295,13 @@ def table_at(options: KnownSource, *, facts: TableFacts, snapshot: str) -> Itera
 
 @contextmanager
 def _later(session: SnapshotSession) -> Iterator[None]:
-    """What the server says inside this block it says of the table, unless it ends the connection: a file that it does
-    not find, or memory that is short for a row, may be so for long.
+    """What fails inside this block fails because of the table: a file that the server does not find, or memory that is
+    short for a row, may be so for long.
     """
     try:
         yield
-    except SourceUnavailable as error:
+    except StatementFailed as error:
         session.require_wanted()
-        if error.reason != "other":
-            raise
         raise TableLater(str(error), hint=error.hint) from error
 
 
