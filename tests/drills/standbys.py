@@ -7,6 +7,7 @@ high availability carry the slot's state over while the standby is down, as `car
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ import psycopg
 
 from sluice import lsn
 from sluice.store.opening import open_store
+from tests.support.background import beside
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
 from tests.support.pipeline import wait_until
@@ -71,6 +73,21 @@ def hand_to_server(*paths: Path) -> None:
     if account is not None:
         for path in paths:
             os.chown(path, account.pw_uid, account.pw_gid)
+
+
+@contextmanager
+def snapshots_logged(primary: PostgresServer) -> Iterator[None]:
+    """A slot on a standby begins where the primary has logged which transactions run: it does that by
+    itself, while there are writes, every 15 s.
+    """
+
+    def log(ended: threading.Event) -> None:
+        with primary.superuser() as connection:
+            while not ended.wait(0.2):
+                connection.execute("SELECT pg_log_standby_snapshot()")
+
+    with beside(log):
+        yield
 
 
 def catch_up(primary: PostgresServer, standby: PostgresServer) -> None:

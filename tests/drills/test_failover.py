@@ -2,6 +2,8 @@
 and refused by name when it does not.
 """
 
+import itertools
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import SlotLost, SourceMoved
-from tests.drills.standbys import Drill, catch_up, promote, standby_of
+from tests.drills.standbys import SNAPSHOTS, Drill, catch_up, promote, snapshots_logged, standby_of
+from tests.support.background import beside
 from tests.support.extent import slow
 from tests.support.pgproxy import PgProxy
 from tests.support.pipeline import new_pipeline
@@ -70,6 +73,48 @@ def test_a_session_that_is_led_to_a_promoted_copy_while_its_primary_lives_reads_
             follow()
         with pytest.raises(SlotLost, match=r"DIVERGED|MISSING"):
             through.run()
+        drill.assert_equal()
+
+
+@slow
+@pytest.mark.skipif(not SNAPSHOTS, reason="16 and later export snapshots on standbys")
+def test_a_snapshot_is_not_read_from_a_standby_that_is_behind_the_stream(drill: Drill) -> None:
+    """As behind a load balancer. The stream has brought the manifest further than such a snapshot is, and what lies
+    between the two would count as read.
+    """
+    with (
+        standby_of(drill.primary, "one", keeps_slots=False) as standby,
+        PgProxy(drill.primary.port) as proxy,
+        snapshots_logged(drill.primary),
+    ):
+        catch_up(drill.primary, standby)
+        with standby.superuser() as connection:
+            connection.execute("ALTER SYSTEM SET recovery_min_apply_delay = '4s'")
+            connection.execute("SELECT pg_reload_conf()")
+        through = replace(drill.pipeline, dsn=proxy.dsn(dbname=drill.database.name))
+
+        def write(ended: threading.Event) -> None:
+            for key in itertools.count(1):
+                drill.insert(key, 1)
+                if ended.wait(0.1):
+                    return
+
+        with through.running(watch_interval_s=0.1) as run:
+            run.wait_until_connected()
+            with beside(write):
+                run.thread.join(5)
+                proxy.lead_to(standby.port)
+                through.request("resync", table="a")
+                run.wait_until(
+                    lambda: (
+                        (table := through.table("public.a")).generation == 2
+                        and (
+                            table.state == "live" or any("is behind" in one.message for one in run.ingest.errors.kept())
+                        )
+                    )
+                )
+            proxy.lead_to(drill.primary.port)
+            run.wait_until_live()
         drill.assert_equal()
 
 

@@ -1,37 +1,18 @@
 """A standby as the source: it is decoded, and what it cannot do is said by name; its promotion is followed."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.drills.standbys import SNAPSHOTS, Drill, catch_up, promote, standby_of
+from tests.drills.standbys import SNAPSHOTS, Drill, catch_up, promote, snapshots_logged, standby_of
 from tests.e2e.mirror import Mirror
-from tests.support.background import beside
 from tests.support.extent import slow
 from tests.support.pipeline import must, new_pipeline
 from tests.support.sources import Database
-from tools.local.postgres import PostgresServer, temporary_server
+from tools.local.postgres import temporary_server
 
 pytestmark = pytest.mark.skipif(not SNAPSHOTS, reason="16 and later decode on standbys")
-
-
-@contextmanager
-def snapshots_logged(primary: PostgresServer) -> Iterator[None]:
-    """A slot on a standby begins where the primary has logged which transactions run: it does that by
-    itself, while there are writes, every 15 s.
-    """
-
-    def log(ended: threading.Event) -> None:
-        with primary.superuser() as connection:
-            while not ended.wait(0.2):
-                connection.execute("SELECT pg_log_standby_snapshot()")
-
-    with beside(log):
-        yield
 
 
 def test_a_standby_is_a_source_and_its_promotion_is_followed_without_a_gap(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from sluice.cli import plan
 from sluice.contract.row_form import LakeAnswer, LakeQuestion
-from sluice.errors import ServiceError, SlotLost, SourceMoved
+from sluice.errors import ServiceError, SlotLost, SourceMoved, SourceUnavailable
 from sluice.manifest.reader import identity
 from sluice.operate.compare.verify import Run
+from sluice.source import sessions
 from sluice.source.sessions import open_query, open_replication
 from tests.support.command_line import command_line
 from tests.support.ingesting import IngestPipeline
@@ -188,3 +189,22 @@ def test_a_session_is_of_the_known_place_or_none_with_the_rights_of_the_pipeline
         for said, (other, error) in elsewhere.items():
             with pytest.raises(error, match=said):
                 opener(replace(source, place=replace(source.place, **other)))  # type: ignore[arg-type]
+
+
+def test_a_server_that_is_behind_the_stream_is_neither_looked_at_nor_read(
+    pipeline: IngestPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby of the server that streams, behind a load balancer, has the same identity and timeline."""
+    pipeline.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    pipeline.publish("t")
+    with pipeline.running(watch_interval_s=0.1) as run:
+        run.wait_until_live()
+        with monkeypatch.context() as behind:
+            behind.setattr(sessions, "LOG_POSITION", "'0/1'")
+            with pytest.raises(SourceUnavailable, match=r"a server that is at 0/1, and the stream has come to 0/2"):
+                open_query(replace(pipeline.known(), reached=lambda: 2))
+            pipeline.request("resync", table="t")
+            run.wait_until(lambda: any("is behind" in one.message for one in run.ingest.errors.kept()))
+            assert pipeline.table("public.t").generation == 1
+        run.wait_until(lambda: pipeline.table("public.t").generation == 2)
+        run.wait_until_live()

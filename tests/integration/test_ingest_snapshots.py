@@ -151,6 +151,27 @@ def test_a_table_that_is_locked_is_read_after_the_others_and_says_what_it_waits_
     assert pipeline.snapshot_rows("public.b") == {("1",)}
 
 
+def test_a_table_whose_file_the_server_does_not_find_keeps_no_other_from_being_read(pipeline: IngestPipeline) -> None:
+    """An error that may pass, and may last: of the table, and not of the connection."""
+    pipeline.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in "abc"), "INSERT INTO b VALUES (1)")
+    pipeline.publish("a", "b", "c")
+    pipeline.execute("CHECKPOINT")
+    file = pipeline.database.server.data_dir / str(pipeline.database.one("SELECT pg_relation_filepath('b')")[0])
+    aside = file.rename(file.with_name(f"{file.name}.aside"))
+    try:
+        with pipeline.running(**LOOKS) as running:
+            running.wait_until(lambda: [pipeline.table(f"public.{name}").state for name in "ac"] == ["live", "live"])
+            waits = pipeline.table("public.b")
+            assert (waits.state, "58P01" in waits.reason) == ("snapshot", True), waits.reason
+            assert running.status.snapshots.waits.now() == []
+            aside.rename(file)
+            running.wait_until_live()
+    finally:
+        if aside.exists():
+            aside.rename(file)
+    assert pipeline.snapshot_rows("public.b") == {("1",)}
+
+
 def test_a_locked_table_does_not_keep_an_existing_publication_from_being_looked_at(pipeline: IngestPipeline) -> None:
     """The first start asks whether the publication has all that source.tables names; the lock
     outlasts the question.

@@ -180,11 +180,14 @@ KEYS = {
     "timestamp": ("'2024-01-02 03:04:05'", "2024-01-02 03:04:05", "infinity"),
     "timestamptz": ("'2024-01-02 03:04:05+00'", "2024-01-02 03:04:05+00", "-infinity"),
     "bytea": ("'\\x00ff'", "\\x00ff", "\\x01"),
+    "ltree": ("'a.b'", "a.b", "a.c"),
+    "citext": ("'A'", "A", "a"),
 }
 
 
 def test_a_row_that_the_source_has_is_never_removed_however_its_key_is_named(pipeline: IngestPipeline) -> None:
     """A key of a lake is named as the lake's reader prints it; the same value is the same key."""
+    pipeline.execute("CREATE EXTENSION ltree", "CREATE EXTENSION citext")
     for number, (kind, (value, _, _)) in enumerate(KEYS.items()):
         create = f"CREATE TABLE t{number} (id {kind.strip()}, k text, v text, PRIMARY KEY (k, id))"
         pipeline.execute(create, f"INSERT INTO t{number} VALUES ({value}, 'a', 'kept')")

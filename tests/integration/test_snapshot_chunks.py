@@ -275,6 +275,35 @@ def test_partitions_are_read_in_parts_by_several_connections(pipeline: IngestPip
     assert_equal(pipeline)
 
 
+@pytest.mark.parametrize("moments", [1, 2])
+def test_a_partition_that_is_created_while_its_table_is_read_does_not_begin_the_snapshot_again(
+    pipeline: IngestPipeline, moments: int
+) -> None:
+    """Where one is created every hour, a table that takes longer would never be read."""
+    pipeline.execute(
+        "CREATE TABLE p (id int, k int, pad text, PRIMARY KEY (id, k)) PARTITION BY LIST (k)",
+        *(f"CREATE TABLE p{k} PARTITION OF p FOR VALUES IN ({k})" for k in range(3)),
+        "INSERT INTO p SELECT i, i % 3, repeat('x', 40) FROM generate_series(1, 4500) i",
+    )
+    pipeline.publish("p")
+    later = (
+        "CREATE TABLE p3 PARTITION OF p FOR VALUES IN (3)",
+        "INSERT INTO p SELECT i, 3, 'new' FROM generate_series(10001, 10050) i",
+        "UPDATE p SET k = 3 WHERE k > 0 AND id % 7 = 0",
+    )
+
+    gate = pipeline.folder / "chunk.open"
+    faults.arm(f"snapshot.chunk.before=hold:{gate}{'+raise:SourceUnavailable' * (moments - 1)}@3")
+    with pipeline.running(**CHUNKS) as running:
+        running.wait_until(lambda: faults.passages("snapshot.chunk.before") >= 3)
+        pipeline.execute(*later)
+        gate.touch()
+        running.wait_until_live()
+    assert pipeline.table("public.p").generation == 1
+    assert len({chunk.snapshot_lsn for chunk in chunks_of(pipeline, "public.p")}) == moments
+    assert_equal(pipeline)
+
+
 @slow
 def test_a_partition_whose_detachment_was_cancelled_half_way_is_in_no_chunk(pipeline: IngestPipeline) -> None:
     """Who reads the root does not see its rows, and who reads leaf by leaf may not either."""

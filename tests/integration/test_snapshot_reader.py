@@ -11,10 +11,11 @@ from sluice.contract.schema import TableSchema
 from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.snapshot.reader import SnapshotRaced, binary_columns, read_table
 from sluice.protocol.copy_rows import CopyPayloads, CopyRows
+from sluice.source import snapshot_export
 from sluice.source.catalog import Catalog
 from sluice.source.publication import ensure_publication
-from sluice.source.sessions import KnownSource, SourceOptions, open_query
-from sluice.source.snapshot_export import SnapshotHolder, Waiting
+from sluice.source.sessions import Connection, KnownSource, SourceOptions, open_query
+from sluice.source.snapshot_export import CreatedSlot, SnapshotHolder, Waiting, create_slot
 from sluice.tables.schemas import build_schema, relation_of
 from tests.support.least_rights import pipeline_role
 from tests.support.pipeline import wait_until
@@ -106,6 +107,21 @@ def test_a_snapshot_whose_holder_is_gone_is_a_race_and_not_a_snapshot(database: 
         list(read(options, facts, holder))
 
 
+def test_a_snapshot_whose_exporter_ends_before_it_is_taken_over_is_taken_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = published(database, "CREATE TABLE t (id int PRIMARY KEY)")
+
+    def cut(connection: Connection, *given: Any, **more: Any) -> CreatedSlot:
+        made = create_slot(connection, *given, **more)
+        assert database.one(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 10000)") == (True,)
+        return made
+
+    monkeypatch.setattr(snapshot_export, "create_slot", cut)
+    with pytest.raises(SourceUnavailable, match="the exported snapshot is gone"):
+        SnapshotHolder.open(options)
+
+
 def test_an_empty_reading_of_a_table_with_rows_is_doubted_once(database: Database) -> None:
     options = published(
         database,
@@ -194,3 +210,10 @@ def test_a_snapshot_that_is_held_keeps_no_wal_and_is_the_one_of_the_slot(databas
         wait_until(lambda: connection.execute(slots).fetchone() == (0,), what="the slot is gone")
         database.execute("INSERT INTO t VALUES (2, 'after')", "DELETE FROM t WHERE id = 1")
         assert rows_in(options, facts, holder) == [[1, b"before"]]
+
+
+def test_a_snapshot_may_be_held_for_longer_than_a_setting_of_the_server_has_milliseconds(database: Database) -> None:
+    """As many connections at few rows per second ask for, or a `snapshot_hold` of a month."""
+    options = published(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    with closing(SnapshotHolder.open(options, hold_s=30 * 86400.0)) as holder:
+        assert rows_in(options, facts_of(options), holder) == []

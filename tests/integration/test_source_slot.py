@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 import time
 from contextlib import closing
 
@@ -25,6 +26,7 @@ from sluice.source.slot_wait import wait_until_free
 from sluice.source.start_replication import Started, identify, start_command, start_replication
 from sluice.store.memory import MemoryStore
 from tests.support import manifests
+from tests.support.background import beside
 from tests.support.extent import slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import options_as, pipeline_role
@@ -226,6 +228,26 @@ def test_any_publication_name_reaches_the_server_as_itself(database: Database, o
 
 
 KEEPS_LITTLE = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+
+
+def test_a_slot_that_waits_for_older_transactions_is_shown_as_being_made(
+    database: Database, options: SourceOptions
+) -> None:
+    database.execute("CREATE PUBLICATION {p} FOR TABLE t")
+
+    def make(_ended: threading.Event) -> None:
+        ensure_slot(options)
+
+    with database.connect() as writer, closing(open_query(options)) as conn, beside(make):
+        with writer.transaction():
+            writer.execute("INSERT INTO t VALUES (1)")
+            wait_until(lambda: slot_facts(conn, options.slot) is not None, what="the slot is begun")
+            found = examine(options, MemoryStore("being-made"), two_phase=False)
+            assert (found.problem, "is being made by process" in found.remedy) == ("", True), found
+        wait_until(
+            lambda: (slot := slot_facts(conn, options.slot)) is not None and slot.confirmed_flush_lsn is not None,
+            what="the slot is made",
+        )
 
 
 def test_a_slot_whose_wal_was_removed_is_lost() -> None:

@@ -264,9 +264,8 @@ class Process:
         inside._upload_permits = inside._unit_permits = Permits()
         self.numbers = itertools.count(1)
         self.session: Session | None = None
-        self.watch = CatalogWatch(
-            cast("Any", SimpleNamespace(publication=PUBLICATION)), self.tables, world.store, log=self.log
-        )
+        source: Any = SimpleNamespace(publication=PUBLICATION, prove=lambda _connection: None)
+        self.watch = CatalogWatch(source, self.tables, world.store, log=self.log)
         inner: Any = self.watch
         inner._session = SimpleNamespace(ask=lambda look: look(None), close=lambda: None)
         inner._published = self.catalog

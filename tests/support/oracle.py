@@ -71,6 +71,8 @@ class Spool:
         self.states: dict[str, str] = {}
         self.tables: dict[str, Table] = {}
         """By table id."""
+        self._began: dict[tuple[str, int], int] = {}
+        """How far the log was with the entry that began a generation: what ended by then, its snapshot must have."""
         self.complete: set[tuple[str, int]] = set()
         """Table ids and the generations of theirs whose snapshot is in the log."""
         self.transactions: dict[int, Counter[Change]] = {}
@@ -107,7 +109,7 @@ class Spool:
         )
         body = entry[kind]
         if kind == "table":
-            self._table(body)
+            self._table(body, through_lsn)
         elif kind == "snapshot":
             self._resync(body, number)
         elif kind == "changes":
@@ -135,7 +137,7 @@ class Spool:
                     self.marked.add(table.name)
         self._origin = body["origin"]
 
-    def _table(self, body: dict[str, Any]) -> None:
+    def _table(self, body: dict[str, Any], through_lsn: int) -> None:
         self._tables[body["table_id"]] = body["table_name"]
         table = self.tables.setdefault(
             body["table_id"], Table(body["table_id"], body["schema_name"], body["table_name"])
@@ -147,6 +149,7 @@ class Spool:
             self.states[table.name] = table.state
             return
         self.states[table.name] = body["state"]
+        self._began.setdefault((body["table_id"], body["generation"]), through_lsn)
         if body["state"] not in ("snapshot", "live") or body["generation"] > 1:
             self.marked.add(table.name)
         table.state, table.reason, table.generation = body["state"], _said(body["why"]), body["generation"]
@@ -158,6 +161,7 @@ class Spool:
         lsn, parts = body["snapshot_lsn"], table.snapshots.setdefault(body["generation"], [])
         newest = table.snapshot_lsns.get(body["generation"], 0)
         assert newest <= lsn, f"entry {number} is of an older snapshot than the one before"
+        assert self._began[generation] <= lsn, f"entry {number} is of a snapshot from before its generation began"
         table.first_lsns.setdefault(body["generation"], lsn)
         table.snapshot_lsns[body["generation"]] = lsn
         ranges = table.ranges.setdefault(body["generation"], {one: [] for one in body["relations"]})
@@ -175,7 +179,7 @@ class Spool:
 
     def _changes(self, body: dict[str, Any], number: int, through_lsn: int) -> None:
         for table in body["tables"]:
-            self._table(table)
+            self._table(table, through_lsn)
         previous = self.through_lsn
         for end_lsn in body["commits"]["end_lsn"]:
             assert previous < end_lsn <= through_lsn, (

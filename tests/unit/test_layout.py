@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeGuard
@@ -26,24 +27,52 @@ def test_nothing_reads_parquet_of_the_spool_by_a_condition() -> None:
 def test_one_is_one_of_a_thing_wherever_people_are_shown_a_number() -> None:
     """Who counts for people does it by `counted`. What is malformed on the wire is no case of it."""
     wire = (SERVICE / "protocol", SERVICE / "ingest" / "encode")
-    files = [path for path in SERVICE.rglob("*.py") if not any(map(path.is_relative_to, wire))]
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
     assert [
-        f"{path}: {said}" for path, tree in trees.items() for node in ast.walk(tree) for said in _uncounted(node)
+        f"{path}: {said}"
+        for path, nodes in _nodes().items()
+        if path.is_relative_to(SERVICE) and not any(map(path.is_relative_to, wire))
+        for node in nodes
+        for said in _uncounted(node)
     ] == []
 
 
 def test_no_part_of_a_text_stands_alone() -> None:
     """Behind a line that ends, Python drops the rest of a sentence. What describes a name has three quotes."""
-    files = [path for folder in PACKAGES for path in folder.rglob("*.py")]
-    texts = {path: path.read_text(encoding="utf-8") for path in files}
+    alone = [
+        (path, node.lineno)
+        for path, nodes in _nodes().items()
+        for node in nodes
+        if isinstance(node, ast.Expr) and _is_text(node.value) and isinstance(node.value.value, str)
+    ]
+    lines = {path: path.read_text(encoding="utf-8").splitlines() for path, _ in alone}
+    assert [
+        f"{path}:{line}" for path, line in alone if not lines[path][line - 1].lstrip().startswith(('"""', 'r"""'))
+    ] == []
+
+
+def test_no_text_shows_code_in_place_of_what_it_gives() -> None:
+    """A part of a text without its f shows the braces, and what is called between them."""
     assert [
         f"{path}:{node.lineno}"
-        for path, text in texts.items()
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Expr) and _is_text(node.value) and isinstance(node.value.value, str)
-        if not text.splitlines()[node.lineno - 1].lstrip().startswith(('"""', 'r"""'))
+        for path, nodes in _nodes().items()
+        for node in nodes
+        if _is_text(node) and isinstance(node.value, str)
+        if any(map(_calls, re.findall(r"\{([^{}]+)\}", node.value)))
     ] == []
+
+
+@cache
+def _nodes() -> dict[Path, list[ast.AST]]:
+    """What each file is made of."""
+    files = [path for folder in PACKAGES for path in folder.rglob("*.py")]
+    return {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in files}
+
+
+def _calls(text: str) -> bool:
+    try:
+        return any(isinstance(node, ast.Call) for node in ast.walk(ast.parse(text.strip(), mode="eval")))
+    except SyntaxError:
+        return False
 
 
 def _uncounted(node: ast.AST) -> list[str]:

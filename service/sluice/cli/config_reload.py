@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 
 def files(invocation: Invocation) -> tuple[str, ...]:
-    """What settings are read from: the configuration, and secrets that are mounted as files."""
-    return (str(Path(invocation.config).resolve()), *secret_files(os.environ))
+    """What settings are read from: the configuration, and secrets that are mounted as files. A link stays one: where
+    it leads is another place after each update of a ConfigMap, and the place before is gone.
+    """
+    return (str(Path(invocation.config).absolute()), *secret_files(os.environ))
 
 
 def seen(invocation: Invocation) -> Signature:

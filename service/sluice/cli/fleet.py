@@ -94,11 +94,13 @@ def fleet(invocation: Invocation, folder: str, listen: str, token_path: str, wor
 
 
 def configurations(folder: str) -> list[str]:
-    """The files of the pipelines, by name. Raises UsageError when there is no such folder."""
-    root = Path(folder).resolve()
+    """The files of the pipelines, by name, but for hidden ones: of editors, and those behind the links of a mounted
+    ConfigMap. Raises UsageError when there is no such folder.
+    """
+    root = Path(folder).absolute()
     if not root.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="name the folder that holds the configurations")
-    return sorted(str(path) for pattern in ("*.yaml", "*/sluice.yaml") for path in root.glob(pattern))
+    return sorted(str(path) for pattern in ("[!.]*.yaml", "[!.]*/sluice.yaml") for path in root.glob(pattern))
 
 
 def read(invocation: Invocation, folder: str) -> "Folder":

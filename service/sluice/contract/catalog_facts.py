@@ -1,7 +1,9 @@
 """What the catalog says of a table, as plain values: what the rules decide by."""
 
+import hashlib
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,12 @@ class ChildFacts:
     @property
     def in_first_storage(self) -> bool:
         return self.relfilenode in (0, self.oid)
+
+
+def storage_of(leaves: Iterable[ChildFacts]) -> int:
+    """One number for the storage of all leaves: 6 bytes of a hash, never 0."""
+    spelled = ",".join(f"{leaf.oid}:{leaf.relfilenode}" for leaf in sorted(leaves, key=lambda leaf: leaf.oid))
+    return int.from_bytes(hashlib.sha256(spelled.encode()).digest()[:6], "big") or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +185,11 @@ class TableFacts:
         return tuple(
             column for column in self.columns if (column.name in names if names is not None else not column.generated)
         )
+
+    def with_leaves(self, oids: Collection[int]) -> "TableFacts":
+        """This partitioned table, with these of its leaves alone."""
+        children = tuple(leaf for leaf in self.children if leaf.oid in oids)
+        return replace(self, children=children, relfilenode=storage_of(children))
 
     def differs_in_identity(self, leaf: ChildFacts) -> bool:
         """Whether the leaf's old rows have other columns than those of this table."""

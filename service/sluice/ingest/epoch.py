@@ -6,7 +6,7 @@ same log, tables and committer.
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -98,6 +98,7 @@ def open_epoch(
         stop=stop.threads,
         before_moving=guard.require,
     )
+    starting, finishing = (replace(one, reached=lambda: log.stored.through_lsn) for one in (starting, finishing))
     opened = log.stored
     for entry in messagetable.brought_to(log.state, wanted=options.messages, prefixes=options.message_prefixes):
         log.append(entry)
@@ -148,8 +149,11 @@ def open_epoch(
 
 
 def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = None) -> Opened:
-    """What a writer says of itself and of the server when it takes the pipeline over at `start`."""
-    server = start.server
+    """What a writer says of itself and of the server when it takes the pipeline over at `start`. The history of
+    the same timeline stays the same, also where the server does not give it this time.
+    """
+    server, before = start.server, start.state.opened
+    known = before.forks if before is not None and before.timeline == server.timeline else ()
     return Opened(
         system_identifier=server.system_identifier,
         timeline=server.timeline,
@@ -162,7 +166,7 @@ def opened_entry(options: IngestOptions, start: Start, *, lost: Lost | None = No
         server_version=server.server_version,
         start_lsn=start.lsn,
         instance=options.instance,
-        forks=server.forks or (),
+        forks=known if server.forks is None else server.forks,
         lost=lost,
     )
 

@@ -13,7 +13,7 @@ from sluice.errors import SlotBusy, SlotLost, UsageError
 from sluice.lsn import show
 from sluice.manifest.reader import load_state
 from sluice.manifest.values import PipelineState
-from sluice.source.continuity import prove_continuity, require_same_database
+from sluice.source.continuity import not_yet, prove_continuity, require_same_database
 from sluice.source.facts import Place, ServerFacts, SlotFacts
 from sluice.source.sessions import Connection, KnownSource, SourceOptions, open_query
 from sluice.source.slot import advance_slot, drop_slot
@@ -40,6 +40,8 @@ def examine(options: SourceOptions, store: ObjectStore, *, two_phase: bool) -> S
         return SlotReport(
             server, None, state, "", "the pipeline has not run yet: `sluice setup` or a start creates the slot"
         )
+    if slot is not None and (waits := not_yet(slot, server)):
+        return SlotReport(server, slot, state, "", f"nothing: the slot {waits}")
     try:
         prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=two_phase)
     except SlotLost as error:

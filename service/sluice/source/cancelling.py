@@ -126,5 +126,7 @@ def _end(session: _Connection, ends: object) -> None:
 
 
 def _ends(session: _Connection) -> object:
-    with socket.socket(fileno=socket.dup(session.pgconn.socket)) as own:
+    """None of a connection that is lost already, which no call waits for."""
+    with suppress(psycopg.Error, OSError), socket.socket(fileno=socket.dup(session.pgconn.socket)) as own:
         return own.getsockname(), own.getpeername()
+    return None

@@ -6,12 +6,19 @@ up by oid, never by guessing names. Must not: read user tables, nor wait for a l
 (PostgreSQL: System Catalogs; pg_publication, pg_publication_rel, pg_publication_namespace.)
 """
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 from sluice import lsn
-from sluice.contract.catalog_facts import ChildFacts, ColumnFacts, PublicationFacts, TableFacts, TypeDetail, Visible
+from sluice.contract.catalog_facts import (
+    ChildFacts,
+    ColumnFacts,
+    PublicationFacts,
+    TableFacts,
+    TypeDetail,
+    Visible,
+    storage_of,
+)
 from sluice.contract.types import NAMES
 from sluice.source.catalog_versions import PARTS_OF_TYPE, removed_schemas_sql, sent_sql, versions_sql
 from sluice.source.sessions import WAL_END, Connection, translated
@@ -225,18 +232,12 @@ class Catalog:
             memberships=memberships,
             former_leaves=former_leaves,
             ancestors=ancestors,
-            relfilenode=_combined(leaves) if table["relkind"] == "p" else relfilenode,
+            relfilenode=storage_of(leaves) if table["relkind"] == "p" else relfilenode,
             columns=live,
             children=leaves,
             published_columns=None if listed is None else tuple(listed),
             type_details=tuple(TypeDetail(*detail) for detail in details or ()),
         )
-
-
-def _combined(leaves: Sequence[ChildFacts]) -> int:
-    """One number for the storage of all leaves: 6 bytes of a hash, never 0."""
-    spelled = ",".join(f"{leaf.oid}:{leaf.relfilenode}" for leaf in sorted(leaves, key=lambda leaf: leaf.oid))
-    return int.from_bytes(hashlib.sha256(spelled.encode()).digest()[:6], "big") or 1
 
 
 _ATTNAMES = """(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a

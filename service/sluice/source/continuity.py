@@ -18,6 +18,8 @@ GO_ON = (
     "differ"
 )
 """What to do where the server is the right one and only the slot is lost."""
+_FIRST = 1
+"""The timeline of a new cluster, which has no history."""
 TWO_PHASE_SINCE = 150000
 TWO_PHASE_OFF_SINCE = 180000
 """Versions, as libpq numbers them, since which a slot can be made or set to decode at PREPARE, and be
@@ -34,16 +36,25 @@ def prove_continuity(
     `opened` is the newest epoch in the manifest, None for a pipeline that never ran: then the
     slot's own position is the start. Raises SlotLost, its message beginning with the case: MISSING,
     WRONG_CLUSTER, WRONG_DATABASE, TIMELINE, WRONG_PLUGIN, INVALIDATED, TWO_PHASE, AHEAD, DIVERGED.
-    Raises SourceUnavailable when the server could not say now where its timeline comes from.
+    Raises SourceUnavailable when the server could not say now where its timeline comes from, while the slot cannot be
+    used yet, and while a standby has not replayed what the manifest has.
     """
     if opened is not None:
         require_same_database(Place.of(opened), Place.of(server))
         _same_history(opened, through_lsn, server)
+    if slot is None and server.in_recovery:
+        raise SlotLost(
+            "MISSING: the replication slot does not exist on this server, which is a standby",
+            hint="if the primary has it, correct source.dsn: of several servers, target_session_attrs=read-write "
+            f"chooses the one that accepts writes. Otherwise changes are lost; {GO_ON}",
+        )
     if slot is None:
         raise SlotLost(
             "MISSING: the replication slot does not exist",
             hint=f"it was dropped, or the server was replaced: changes since then are lost; {GO_ON}",
         )
+    if waits := not_yet(slot, server):
+        raise SourceUnavailable(f"slot {slot.name} {waits}")
     for problem in slot_problems(slot, server, two_phase=two_phase):
         raise SlotLost(f"{problem.case}: slot {slot.name} {problem.seen}", hint=problem.hint)
     confirmed = slot.confirmed_flush_lsn
@@ -56,6 +67,13 @@ def prove_continuity(
             f"{lsn.show(confirmed)}, the manifest ends at {lsn.show(through_lsn)}",
             hint=f"the changes in between are lost; {GO_ON}",
         )
+    if through_lsn > server.wal_end_lsn and server.in_recovery:
+        raise SourceUnavailable(
+            f"the manifest holds changes through {lsn.show(through_lsn)}, and this standby has replayed its log to "
+            f"{lsn.show(server.wal_end_lsn)} so far",
+            hint="a standby that was restarted, or is behind, gets there by itself; if this one does not, it was "
+            "restored to an older state: resync the tables",
+        )
     if through_lsn > server.wal_end_lsn:
         raise SlotLost(
             f"DIVERGED: the manifest holds changes through {lsn.show(through_lsn)}, this server's log "
@@ -63,6 +81,17 @@ def prove_continuity(
             hint="the server was restored or failed over to an older state: resync the tables",
         )
     return through_lsn
+
+
+def not_yet(slot: SlotFacts, server: ServerFacts) -> str:
+    """Why nobody can stream from the slot yet, in words that begin with a verb; empty for one that can be used or never
+    can.
+    """
+    if slot.is_being_made:
+        return f"is being made by process {slot.active_pid}, which waits for older transactions to end"
+    if slot.synced and server.in_recovery:
+        return "is kept in step with that of the primary: it can be used once this standby is promoted"
+    return ""
 
 
 def require_same_database(manifest: Place, here: Place) -> None:
@@ -99,10 +128,13 @@ def _same_history(opened: Opened, through_lsn: int, server: ServerFacts) -> None
             "server does not give the history of its timeline",
             hint="the role needs the REPLICATION attribute, and pg_wal the timeline's history file",
         )
-    shared = len(opened.forks)
+    # A server that did not give its history when the manifest was written may give it now.
+    unknown = opened.timeline != _FIRST and not opened.forks
+    before = tuple(fork for fork in server.forks if fork.timeline < opened.timeline) if unknown else opened.forks
+    shared = len(before)
     left = server.forks[shared] if len(server.forks) > shared else None
     on = left.timeline if left is not None else server.timeline
-    if server.forks[:shared] != opened.forks or on != opened.timeline:
+    if server.forks[:shared] != before or on != opened.timeline:
         raise SlotLost(
             f"TIMELINE: timeline {server.timeline} of this server does not come from timeline {opened.timeline} "
             "of the server that the manifest was written from: another standby was promoted, or the server was "

@@ -134,7 +134,7 @@ def create(connection: Connection) -> bool:
             str(error),
             hint="event triggers need a superuser, or the role that your provider offers for them: let "
             "that role run the SQL that `sluice setup --ddl-signal` prints. To replace an older one: "
-            "{'; '.join(removal())};",
+            f"{'; '.join(removal())};",
         ) from error
     return True
 

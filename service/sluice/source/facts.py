@@ -70,6 +70,11 @@ class SlotFacts:
     decoded: bool = False
 
     @property
+    def is_being_made(self) -> bool:
+        """Whether somebody waits for older transactions to end: it is of no use before, and lost is nothing."""
+        return self.active_pid is not None and self.restart_lsn is not None and self.confirmed_flush_lsn is None
+
+    @property
     def invalidated(self) -> str:
         """Why the slot can never be used again, empty when it can."""
         if self.invalidation_reason:
@@ -78,7 +83,8 @@ class SlotFacts:
         # whose WAL is gone.
         if self.conflicting and self.restart_lsn is not None:
             return "conflict with recovery on a standby"
-        return "wal_removed" if self.wal_status == "lost" or self.confirmed_flush_lsn is None else ""
+        has_position = self.confirmed_flush_lsn is not None or self.is_being_made
+        return "wal_removed" if self.wal_status == "lost" or not has_position else ""
 
 
 def foreign_user(slot: SlotFacts | None, application_name: str) -> str:

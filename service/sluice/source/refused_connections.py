@@ -21,6 +21,8 @@ _KNOWN: dict[str, str] = {}
 are asked for once.
 """
 _KNOWN_MOST = 100
+_LONGEST_TRACE = 1 << 16
+"""What a pipe holds."""
 _LASTING = ("08P01", "0A", "22", "28", "3D", "42", "P0")
 _BROKEN = re.compile(
     r"unexpected eof|SYSCALL error|closed the connection|alert internal error|alert user cancel|bad "
@@ -70,11 +72,13 @@ def refusal_code(conninfo: str, error: psycopg.Error, *, seconds: float) -> str:
     words = str(error).rpartition("failed: ")[2].strip()
     if words in _KNOWN or isinstance(error, psycopg.errors.ConnectionTimeout) or _BROKEN.search(words):
         return _KNOWN.get(words, "")
-    # Only in memory: the trace has the password.
-    with os.fdopen(os.memfd_create("trace"), "rb") as trace:
-        said = _attempt(conninfo, trace.fileno(), deadline=time.monotonic() + seconds)
-        trace.seek(0)
-        found = _CODE.findall(trace.read())
+    # Only in memory: the trace has the password. What a server says to a client that it refuses is short.
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as trace, os.fdopen(writing, "wb", buffering=0):
+        os.set_blocking(reading, False)
+        os.set_blocking(writing, False)
+        said = _attempt(conninfo, writing, deadline=time.monotonic() + seconds)
+        found = _CODE.findall(trace.read(_LONGEST_TRACE) or b"")
     code = found[-1].decode() if found else ""
     if code and said.rpartition("failed: ")[2].strip() == words:
         if len(_KNOWN) >= _KNOWN_MOST:
@@ -97,9 +101,10 @@ def _attempt(conninfo: str, trace: int, *, deadline: float) -> str:
                 select.select([], [pgconn.socket], [], left)
             else:
                 break
-        pgconn.untrace()
         return pgconn.get_error_message()
     finally:
+        # What is not written by now would be written when the process ends, to whatever has the number by then.
+        pgconn.untrace()
         pgconn.finish()
 
 

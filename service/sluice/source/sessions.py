@@ -13,7 +13,7 @@ Replication Protocol; Control Data Functions.)
 
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NoReturn
@@ -98,6 +98,11 @@ PLACE = """
     (SELECT datid::int8 FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()))"""
 """Columns of `Place`, by functions alone: a session that will stream may read no table before."""
 
+LOG_POSITION = """
+    (CASE WHEN pg_catalog.pg_is_in_recovery() THEN COALESCE(pg_catalog.pg_last_wal_replay_lsn(), '0/0')
+        ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text"""
+"""How far the server is at least: no stream of it has come further."""
+
 WAL_END = """
     (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE (
         SELECT w.lsn - (CASE
@@ -122,7 +127,8 @@ _NETWORK: dict[str, str] = {
 
 Phase = Literal["query", "start", "stream"]
 
-_RETRY = ("08", "40", "53", "57", "58", "55P03", "25P03", "25P04")
+_RETRY = ("08", "40", "53", "57", "58", "72", "55P03", "25P03", "25P04")
+"""Before 17 a server may be set to find a snapshot too old (72000): rows are read from another one."""
 _HOLDS_VALUES = ("22", "23", "P0")
 """Error classes whose primary message may quote data: data exceptions, integrity violations, RAISE
 in somebody's function.
@@ -171,6 +177,10 @@ class KnownSource(SourceOptions):
     """
 
     place: Place
+    reached: Callable[[], int] = field(default=lambda: 0, repr=False, compare=False)
+    """How far the pipeline's stream has come: a server that is behind is a standby of the one that streams, and has
+    neither the rows nor the catalog of now.
+    """
 
     @classmethod
     def of(cls, options: SourceOptions, seen: Opened | ServerFacts | Place) -> "KnownSource":
@@ -181,18 +191,26 @@ class KnownSource(SourceOptions):
     def prove(self, conn: Connection) -> None:
         """Raises SlotLost for another server or database, as a stream's start does, and SourceMoved for
         another timeline: of a promoted standby, or of a restored backup. Which of the two it is only a new
-        start can say.
+        start can say. Raises SourceUnavailable while the server is behind the stream.
         """
+        reached = self.reached()  # first: the stream goes on
         with translated("reading which server this is"):
-            row = conn.execute(f"SELECT {PLACE}".encode()).fetchone()
+            row = conn.execute(f"SELECT {PLACE}, {LOG_POSITION}".encode()).fetchone()
         assert row is not None
-        now = Place(*row)
+        *where, position = row
+        now = Place(*where)
         require_same_database(self.place, now)
         if now.timeline != self.place.timeline:
             raise SourceMoved(
                 f"source.dsn leads to timeline {now.timeline} now, and the manifest is of timeline "
                 f"{self.place.timeline}: a standby was promoted, or a backup restored",
                 hint="start ingest, or wait until it has reconnected: it continues there, or says why it cannot",
+            )
+        if lsn.parse(position) < reached:
+            raise SourceUnavailable(
+                f"source.dsn leads to a server that is at {position}, and the stream has come to {lsn.show(reached)}: "
+                "to a standby of the server that streams, which is behind",
+                hint="of several servers, target_session_attrs=read-write chooses the one that accepts writes",
             )
 
 
@@ -203,6 +221,10 @@ def known(options: SourceOptions, opened: Opened | None) -> SourceOptions:
 
 class NoFreeSlot(SourceRefused):
     """The server has no replication slot, or no WAL sender, to spare."""
+
+
+class StatementFailed(SourceUnavailable):
+    """The server said that a statement fails now, and may not later."""
 
 
 class SlotDoubted(SourceUnavailable):
@@ -475,8 +497,10 @@ def source_error(
         unsendable = UnsendableRow(text, hint=_HINTS[sqlstate])
         unsendable.at_lsn = lsn.parse(found[1]) if found else 0
         return unsendable
+    if sqlstate.startswith("57P0"):
+        return SourceUnavailable(text, reason="server_stopping")
     if sqlstate.startswith(_RETRY):
-        return SourceUnavailable(text, reason="server_stopping" if sqlstate.startswith("57P0") else "other")
+        return StatementFailed(text)
     return SourceRefused(text, hint=_HINTS.get(sqlstate, ""))
 
 

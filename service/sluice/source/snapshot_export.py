@@ -38,6 +38,8 @@ _REPORT_EVERY_S = 2.0
 _NAMED = 3
 """Transactions that a sentence names."""
 HOLD_SECONDS = 600.0
+_MOST_MILLISECONDS = (1 << 31) - 1
+"""What such a setting of the server holds: 25 days."""
 _SIGNS = 4
 """Signs of life of the session that holds a snapshot, in the time after which the server ends it."""
 _ON_A_STANDBY = "if the server is a standby, it waits for its primary: run SELECT pg_log_standby_snapshot() there"
@@ -154,12 +156,25 @@ def open_transactions(options: SourceOptions) -> tuple[Blocker, ...]:
         return tuple(Blocker(*row) for row in conn.execute(command.encode()).fetchall())
 
 
+class SnapshotGone(SourceUnavailable):
+    """The session that exported the snapshot has ended, or is one at another server."""
+
+
+def enter_snapshot(conn: Connection, snapshot: str) -> None:
+    """Begins a transaction that sees what `snapshot` does. Raises SnapshotGone, and what psycopg raises."""
+    conn.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        conn.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}".encode())
+    except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
+        raise SnapshotGone("the exported snapshot is gone: the connection that held it ended") from None
+
+
 def bound(conn: Connection, seconds: float) -> None:
     """From now on the server ends the session once we have asked nothing within its transaction, or read nothing
     of a COPY, for so long. Of a COPY it cannot do so on a Unix socket. (PostgreSQL: Client Connection
     Defaults; Connections and Authentication, tcp_user_timeout.)
     """
-    milliseconds = round(seconds * 1000)
+    milliseconds = min(round(seconds * 1000), _MOST_MILLISECONDS)
     with translated("bounding a session that holds a snapshot"):
         for name in ("idle_in_transaction_session_timeout", "tcp_user_timeout"):
             conn.execute(f"SET {name} = {milliseconds}".encode())
@@ -200,8 +215,7 @@ class SnapshotHolder:
             try:
                 bound(session, hold_s)
                 with translated("taking a snapshot over"):
-                    session.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                    session.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(created.snapshot)}".encode())
+                    enter_snapshot(session, created.snapshot)
                     row = session.execute(b"SELECT pg_catalog.pg_export_snapshot()").fetchone()
             except BaseException:
                 session.close()

@@ -12,22 +12,27 @@ from psycopg import pq
 from sluice import lsn
 from sluice.contract.entries import Fork
 from sluice.errors import SourceRefused, UsageError
-from sluice.source.sessions import KnownSource, open_replication
+from sluice.source.sessions import KnownSource, open_replication, raise_result
 
 FIRST = 1
 """The timeline of a new cluster, which has no history."""
+_NO_FILE = b"58P01"
 
 
 def read_history(options: KnownSource, timeline: int) -> tuple[Fork, ...] | None:
-    """The forks of `timeline`, oldest first; None when the server does not give its history. Only a
-    replication connection may ask for one. Raises SourceUnavailable.
+    """The forks of `timeline`, oldest first; None when the server does not give its history: the role may not ask for
+    it, or the file is not there. Only a replication connection may ask for one. Raises SourceUnavailable.
     """
     if timeline == FIRST:
         return ()
     try:
         with closing(open_replication(options)) as conn:
             result = conn.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
-            if result.status != pq.ExecStatus.TUPLES_OK or result.ntuples != 1:
+            if result.status != pq.ExecStatus.TUPLES_OK:
+                if result.error_field(pq.DiagnosticField.SQLSTATE) == _NO_FILE:
+                    return None
+                raise_result(result, doing="TIMELINE_HISTORY")
+            if result.ntuples != 1:
                 return None
             content = result.get_value(0, 1) or b""
     except SourceRefused:

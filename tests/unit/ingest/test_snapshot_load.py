@@ -1,10 +1,17 @@
 """Snapshots and their source: which load is too much, how fast rows are read, and how long it still takes."""
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from sluice.ingest.snapshot import snapshotter
+from sluice.ingest.snapshot.chunk_round import SnapshotLimits, groups
 from sluice.ingest.snapshot.load_gate import LoadLimits, Measure, StandbyLag, above, measures
 from sluice.ingest.snapshot.rate import RateLimit
-from sluice.ingest.status import SnapshotProgress
+from sluice.ingest.snapshot.snapshotter import Snapshotter
+from sluice.ingest.status import SnapshotCounts, SnapshotProgress
 from sluice.source.server_load import SourceLoad, Standby
 
 ALL = LoadLimits(stream_lag=1 << 20, replica_lag_s=10.0, active_sessions=50)
@@ -48,6 +55,42 @@ def test_a_limit_that_was_passed_is_kept_again_only_well_below_it() -> None:
     assert [is_above(50), is_above(51)] == [False, True]
     assert [is_above(41, "active_sessions"), is_above(40, "active_sessions")] == [True, False]
     assert not is_above(50, "replica_lag"), "another limit that was passed changes nothing"
+
+
+def test_tables_are_locked_together_up_to_a_number_of_partitions() -> None:
+    """More locks than a server has room for are refused each time, and keep others of its sessions from theirs."""
+
+    def job(leaves: int) -> Any:
+        return SimpleNamespace(facts=SimpleNamespace(children=range(leaves)))
+
+    partitions = [0] * 30 + [30, 200, 0, 49, 0]
+    assert [[len(one.facts.children) for one in group] for group in groups(map(job, partitions))] == [
+        [0] * 30,
+        [30],
+        [200],
+        [0],
+        [49],
+        [0],
+    ]
+
+
+def test_the_server_holds_the_next_snapshot_for_as_long_as_the_settings_say_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would end a snapshot that still waits, each time."""
+    held: list[float] = []
+    opened = SimpleNamespace(open=lambda _options, *, waiting, hold_s: held.append(hold_s))
+    monkeypatch.setattr(snapshotter, "SnapshotHolder", opened)
+    limited: list[LoadLimits] = []
+    parts: dict[str, Any] = {"tables": None, "segments": SimpleNamespace(gate=SimpleNamespace(limit=limited.append))}
+    source: Any = None
+    limits = SnapshotLimits(load=LoadLimits(hold_s=600.0))
+    made = Snapshotter(source, **parts, counts=SnapshotCounts(), stop=threading.Event(), limits=limits)
+    made._snapshot([])
+    longer = LoadLimits(stream_lag=1, hold_s=3600.0)
+    made.configure(SnapshotLimits(connections=9, load=longer))
+    made._snapshot([])
+    assert (held, limited) == ([610.0, 3610.0], [longer])
 
 
 def progress(**waiting: int) -> SnapshotProgress:

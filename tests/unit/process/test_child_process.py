@@ -200,3 +200,12 @@ def test_each_child_reads_what_there_is_and_what_changed_later(tmp_path: Path) -
         wait_until(lambda: heard.read_text() == "first\nsecond\n", what="the second word")
     finally:
         process.stop(timeout_seconds=30)
+
+
+@pytest.mark.parametrize("missing", [(os, "pidfd_open"), (signal, "pidfd_send_signal")], ids=["open", "send"])
+def test_children_are_no_forks_where_python_does_not_name_processes(
+    missing: tuple[object, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it was built for old versions of Linux, whatever the kernel is."""
+    monkeypatch.delattr(*missing, raising=False)
+    assert not possible()

@@ -1,11 +1,18 @@
 """Whether we may go on from a slot: each disagreement has its name, and only agreement gives a position."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from psycopg import pq
 
 from sluice.contract.entries import Fork, Opened
 from sluice.errors import SlotLost, SourceUnavailable
+from sluice.ingest.epoch import opened_entry
+from sluice.ingest.start import Start
+from sluice.manifest.values import PipelineState
+from sluice.source import timeline_history
 from sluice.source.continuity import prove_continuity
 from sluice.source.facts import ServerFacts, SlotFacts
 from sluice.source.timeline_history import parse_history
@@ -14,6 +21,7 @@ from tests.support.manifests import opened
 
 SERVER = source_facts.server(1000)
 SLOT = replace(source_facts.slot(restart=400, safe=None), active_pid=None, confirmed_flush_lsn=500)
+_CODE = pq.DiagnosticField.SQLSTATE
 OPENED = opened(system_identifier="7", database="d", slot="s")
 
 DOUBTS = {
@@ -77,6 +85,8 @@ SECOND = replace(OPENED, timeline=2, forks=(Fork(1, 300),))
         (SECOND, 2, (Fork(1, 300),)),
         (SECOND, 3, (Fork(1, 300), Fork(2, 600))),
         (SECOND, 2, None),
+        (replace(SECOND, forks=()), 2, (Fork(1, 300),)),
+        (replace(SECOND, forks=()), 3, (Fork(1, 300), Fork(2, 600))),
     ],
 )
 def test_a_server_that_was_promoted_after_the_manifests_end_goes_on(
@@ -102,6 +112,44 @@ def test_a_timeline_of_another_history_is_refused_whatever_its_number(timeline: 
         prove_continuity(SECOND, 600, server=server, slot=SLOT, two_phase=False)
 
 
+def test_a_history_that_was_not_known_proves_nothing_of_another_timeline() -> None:
+    unknown = replace(SECOND, forks=())
+    for timeline, forks, case in (
+        (3, (Fork(1, 300),), "TIMELINE"),
+        (3, (Fork(1, 300), Fork(2, 599)), "DIVERGED"),
+        (1, (), "TIMELINE"),
+    ):
+        server = replace(SERVER, timeline=timeline, forks=forks)
+        with pytest.raises(SlotLost, match=f"^{case}"):
+            prove_continuity(unknown, 600, server=server, slot=SLOT, two_phase=False)
+
+
+def test_a_history_that_the_server_does_not_give_this_time_is_that_of_the_epoch_before() -> None:
+    options: Any = SimpleNamespace(source=SimpleNamespace(slot="s", publication="p"), two_phase=False, origin="any")
+    options.instance = "two"
+    server = replace(SERVER, timeline=2, forks=None)
+    state = replace(PipelineState(), opened=SECOND)
+    assert opened_entry(options, Start(state, server, 600)).forks == SECOND.forks
+    assert opened_entry(options, Start(state, replace(server, timeline=3), 600)).forks == ()
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "is_lost"), [(None, True), (b"57P01", True), (b"58P01", False), (b"42501", False)]
+)
+def test_a_connection_that_is_lost_while_the_history_is_asked_for_is_no_server_that_does_not_give_it(
+    monkeypatch: pytest.MonkeyPatch, sqlstate: bytes | None, *, is_lost: bool
+) -> None:
+    result = SimpleNamespace(status=pq.ExecStatus.FATAL_ERROR, error_field=lambda part: {_CODE: sqlstate}.get(part))
+    connection: Any = SimpleNamespace(pgconn=SimpleNamespace(exec_=lambda _: result), close=lambda: None)
+    monkeypatch.setattr(timeline_history, "open_replication", lambda _: connection)
+    source: Any = None
+    if is_lost:
+        with pytest.raises(SourceUnavailable):
+            timeline_history.read_history(source, 2)
+    else:
+        assert timeline_history.read_history(source, 2) is None
+
+
 HISTORY = b"1\t0/3000148\tno recovery target specified\n\n# a comment\n2\t16/B374D848\tbefore 2026-01-01\n"
 
 
@@ -120,3 +168,35 @@ def test_a_history_file_is_read() -> None:
 @pytest.mark.parametrize("content", [b"1\n", b"x\t0/1\n", b"1\tzero\n", b"2\t0/1\n1\t0/2\n", b"\xff\t0/1"])
 def test_a_history_that_is_damaged_is_none(content: bytes) -> None:
     assert parse_history(content) is None
+
+
+def test_a_slot_that_is_being_made_is_waited_for_and_not_lost() -> None:
+    """It has no confirmed position until older transactions have ended, like one of which the WAL is gone."""
+    made = replace(SLOT, active_pid=7, confirmed_flush_lsn=None)
+    assert made.invalidated == ""
+    with pytest.raises(SourceUnavailable, match="slot s is being made by process 7"):
+        prove_continuity(None, 0, server=SERVER, slot=made, two_phase=False)
+
+
+def test_a_slot_that_is_missing_on_a_standby_may_be_on_the_primary() -> None:
+    with pytest.raises(SlotLost, match=r"MISSING: .* which is a standby") as found:
+        prove_continuity(OPENED, 600, server=replace(SERVER, in_recovery=True), slot=None, two_phase=False)
+    assert "target_session_attrs=read-write" in found.value.hint
+
+
+@pytest.mark.parametrize("temporary", [False, True])
+def test_a_slot_that_a_standby_keeps_in_step_is_waited_for_until_its_promotion(*, temporary: bool) -> None:
+    """As in a failover that leads there before the standby is promoted. It is temporary until it is in step."""
+    kept, standby = replace(SLOT, synced=True, temporary=temporary), replace(SERVER, in_recovery=True)
+    with pytest.raises(SourceUnavailable, match="slot s is kept in step with that of the primary"):
+        prove_continuity(OPENED, 600, server=standby, slot=kept, two_phase=False)
+    promoted = replace(kept, temporary=False)
+    assert prove_continuity(OPENED, 600, server=SERVER, slot=promoted, two_phase=False) == 600
+
+
+def test_a_standby_that_has_not_replayed_what_the_manifest_has_is_waited_for() -> None:
+    """After a restart it accepts connections before it is where it was."""
+    behind = replace(SERVER, in_recovery=True)
+    with pytest.raises(SourceUnavailable, match=r"through 0/3E9, and this standby has replayed its log to 0/3E8"):
+        prove_continuity(OPENED, 1001, server=behind, slot=SLOT, two_phase=False)
+    assert prove_continuity(OPENED, 1000, server=behind, slot=SLOT, two_phase=False) == 1000

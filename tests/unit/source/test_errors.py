@@ -9,7 +9,21 @@ from sluice.errors import Disposition, ServiceError, SlotBusy, SlotLost, SourceR
 from sluice.source.refused_connections import connect_error
 from sluice.source.sessions import SlotDoubted, SourceOptions, open_query, source_error
 
-RETRIED = ["", "08006", "08P01", "53200", "53300", "57014", "57P01", "57P02", "57P03", "58P01", "40001", "55P03"]
+RETRIED = [
+    "",
+    "08006",
+    "08P01",
+    "53200",
+    "53300",
+    "57014",
+    "57P01",
+    "57P02",
+    "57P03",
+    "58P01",
+    "40001",
+    "55P03",
+    "72000",
+]
 FINAL = ["28000", "28P01", "3D000", "42501", "42704", "0A000", "22021", "22P05", "XX000", "53400", "42P01"]
 
 

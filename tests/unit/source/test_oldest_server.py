@@ -3,6 +3,7 @@ setting that it does not have, as a real one does. (PostgreSQL: Message Flow, St
 """
 
 import contextlib
+import os
 import socket
 import struct
 import threading
@@ -12,6 +13,7 @@ import pytest
 
 from sluice.errors import SourceRefused
 from sluice.operate.check.preflight import run_preflight
+from sluice.source import refused_connections
 from sluice.source.sessions import SourceOptions, open_query, open_replication
 
 NEWER_THAN_13 = ("idle_session_timeout", "transaction_timeout")
@@ -67,3 +69,13 @@ def test_preflight_names_the_version_too(server_13: SourceOptions) -> None:
     (finding,) = run_preflight(server_13, None).findings
     assert (finding.severity, finding.code, finding.fix_setting) == ("critical", "server.version", "upgrade the server")
     assert "PostgreSQL 13" in finding.seen
+
+
+def test_a_refusal_is_understood_where_python_has_no_files_in_memory(
+    server_13: SourceOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, and where it was built for old versions of Linux."""
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(refused_connections, "_KNOWN", {})
+    with pytest.raises(SourceRefused, match="PostgreSQL 13"):
+        open_query(server_13)

@@ -10,7 +10,7 @@ been loaded for too long to hold the snapshot.
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -26,7 +26,14 @@ from sluice.contract.resyncs import Cause
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceUnavailable, UnsupportedChange
 from sluice.ingest.snapshot.load_gate import LoadLimits
-from sluice.ingest.snapshot.reader import BATCH_BYTES, SnapshotRaced, SnapshotSession, TableLocked, TableRefused
+from sluice.ingest.snapshot.reader import (
+    BATCH_BYTES,
+    SnapshotRaced,
+    SnapshotSession,
+    TableLater,
+    TableLocked,
+    TableRefused,
+)
 from sluice.ingest.snapshot.segments import SnapshotSegments
 from sluice.ingest.status import SnapshotCounts
 from sluice.ingest.tables.followed_tables import FollowedTables
@@ -38,7 +45,9 @@ from sluice.tables import events
 from sluice.tables.catalog_diff import Unseen, compare, fingerprint
 
 GROUP = 50
-"""Tables that are locked and compared together: what a small table costs is asking about it."""
+"""Tables that are locked and compared together, partitions among them: what a small table costs is asking about it,
+and the room that a server has for locks is for all its sessions.
+"""
 SMALL_BLOCKS = 128
 """Up to this many blocks a table is read with its group; a larger one waits for its own turn."""
 LOCK_TRIES = 10
@@ -48,8 +57,8 @@ _GRACE_SECONDS = 10.0
 _ROW_BYTES = 10
 """The least that a row takes in a COPY."""
 
-Wrong = SnapshotRaced | TableLocked | TableRefused | UnsupportedChange
-_WRONG = (SnapshotRaced, TableLocked, TableRefused, UnsupportedChange)
+Wrong = SnapshotRaced | TableLater | TableRefused | UnsupportedChange
+_WRONG = (SnapshotRaced, TableLater, TableRefused, UnsupportedChange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,7 @@ class RoundResult:
     finished: int = 0
     raced: set[int] = field(default_factory=set)
     locked: set[str] = field(default_factory=set)
+    failing: set[str] = field(default_factory=set)
 
 
 class _LeftEarly(Exception):
@@ -152,7 +162,7 @@ class ChunkRound:
         """Returns when each table was read, or is left for another round. Raises SourceUnavailable, and
         whatever else ends a thread.
         """
-        self._tasks.extend(list(jobs[start : start + GROUP]) for start in range(0, len(jobs), GROUP))
+        self._tasks.extend(groups(jobs))
         threads = self._limits.connections
         with ThreadPoolExecutor(threads, thread_name_prefix="snapshot") as pool:
             ended = [pool.submit(self._work) for _ in range(threads)]
@@ -380,8 +390,9 @@ class ChunkRound:
             self._logger.warning(
                 "the table changed while it was read, a new snapshot follows", table=job.name, reason=str(error)
             )
-        elif isinstance(error, TableLocked):
-            self._result.locked.add(job.schema.table_id)
+        elif isinstance(error, TableLater):
+            later = self._result.locked if isinstance(error, TableLocked) else self._result.failing
+            later.add(job.schema.table_id)
             self._tables.decide(events.SnapshotDelayed(facts.oid, str(error)))
             self._logger.warning("the table is read later", table=job.name, reason=str(error))
         elif isinstance(error, TableRefused):
@@ -404,6 +415,21 @@ class ChunkRound:
             job.ended = True
             self._result.finished += done
         self._counts.left(job.name, done=done)
+
+
+def groups(jobs: Iterable[Job]) -> Iterator[list[Job]]:
+    """Tables to be locked together. One that has more partitions than a group is one by itself."""
+    group: list[Job] = []
+    left = GROUP
+    for job in jobs:
+        size = 1 + len(job.facts.children)
+        if group and size > left:
+            yield group
+            group, left = [], GROUP
+        group.append(job)
+        left -= size
+    if group:
+        yield group
 
 
 def _relations(facts: TableFacts, blocks: dict[str, int]) -> tuple[str, ...]:

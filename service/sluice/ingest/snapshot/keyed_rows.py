@@ -3,7 +3,8 @@ than the server does (1.0 and 1, inf and Infinity). So the server reads each as 
 
 Invariant: a row has a key when both are equal to their type and print alike. Keys that are equal to their
 type and print otherwise (1.0 and 1.00 of a numeric, citext) are two, as the lake tells them apart; the two
-zeros of a floating-point column are one, as they are there.
+zeros of a floating-point column are one, as they are there. Of types of extensions (ltree), whose operators these
+sessions do not find by name, the print alone decides.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,11 @@ class KeyColumn:
     rule: ColumnRule | None
 
     @property
+    def has_equality(self) -> bool:
+        """Whether the SQL may compare values of the type itself, which lets the server use an index."""
+        return self.rule is None and self.facts.output_function.startswith("pg_catalog.")
+
+    @property
     def is_exact(self) -> bool:
         """Whether two values that are equal always print alike."""
         return self.rule is None and self.facts.base_type_oid in _FLOATS
@@ -40,7 +46,7 @@ def rows_of_keys(columns: Sequence[KeyColumn], keys: Sequence[Sequence[str]]) ->
     forms: list[str] = []
     wanted: list[str] = []
     for place, column in enumerate(columns):
-        if column.rule is None:
+        if column.has_equality:
             forms.append(quote_identifier(column.facts.name))
             wanted.append(f"k{place}")
         if not column.is_exact:
@@ -55,7 +61,7 @@ def missing_keys(
     """Those of `keys` of which the session sees no row, as the server prints them."""
     equal, texts = [], []
     for place, column in enumerate(columns):
-        if column.rule is None:
+        if column.has_equality:
             equal.append(f"t.{quote_identifier(column.facts.name)} = v.k{place}")
         texts.append(f"{_given(column, place)} AS t{place}")
         if not column.is_exact:

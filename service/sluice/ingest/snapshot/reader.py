@@ -25,12 +25,20 @@ from sluice.errors import SourceRefused, SourceUnavailable
 from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
 from sluice.printable import counted
 from sluice.protocol.copy_rows import CopyPayloads
-from sluice.quoting import quote_identifier, quote_literal, quote_qualified
+from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.catalog import Catalog
 from sluice.source.rule_sql import text_sent
-from sluice.source.sessions import GROW_BUFFER, Connection, KnownSource, open_query, raise_result, translated
-from sluice.source.snapshot_export import bound
-from sluice.tables.catalog_diff import fingerprint
+from sluice.source.sessions import (
+    GROW_BUFFER,
+    Connection,
+    KnownSource,
+    StatementFailed,
+    open_query,
+    raise_result,
+    translated,
+)
+from sluice.source.snapshot_export import SnapshotGone, bound, enter_snapshot
+from sluice.tables.catalog_diff import compare, fingerprint
 
 BATCH_BYTES = 8 * 1024 * 1024
 LOCK_WAIT_S = 2
@@ -65,8 +73,12 @@ class SnapshotRaced(SourceUnavailable):
     """
 
 
-class TableLocked(SourceUnavailable):
-    """Somebody holds the table in ACCESS EXCLUSIVE: others can be read meanwhile."""
+class TableLater(SourceUnavailable):
+    """The table cannot be read now: others can be read meanwhile."""
+
+
+class TableLocked(TableLater):
+    """Somebody holds it in ACCESS EXCLUSIVE."""
 
 
 class TableRefused(SourceRefused):
@@ -129,13 +141,20 @@ class SnapshotSession:
                 if self._hold_s is not None:
                     bound(conn, self._hold_s)
                 with translated("preparing a snapshot"):
-                    _enter_snapshot(conn, self._snapshot)
+                    enter_snapshot(conn, self._snapshot)
                     conn.pgconn.exec_(GROW_BUFFER)
+            except SnapshotGone as gone:
+                conn.close()
+                raise SnapshotRaced(str(gone)) from None
             except BaseException:
                 conn.close()
                 raise
             self._inside = conn
         return self._inside
+
+    def require_wanted(self) -> None:
+        """Raises SourceUnavailable once nobody waits for the source any more."""
+        self._options.cancellation.check()
 
     def close(self) -> None:
         """Ends both. May be called again, and the session be used again."""
@@ -145,7 +164,7 @@ class SnapshotSession:
         self._inside = self._catalog = None
 
     @contextmanager
-    def locked(self, tables: Sequence[TableFacts]) -> Iterator[dict[int, SnapshotRaced | TableLocked | TableRefused]]:
+    def locked(self, tables: Sequence[TableFacts]) -> Iterator[dict[int, SnapshotRaced | TableLater | TableRefused]]:
         """Inside the block none of `tables` can change its shape or storage, but for those that are
         given, by oid, with what is wrong with them.
 
@@ -155,13 +174,16 @@ class SnapshotSession:
         try:
             conn = self.inside
             faults.point("snapshot.lock.before")
-            wrong: dict[int, SnapshotRaced | TableLocked | TableRefused] = {}
+            wrong: dict[int, SnapshotRaced | TableLater | TableRefused] = {}
             with translated("locking tables against changes of their shape"):
                 conn.execute(b"SAVEPOINT tables")
                 for facts in tables:
-                    if (error := _lock(conn, facts)) is not None:
+                    if (error := _lock(self, conn, facts)) is not None:
                         wrong[facts.oid] = error
-            now = {table.oid: table for table in self._now([facts.oid for facts in tables if facts.oid not in wrong])}
+                now = {one.oid: one for one in self._now([facts.oid for facts in tables if facts.oid not in wrong])}
+                for facts in tables:
+                    if facts.oid in now:
+                        now[facts.oid] = _as_in_snapshot(conn, facts, now[facts.oid])
             for facts in tables:
                 if facts.oid not in wrong and (raced := _raced(facts, now.get(facts.oid))) is not None:
                     wrong[facts.oid] = raced
@@ -221,14 +243,14 @@ def read_rows(
     must be locked; a session that was left before the last row is closed.
 
     Raises SnapshotRaced when the table reads as empty although it has rows by the statistics (unless
-    `accept_empty`, for a second try); TableRefused when it is this table that cannot be read;
-    SourceError otherwise.
+    `accept_empty`, for a second try); TableRefused when it is this table that cannot be read, and TableLater when it
+    cannot be read now; SourceError otherwise.
     """
     try:
         conditions = [f"({one})" for one in (Catalog(session.inside).row_filter(facts), where) if one]
         statement = copy_statement(schema, facts, blocks, " AND ".join(conditions))
         pgconn = session.inside.pgconn
-        with _of_the_table(), translated(f"the snapshot of {facts.qualified_name}"):
+        with _later(session), _of_the_table(), translated(f"the snapshot of {facts.qualified_name}"):
             result = pgconn.exec_(statement.encode())
             if result.status != pq.ExecStatus.COPY_OUT:
                 raise_result(result, doing=f"the snapshot of {facts.qualified_name}")
@@ -271,12 +293,16 @@ def table_at(options: KnownSource, *, facts: TableFacts, snapshot: str) -> Itera
         yield session.inside
 
 
-def _enter_snapshot(conn: Connection, snapshot: str) -> None:
-    conn.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+@contextmanager
+def _later(session: SnapshotSession) -> Iterator[None]:
+    """What fails inside this block fails because of the table: a file that the server does not find, or memory that is
+    short for a row, may be so for long.
+    """
     try:
-        conn.execute(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}".encode())
-    except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject):
-        raise SnapshotRaced("the exported snapshot is gone: the connection that held it ended") from None
+        yield
+    except StatementFailed as error:
+        session.require_wanted()
+        raise TableLater(str(error), hint=error.hint) from error
 
 
 @contextmanager
@@ -288,7 +314,9 @@ def _of_the_table() -> Iterator[None]:
         raise TableRefused(str(error), hint=error.hint) from error
 
 
-def _lock(conn: Connection, facts: TableFacts) -> SnapshotRaced | TableLocked | TableRefused | None:
+def _lock(
+    session: SnapshotSession, conn: Connection, facts: TableFacts
+) -> SnapshotRaced | TableLater | TableRefused | None:
     """ACCESS SHARE until the savepoint is rolled back, on the leaves of a partitioned table as well;
     what keeps the table from being locked, if anything does.
 
@@ -309,15 +337,27 @@ def _lock(conn: Connection, facts: TableFacts) -> SnapshotRaced | TableLocked | 
         error = TableLocked(f"{name} is locked by another session, which keeps it from being read")
     except psycopg.Error:
         try:
-            with _of_the_table(), translated(f"locking {name} against changes of its shape"):
+            with _later(session), _of_the_table(), translated(f"locking {name} against changes of its shape"):
                 raise
-        except TableRefused as refused:
-            error = refused
+        except (TableLater, TableRefused) as said:
+            error = said
     else:
         return None
     conn.execute(b"ROLLBACK TO SAVEPOINT one; RELEASE SAVEPOINT one")
-    found: SnapshotRaced | TableLocked | TableRefused = error
+    found: SnapshotRaced | TableLater | TableRefused = error
     return found
+
+
+def _as_in_snapshot(conn: Connection, facts: TableFacts, now: TableFacts) -> TableFacts:
+    """`now` without partitions that were created behind the snapshot of the session: the stream has all their rows. A
+    table that gets one every hour, and takes longer to read, would never be read otherwise.
+    """
+    known = {leaf.oid for leaf in facts.children}
+    later = [leaf.oid for leaf in now.children if leaf.oid not in known]
+    if not later or compare(facts.relfilenode, fingerprint(facts), now) is not None:
+        return now
+    command = b"SELECT FROM pg_catalog.pg_class WHERE oid = ANY (%s::oid[])"
+    return now if conn.execute(command, (later,)).fetchone() is not None else now.with_leaves(known)
 
 
 def _raced(facts: TableFacts, now: TableFacts | None) -> SnapshotRaced | None:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import structlog
 
@@ -43,7 +44,7 @@ from sluice.tables.catalog_diff import Unseen, compare
 FAR = (1 << 64) - 1
 """A position behind every change that is known."""
 WAIT_SECONDS = (5.0, 10.0, 30.0)
-"""Pauses before a locked table is tried again, and before another slot is asked for; the last one
+"""Pauses before a table that could not be read is tried again, and before another slot is asked for; the last one
 repeats. Each try costs the source a snapshot.
 """
 _SNAPSHOT, _LOCKS = "the snapshot to read from", "snapshots of locked tables"
@@ -74,7 +75,9 @@ class Snapshotter:
         self._stop = stop
         self._limits = limits
         self._raced: set[int] = set()
-        self._locked: dict[str, RetryTime] = {}
+        self._later: dict[str, RetryTime] = {}
+        self._failing: set[str] = set()
+        """Those of them that no lock keeps from being read: their states say what does."""
         self._slot = RetryTime(WAIT_SECONDS)
         self._logger = structlog.get_logger("snapshot")
 
@@ -84,7 +87,8 @@ class Snapshotter:
         return [table.table_id for table in self._tables.states().values() if table.state == State.SNAPSHOT]
 
     def configure(self, limits: SnapshotLimits) -> None:
-        """From now on their `load` holds. From any thread."""
+        """From now on their `load` holds; a snapshot that is held is bounded as it was. From any thread."""
+        self._limits = replace(self._limits, load=limits.load)
         self._segments.gate.limit(limits.load)
 
     def close(self) -> None:
@@ -109,12 +113,12 @@ class Snapshotter:
     def _run_once(self) -> int:
         finished = self._finish_joined()
         wanted, now = self.pending, time.monotonic()
-        self._locked = {table_id: retry for table_id, retry in self._locked.items() if table_id in wanted}
+        self._later = {table_id: retry for table_id, retry in self._later.items() if table_id in wanted}
         self._say_locked(now)
         due = [
             table_id
             for table_id in wanted
-            if (table_id not in self._locked or self._locked[table_id].due(now)) and not self._is_complete(table_id)
+            if (table_id not in self._later or self._later[table_id].due(now)) and not self._is_complete(table_id)
         ]
         jobs = self._jobs(due) if due and self._slot.due(now) and self._segments.gate.is_open() else []
         if not jobs:
@@ -137,8 +141,9 @@ class Snapshotter:
                 raced=frozenset(self._raced),
             ).run(jobs)
         self._raced |= result.raced
-        for table_id in result.locked:
-            self._locked.setdefault(table_id, RetryTime(WAIT_SECONDS)).failed(time.monotonic())
+        for table_id in result.locked | result.failing:
+            self._later.setdefault(table_id, RetryTime(WAIT_SECONDS)).failed(time.monotonic())
+        self._failing = self._failing - result.locked | result.failing
         self._say_locked(time.monotonic())
         return finished + result.finished
 
@@ -154,13 +159,14 @@ class Snapshotter:
     def _say_locked(self, now: float) -> None:
         """Which tables wait for locks of other sessions, and when the next of them is tried."""
         states = self._tables.states()
-        tables = [states[table_id] for table_id in self._locked if table_id in states]
+        locked = self._later.keys() - self._failing
+        tables = [states[table_id] for table_id in locked if table_id in states]
         if not tables:
             self._counts.waits.end(_LOCKS)
             return
         names = sorted(table.source_name for table in tables)
         more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-        left = min(retry.left(now) for retry in self._locked.values())
+        left = min(self._later[table_id].left(now) for table_id in locked)
         reason = f"locks of other sessions on {', '.join(names[:_NAMED])}{more}"
         self._counts.waits.say(_LOCKS, reason, retry_seconds=left)
 
@@ -169,12 +175,12 @@ class Snapshotter:
         return snapshot is not None and snapshot.complete
 
     def _jobs(self, table_ids: Sequence[str]) -> list[Job]:
-        """What can be read, and under which facts. Tables that were locked come last: they may be
-        so again.
+        """What can be read, and under which facts. Tables that could not be read come last: it may
+        be so again.
         """
         found = self._facts(table_ids)
         jobs = []
-        for table_id in sorted(table_ids, key=lambda table_id: table_id in self._locked):
+        for table_id in sorted(table_ids, key=lambda table_id: table_id in self._later):
             facts, state = found.get(table_id), self._tables.states()[table_id]
             if facts is None:
                 self._tables.decide(events.TableGone(int(table_id), DROPPED))
@@ -275,7 +281,8 @@ def cannot_go_on(facts: TableFacts, state: TableState, before: SnapshotState) ->
     unseen = compare(before.relfilenode, before.fingerprint, facts)
     if unseen is not None:
         return unseen
-    if facts.relfilenode != before.relfilenode:
+    # Of a partitioned table each leaf was compared, and one that was created since has all its rows in the stream.
+    if facts.relkind != "p" and facts.relfilenode != before.relfilenode:
         return Unseen(Cause.INTERRUPTED, "the table was rewritten or truncated since a chunk of it was read")
     if before.schema_version != state.schema_version:
         return Unseen(Cause.INTERRUPTED, _RESHAPED)

@@ -74,7 +74,7 @@ class CatalogWatch:
         advance: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`is_quiet` says whether no entry is about to be written by the stream. `advance`: see Requests."""
-        self._publication = options.publication
+        self._options, self._publication = options, options.publication
         self._session = LazySession(options)
         self._published = PublishedTables(options.publication)
         self._tables = tables
@@ -134,6 +134,7 @@ class CatalogWatch:
         if mark.settled:  # a younger one stays, or looks at a faster rhythm would never examine anything
             examined_lsn = mark.lsn
             self._mark = _Mark(self._log.stored.through_lsn, time.monotonic())
+        self._options.prove(connection)  # a standby may have fallen behind since the session began
         due = self.signals.due(partial(ddl_signal.unseen_among, connection))
         seen_signal = ddl_signal.probe(connection, with_open=self.signals.settling)
         states = self._tables.states()  # from before the look: what changes meanwhile is judged by the next one

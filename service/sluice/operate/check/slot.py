@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from sluice.findings import Finding
 from sluice.operate.check.server import Look
 from sluice.quoting import quote_literal
-from sluice.source.continuity import SlotProblem, slot_problems
+from sluice.source.continuity import SlotProblem, not_yet, slot_problems
 from sluice.source.facts import SlotFacts
 from sluice.source.slot import FAILOVER_SINCE
 
@@ -75,7 +75,9 @@ def _usable(look: Look, slot: SlotFacts, problems: list[SlotProblem]) -> Iterato
             fix_sql=f"ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; {_RELOAD}",
         )
     if slot.active_pid is not None:
-        yield Finding("info", "slot.active", slot.name, f"process {slot.active_pid} streams from it now")
+        waits = not_yet(slot, look.server) if slot.is_being_made else ""
+        seen = f"it {waits}" if waits else f"process {slot.active_pid} streams from it now"
+        yield Finding("info", "slot.active", slot.name, seen)
 
 
 def _failover(look: Look, slot: SlotFacts) -> Iterator[Finding]:

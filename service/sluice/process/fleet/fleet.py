@@ -130,6 +130,10 @@ class Fleet:
     def _stop(self, number: signal.Signals) -> None:
         self._log.info("stopping, a second signal exits at once", signal=number.name)
         self._stopped.set()
+        # Here, and not where this is noticed: to take a folder, one waits for processes that are replaced.
+        for one in self._snapshot():
+            one.terminate()
+        self._applier.terminate()
         self._asked.set()
 
     def _reload(self) -> None:
@@ -153,6 +157,8 @@ class Fleet:
             ending = [self._running.pop(name) for name in sorted(removed)]
             for name in kept:
                 self._running[name].refused = folder.refused[self._running[name].member.config]
+        for one in ending:
+            one.terminate()
         stops = [self._pool.submit(self._ended, one) for one in ending]
         for name, member in sorted(folder.members.items()):
             self._join(name, member)
@@ -162,11 +168,12 @@ class Fleet:
     def _join(self, name: str, member: Member) -> None:
         one = self._running.get(name)
         if one is None:
-            self._log.info("a pipeline joins", pipeline=name, config=member.config)
-            one = Running(member, self._options.launch, self._sockets)
             with self._lock:
-                self._running[name] = one
-            one.start()
+                if self._stopped.is_set():
+                    return
+                one = self._running[name] = Running(member, self._options.launch, self._sockets)
+                one.start()
+            self._log.info("a pipeline joins", pipeline=name, config=member.config)
             return
         one.refused = ""
         if dict(one.member.fixed) != dict(member.fixed) or one.member.config != member.config:

@@ -135,8 +135,8 @@ class Forked:
 
 
 def possible() -> bool:
-    """Whether this kernel names processes by file descriptors (Linux 5.3), and lets us."""
-    if sys.platform != "linux":
+    """Whether this kernel names processes by file descriptors (Linux 5.3), and lets us, and Python knows how."""
+    if not (hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")):
         return False
     try:
         named = os.pidfd_open(os.getpid())
