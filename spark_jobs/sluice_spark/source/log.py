@@ -241,19 +241,18 @@ def require_known(state: PipelineState, place: Place) -> None:
 
 def further(store: ObjectStore, one: Subject, *, after: Place, last_seq: int, most: int) -> Place:
     """How far the stream can go on behind `after`, to `last_seq` at most, and about `most` entries at once. A snapshot
-    comes as a whole. Raises ServiceError for what stands right in front of it.
+    comes as a whole. Raises ServiceError for what stands right in front of it, or of the end of its snapshot.
     """
-    seq, whole, reached = after.seq, not one.begins_at(after.seq), after
+    whole, reached = not one.begins_at(after.seq), after
     for entry, sha256 in _entries(store, after=after, last_seq=last_seq):
         if why := one.obstacle(entry):
-            if seq == after.seq:
+            if reached.seq == after.seq:
                 raise UnsupportedChange(why)
             break
-        seq = entry.seq
         whole = whole or one.is_end_of_snapshot(entry)
         if whole:
-            reached = Place(seq, sha256)
-            if seq - after.seq >= most:
+            reached = Place(entry.seq, sha256)
+            if entry.seq - after.seq >= most:
                 break
     return reached
 

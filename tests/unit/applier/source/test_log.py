@@ -122,3 +122,14 @@ def test_a_stream_in_the_columns_of_another_key_has_no_row_that_moved_under_the_
         return
     with pytest.raises(UnsupportedChange, match="is of its key no more"):
         _read_on(store, begun)
+
+
+def test_a_stream_that_waits_for_a_snapshot_is_told_what_stands_in_front_of_its_end(store: ObjectStore) -> None:
+    manifest = Manifest(store)
+    manifest.table(SCHEMA)
+    manifest.chunk([{"id": 1, "v": "a"}], SCHEMA, (0, 1))
+    begun = log.place_at(store, log.followed(load_state(store), NAME).first_seq)
+    assert _read_on(store, begun) == (begun, [])
+    _open_again(manifest, lost=Lost("the slot was lost"))
+    with pytest.raises(UnsupportedChange, match="were lost with the slot"):
+        _read_on(store, begun)
