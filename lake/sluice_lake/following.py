@@ -39,7 +39,7 @@ class Following:
             newest = lake.newest()
         except NoBoundary:
             return []
-        seen = _number(cursor, newest) if cursor else 0
+        seen = _seen(cursor, lake, newest) if cursor else 0
         if not seen:
             return [newest]
         if newest.number < seen + self.every:
@@ -72,14 +72,19 @@ def described(boundary: Boundary) -> dict[str, Any]:
     }
 
 
-def _number(cursor: str, newest: Boundary) -> int:
-    """The number in `cursor`; 0 when it says nothing here: it is of another manifest, or of what came after the copy
-    of lake and spool that was restored.
+def _seen(cursor: str, lake: Lake, newest: Boundary) -> int:
+    """The number up to which everything was handed out to who has `cursor`; 0 when that says nothing here: it is of
+    another manifest, or of what came after the copy of lake and spool that was restored. Boundaries before the first
+    one of the newest one's log are passed by: their positions mean something else.
     """
     try:
         value = json.loads(cursor)
-        number, lsn = int(value["number"]), lsn_of(value["lsn"])
-        is_known = value["manifest"] == newest.manifest and number <= newest.number and lsn <= newest.lsn
+        number, lsn, manifest = int(value["number"]), lsn_of(value["lsn"]), value["manifest"]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnusableArgument("the cursor is none of this package", hint="reset it to start over") from error
-    return number if is_known else 0
+    if manifest != newest.manifest or number > newest.number:
+        return 0
+    if number < newest.first:
+        return newest.first - 1
+    there = newest if number == newest.number else lake.offered(number)
+    return number if lsn <= newest.lsn and (there is None or there.lsn == lsn) else 0

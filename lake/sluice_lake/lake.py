@@ -74,6 +74,10 @@ class Lake:
         numbers = [number for number in self._numbers() if number > after]
         return [boundary for boundary in self._each(numbers) if boundary is not None]
 
+    def offered(self, number: int) -> Boundary | None:
+        """The boundary of this number, None where the lake does not offer it."""
+        return self._read(number)
+
     def newest(self) -> Boundary:
         """The newest boundary. Raises NoBoundary."""
         found = self._newest()

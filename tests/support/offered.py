@@ -20,8 +20,11 @@ def publish(
     left_out: dict[str, str] | None = None,
     tables: tuple[str, ...] = ("public.t",),
     version: int = 1,
+    first: int = 0,
 ) -> None:
-    """Boundary `number` of the lake in `folder`, in which each of `tables` has this `version`."""
+    """Boundary `number` of the lake in `folder`, in which each of `tables` has this `version`. Its log began with
+    number `first`.
+    """
     made = LakeBoundary(
         number,
         pipeline,
@@ -35,6 +38,7 @@ def publish(
         tuple(BoundaryTable(*_names(name), name, version, "marker", number) for name in tables),
         left_out or {},
         reached=time_text(BEGAN + at),
+        first=first,
     )
     path = folder / stated.key(pipeline, number)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.printable import one_line
+
 LONGEST_COMMENT = 255
-"""Characters. Glue and the tables of a Hive metastore take no more."""
+"""Bytes. Glue and the tables of a Hive metastore take no more."""
 _HIVE = {
     "string": "string",
     "long": "bigint",
@@ -49,13 +51,19 @@ def columns_of(schema: str) -> tuple[Column, ...]:
             Column(
                 str(field["name"]),
                 field["type"],
-                str(field.get("metadata", {}).get("comment", ""))[:LONGEST_COMMENT],
+                _comment(str(field.get("metadata", {}).get("comment", ""))),
                 bool(field.get("nullable", True)),
             )
             for field in json.loads(schema)["fields"]
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("the columns of the lake table cannot be understood") from error
+
+
+def _comment(text: str) -> str:
+    """In one line: Glue takes no other."""
+    line = one_line(" ".join(text.split()))
+    return line.encode()[:LONGEST_COMMENT].decode(errors="ignore")
 
 
 def hive_type(kind: Any) -> str:

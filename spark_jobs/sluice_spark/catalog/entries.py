@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from sluice.printable import one_line
 from sluice_spark.catalog.columns import Column
 
 PIPELINE, TABLE = "sluice.pipeline", "sluice.table"
@@ -53,8 +54,10 @@ class Entry:
 
     @property
     def listed(self) -> tuple[tuple[str, str, str], ...]:
-        """Its columns as Hive and Glue list them: small letters, their types, comments."""
-        return tuple((column.name.lower(), column.hive_type, column.comment) for column in self.columns)
+        """Its columns as Hive and Glue list them: small letters that can be printed, their types, comments."""
+        return tuple(
+            (one_line(column.name.lower()), one_line(column.hive_type), column.comment) for column in self.columns
+        )
 
 
 @dataclass(frozen=True, slots=True)

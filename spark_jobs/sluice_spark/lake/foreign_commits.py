@@ -11,6 +11,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -72,11 +73,10 @@ class Commit:
 
     def description(self) -> str:
         """What it was, when and by whom, as far as it says so."""
-        when = (
-            datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="seconds")
-            if self.at_ms
-            else "a time not recorded"
-        )
+        when = "a time not recorded"
+        # Other people's times may be anything.
+        with suppress(ValueError, OverflowError, OSError):
+            when = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="seconds") if self.at_ms else when
         by = ", ".join(text for text in (_short(self.engine), self.user and f"user {_short(self.user)}") if text)
         return (
             f"{_short(self.operation) or 'an operation not recorded'} at {when} made version "

@@ -23,6 +23,7 @@ from sluice_spark.spool import StorePrefix
 
 _STOPPED = (State.STALE, State.QUARANTINED, State.DETACHED)
 _ANEW = "begin again with a new checkpoint"
+_BEHIND = "begin behind them, with startingPosition=latest and a new checkpoint, or resync the table"
 _known: dict[StorePrefix, PipelineState] = {}
 """The newest state that this process has read: what follows it is read next."""
 
@@ -71,7 +72,10 @@ class Followed:
         """Why the stream cannot go past `entry`, empty when it can."""
         table = self.table
         if isinstance(entry.body, Opened) and entry.body.lost is not None:
-            return f"changes of {self.name} up to {show(entry.through_lsn)} were lost with the slot; {_ANEW}"
+            return f"changes of {self.name} up to {show(entry.through_lsn)} were lost with the slot; {_BEHIND}"
+        # An entry that opens an epoch turns tables stale without a word of its own about them.
+        if table.state in _STOPPED and entry.seq >= table.stated_seq:
+            return f"{self.name} is {table.state}: {table.reason} (entry {table.stated_seq})"
         for stated in entry.tables:
             if stated.table_id == table.table_id and (why := self._stated(stated)):
                 return f"{why} (entry {entry.seq})"
@@ -106,17 +110,19 @@ class Followed:
 
     def _part(self, segment: Segment, spool: StorePrefix, after_lsn: int, *, how: str = "", as_of_lsn: int = 0) -> Part:
         version, target = self.table.schemas[segment.schema_version], self.table.schemas[self.version]
-        require_carried(version, target)
+        require_carried(version, target, moves=segment.key_changes > 0)
         return Part(spool, segment, version, target, self.table.generation, after_lsn, how, as_of_lsn)
 
 
 def followed(state: PipelineState, name: str) -> Followed:
     """The table called schema.table. Raises UsageError when there is none, or no snapshot of it yet."""
-    tables = sorted(state.tables.values(), key=lambda table: table.generation_seq)
+    tables = state.tables.values()
     found = [table for table in tables if table.source_name == name and table.state is not State.DETACHED]
     if not found:
         raise UsageError(f"{name} is no table that the pipeline carries; `sluice tables` lists them as schema.table")
-    table = found[-1]
+    if len(found) > 1:
+        raise UsageError(f"{name} may be more than one table of the pipeline, and no stream can tell which is meant")
+    (table,) = found
     if not table.schemas:
         raise UsageError(f"{name} has no snapshot yet; try again when `sluice tables` shows it as live")
     return Followed(table, table.schema_version)
@@ -149,10 +155,13 @@ class Everything:
         for stated in entry.tables:
             if stated.state is not None and stated.state is not State.LIVE:
                 yield self._said(spool, entry, stated.table_id, stated.state, stated.reason, stated.generation)
-        if isinstance(body, Opened) and body.lost is not None:
-            for table_id in self.tables:
-                said = f"changes up to {show(entry.through_lsn)} were lost with the slot"
-                yield self._said(spool, entry, table_id, State.GAP, said, None)
+        if isinstance(body, Opened):
+            for table in self.tables.values():
+                if body.lost is not None and _was_there(table, entry):
+                    said = f"changes up to {show(entry.through_lsn)} were lost with the slot"
+                    yield self._said(spool, entry, table.table_id, State.GAP, said, None)
+                elif table.stated_seq == entry.seq:
+                    yield self._said(spool, entry, table.table_id, table.state, table.reason, table.generation)
         if isinstance(body, Snapshot | Repair):
             how, lsn = (SNAPSHOT, body.snapshot_lsn) if isinstance(body, Snapshot) else (REPAIR, body.as_of_lsn)
             for segment in body.segments:
@@ -186,6 +195,12 @@ class Everything:
         names = (table.schema_name, table.table_name) if table is not None else ("", table_id)
         said = json.dumps({"state": state, "reason": reason}, ensure_ascii=False)
         return Part(spool, None, None, None, generation, 0, STATE, entry.through_lsn, said, names)
+
+
+def _was_there(table: TableState, entry: Entry) -> bool:
+    """Whether the pipeline carried the table at `entry`."""
+    has_left = table.state is State.DETACHED and table.stated_seq < entry.seq
+    return not has_left and (table.generation > 1 or table.generation_seq < entry.seq)
 
 
 Subject = Followed | Everything
@@ -226,19 +241,18 @@ def require_known(state: PipelineState, place: Place) -> None:
 
 def further(store: ObjectStore, one: Subject, *, after: Place, last_seq: int, most: int) -> Place:
     """How far the stream can go on behind `after`, to `last_seq` at most, and about `most` entries at once. A snapshot
-    comes as a whole. Raises ServiceError for what stands right in front of it.
+    comes as a whole. Raises ServiceError for what stands right in front of it, or of the end of its snapshot.
     """
-    seq, whole, reached = after.seq, not one.begins_at(after.seq), after
+    whole, reached = not one.begins_at(after.seq), after
     for entry, sha256 in _entries(store, after=after, last_seq=last_seq):
         if why := one.obstacle(entry):
-            if seq == after.seq:
+            if reached.seq == after.seq:
                 raise UnsupportedChange(why)
             break
-        seq = entry.seq
         whole = whole or one.is_end_of_snapshot(entry)
         if whole:
-            reached = Place(seq, sha256)
-            if seq - after.seq >= most:
+            reached = Place(entry.seq, sha256)
+            if entry.seq - after.seq >= most:
                 break
     return reached
 

@@ -8,7 +8,7 @@ change columns are those of Delta's change data feed, as far as they mean the sa
 import base64
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -37,6 +37,10 @@ _CHANGES = {
     envelope.OP_DELETE: "delete",
     envelope.OP_TRUNCATE: "truncate",
 }
+_BOTH = (
+    "and changes from before are still to be read: one stream cannot have both; resync the table, then begin again "
+    "with a new checkpoint, or begin behind them with startingPosition=latest"
+)
 _OF_CHANGE = (
     (CHANGE_TYPE, "string"),
     (COMMIT_VERSION, "bigint"),
@@ -89,17 +93,20 @@ def columns_of_any() -> list[tuple[str, str]]:
     return list(_ANY)
 
 
-def require_carried(version: TableSchema, target: TableSchema) -> None:
-    """Raises UnsupportedChange unless changes of `version` can be shown in the columns of `target`, a later one."""
+def require_carried(version: TableSchema, target: TableSchema, *, moves: bool) -> None:
+    """Raises UnsupportedChange unless changes of `version` can be shown in the columns of `target`, a later one. With
+    `moves` rows among them come to other keys.
+    """
     now = {column.attnum: column for column in target.carried.columns}
     for column in version.carried.columns:
         after = now.get(column.attnum)
         if after is None or after.type_oid != column.type_oid or after.lake != column.lake:
             became = "was dropped" if after is None else f"became {after.type_name}"
-            raise UnsupportedChange(
-                f"column {column.name!r} of {target.qualified_name} {became}, and changes from before are still to be "
-                "read: one stream cannot have both; begin again with a new checkpoint"
-            )
+            raise UnsupportedChange(f"column {column.name!r} of {target.qualified_name} {became}, {_BOTH}")
+    shown = {column.attnum for column in target.carried.identity_columns}
+    lost = next((one for one in version.carried.identity_columns if one.attnum not in shown), None)
+    if moves and version.replica_identity != "f" and lost is not None:
+        raise UnsupportedChange(f"column {lost.name!r} of {target.qualified_name} is of its key no more, {_BOTH}")
 
 
 def typed(part: Part) -> Iterator[pa.Table]:
@@ -111,7 +118,9 @@ def typed(part: Part) -> Iterator[pa.Table]:
     projection = Projection(part.version, target)
     for rows in read_rows(part.spool.open(), part.segment, after_lsn=0 if part.how else part.after_lsn):
         projection.require_whole(rows)
-        yield _shaped(unite([(projection.of(rows), projection.schema)], target, defaults=False), part, target)
+        own = projection.of(rows)
+        united = unite([(own, projection.schema)], target, defaults=False)
+        yield _shaped(united, part, target, _of_old(own, projection.schema, target))
 
 
 def of_any(part: Part) -> Iterator[pa.Table]:
@@ -136,7 +145,20 @@ def _statement(part: Part) -> pa.Table:
     return pa.table({name: pa.array([values.get(name)], arrow_type(kind)) for name, kind in _ANY})
 
 
-def _shaped(rows: pa.Table, part: Part, target: TableSchema) -> pa.Table:
+def _of_old(rows: pa.Table, version: TableSchema, target: TableSchema) -> set[str]:
+    """The columns of `target` whose values old rows among `rows`, which are of `version`, have: also those that came
+    later than whole old rows.
+    """
+    sent = (
+        {field.name for field in rows.schema.field(envelope.OLD).type} if envelope.OLD in rows.column_names else set()
+    )
+    if version.replica_identity == "f":
+        sent |= {column.name for column in target.columns if version.column(column.name) is None}
+    return sent
+
+
+def _shaped(rows: pa.Table, part: Part, target: TableSchema, sent: set[str]) -> pa.Table:
+    """`sent` are the columns whose values old rows have."""
     count = len(rows)
     ops = rows[envelope.OP].combine_chunks()
     is_delete = pc.equal(ops, envelope.OP_DELETE)
@@ -170,7 +192,7 @@ def _shaped(rows: pa.Table, part: Part, target: TableSchema) -> pa.Table:
         COMMIT_TIMESTAMP: _one(rows[envelope.TS]),
         envelope.ORDINAL: _one(rows[envelope.ORDINAL]),
         envelope.XID: pa.nulls(count, pa.int64()) if part.how else _one(rows[envelope.XID]),
-        UNSENT: _unsent(rows, target, is_delete, of_old),
+        UNSENT: _unsent(rows, target, is_delete, sent),
         envelope.SPECIAL: special,
     }
     if target.identity_columns:
@@ -201,7 +223,7 @@ def _kinds(ops: pa.Array, how: str) -> pa.Array:
     return pa.array([names[op] for op in ops.to_pylist()], pa.string())
 
 
-def _unsent(rows: pa.Table, target: TableSchema, is_delete: pa.Array, of_old: Mapping[str, int]) -> pa.Array:
+def _unsent(rows: pa.Table, target: TableSchema, is_delete: pa.Array, of_old: Collection[str]) -> pa.Array:
     """Names of columns whose value is not known: not sent because it did not change, or of a row that went."""
     by_number = {column.attnum: column.name for column in target.columns}
     gone = [column.name for column in target.columns if column.name not in of_old] or None

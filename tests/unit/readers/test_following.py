@@ -86,6 +86,30 @@ def test_a_boundary_behind_a_restored_copy_is_due_though_its_number_was_handed_o
     assert _numbers(following.due(lake, cursor_of(found))) == [3]
 
 
+@pytest.mark.parametrize("each", [False, True])
+def test_a_boundary_behind_a_restored_copy_is_due_though_its_number_is_that_of_the_cursor_before_anybody_asks(
+    tmp_path: Path, lake: Lake, each: bool
+) -> None:
+    _publish(tmp_path, 1, 2, 3)
+    cursor = cursor_of(lake.newest())
+    publish(tmp_path, 2, 90)
+    publish(tmp_path, 3, 100)
+    assert _numbers(Following(each=each).due(lake, cursor)) == [3]
+    publish(tmp_path, 4, 110)
+    assert _numbers(Following(each=each).due(lake, cursor)) == [4]
+
+
+def test_boundaries_of_entries_that_were_lost_are_passed_by(tmp_path: Path, lake: Lake) -> None:
+    """Their positions come again for other transactions, and `as_of` takes them for those."""
+    _publish(tmp_path, 1, 2, 3)
+    cursor = cursor_of(lake.boundaries()[0])
+    for number, lsn in ((4, 5), (5, 100)):
+        publish(tmp_path, number, lsn, first=4)
+    found = Following(each=True).due(lake, cursor)
+    assert _numbers(found) == [4, 5]
+    assert [lake.as_of(lsn=one.lsn).boundary.number for one in found] == [4, 5]
+
+
 def test_a_lake_of_several_pipelines_is_no_lake_without_boundaries(tmp_path: Path) -> None:
     for pipeline in ("billing", "shop"):
         publish(tmp_path, 1, 10, pipeline=pipeline)

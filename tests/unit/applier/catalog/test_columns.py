@@ -1,9 +1,11 @@
 import json
+import re
 from typing import Any
 
 import pytest
 
 from sluice_spark.catalog.columns import Column, columns_of, hive_type, spark_type, unity_type
+from sluice_spark.catalog.entries import Entry
 
 STRUCT = {
     "type": "struct",
@@ -38,6 +40,20 @@ def test_columns_come_from_the_schema_of_the_log_with_their_comments() -> None:
     ]
     found = columns_of(json.dumps({"type": "struct", "fields": fields}))
     assert found == (Column("Id", "long", "c" * 255, nullable=False), Column("v", "string"))
+
+
+def test_names_types_and_comments_are_lines_that_glue_takes() -> None:
+    """(AWS Glue: Single-line string pattern; a comment has 255 bytes at most.)"""
+    old = {"type": "struct", "fields": [{"name": "new\nline", "type": "long"}]}
+    said = "What it is:\r\n\tin two lines\x07\nColumn rule: mask" + "ü" * 300
+    fields = [{"name": "Two\nLines", "type": old, "metadata": {"comment": said}}]
+    columns = columns_of(json.dumps({"type": "struct", "fields": fields}))
+    ((name, kind, comment),) = Entry("s.t", "s3://lake/s/t", "shop", "1", columns).listed
+    for text in (name, kind, comment):
+        assert re.fullmatch("[\t\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*", text)
+    assert (name, kind) == ("two?lines", "struct<new?line:bigint>")
+    assert comment.startswith("What it is: in two lines? Column rule: maskü")
+    assert 253 < len(comment.encode()) <= 255
 
 
 @pytest.mark.parametrize("schema", ["{}", "[]", '{"fields": [{"name": "a"}]}', '{"fields": [1]}'])

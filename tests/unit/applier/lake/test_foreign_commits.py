@@ -58,6 +58,8 @@ def test_the_description_of_a_commit_is_who_when_and_what_and_no_value() -> None
     assert SECRET not in shown
     hostile = commit({"add": ADD}, operation="X" * 500 + "\n", userName="a\x1b[2Jb\n").description()
     assert hostile.isprintable()
+    microseconds = commit({"add": ADD}, timestamp=1795316201895 * 1000).description()
+    assert microseconds.startswith("DELETE at a time not recorded made version 3")
     assert len(hostile) < 300
 
 
