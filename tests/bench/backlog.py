@@ -20,8 +20,10 @@ from deltalake import DeltaTable, QueryBuilder
 
 from sluice.contract import envelope
 from sluice.contract.entries import Changes, Commits, Snapshot
+from sluice_spark.applied_window import Applied
 from sluice_spark.applier import Applier
 from sluice_spark.progress.ledger import Ledger
+from sluice_spark.progress.table_progress import Work
 from tests.bench.applying import spark_session
 from tests.bench.contest import console
 from tests.bench.long_run import ITEMS
@@ -109,9 +111,9 @@ def _apply(pipeline: Pipeline, size: int, *, ahead: bool) -> tuple[float, float]
     begun = threading.Event()
     begin = Ledger.applied
 
-    def applied(ledger: Ledger, work: object, result: object) -> None:
-        begin(ledger, work, result)  # type: ignore[arg-type]
-        if work.window.is_snapshot and not begun.is_set():  # type: ignore[attr-defined]
+    def applied(ledger: Ledger, work: Work, result: Applied, *, seconds: float) -> None:
+        begin(ledger, work, result, seconds=seconds)
+        if work.window.is_snapshot and not begun.is_set():
             begun.set()
             started.extend((time.perf_counter(), time.process_time()))
 
