@@ -29,7 +29,7 @@ from sluice.quoting import quote_identifier, quote_literal, quote_qualified
 from sluice.source.catalog import Catalog
 from sluice.source.rule_sql import text_sent
 from sluice.source.sessions import GROW_BUFFER, Connection, KnownSource, open_query, raise_result, translated
-from sluice.source.snapshot_export import bound
+from sluice.source.snapshot_export import HOLD_SECONDS, bound, living
 from sluice.tables.catalog_diff import fingerprint
 
 BATCH_BYTES = 8 * 1024 * 1024
@@ -261,14 +261,17 @@ def read_table(
 
 
 @contextmanager
-def table_at(options: KnownSource, *, facts: TableFacts, snapshot: str) -> Iterator[Connection]:
-    """A session that sees the source as of `snapshot`, and the table of `facts` locked in it. Raises what
-    is wrong with the table.
+def table_at(
+    options: KnownSource, *, facts: TableFacts, snapshot: str, hold_s: float = HOLD_SECONDS
+) -> Iterator[Connection]:
+    """A session that sees the source as of `snapshot`, and the table of `facts` locked in it. The server ends it when
+    this process has stood still for `hold_s`. Raises what is wrong with the table.
     """
-    with closing(SnapshotSession(options, snapshot)) as session, session.locked([facts]) as wrong:
+    with closing(SnapshotSession(options, snapshot, hold_s=hold_s)) as session, session.locked([facts]) as wrong:
         if wrong:
             raise wrong[facts.oid]
-        yield session.inside
+        with living(session.inside, hold_s):
+            yield session.inside
 
 
 def _enter_snapshot(conn: Connection, snapshot: str) -> None:
