@@ -16,6 +16,7 @@ from sluice.contract.entries import Repair
 from sluice.contract.row_form import LakeQuestion
 from sluice.contract.verified import NOT_COMPARED
 from sluice.errors import ApplyError, ServiceError, SlotLost, UsageError
+from sluice.operate.compare import closing_gaps
 from sluice.operate.compare.closing_gaps import close_gap
 from sluice.operate.compare.comparing import Comparison
 from sluice.operate.new_slot import Recreated, recreate
@@ -96,10 +97,13 @@ def lossy(mirror: Mirror) -> Lossy:
     return Lossy(mirror)
 
 
-def test_a_lost_slot_is_gone_on_from_and_only_what_differs_is_read_again(lossy: Lossy) -> None:
+def test_a_lost_slot_is_gone_on_from_and_only_what_differs_is_read_again(
+    lossy: Lossy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In front of the gap not everything is applied, in it there are changes of every kind, and while the
-    tables are compared there are more.
+    tables are compared there are more. The rows that differ come in several files.
     """
+    monkeypatch.setattr(closing_gaps, "MOST_KEYS", 16)
     mirror, pipeline = lossy.mirror, lossy.mirror.pipeline
     mirror.execute(
         "UPDATE orders SET v = 'before' WHERE id <= 10",

@@ -7,6 +7,7 @@ import pytest
 from sluice.errors import ManifestCorrupt, UsageError
 from sluice.manifest.values import PipelineState
 from sluice.operate.blame import RowVersion, versions_of
+from tests.support.catalog_stories import RESYNC
 from tests.support.extent import slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
 from tests.support.source_setup import since
@@ -128,6 +129,16 @@ def test_a_row_keeps_its_story_through_a_renamed_key_column(pipeline: IngestPipe
     pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
     pipeline.run("ALTER TABLE t RENAME COLUMN id TO number", "UPDATE t SET v = 'b' WHERE number = 1")
     assert _shown(_of(pipeline, "t", "1"), "v") == [("snapshot", "a"), ("update", "b")]
+
+
+def test_a_row_is_shown_though_its_key_could_not_be_what_it_is_before_the_type_of_the_column_changed(
+    pipeline: IngestPipeline,
+) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')")
+    pipeline.run("ALTER TABLE t ALTER id TYPE text", "INSERT INTO t VALUES ('one', 'b')", **RESYNC)
+    pipeline.run("UPDATE t SET v = 'c'", **RESYNC)
+    named, numbered = ([value for _, value in _shown(_of(pipeline, "t", key), "v")] for key in ("one", "1"))
+    assert (named[-1], numbered[0], numbered[-1]) == ("c", "a", "c")
 
 
 def test_what_comes_while_the_spool_is_read_is_shown_whole_or_not_at_all(pipeline: IngestPipeline) -> None:

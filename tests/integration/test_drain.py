@@ -91,6 +91,20 @@ def test_drain_does_not_wait_for_a_table_that_was_detached(database: Database, t
     assert_ended(pipe("drain", *target), 0)
 
 
+def test_drain_does_not_wait_for_what_only_the_configuration_asks_for(
+    database: Database, tmp_path: Path, command: Sluice
+) -> None:
+    """Files that cannot be clustered lack no row, and rules of a table that is gone keep nothing out of the lake."""
+    pipe = carried(database, tmp_path, command)
+    through = load_state(pipe.store).through_lsn
+    applier_says(pipe, 1, through)
+    more = "tables: {public.t: {cluster_by: [nowhere]}, public.dropped: {columns: {v: exclude}}}\n"
+    pipe.config.write_text(pipe.config.read_text() + more)
+    planned = pipe("plan")
+    assert (planned.returncode, "public.dropped" in planned.stdout, "nowhere" in planned.stdout) == (14, True, True)
+    assert_ended(pipe("drain", "--to-lsn", lsn.show(through), "--timeout", "1s"), 0)
+
+
 def test_drain_ends_at_once_when_the_slot_is_lost(database: Database, tmp_path: Path, command: Sluice) -> None:
     pipe = carried(database, tmp_path, command)
     database.execute(f"SELECT pg_drop_replication_slot('{database.slot}')")

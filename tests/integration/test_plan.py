@@ -1,10 +1,13 @@
 """What `plan` says will become of a table is what becomes of it, and a contract of stop holds."""
 
 import json
+import time
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from sluice.cli.plan import Planned, _chosen, exit_code, look
@@ -290,6 +293,24 @@ def test_what_is_read_while_the_locks_are_held_is_bounded(
         ):
             connection.execute("SELECT pg_sleep(20)")
         assert connection.execute("SHOW statement_timeout").fetchall() == [("0",)]
+
+
+def test_a_command_that_is_suspended_while_it_holds_locks_keeps_nobody_waiting(
+    pipeline: IngestPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dry_run, "IDLE_SECONDS", 0.2)
+    is_free = False
+    pipeline.execute(*PLAIN)
+    with pipeline.database.connect() as connection:
+        oids = [oid for (oid,) in connection.execute("SELECT 't'::regclass::oid::int8").fetchall()]
+        with (
+            suppress(SourceError, psycopg.Error),
+            dry_run.rolled_back(connection, "ALTER TABLE t ADD COLUMN w int", published=oids, seconds=2.0),
+        ):
+            time.sleep(0.8)
+            pipeline.database.transact("LOCK TABLE t IN ACCESS EXCLUSIVE MODE NOWAIT")
+            is_free = True
+        assert is_free
 
 
 STATEMENTS = {

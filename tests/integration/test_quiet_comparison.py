@@ -11,7 +11,7 @@ from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.row_form import LakeAnswer, LakeQuestion
-from sluice.contract.verified import DIFFERENT
+from sluice.contract.verified import DIFFERENT, EQUAL, NOT_COMPARED
 from sluice.errors import StoreRefused
 from sluice.ingest.options import FlushPolicy
 from sluice.manifest.targets import lake_tables
@@ -84,6 +84,29 @@ def test_what_the_applier_says_behind_the_position_is_not_taken_for_what_it_said
         patch.setattr(verify, "hasten", lambda _, lsn: says(lsn))  # the snapshot is there, and its position is known
         (verdict,) = run.compared([state])
     assert verdict.reason == "there is no lake here"
+
+
+def test_rows_that_are_left_out_on_purpose_are_no_difference_to_be_repaired(pipeline: IngestPipeline) -> None:
+    """With `source.origin: none` the source may have rows from elsewhere."""
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)", origin="none")
+
+    def ask(question: LakeQuestion) -> Callable[[], LakeAnswer]:
+        return lambda: LakeAnswer(delta_version=1, base_lsn=question.lsn)
+
+    run = Run.of(
+        pipeline.options(origin="none").source,
+        pipeline.store,
+        ask,
+        load_share=1.0,
+        wait_seconds=60.0,
+        targets_of=lambda _: (LakeTarget(),),
+    )
+    (verdict,) = run.repaired(list(run.lake_tables().values()))
+    assert (verdict.outcome, verdict.passing) == (NOT_COMPARED, False)
+    assert verdict.reason.startswith("1 row differs, which may be what replication brought to the source")
+    assert run.record.read().tables[verdict.key].differences == 0
+    pipeline.execute("DELETE FROM t")
+    assert run.compared(list(run.lake_tables().values()))[0].outcome == EQUAL
 
 
 def test_hints_that_nobody_takes_do_not_pile_up_and_need_no_right() -> None:

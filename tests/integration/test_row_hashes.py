@@ -78,6 +78,22 @@ def test_both_sides_hash_every_type_alike(database: Database, pipeline: IngestPi
     assert source == lake
 
 
+def test_arrays_that_were_cut_from_others_are_hashed_by_what_they_hold(
+    database: Database, pipeline: IngestPipeline
+) -> None:
+    """They may say that they have a null, as those had."""
+    pipeline.run(
+        "CREATE TABLE cut (id int PRIMARY KEY, d float8[], r real[])",
+        "INSERT INTO cut VALUES (1, ('{NULL,0.1,2}'::float8[])[2:3], ('{NULL,NaN}'::real[])[2:2]), "
+        "(2, '{0.1,2}', '{NaN}'), (3, '{NULL,0.1}', '{}'), (4, NULL, '{NULL}')",
+    )
+    with database.connect() as connection:
+        flags = "SELECT get_byte(array_send(d), 7) FROM cut WHERE id < 3 ORDER BY id"
+        assert connection.execute(flags).fetchall() == [(1,), (0,)]
+    source, lake = both(pipeline, "public.cut")
+    assert source == lake
+
+
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
 def test_both_sides_hash_alike_where_the_server_is_not_in_utf8(
     postgres: PostgresServer, tmp_path: Path, encoding: str

@@ -1,15 +1,17 @@
 """A snapshot has the rows that it is of and no others, and one that races DDL says so."""
 
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any, cast
 
+import psycopg
 import pytest
 
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.schema import TableSchema
 from sluice.errors import SourceRefused, SourceUnavailable
-from sluice.ingest.snapshot.reader import SnapshotRaced, binary_columns, read_table
+from sluice.ingest.snapshot.reader import SnapshotRaced, binary_columns, read_table, table_at
 from sluice.protocol.copy_rows import CopyPayloads, CopyRows
 from sluice.source import snapshot_export
 from sluice.source.catalog import Catalog
@@ -120,6 +122,28 @@ def test_a_snapshot_whose_exporter_ends_before_it_is_taken_over_is_taken_again(
     monkeypatch.setattr(snapshot_export, "create_slot", cut)
     with pytest.raises(SourceUnavailable, match="the exported snapshot is gone"):
         SnapshotHolder.open(options)
+
+
+def test_a_table_that_is_compared_is_let_go_of_when_the_process_stands_still(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison waits long for the lake, and one that was suspended on a terminal would keep others from altering
+    the table.
+    """
+    options = published(database, "CREATE TABLE t (id int PRIMARY KEY)")
+
+    def waits() -> None:
+        with (
+            closing(SnapshotHolder.open(options)) as holder,
+            table_at(options, facts=facts_of(options), snapshot=holder.snapshot_name, hold_s=0.4) as connection,
+        ):
+            time.sleep(1.2)
+            assert connection.execute("SELECT count(*) FROM public.t").fetchone() == (0,)
+
+    waits()
+    monkeypatch.setattr(snapshot_export, "_live", lambda *_: None)
+    with pytest.raises(psycopg.Error):
+        waits()
 
 
 def test_an_empty_reading_of_a_table_with_rows_is_doubted_once(database: Database) -> None:

@@ -123,8 +123,11 @@ def exit_code(planned: list[Planned]) -> int:
     return max((_CODES[one.preview.effect] for one in planned), default=exits.OK)
 
 
-def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> list[Planned]:
-    """What would become of each table, in the order of names; with a `statement` of those that it changes.
+def look(
+    settings: "Settings", *, statement: str = "", seconds: float = 2.0, catalog_alone: bool = False
+) -> list[Planned]:
+    """What would become of each table, in the order of names; with a `statement` of those that it changes. With
+    `catalog_alone` what the configuration would do to lake tables is left out.
     Raises UsageError, SourceError, StoreError, ManifestCorrupt; SlotLost and SourceMoved when the source is
     not the manifest's.
     """
@@ -176,7 +179,7 @@ def look(settings: "Settings", *, statement: str = "", seconds: float = 2.0) -> 
                 bytes=size,
             )
         )
-    if not statement:
+    if not statement and not catalog_alone:
         # As ingest and the applier would see them at their next start.
         taken = [facts for facts in published.values() if matches(patterns, facts.schema, facts.name)]
         found = [

@@ -99,7 +99,7 @@ def _in_entry(store: ObjectStore, entry: Entry, table: TableState, wanted: Mappi
     for segment in body.segments:
         schema = table.schemas.get(segment.schema_version)
         if segment.table_id == table.table_id and schema is not None and _may_hold(segment, schema, wanted):
-            found += _in_segment(store, entry, segment, schema, wanted)
+            found += _in_segment(store, entry, segment, schema, wanted, newest=table.schemas[table.schema_version])
     said = _messages(store, body, {one.lsn for one in found}) if found and isinstance(body, Changes) else {}
     for one in sorted(found, key=lambda version: version.lsn):
         yield replace(one, messages=said.get(one.lsn, ()))
@@ -124,18 +124,35 @@ def _keys(schema: TableSchema, wanted: Mapping[int, str]) -> list[ColumnSchema]:
 
 
 def _in_segment(
-    store: ObjectStore, entry: Entry, segment: Segment, schema: TableSchema, wanted: Mapping[int, str]
+    store: ObjectStore,
+    entry: Entry,
+    segment: Segment,
+    schema: TableSchema,
+    wanted: Mapping[int, str],
+    *,
+    newest: TableSchema,
 ) -> Iterator[RowVersion]:
     keys = _keys(schema, wanted)
     if len(keys) != len(wanted):
         return
     rows = _rows(store, segment)
-    values = [_as(rows.schema.field(column.name).type, wanted[column.attnum], column) for column in keys]
+    types = {column.attnum: column.lake for column in newest.columns}
+    values: list[_Wanted] | None = None
+    try:
+        values = [_as(rows.schema.field(column.name).type, wanted[column.attnum], column) for column in keys]
+    except UsageError:
+        if all(types[column.attnum] == column.lake for column in keys):
+            raise
+        # A value of today's type that the one of then does not have: nothing but a TRUNCATE is about it.
     for row in rows.to_pylist():
         marks, old_marks = (dict(row.get(name) or {}) for name in envelope.MARKS)
-        now = all(one.is_in(row, marks) for one in values)
+        now = values is not None and all(one.is_in(row, marks) for one in values)
         old = row.get(envelope.OLD)
-        before = old is not None and all(one.name in old and one.is_in(old, old_marks) for one in values)
+        before = (
+            old is not None
+            and values is not None
+            and all(one.name in old and one.is_in(old, old_marks) for one in values)
+        )
         op = row[envelope.OP]
         if op == envelope.OP_TRUNCATE or (now and op != envelope.OP_DELETE) or before:
             yield _version(entry, segment, schema, row, gone=not now and op == envelope.OP_UPDATE)

@@ -2,8 +2,9 @@
 
 Invariant: nothing of it remains, and nobody waits for it longer than the limits: the statement waits
 `LOCK_SECONDS` at most for a lock, and holds what it locked for `seconds` at most and while the catalog is
-read, by queries that take `READ_SECONDS` each at most. One statement that
-alters or drops; it locks tables of the publication and no others. (PostgreSQL: Explicit Locking.)
+read, by queries that take `READ_SECONDS` each at most; the server gives it free when this process stands still for
+`IDLE_SECONDS`. One statement that alters or drops; it locks tables of the publication and no others. (PostgreSQL:
+Explicit Locking.)
 """
 
 import re
@@ -22,6 +23,8 @@ LOCK_SECONDS = 1.0
 """Other statements on the table queue behind one that waits for its lock."""
 READ_SECONDS = 10.0
 """For a query of the catalog while the locks are held: thousands of tables take a second."""
+IDLE_SECONDS = 10.0
+"""Between two queries while locks are held: somebody may suspend the command on a terminal."""
 _COMMENTS = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|/\*.*?\*/)+", re.DOTALL)
 _ALLOWED = re.compile(r"(?:ALTER|DROP)\s+(?:TABLE|SCHEMA|TYPE|DOMAIN|INDEX|PUBLICATION)\b", re.IGNORECASE)
 _TABLES = """
@@ -65,6 +68,7 @@ def rolled_back(
         connection.execute("BEGIN")
         try:
             _set(connection, lock_timeout=_milliseconds(LOCK_SECONDS), statement_timeout=_milliseconds(seconds))
+            _set(connection, idle_in_transaction_session_timeout=_milliseconds(IDLE_SECONDS))
             _set(connection, search_path='"$user", public')
             _run(connection, statement, seconds)
             _set(connection, search_path="", statement_timeout=_milliseconds(READ_SECONDS))

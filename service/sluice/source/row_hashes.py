@@ -99,6 +99,8 @@ class RowHashes:
             kind, _ = _SENDS[lake.element]
             array = f"{name}::pg_catalog.{kind}[]"
             sent = f"pg_catalog.array_send(pg_catalog.array_replace({array}, 'NaN'::{kind}, 'NaN'::{kind}))"
+            # The flag for nulls may be set in an array without any: a slice keeps that of what it was cut from.
+            sent = f"pg_catalog.overlay({sent}, ''::pg_catalog.bytea, 5, 4)"
             return (
                 f"CASE WHEN pg_catalog.cardinality({array}) = 0 OR (pg_catalog.array_ndims({array}) = 1 "
                 f"AND pg_catalog.array_lower({array}, 1) = 1) THEN pg_catalog.encode({sent}, 'hex') "

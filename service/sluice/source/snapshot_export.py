@@ -12,8 +12,8 @@ import select
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
 import psycopg
@@ -180,6 +180,25 @@ def bound(conn: Connection, seconds: float) -> None:
             conn.execute(f"SET {name} = {milliseconds}".encode())
 
 
+@contextmanager
+def living(conn: Connection, seconds: float) -> Iterator[None]:
+    """While it is open, a session that is `bound` to `seconds` stays, however long its transaction waits for something
+    else, and ends when this process stands still.
+    """
+    closed = threading.Event()
+    threading.Thread(target=_live, args=(conn, closed, seconds / _SIGNS), name="snapshot-session", daemon=True).start()
+    try:
+        yield
+    finally:
+        closed.set()
+
+
+def _live(conn: Connection, closed: threading.Event, pause_s: float) -> None:
+    with suppress(psycopg.Error):
+        while not closed.wait(pause_s):
+            conn.execute(b"SELECT 1")
+
+
 class SnapshotHolder:
     """An exported snapshot and the position at which it meets the stream. Open it in a thread,
     import it before it is closed, close it after the last snapshot.
@@ -189,7 +208,8 @@ class SnapshotHolder:
         """Use `open`."""
         self._conn = conn
         self._closed = threading.Event()
-        threading.Thread(target=self._live, args=(hold_s / _SIGNS,), name="snapshot-holder", daemon=True).start()
+        signs = conn, self._closed, hold_s / _SIGNS
+        threading.Thread(target=_live, args=signs, name="snapshot-holder", daemon=True).start()
         self.snapshot_name = snapshot
         self.consistent_lsn = consistent_lsn
 
@@ -222,11 +242,6 @@ class SnapshotHolder:
                 raise
         assert row is not None
         return cls(session, snapshot=str(row[0]), consistent_lsn=created.consistent_lsn, hold_s=hold_s)
-
-    def _live(self, pause_s: float) -> None:
-        with suppress(psycopg.Error):
-            while not self._closed.wait(pause_s):
-                self._conn.execute(b"SELECT 1")
 
     def alive(self) -> bool:
         """Whether the session still holds the snapshot, as far as can be seen without asking."""

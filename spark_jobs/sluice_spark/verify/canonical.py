@@ -188,7 +188,7 @@ def _float_digits(values: pa.Array) -> pa.Array:
 
 
 def _float_arrays(values: pa.Array, element: str) -> pa.Array:
-    """array_send's bytes in hexadecimal: text of a float is not the same in every library."""
+    """array_send's bytes without its flags in hexadecimal: text of a float is not the same in every library."""
     width = 8 if element == "double" else 4
     numbers = whole_list(values)
     sent = _big_endian(numbers)
@@ -202,9 +202,7 @@ def _float_arrays(values: pa.Array, element: str) -> pa.Array:
             continue
         here = range(at, at + length)
         at += length
-        has_null = not all(present[place] for place in here)
-        head = (1 if length else 0).to_bytes(4, "big") + int(has_null).to_bytes(4, "big")
-        head += _FLOAT_OIDS[element].to_bytes(4, "big")
+        head = (1 if length else 0).to_bytes(4, "big") + _FLOAT_OIDS[element].to_bytes(4, "big")
         if length:
             head += length.to_bytes(4, "big") + (1).to_bytes(4, "big")
         size = width.to_bytes(4, "big")

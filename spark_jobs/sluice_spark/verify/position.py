@@ -29,6 +29,8 @@ from sluice_spark.verify.version import POLL_SECONDS, NotThere, Version, changes
 
 APPLIER_SECONDS = 10.0
 """How long to wait for the applier to come nearer to a position."""
+MOST_TASKS = 512
+"""Of one scan: each answers with the sums of all ranges, 1 MB of a large table, and Spark takes 1 GB of answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ class Positions:
         self, state: TableState, version: Version, names: list[str], present: Callable[[DataFrame], DataFrame]
     ) -> DataFrame:
         """The columns `names` of a version, under names of their own, of those of its rows that are `present`. Columns
-        of the envelope that the table lacks are left out of `names`. Marked values come as JSON: see `scan.typed`.
+        of the envelope that the table lacks are left out of `names`. Marked values come as JSON: see `scan.typed`. A
+        table of any size has at most MOST_TASKS partitions.
         """
         frame = self._session.read.format("delta").option("versionAsOf", version.number).load(self._path(state))
         held = set(frame.columns)
@@ -131,7 +134,8 @@ class Positions:
                 raise ApplyError(f"version {version.number} of the lake table has no column {name!r} yet")
         frame = present(frame)
         texts = (f"to_json({quote(name)})" if name == envelope.SPECIAL else quote(name) for name in names)
-        return frame.select(*(sql.expr(text).alias(f"c{place}") for place, text in enumerate(texts)))
+        chosen = frame.select(*(sql.expr(text).alias(f"c{place}") for place, text in enumerate(texts)))
+        return chosen.coalesce(MOST_TASKS)
 
     def _path(self, state: TableState) -> str:
         return storage.join(self._options.lake_uri, state.path)

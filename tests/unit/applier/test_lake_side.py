@@ -9,7 +9,7 @@ import pytest
 
 from sluice.contract.entries import Lost
 from sluice.contract.lake_targets import LakeTarget
-from sluice.contract.row_form import LakeAnswer, LakeQuestion
+from sluice.contract.row_form import MOST_BITS, LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError, ManifestCorrupt
 from sluice.manifest.reader import identity
 from sluice.manifest.targets import lake_tables
@@ -17,6 +17,7 @@ from sluice.manifest.values import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
+from sluice_spark.distributed.stages import Piece
 from sluice_spark.lake.foreign_commits import commit_name
 from sluice_spark.lake.opening import application_id
 from sluice_spark.options import ApplyOptions
@@ -24,6 +25,7 @@ from sluice_spark.verify import position
 from sluice_spark.verify.hashing import hash_texts
 from sluice_spark.verify.lake_side import LakeSide, _probes, _signed
 from sluice_spark.verify.position import Position, Positions
+from sluice_spark.verify.scan import Sums
 from sluice_spark.verify.version import Version, find_version
 from tests.support.manifests import open_log, opened, put, snapshot, table
 
@@ -101,9 +103,14 @@ class _Frame:
 
     def __init__(self, *columns: str) -> None:
         self.columns = columns
+        self.calls: list[tuple[Any, ...]] = []
 
-    def __getattr__(self, _: str) -> Any:
-        return lambda *_, **__: self
+    def __getattr__(self, name: str) -> Any:
+        def called(*given: Any, **_: Any) -> _Frame:
+            self.calls.append((name, *given))
+            return self
+
+        return called
 
 
 @pytest.mark.parametrize(
@@ -119,6 +126,20 @@ def test_a_lake_table_of_another_kind_than_is_configured_is_not_compared(held: s
     version = Version(3, 10, 3, newest=True)
     with pytest.raises(ApplyError, match=rf"the lake table is a {kind}, and the configuration asks for a mirror"):
         positions.rows(state, version, ["c1"], lambda frame: frame)
+
+
+def test_a_table_of_any_size_is_answered_by_so_many_tasks_as_spark_takes_answers_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(position, "sql", SimpleNamespace(expr=lambda _: _Frame()))
+    frame = _Frame("c1", "c2")
+    session: Any = SimpleNamespace(read=frame)
+    positions = Positions(ApplyOptions("p", "file:///spool", "file:///lake"), MemoryStore("spool"), session)
+    (state,) = lake_tables(joined(), lambda _: (LakeTarget(),)).values()
+    positions.rows(state, Version(3, 10, 3, newest=True), ["c1"], lambda frame: frame)
+    assert frame.calls[-1] == ("coalesce", position.MOST_TASKS)
+    sums = Sums(MOST_BITS)
+    assert position.MOST_TASKS * len(Piece.of("sums", sums).payload) < 2**30 * 0.9, "spark.driver.maxResultSize"
 
 
 @pytest.mark.parametrize("pruned", [9, 10])

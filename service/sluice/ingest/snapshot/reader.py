@@ -37,7 +37,7 @@ from sluice.source.sessions import (
     raise_result,
     translated,
 )
-from sluice.source.snapshot_export import SnapshotGone, bound, enter_snapshot
+from sluice.source.snapshot_export import HOLD_SECONDS, SnapshotGone, bound, enter_snapshot, living
 from sluice.tables.catalog_diff import compare, fingerprint
 
 BATCH_BYTES = 8 * 1024 * 1024
@@ -283,14 +283,17 @@ def read_table(
 
 
 @contextmanager
-def table_at(options: KnownSource, *, facts: TableFacts, snapshot: str) -> Iterator[Connection]:
-    """A session that sees the source as of `snapshot`, and the table of `facts` locked in it. Raises what
-    is wrong with the table.
+def table_at(
+    options: KnownSource, *, facts: TableFacts, snapshot: str, hold_s: float = HOLD_SECONDS
+) -> Iterator[Connection]:
+    """A session that sees the source as of `snapshot`, and the table of `facts` locked in it. The server ends it when
+    this process has stood still for `hold_s`. Raises what is wrong with the table.
     """
-    with closing(SnapshotSession(options, snapshot)) as session, session.locked([facts]) as wrong:
+    with closing(SnapshotSession(options, snapshot, hold_s=hold_s)) as session, session.locked([facts]) as wrong:
         if wrong:
             raise wrong[facts.oid]
-        yield session.inside
+        with living(session.inside, hold_s):
+            yield session.inside
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from sluice.protocol.copy_rows import CopyRows, encode_copy
 from sluice.protocol.tuples import FieldVector, RowColumns
 from sluice.source.rule_sql import with_hash_keys
 from sluice.source.sessions import KnownSource
-from sluice.source.snapshot_export import SnapshotHolder
+from sluice.source.snapshot_export import HOLD_SECONDS, SnapshotHolder
 
 _UPDATE, _DELETE, _OLD_KEY, _NULL = (ord(letter) for letter in "UDKn")
 
@@ -29,10 +29,16 @@ Key = tuple[str, ...]
 
 
 def read_again(
-    options: KnownSource, schema: TableSchema, facts: TableFacts, holder: SnapshotHolder, wanted: Sequence[Key]
+    options: KnownSource,
+    schema: TableSchema,
+    facts: TableFacts,
+    holder: SnapshotHolder,
+    wanted: Sequence[Key],
+    *,
+    behind: int = 0,
 ) -> SegmentFile:
     """The rows with the keys `wanted` as of the snapshot of `holder`, whole, and a removal of each key that
-    has none there; as changes of a Repair. Raises what is wrong with
+    has none there; as changes of a Repair, of which earlier files have `behind` at most. Raises what is wrong with
     the table.
     """
     named = {column.name: column for column in facts.columns}
@@ -40,10 +46,11 @@ def read_again(
     if len(columns) != len(schema.key_columns):
         raise SnapshotRaced(f"{schema.qualified_name} no longer has the columns of its key")
     writer = SegmentWriter(schema)
-    ordinal = itertools.count(REPAIR_ORDINAL)
+    ordinal = itertools.count(REPAIR_ORDINAL + behind)
     reader = CopyRows(len(schema.columns), binary_columns(schema))
     keyed = with_hash_keys(options, schema.key_columns)
-    with closing(SnapshotSession(keyed, holder.snapshot_name)) as session, session.locked([facts]) as wrong:
+    session = SnapshotSession(keyed, holder.snapshot_name, hold_s=HOLD_SECONDS)
+    with closing(session), session.locked([facts]) as wrong:
         if wrong:
             raise wrong[facts.oid]
         where = rows_of_keys(columns, wanted)

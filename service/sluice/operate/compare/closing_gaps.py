@@ -54,7 +54,7 @@ def close_gap(
             for number, at in enumerate(range(0, len(wanted), MOST_KEYS)):
                 some = wanted[at : at + MOST_KEYS]
                 key = keys.repair_rows(token, number)
-                segments.append(_stored(options, store, schema, facts, holder, some, key=key))
+                segments.append(_stored(options, store, schema, facts, holder, some, behind=at, key=key))
             _require_young(verdict.name, (time.time_ns() - began) / 1e9)
         except BaseException:
             for segment in segments:
@@ -87,9 +87,10 @@ def _stored(
     holder: SnapshotHolder,
     wanted: Sequence[Key],
     *,
+    behind: int,
     key: str,
 ) -> Segment:
-    file = read_again(options, schema, facts, holder, wanted)
+    file = read_again(options, schema, facts, holder, wanted, behind=behind)
     if file.stats.rows > len(wanted):  # fewer, where two spellings mean one key
         raise SourceError(
             f"{counted(len(wanted), 'key')} of {schema.qualified_name} gave {counted(file.stats.rows, 'row')}"
