@@ -49,17 +49,16 @@ FIRST_TWO = [row(1, 1), row(2), row(3), row(4)]
 @contextmanager
 def _committing(pipeline: Pipeline, number: int, *, way: str = DIRECT) -> Iterator[Running]:
     """The commit `number` of rows is under way and the window behind it is prepared, until the block ends. The
-    first one is that of the snapshot, beside which nothing is prepared, and behind it the table says what the source
-    says of it.
+    first one is that of the snapshot, beside which nothing is prepared.
     """
-    gate, passage = pipeline.folder / "gate", number + 1
+    gate = pipeline.folder / "gate"
     with (
-        held(gate, f"{COMMIT}@{passage}", also=f"{AFTER}=count,{READ}=count"),
+        held(gate, f"{COMMIT}@{number}", also=f"{AFTER}=count,{READ}=count"),
         running(pipeline, way=way, max_window_bytes=1) as work,
     ):
         try:
             work.until(
-                lambda: (faults.passages(COMMIT), faults.passages(AFTER)) == (passage, number - 1),
+                lambda: (faults.passages(COMMIT), faults.passages(AFTER)) == (number, number - 1),
                 what="a commit is under way and the next window prepared",
             )
             yield work
@@ -178,10 +177,10 @@ def test_a_stop_while_one_window_is_committed_and_one_prepared_leaves_whole_wind
 ) -> None:
     rows = _backlog(pipeline)
     gate = pipeline.folder / "gate"
-    with held(gate, f"{COMMIT}@3", also=f"{BEFORE}=hold:{gate},{AFTER}=count") as let_go:
+    with held(gate, f"{COMMIT}@2", also=f"{BEFORE}=hold:{gate},{AFTER}=count") as let_go:
         with running(pipeline, way=DIRECT, max_window_bytes=1) as work:
             try:
-                work.until(lambda: (faults.passages(COMMIT), faults.passages(BEFORE)) == (3, 1), "both are under way")
+                work.until(lambda: (faults.passages(COMMIT), faults.passages(BEFORE)) == (2, 1), "both are under way")
                 work.stop.set()
             finally:
                 let_go()
