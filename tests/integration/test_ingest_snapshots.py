@@ -160,7 +160,11 @@ def test_a_table_whose_file_the_server_does_not_find_keeps_no_other_from_being_r
     aside = file.rename(file.with_name(f"{file.name}.aside"))
     try:
         with pipeline.running(**LOOKS) as running:
-            running.wait_until(lambda: [pipeline.table(f"public.{name}").state for name in "ac"] == ["live", "live"])
+            running.wait_until(
+                lambda: (
+                    {one.table_name for one in pipeline.state().tables.values() if one.state == "live"} == {"a", "c"}
+                )
+            )
             waits = pipeline.table("public.b")
             assert (waits.state, "58P01" in waits.reason) == ("snapshot", True), waits.reason
             assert not running.status.snapshots.waits.now()
