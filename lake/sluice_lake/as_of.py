@@ -5,11 +5,11 @@ was meant: it has the transaction identifier that the applier left there. What i
 name. Engines are imported when they are asked for.
 """
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 AT_ONCE = 8
 """Tables that are opened side by side."""
-_SPARK_VIEWS: "WeakKeyDictionary[Any, dict[str, str]]" = WeakKeyDictionary()
-"""The temporary views that were made in a session, with their lakes."""
+_SPARK_VIEWS = "sluice.lake.views"
+"""The setting of a session that has the temporary views which were made there, with their lakes, as JSON. Python may
+have several objects for one session.
+"""
 
 
 class AsOf:
@@ -139,16 +141,16 @@ class AsOf:
         names, frames = self._names(tables), {}
         self._open_all(names)
         views = self.spark_views([self.boundary.named(name) for name in names])
-        made = _SPARK_VIEWS.setdefault(session, {})
+        made: dict[str, str] = json.loads(session.conf.get(_SPARK_VIEWS, "{}"))
         for view in [view for view, lake in made.items() if lake == self._lake]:
             session.catalog.dropTempView(view)
             del made[view]
+        session.conf.set(_SPARK_VIEWS, json.dumps({**made, **dict.fromkeys(views, self._lake)}))
         for view, table in views.items():
             path = self.uri_of(table.name)
             path = path.replace("s3://", "s3a://", 1) if path.startswith("s3://") else path
             frame = session.read.format("delta").option("versionAsOf", table.version).load(path)
             frame.createOrReplaceTempView("`" + view.replace("`", "``") + "`")
-            made[view] = self._lake
             frames[table.name] = frame
         return frames
 

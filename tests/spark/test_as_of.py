@@ -7,6 +7,7 @@ from typing import Any
 import duckdb
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from sluice.cli import views
 from sluice.contract import boundary, keys
@@ -150,8 +151,8 @@ def test_a_table_that_does_not_follow_is_left_out_by_name(pipeline: Pipeline) ->
     for name in ("Other.accounts", "bank_Other.accounts"):
         with pytest.raises(PySparkException, match="is stale, and not part of"):
             session.sql(f"SELECT count(*) FROM `{name}`").collect()
-        session.catalog.dropTempView(name)
-    now.spark(session)
+    session.catalog.dropTempView("bank_Other.accounts")
+    now.spark(SparkSession(session.sparkContext, session._jsparkSession))
     views_now = [view.viewName for view in session.sql("SHOW VIEWS").collect()]
     assert views_now == ["accounts"], "no view of an earlier boundary"
 

@@ -110,6 +110,19 @@ def test_what_is_younger_than_the_retention_stays(upkeep: LogUpkeep, table: Path
     assert _versions(table) == list(range(NEWEST + 1))
 
 
+def test_a_version_that_the_commit_of_a_checkpoint_has_just_replaced_stays(
+    spark: SparkSession, upkeep: LogUpkeep, table: Path
+) -> None:
+    """It was the newest one for the whole retention: boundaries name it that are offered still."""
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('n' = 'new')")
+    upkeep.name(upkeep.write(NEWEST + 1))
+    assert upkeep.clean(retention_seconds=RETENTION, reported=NEWEST + 1)
+    assert sorted(row["id"] for row in lake.rows_in(table, version=NEWEST)) == list(range(5))
+    _age(table, seconds=10 * RETENTION)
+    assert upkeep.clean(retention_seconds=RETENTION, reported=NEWEST + 1)
+    assert _versions(table) == [NEWEST + 1]
+
+
 @pytest.mark.parametrize(
     "asked",
     [

@@ -1,6 +1,7 @@
 """Lake tables are kept small between windows, by Delta's own statements, and hold the same rows after it."""
 
 import os
+import re
 import threading
 import time
 from contextlib import suppress
@@ -30,7 +31,9 @@ from tests.spark.model import ID, SCHEMA, row
 from tests.support.extent import slow
 
 HOUR = 3600.0
+DAY = 24 * HOUR
 AFTER = "apply.maintenance.after"
+_RUN = ("retention_seconds", "held_since")
 
 
 def _orphan(folder: Path, name: str, *, age: float) -> Path:
@@ -58,7 +61,7 @@ class Lake:
     def turn(self, turn: Turn, *, others: tuple[str, ...] = (), **given: Any) -> Outcome:
         call = given.pop("call", None) or Call(self.session)
         work = TableTurn(self.table, call, before_commit=given.get("before_commit", lambda: None), others=others)
-        return work.run(turn, retention_seconds=HOUR)
+        return work.run(turn, **{"retention_seconds": HOUR, **{name: given[name] for name in given if name in _RUN}})
 
     def rows(self) -> set[int]:
         return {row["id"] for row in rows_in(self.folder)}
@@ -93,6 +96,42 @@ def test_files_are_joined_rows_purged_and_orphans_removed_and_the_rows_stay(pipe
     assert lake.rows() == before
     # A reader of the version before maintenance still finds its files.
     assert {row["id"] for row in rows_in(lake.folder, version=1)} == before
+
+
+def _age_removals(lake: Lake, *, seconds: float) -> None:
+    """As if all files had been removed so long ago, and made long before that."""
+    for file in lake.folder.rglob("*"):
+        if file.suffix == ".json":
+            text = file.read_text()
+            file.write_text(re.sub(r'("deletionTimestamp":)(\d+)', lambda found: _earlier(found, seconds), text))
+            (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+        elif file.suffix in (".parquet", ".bin"):
+            os.utime(file, (time.time() - 10 * seconds,) * 2)
+    lake.session._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def _earlier(found: re.Match[str], seconds: float) -> str:
+    return f"{found[1]}{int(found[2]) - int(seconds * 1000)}"
+
+
+def test_what_was_removed_stays_as_long_as_is_asked_for_though_delta_would_forget_it_earlier(
+    pipeline: Pipeline,
+) -> None:
+    """It would take it for a file that the table never had."""
+    lake = Lake(pipeline)
+    before = lake.rows()
+    assert lake.turn(Turn.TIDY).runs["purge"].files_removed > 0
+    _age_removals(lake, seconds=9 * DAY)
+    with pytest.raises(ApplyError, match=r"for 168 h .* they must stay for longer"):
+        lake.turn(Turn.VACUUM, retention_seconds=40 * DAY)
+    lake.turn(Turn.VACUUM, held_since=lambda: time.time() - 10 * DAY)
+    assert {row["id"] for row in rows_in(lake.folder, version=1)} == before
+    assert lake.turn(Turn.VACUUM, retention_seconds=7 * DAY).runs["vacuum"].files_removed > 0, "nobody asks any more"
+    own = "SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 24 hours')"
+    pipeline.spark.sql(f"ALTER TABLE delta.`{lake.folder}` {own}")
+    with pytest.raises(ApplyError, match=r"for 24 h .* they must stay for longer"):
+        lake.turn(Turn.VACUUM, held_since=lambda: time.time() - 2 * DAY)
+    assert lake.rows() == before
 
 
 @slow

@@ -5,7 +5,7 @@ when this pipeline has marked it and it leads into its lake: a new generation ma
 removed from a catalog.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -16,6 +16,7 @@ PIPELINE, TABLE = "sluice.pipeline", "sluice.table"
 """Properties of an entry: who made it, and for which lake table by key."""
 PROVIDER = "spark.sql.sources.provider"
 DELTA = "delta"
+_OF_SPARK = "spark.sql."
 INPUT = "org.apache.hadoop.mapred.SequenceFileInputFormat"
 OUTPUT = "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat"
 SERDE = "org.apache.hadoop.hive.serde2.lazy.LazySimpleSerDe"
@@ -42,6 +43,12 @@ class Entry:
     def properties(self) -> dict[str, str]:
         """Of its entry, by which Spark and Trino know a Delta table in Hive and Glue."""
         return {"EXTERNAL": "TRUE", PROVIDER: DELTA, **self.marks}
+
+    def properties_beside(self, others: Mapping[str, str]) -> dict[str, str]:
+        """Its properties in the place of an entry that has `others`: what people wrote there stays, but for what
+        Spark says of columns, which may be other ones now.
+        """
+        return {**{name: others[name] for name in others if not name.startswith(_OF_SPARK)}, **self.properties}
 
     @property
     def serde_parameters(self) -> dict[str, str]:

@@ -25,6 +25,8 @@ from sluice_spark.catalog.entries import (
 _MISSING = "EntityNotFoundException"
 _ATHENA = "table_type"
 _LONGEST_REASON = 200
+_OF_PEOPLE = ("Description", "Owner", "Retention")
+_NOTHING: Mapping[str, Any] = {}
 
 
 class GlueCatalog(Catalog):
@@ -84,10 +86,11 @@ class GlueCatalog(Catalog):
         )
 
     def replace(self, entry: Entry) -> None:
+        schema, table = entry.parts
+        found = self._ask(lambda: self._client.get_table(DatabaseName=schema, Name=table))["Table"]
+        made = _input(entry, found)
         # Archived versions of an entry count against a quota.
-        self._ask(
-            lambda: self._client.update_table(DatabaseName=entry.parts[0], TableInput=_input(entry), SkipArchive=True)
-        )
+        self._ask(lambda: self._client.update_table(DatabaseName=schema, TableInput=made, SkipArchive=True))
 
     def close(self) -> None:
         self._client.close()
@@ -115,11 +118,13 @@ class GlueCatalog(Catalog):
             raise CatalogAway(f"Glue does not answer ({type(error).__name__})") from None
 
 
-def _input(entry: Entry) -> dict[str, Any]:
+def _input(entry: Entry, found: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
+    """`found` is what it takes the place of."""
     return {
+        **{name: found[name] for name in _OF_PEOPLE if name in found},
         "Name": entry.parts[1],
         "TableType": "EXTERNAL_TABLE",
-        "Parameters": {**entry.properties, _ATHENA: DELTA.upper()},
+        "Parameters": {**entry.properties_beside(found.get("Parameters", {})), _ATHENA: DELTA.upper()},
         "PartitionKeys": [],
         "StorageDescriptor": {
             "Columns": [

@@ -14,6 +14,7 @@ Metadata Cleanup.)
 """
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ SETTINGS = {
 """Of the session in which logs are kept short."""
 LAST = "_last_checkpoint"
 _LOG_RETENTION = "delta.logRetentionDuration"
+_MINUTE = 60.0
+"""To which Delta rounds when it removes commits."""
 _OWN_OBJECTS = {"fs.sluice.beside": "true"}
 """Delta has an object for each path and set of such options."""
 
@@ -129,6 +132,8 @@ class LogUpkeep:
                 return True
             if metadata.configuration().contains(_LOG_RETENTION):
                 retention_seconds = max(retention_seconds, float(log.deltaRetentionMillis(metadata)) / 1000)
+            now = time.time()
+            retention_seconds = max(retention_seconds, now - self._goes_before(now - retention_seconds))
             self._require_owner()
             minute = _module(self._delta, "TruncationGranularity").MINUTE()
             # An Option of Java's Long: py4j makes an Integer of a number that is small enough for it.
@@ -137,6 +142,24 @@ class LogUpkeep:
             )
             log.cleanUpExpiredLogs(snapshot, self._none, retention, minute)
         return True
+
+    def _goes_before(self, since: float) -> float:
+        """Before when commits may go, so that what was the newest version at `since` or later stays (unix seconds).
+        Delta removes what lies in front of a checkpoint as soon as the commit right before it is old, also if that was
+        the newest version until the checkpoint's own commit came a moment ago.
+        """
+        names = {key.removeprefix(self._log) for key in self._store.list(self._log)}
+        checkpoints = {int(name[:20]) for name in names if CHECKPOINT in name and name[:20].isdecimal()}
+        for version in sorted(checkpoints):
+            replaced, by = commit_name(version - 1), commit_name(version)
+            if {replaced, by} <= names and self._written_at(by) > since:
+                return min(since, self._written_at(replaced) - _MINUTE)
+        return since
+
+    def _written_at(self, name: str) -> float:
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._path}/_delta_log/{name}")
+        files = path.getFileSystem(self._java.sessionState().newHadoopConf())
+        return float(files.getFileStatus(path).getModificationTime()) / 1000
 
     def _newest(self) -> Any:
         """Delta's object, with the newest version."""

@@ -248,9 +248,13 @@ class Maintenance:
         ledger.maintain(path)
         lake = self._lake.table(state, self._session, place=progress.place)
         work = TableTurn(lake, call, before_commit=self._before_commit, others=self._others(path))
-        # Whatever is offered to readers stays.
-        retention = max(facts.retention_seconds or 0.0, time.time() - self._reports.held_since)
-        future = pool.submit(work.run, turn, retention_seconds=retention)
+        future = pool.submit(
+            work.run,
+            turn,
+            retention_seconds=facts.retention_seconds or 0.0,
+            # Whatever is offered to readers stays.
+            held_since=lambda: self._reports.held_since,
+        )
         self._running = _Running(facts, turn, progress, path, state.title, call, now, future)
 
     def _others(self, path: str) -> list[str]:

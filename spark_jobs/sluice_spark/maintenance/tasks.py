@@ -47,6 +47,10 @@ SETTINGS = {
 }
 """Of the session that maintenance has for itself."""
 SMALLEST_FILE = "spark.databricks.delta.optimize.minFileSize"
+_REMEMBERS, _OURS = "delta.deletedFileRetentionDuration", "sluice.deletedFileRetentionDuration"
+"""The second one has the value that the first one has from us."""
+MOST_DAYS = 30
+"""The log of a table that says nothing of it, by Delta's rules, which want removed files to be forgotten first."""
 _LONGEST_PREFIX = 2
 """Of the folders that Delta makes for data files under random names."""
 _HOUR = 3600.0
@@ -109,9 +113,12 @@ class TableTurn:
         self._others = tuple(others)
         self._runs: dict[str, MaintenanceRun] = {}
 
-    def run(self, turn: Turn, *, retention_seconds: float) -> Outcome:
-        """Raises Interrupted, UnsupportedChange when the table is not the one that it was, ApplyError,
-        StoreError, WriterFenced.
+    def run(
+        self, turn: Turn, *, retention_seconds: float, held_since: Callable[[], float] = lambda: math.inf
+    ) -> Outcome:
+        """What was removed stays for `retention_seconds`, and what was removed since `held_since` (unix seconds) too:
+        that is asked for right before anything may go. Raises Interrupted, UnsupportedChange when the table is not the
+        one that it was, ApplyError, StoreError, WriterFenced.
         """
         self._call.begin()
         try:
@@ -119,7 +126,7 @@ class TableTurn:
             if turn is Turn.TIDY:
                 self._tidy()
             else:
-                self._vacuum(retention_seconds)
+                self._vacuum(retention_seconds, held_since)
             return Outcome(self._lake.place, self._runs)
         except (UnsupportedChange, WriterFenced, SparkGone):
             # What a look found once it may not find again.
@@ -146,12 +153,16 @@ class TableTurn:
         with _no_verdict():
             return count_files(self._lake.session, self._lake.path)
 
-    def _vacuum(self, retention_seconds: float) -> None:
+    def _vacuum(self, retention_seconds: float, held_since: Callable[[], float]) -> None:
         with _no_verdict():
             self._require_alone()
             self._forget_builds()
-            # Delta rounds to hours.
-            hours = math.ceil(max(retention_seconds, _HOUR, self._own_retention()) / _HOUR)
+            remembers, is_asked_for = self._remembers()
+        held = time.time() - held_since()
+        # Delta rounds to hours.
+        hours = math.ceil(max(retention_seconds, held, _HOUR, remembers if is_asked_for else 0.0) / _HOUR)
+        if remembers < held if is_asked_for else remembers < hours * _HOUR:
+            self._remember(days=hours // 24 + 2, instead_of=remembers, may=not is_asked_for)
         self._statement("vacuum", f"VACUUM {self._lake.expression} RETAIN {hours} HOURS")
 
     def _statement(self, task: str, text: str) -> None:
@@ -178,14 +189,30 @@ class TableTurn:
         jvm: Any = self._lake.session._jvm
         return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._lake.session._jsparkSession, self._lake.path)
 
-    def _own_retention(self) -> float:
-        """What somebody asked for in the table's own properties, 0 when nobody did."""
+    def _remember(self, *, days: int, instead_of: float, may: bool) -> None:
+        """Lets the table remember for so many `days` which files it has removed. Raises ApplyError when this `may` not
+        be, because somebody else asked for less, or Delta asks for a longer log.
+        """
+        if not may or days > MOST_DAYS:
+            raise ApplyError(
+                f"the lake table remembers for {instead_of / _HOUR:g} h which files it has removed ({_REMEMBERS}), and "
+                "they must stay for longer: VACUUM would remove them",
+                hint=f"let delta.logRetentionDuration and {_REMEMBERS} of the table be at least {days} days, or lower "
+                "lake.vacuum_after or lake.boundary_retention",
+            )
+        value = f"interval {days} days"
+        self._lake.alter(f"SET TBLPROPERTIES ('{_REMEMBERS}' = '{value}', '{_OURS}' = '{value}')")
+
+    def _remembers(self) -> tuple[float, bool]:
+        """For how many seconds the table remembers which files it has removed, and whether somebody else asked for
+        that: VACUUM takes files that it has forgotten for such as it never had, which go by their age.
+        """
         jvm: Any = self._lake.session._jvm
         none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
         metadata = self._delta_log().update(*(False, none, none)).metadata()
-        if not metadata.configuration().contains("delta.deletedFileRetentionDuration"):
-            return 0.0
-        return float(jvm.org.apache.spark.sql.delta.DeltaLog.tombstoneRetentionMillis(metadata)) / 1000
+        seconds = float(jvm.org.apache.spark.sql.delta.DeltaLog.tombstoneRetentionMillis(metadata)) / 1000
+        asked, ours = (metadata.configuration().get(name) for name in (_REMEMBERS, _OURS))
+        return seconds, bool(asked.isDefined()) and not asked.equals(ours)
 
     def _require_alone(self) -> None:
         """VACUUM removes whatever lies below the table and is not of it. Raises ApplyError when something

@@ -74,6 +74,24 @@ def test_an_entry_follows_columns_comments_and_the_place_of_its_table(catalog: G
         assert catalog.is_as_wanted(changed, _found(catalog))
 
 
+def test_what_people_wrote_to_an_entry_stays_when_it_follows_its_table(
+    catalog: GlueCatalog, s3_server: S3Server
+) -> None:
+    catalog.create(ENTRY)
+    client = _boto(s3_server)
+    table = client.get_table(DatabaseName="sales", Name="orders")["Table"]
+    written = {"team": "sales", "spark.sql.sources.schema": "of before"}
+    given = {name: table[name] for name in ("Name", "TableType", "PartitionKeys", "StorageDescriptor")}
+    given |= {"Description": "What was sold", "Owner": "ann", "Parameters": {**table["Parameters"], **written}}
+    client.update_table(DatabaseName="sales", TableInput=given)
+    moved = replace(ENTRY, location="s3://lake/elsewhere/orders")
+    catalog.replace(moved)
+    assert catalog.is_as_wanted(moved, _found(catalog))
+    found = client.get_table(DatabaseName="sales", Name="orders")["Table"]
+    assert (found["Description"], found["Owner"]) == ("What was sold", "ann")
+    assert found["Parameters"] == {**table["Parameters"], "team": "sales"}
+
+
 def test_a_database_is_created_only_where_that_is_allowed(catalog: GlueCatalog, s3_server: S3Server) -> None:
     careful = _catalog(s3_server, create=False)
     with pytest.raises(CatalogRefused, match="no schema sales"):
