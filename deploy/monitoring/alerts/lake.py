@@ -45,6 +45,8 @@ SAID_NOWHERE_ELSE = (
     "table.catalog",
     "verify.unreadable",
     "configuration.refused",
+    "applier.other",
+    "applier.clock",
 )
 """Problems that nothing else alerts for: each stays until somebody acts."""
 
@@ -101,7 +103,8 @@ ALERTS = (
         "gives belongs to another table), table.maintenance (a lake table is not maintained), "
         "table.catalog (a lake table lacks its name in the catalog), "
         "verify.unreadable (the results of comparisons cannot be read), configuration.refused (an "
-        "edited configuration is not in force).",
+        "edited configuration is not in force), applier.other (another applier works on the pipeline than the one that "
+        "was started with ingest), applier.clock (the applier's clock is ahead).",
         held="15m",
     ),
     Alert(

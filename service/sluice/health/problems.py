@@ -215,7 +215,7 @@ KINDS: tuple[Kind, ...] = (
         "applier.other",
         "applier",
         "c",
-        "SluiceApplierDown",
+        "SluiceProblemStays",
         "The records do not come from the applier that `sluice up` started, but from another one.",
         "Stop one of the two: a pipeline has one applier.",
     ),
@@ -232,7 +232,7 @@ KINDS: tuple[Kind, ...] = (
         "applier.clock",
         "applier",
         "w",
-        "SluiceApplierDown",
+        "SluiceProblemStays",
         "The applier's newest record is more than a minute ahead of this machine's clock. A single "
         "reading cannot tell whether such an applier is alive. The running ingest can, because it "
         "sees when the record last changed.",
