@@ -107,7 +107,7 @@ def _age_removals(lake: Lake, *, seconds: float) -> None:
             (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
         elif file.suffix in (".parquet", ".bin"):
             os.utime(file, (time.time() - 10 * seconds,) * 2)
-    lake.session._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    lake.session._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr, unused-ignore]
 
 
 def _earlier(found: re.Match[str], seconds: float) -> str:
