@@ -54,6 +54,8 @@ class _Line:
         """Rows and versions since the last look. A generation begins at no rows; before the first look
         nothing is known.
         """
+        if table.delta_version is None and self._totals is not None and self._totals[0] == table.generation:
+            return 0, 0  # no record of the applier, for the moment
         version = table.delta_version if table.delta_version is not None else -1
         before, self._totals = self._totals, (table.generation, table.rows_applied, version)
         if before is None:

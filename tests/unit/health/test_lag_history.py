@@ -62,6 +62,14 @@ def test_a_new_generation_counts_its_rows_from_none_and_a_new_lake_table_its_ver
     assert (line["rows"], line["versions"]) == ([0, 30], [0, 3])
 
 
+def test_a_look_without_a_record_of_the_applier_counts_nothing_twice() -> None:
+    kept = History(began_at=BEGAN)
+    for step, (rows, version) in enumerate([(1_000_000, 5000), (0, None), (1_000_005, 5001)]):
+        note(kept, step, table(rows_applied=rows, delta_version=version))
+    line = kept.to_json(["public.orders"], now=BEGAN + 2 * STEP_SECONDS)["tables"]["public.orders"]
+    assert (line["rows"], line["versions"]) == ([0, 0, 5], [0, 0, 1])
+
+
 def test_tables_past_the_limit_and_tables_that_are_gone_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag_history, "MOST_TABLES", 2)
     kept = History(began_at=BEGAN)
