@@ -19,6 +19,7 @@ from sluice.contract.control import ADVANCE, PAUSE, REFUSAL_SECONDS, REMOVE, REP
 from sluice.contract.entries import Repair
 from sluice.contract.table_state import State
 from sluice.errors import (
+    OTHER,
     FormatTooNew,
     Interrupted,
     ManifestCorrupt,
@@ -151,7 +152,7 @@ class Requests:
                 else:
                     repair(request.schema_name, request.table_name, request.keys)
             except Exception as error:
-                if isinstance(error, SourceUnavailable) and error.reason == "other":
+                if isinstance(error, SourceUnavailable) and error.reason == OTHER:
                     passing = passing or error  # somebody has locked the table, or its shape is under way
                     continue
                 if may_pass(error) or isinstance(error, _OF_THE_PIPELINE):
