@@ -18,7 +18,7 @@ from sluice.contract import resyncs
 from sluice.contract.table_state import State
 from sluice.tables.policies import Policies, TablePolicy
 from tests.support.background import Background
-from tests.support.extent import FULL
+from tests.support.extent import FULL, slow
 from tests.support.ingesting import IngestPipeline
 from tests.support.oracle import Spool
 
@@ -120,6 +120,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resyncs, "PAUSES_SECONDS", (0.0, 0.1, 1.0))
 
 
+@slow
 @pytest.mark.timeout(int(SECONDS * 2 + 300))
 def test_tables_that_change_without_end_are_equal_in_the_end(
     pipeline: IngestPipeline, tmp_path: Path, seed: int

@@ -15,6 +15,7 @@ from tools.local.postgres import temporary_server
 pytestmark = pytest.mark.skipif(not SNAPSHOTS, reason="16 and later decode on standbys")
 
 
+@slow
 def test_a_standby_is_a_source_and_its_promotion_is_followed_without_a_gap(tmp_path: Path) -> None:
     with temporary_server() as primary, standby_of(primary, "one", keeps_slots=False) as standby:
         there = Database(primary, "postgres", slot="sluice_drill", publication="sluice_drill")

@@ -36,7 +36,8 @@ def _rows(values: Sequence[str]) -> str:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("binary", [True, pytest.param(False, marks=slow)])
+@slow
+@pytest.mark.parametrize("binary", [True, False])
 def test_every_nan_is_one_value_and_the_zeros_are_one_key(mirror: Mirror, *, binary: bool) -> None:
     def run(*statements: str) -> None:
         mirror.execute(*without(LEFT_OUT, *statements))

@@ -109,6 +109,7 @@ def served(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -
             found.process.stop()
 
 
+@slow
 def test_who_waits_for_a_position_never_reads_what_was_there_before_it(served: Served) -> None:
     """By the package, the command and the endpoint, while the pipeline is killed and started again. One loop after the
     other: tests/chaos/test_read_your_writes.py has many side by side.

@@ -199,9 +199,7 @@ def test_parts_of_a_snapshot_from_lost_entries_are_not_taken_for_those_of_a_late
     restored.assert_equal_or_stale(row["state"], columns="id, n")
 
 
-@pytest.mark.parametrize(
-    "killed", cases(["apply.window.before=crash", "apply.commit.after=crash@2"], quick=["apply.commit.after=crash@2"])
-)
+@pytest.mark.parametrize("killed", cases(["apply.window.before=crash", "apply.commit.after=crash@2"], quick=[]))
 def test_a_replay_that_goes_on_behind_a_restored_copy_makes_its_tables_through_its_position_or_says_no(
     restored: _Restored, tmp_path: Path, killed: str
 ) -> None:

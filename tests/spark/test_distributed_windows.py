@@ -48,6 +48,7 @@ def test_composite_marked_and_double_keys_are_found_as_the_merge_finds_them(pipe
     )
 
 
+@slow
 def test_auto_distributes_what_does_not_fit_and_the_rest_is_direct(pipeline: Pipeline) -> None:
     pipeline.begin(SCHEMA, *(row(key) for key in range(200)))
     applied = Windows(pipeline, way=AUTO, max_memory_bytes=SMALL)
