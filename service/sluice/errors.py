@@ -91,10 +91,6 @@ class SourceError(ServiceError):
     exit_code = 5
 
 
-OTHER = "other"
-"""Of the words for counting: nothing is wrong with the connection."""
-
-
 class SourceUnavailable(SourceError):
     """`reason` is one of a closed set of words for counting: connect_failed, connection_lost,
     server_stopping, server_silent, other.
@@ -102,9 +98,13 @@ class SourceUnavailable(SourceError):
 
     disposition = Disposition.RETRY
 
-    def __init__(self, message: str, *, hint: str = "", reason: str = OTHER) -> None:
+    def __init__(self, message: str, *, hint: str = "", reason: str = "other") -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
+
+
+class OfOneTable(SourceUnavailable):
+    """It is about one table: others can be read meanwhile."""
 
 
 class NoFreeConnection(SourceUnavailable):

@@ -18,7 +18,7 @@ GO_ON = (
     "differ"
 )
 """What to do where the server is the right one and only the slot is lost."""
-_FIRST = 1
+FIRST = 1
 """The timeline of a new cluster, which has no history."""
 TWO_PHASE_SINCE = 150000
 TWO_PHASE_OFF_SINCE = 180000
@@ -129,7 +129,7 @@ def _same_history(opened: Opened, through_lsn: int, server: ServerFacts) -> None
             hint="the role needs the REPLICATION attribute, and pg_wal the timeline's history file",
         )
     # A server that did not give its history when the manifest was written may give it now.
-    unknown = opened.timeline != _FIRST and not opened.forks
+    unknown = opened.timeline != FIRST and not opened.forks
     before = tuple(fork for fork in server.forks if fork.timeline < opened.timeline) if unknown else opened.forks
     shared = len(before)
     left = server.forks[shared] if len(server.forks) > shared else None

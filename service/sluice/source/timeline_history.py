@@ -12,10 +12,9 @@ from psycopg import pq
 from sluice import lsn
 from sluice.contract.entries import Fork
 from sluice.errors import SourceRefused, UsageError
+from sluice.source.continuity import FIRST
 from sluice.source.sessions import KnownSource, open_replication, raise_result
 
-FIRST = 1
-"""The timeline of a new cluster, which has no history."""
 _NO_FILE = b"58P01"
 
 

@@ -19,15 +19,14 @@ from sluice.contract.control import ADVANCE, PAUSE, REFUSAL_SECONDS, REMOVE, REP
 from sluice.contract.entries import Repair
 from sluice.contract.table_state import State
 from sluice.errors import (
-    OTHER,
     FormatTooNew,
     Interrupted,
     ManifestCorrupt,
     ObjectMissing,
+    OfOneTable,
     ServiceError,
     SlotLost,
     SourceMoved,
-    SourceUnavailable,
     StoreRefused,
     StoreUnavailable,
     UsageError,
@@ -140,7 +139,7 @@ class Requests:
         `take`. What would fail each time refuses the request. Raises what may pass, and what is wrong with the whole
         pipeline, after which the request is still there; where that is about one table, once the others had their turn.
         """
-        passing: SourceUnavailable | None = None
+        passing: OfOneTable | None = None
         for key in self.repairs:
             data = None if key in self._carried_out else self._read(key)
             if data is None:
@@ -152,8 +151,8 @@ class Requests:
                 else:
                     repair(request.schema_name, request.table_name, request.keys)
             except Exception as error:
-                if isinstance(error, SourceUnavailable) and error.reason == OTHER:
-                    passing = passing or error  # somebody has locked the table, or its shape is under way
+                if isinstance(error, OfOneTable):
+                    passing = passing or error
                     continue
                 if may_pass(error) or isinstance(error, _OF_THE_PIPELINE):
                     raise
