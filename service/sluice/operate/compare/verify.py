@@ -9,8 +9,8 @@ import structlog
 
 from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT, NOT_COMPARED
-from sluice.errors import ApplyError, UsageError, VerificationFailed
-from sluice.ingest.snapshot.reader import SnapshotRaced, TableLater, TableRefused
+from sluice.errors import ApplyError, OfOneTable, UsageError, VerificationFailed
+from sluice.ingest.snapshot.reader import TableRefused
 from sluice.lsn import show
 from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import load_state
@@ -27,7 +27,7 @@ from sluice.source.sessions import KnownSource, SourceOptions
 from sluice.store.base import ObjectStore
 
 FOREIGN = "what replication brought to the source, which `source.origin: none` leaves out"
-_OF_ONE_TABLE = (ApplyError, UsageError, VerificationFailed, SnapshotRaced, TableLater, TableRefused)
+_OF_ONE_TABLE = (ApplyError, UsageError, VerificationFailed, OfOneTable, TableRefused)
 Say = Callable[[Comparison], None]
 
 
