@@ -103,7 +103,7 @@ class SourceUnavailable(SourceError):
         self.reason = reason
 
 
-class OfOneTable(SourceUnavailable):
+class TableUnavailable(SourceUnavailable):
     """It is about one table: others can be read meanwhile."""
 
 

@@ -18,7 +18,7 @@ _BY_CODE = {
     2: ("UsageError", "LimitReached"),
     3: ("PreflightFailed",),
     4: ("VerificationFailed",),
-    5: ("SourceUnavailable", "NoFreeConnection", "SourceRefused"),
+    5: ("SourceUnavailable", "TableUnavailable", "NoFreeConnection", "SourceRefused"),
     6: ("StoreRefused", "ManifestCorrupt", "FormatTooNew"),
     7: ("SlotLost",),
     8: ("SlotBusy", "WriterFenced"),

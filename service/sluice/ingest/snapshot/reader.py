@@ -21,7 +21,7 @@ from sluice import faults
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.chunks import ENDLESS, BlockRange
 from sluice.contract.schema import ColumnSchema, TableSchema
-from sluice.errors import OfOneTable, SourceRefused
+from sluice.errors import SourceRefused, TableUnavailable
 from sluice.ingest.receive.batching import LARGE_PAYLOAD_BYTES
 from sluice.printable import counted
 from sluice.protocol.copy_rows import CopyPayloads
@@ -67,13 +67,13 @@ def _in_binary(column: ColumnSchema) -> bool:
     return column.rule is None and column.binary_form in _BINARY
 
 
-class SnapshotRaced(OfOneTable):
+class SnapshotRaced(TableUnavailable):
     """The table was rewritten, truncated or changed around the moment of the snapshot: take a new
     snapshot and read again.
     """
 
 
-class TableLater(OfOneTable):
+class TableLater(TableUnavailable):
     """The table cannot be read now."""
 
 

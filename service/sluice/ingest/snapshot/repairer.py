@@ -16,7 +16,7 @@ from sluice import faults
 from sluice.contract import keys
 from sluice.contract.catalog_facts import TableFacts
 from sluice.contract.entries import Changes, Repair, Segment
-from sluice.errors import OfOneTable, SourceUnavailable, UsageError
+from sluice.errors import SourceUnavailable, TableUnavailable, UsageError
 from sluice.ingest.commit.committer import Committer
 from sluice.ingest.snapshot.reader import SnapshotRaced
 from sluice.ingest.snapshot.repair_rows import Key, read_again
@@ -116,7 +116,7 @@ class Repairer:
         with closing(Catalog(open_query(self._options))) as catalog:
             facts = catalog.table(int(state.table_id), publication=self._options.publication)
         if facts is None or not has_shape(facts, state.schemas[state.schema_version]):
-            raise OfOneTable(
+            raise TableUnavailable(
                 f"the columns of {state.schema_name}.{state.table_name} have changed, and the stream "
                 "has not reached that change yet"
             )

@@ -23,12 +23,12 @@ from sluice.errors import (
     Interrupted,
     ManifestCorrupt,
     ObjectMissing,
-    OfOneTable,
     ServiceError,
     SlotLost,
     SourceMoved,
     StoreRefused,
     StoreUnavailable,
+    TableUnavailable,
     UsageError,
     WriterFenced,
     may_pass,
@@ -139,7 +139,7 @@ class Requests:
         `take`. What would fail each time refuses the request. Raises what may pass, and what is wrong with the whole
         pipeline, after which the request is still there; where that is about one table, once the others had their turn.
         """
-        passing: OfOneTable | None = None
+        passing: TableUnavailable | None = None
         for key in self.repairs:
             data = None if key in self._carried_out else self._read(key)
             if data is None:
@@ -151,7 +151,7 @@ class Requests:
                 else:
                     repair(request.schema_name, request.table_name, request.keys)
             except Exception as error:
-                if isinstance(error, OfOneTable):
+                if isinstance(error, TableUnavailable):
                     passing = passing or error
                     continue
                 if may_pass(error) or isinstance(error, _OF_THE_PIPELINE):

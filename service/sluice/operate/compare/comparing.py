@@ -20,7 +20,7 @@ from sluice.contract.row_form import Difference, LakeAnswer, LakeQuestion, Row, 
 from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT, EQUAL, NOT_COMPARED
-from sluice.errors import ApplyError, OfOneTable, ServiceError, SourceError, UnsupportedChange
+from sluice.errors import ApplyError, ServiceError, SourceError, TableUnavailable, UnsupportedChange
 from sluice.ingest.snapshot.reader import TableRefused
 from sluice.lsn import show
 from sluice.manifest.targets import TargetState, fed
@@ -153,7 +153,7 @@ class Comparing:
                         found = self._one(state, facts.get(state.table_id), holder, form, applied.get(state.key))
                         yield self._meant(state, found)
                         break
-                    except (OfOneTable, _Passing) as error:
+                    except (TableUnavailable, _Passing) as error:
                         holder.close()
                         holder = None
                         if attempt == ATTEMPTS or isinstance(error, _WaitedOut):
@@ -203,7 +203,7 @@ class Comparing:
             with closing(self._snapshot()) as holder:
                 try:
                     verdict = self._one(state, facts, holder, form, before)
-                except (OfOneTable, _Passing) as error:
+                except (TableUnavailable, _Passing) as error:
                     if attempt < ATTEMPTS and not isinstance(error, _WaitedOut):
                         continue
                     verdict = not_compared(state, str(error), passing=True)

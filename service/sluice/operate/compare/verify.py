@@ -9,7 +9,7 @@ import structlog
 
 from sluice.contract.table_state import State
 from sluice.contract.verified import DIFFERENT, NOT_COMPARED
-from sluice.errors import ApplyError, OfOneTable, UsageError, VerificationFailed
+from sluice.errors import ApplyError, TableUnavailable, UsageError, VerificationFailed
 from sluice.ingest.snapshot.reader import TableRefused
 from sluice.lsn import show
 from sluice.manifest.newest_record import newest_log
@@ -27,7 +27,7 @@ from sluice.source.sessions import KnownSource, SourceOptions
 from sluice.store.base import ObjectStore
 
 FOREIGN = "what replication brought to the source, which `source.origin: none` leaves out"
-_OF_ONE_TABLE = (ApplyError, UsageError, VerificationFailed, OfOneTable, TableRefused)
+_OF_ONE_TABLE = (ApplyError, UsageError, VerificationFailed, TableUnavailable, TableRefused)
 Say = Callable[[Comparison], None]
 
 

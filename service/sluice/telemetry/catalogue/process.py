@@ -26,6 +26,7 @@ ERROR_CLASSES = (
     "VerificationFailed",
     "SourceError",
     "SourceUnavailable",
+    "TableUnavailable",
     "NoFreeConnection",
     "SourceRefused",
     "SlotBusy",
