@@ -162,7 +162,7 @@ def arrow_memory() -> Iterator[pa.MemoryPool]:
 @slow
 @pytest.mark.parametrize(
     ("way", "ceiling", "most"),
-    [(DIRECT, 16 * MEBI, 6 * 16 * MEBI), (DISTRIBUTED, 64 * MEBI, MEBI)],
+    [(DIRECT, 32 * MEBI, 6 * 32 * MEBI), (DISTRIBUTED, 64 * MEBI, MEBI)],
     ids=["in portions", "by executors, without memory of the driver"],
 )
 def test_L8_one_transaction_of_hundreds_of_megabytes_is_applied_within_the_ceiling(
