@@ -154,6 +154,24 @@ def test_a_name_follows_a_new_generation_to_its_path(pipeline: Pipeline, server:
     assert _found(hive, "moved.items").location.endswith("/lake/elsewhere/items")
 
 
+def test_what_people_wrote_to_an_entry_stays_when_its_columns_change(
+    pipeline: Pipeline, server: Metastore, hive: HiveCatalog
+) -> None:
+    options = {"catalog": _catalog(server.uri, "kept.{target}")}
+    pipeline.apply(**options)
+    there = hive._get("kept.items")
+    there.setOwner("somebody")
+    there.setParameters(hive._map({**dict(there.getParameters()), "classification": "internal"}))
+    hive._ask(lambda client: client.alter_table_with_environment_context("kept", "items", there, hive._context()))
+    one, _, three, four = SCHEMA.columns
+    pipeline.evolve(TableSchema(ID, 2, "public", "items", "d", (one, three, four)))
+    pipeline.change(Change("i", {"id": 9}))
+    _named(pipeline, **options)
+    assert _names(_found(hive, "kept.items")) == ["id", "big", "at"]
+    kept = hive._get("kept.items")
+    assert (kept.getOwner(), dict(kept.getParameters())["classification"]) == ("somebody", "internal")
+
+
 def test_a_name_that_leads_elsewhere_is_left_as_it_is_and_named(
     pipeline: Pipeline, server: Metastore, hive: HiveCatalog
 ) -> None:

@@ -51,9 +51,7 @@ class HiveCatalog(Catalog):
         self._client: Any = None
 
     def find(self, name: str) -> Found | None:
-        schema, table = name.split(".")
-        request = self._api.GetTableRequest(schema, table)
-        found = self._ask(lambda client: client.get_table_req(request).getTable(), missing=None)
+        found = self._get(name, missing=None)
         if found is None:
             return None
         properties = dict(found.getParameters() or {})
@@ -89,8 +87,12 @@ class HiveCatalog(Catalog):
 
     def _alter(self, entry: Entry) -> None:
         schema, name = entry.parts
-        table, context = self._table(entry), self._context()
+        table, context = self._table(entry, self._get(entry.name)), self._context()
         self._ask(lambda client: client.alter_table_with_environment_context(schema, name, table, context))
+
+    def _get(self, name: str, *, missing: Any = ...) -> Any:
+        request = self._api.GetTableRequest(*name.split("."))
+        return self._ask(lambda client: client.get_table_req(request).getTable(), missing=missing)
 
     def _has_schema(self, schema: str) -> bool:
         return self._ask(lambda client: client.get_database(schema), missing=None) is not None
@@ -100,7 +102,12 @@ class HiveCatalog(Catalog):
         self._ask(lambda client: client.create_database(made))
 
     def _create_entry(self, entry: Entry) -> None:
-        table, context = self._table(entry), self._context()
+        schema, name = entry.parts
+        made, context = self._api.Table(), self._context()
+        made.setDbName(schema)
+        made.setTableName(name)
+        made.setOwner(OWNER)
+        table = self._table(entry, made)
         self._ask(lambda client: client.create_table_with_environment_context(table, context))
 
     def _ask(self, do: Callable[[Any], T], *, missing: Any = ...) -> Any:
@@ -134,8 +141,9 @@ class HiveCatalog(Catalog):
             self._client = getattr(self._api, "ThriftHiveMetastore$Client")(protocol)
         return self._client
 
-    def _table(self, entry: Entry) -> Any:
-        api, (schema, name) = self._api, entry.parts
+    def _table(self, entry: Entry, table: Any) -> Any:
+        """`table`, which is new or stands there, as `entry` wants it. What people wrote to it stays."""
+        api = self._api
         columns = self._jvm.java.util.ArrayList()
         for listed_name, kind, comment in entry.listed:
             columns.add(api.FieldSchema(listed_name, kind, comment or None))
@@ -148,14 +156,10 @@ class HiveCatalog(Catalog):
         storage.setInputFormat(INPUT)
         storage.setOutputFormat(OUTPUT)
         storage.setSerdeInfo(serde)
-        table = api.Table()
-        table.setDbName(schema)
-        table.setTableName(name)
-        table.setOwner(OWNER)
         table.setTableType("EXTERNAL_TABLE")
         table.setPartitionKeys(self._jvm.java.util.ArrayList())
         table.setSd(storage)
-        table.setParameters(self._map(entry.properties))
+        table.setParameters(self._map(entry.properties_beside(dict(table.getParameters() or {}))))
         return table
 
     def _context(self) -> Any:
