@@ -199,6 +199,16 @@ def test_notes_name_every_pipeline_and_what_to_run_for_it() -> None:
     assert "One applier serves all pipelines: shop-sluice-applier-0" in said
 
 
+@pytest.mark.parametrize("name", ["2026", "on", "no", "true", "null", "1e3"])
+def test_a_name_that_yaml_takes_for_something_else_is_a_label_all_the_same(name: str) -> None:
+    values = helm.feature(EACH)
+    values["pipelines"] = {name: values["pipelines"]["crm"]}
+    sets = manifests.of_kind(helm.render(values | {"nameOverride": name if name.isalpha() else ""}), "StatefulSet")
+    labels = [found for item in sets for found in (item["metadata"]["labels"], item["spec"]["selector"]["matchLabels"])]
+    assert {found[manifests.PIPELINE] for found in labels} == {name}
+    assert all(isinstance(value, str) for found in labels for value in found.values())
+
+
 @pytest.mark.parametrize(
     ("feature", "path", "value", "said"),
     [

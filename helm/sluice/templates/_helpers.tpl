@@ -29,10 +29,10 @@
 
 {{/* Labels that choose the pods of the release, or of one of its pipelines; they never change between versions. */}}
 {{- define "sluice.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "sluice.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "sluice.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- with .pipeline }}
-sluice/pipeline: {{ . }}
+sluice/pipeline: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
