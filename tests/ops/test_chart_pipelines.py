@@ -235,6 +235,15 @@ def test_what_several_pipelines_cannot_have_is_refused_by_name(feature: str, pat
     assert said in str(refused.value)
 
 
+def test_a_shared_applier_has_time_for_the_longest_stop_of_its_pipelines() -> None:
+    values = helm.changed(SHARED, "ingest/terminationGracePeriodSeconds", 150)
+    values["pipelines"]["crm"]["config"]["stop_timeout"] = "2m"
+    with pytest.raises(Refused, match=r"applier\.terminationGracePeriodSeconds is 30, and config\.stop_timeout is 2m"):
+        helm.texts(values)
+    values["applier"]["terminationGracePeriodSeconds"] = 150
+    assert _spec(helm.render(values), "shop-sluice-applier")["template"]["spec"]["terminationGracePeriodSeconds"] == 150
+
+
 def test_every_key_that_a_pipeline_may_override_is_a_key_of_the_release() -> None:
     document = json.loads((helm.CHART / "values.schema.json").read_text())["properties"]
     own = document["pipelines"]["additionalProperties"]["properties"]

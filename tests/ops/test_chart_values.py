@@ -115,6 +115,17 @@ def test_a_variable_in_the_place_of_a_secret_is_taken(path: str, value: Any) -> 
         ("default", "extraManifests", [7], "extraManifests"),
         ("pod-monitor", "metrics/serviceMonitor", {"enabled": True}, "scrape each pod twice"),
         ("tls", "metrics/tls/monitorSecret", {"name": ""}, "metrics.tls.monitorSecret"),
+        ("existing-configmap", "config", {"pipeline": "shop"}, "config and existingConfigMap"),
+        ("default", "config/stop_timeout", "1m", "ingest.terminationGracePeriodSeconds is 30"),
+        ("default", "config/stop_timeout", 30, "ingest.terminationGracePeriodSeconds is 30"),
+        ("kubernetes", "applier/terminationGracePeriodSeconds", 20, "applier.terminationGracePeriodSeconds is 20"),
+        ("spark-application", "applier/terminationGracePeriodSeconds", 9, "applier.terminationGracePeriodSeconds is 9"),
+        (
+            "spark-application",
+            "applier/spill",
+            {"persistentVolumeClaim": {"enabled": True}},
+            "applier.spill.persistent",
+        ),
     ],
 )
 def test_what_is_missing_or_twice_is_named_with_what_to_do(feature: str, path: str, value: Any, said: str) -> None:
