@@ -11,6 +11,13 @@ from urllib.request import url2pathname
 from sluice.errors import UsageError
 
 _SCHEMES = {"s3": "s3a", "s3a": "s3a", "gs": "gs", "abfss": "abfss", "abfs": "abfs"}
+_ENCRYPTION = {
+    "aes256": ("AES256", ""),
+    "aws:kms": ("SSE-KMS", "sse_kms_key_id"),
+    "aws:kms:dsse": ("DSSE-KMS", "sse_kms_key_id"),
+    "sse-c": ("SSE-C", "sse_customer_key_base64"),
+}
+"""Encryption by the server: what S3A calls it, and which option has its key."""
 
 
 def spark_uri(uri: str) -> str:
@@ -57,6 +64,15 @@ def hadoop_settings(uri: str, options: Mapping[str, str]) -> dict[str, str]:
         settings[f"{prefix}connection.ssl.enabled"] = str(given["endpoint"].startswith("https")).lower()
     if given.get("virtual_hosted_style_request", "false").lower() != "true":
         settings[f"{prefix}path.style.access"] = "true"
+    if "server_side_encryption" in given:
+        algorithm, key = _ENCRYPTION.get(given["server_side_encryption"].lower(), ("", ""))
+        if not algorithm:
+            raise UsageError(
+                f"the encryption that is asked for {uri} is unknown to Spark", hint=f"one of {', '.join(_ENCRYPTION)}"
+            )
+        settings[f"{prefix}encryption.algorithm"] = algorithm
+        if given.get(key):
+            settings[f"{prefix}encryption.key"] = given[key]
     region = given.get("region") or given.get("default_region")
     if region:
         settings[f"{prefix}endpoint.region"] = region

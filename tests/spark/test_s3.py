@@ -80,3 +80,30 @@ def test_merge_append_overwrite_and_large_windows_on_s3_with_the_appliers_policy
     assert log is not None
     assert {table.state for table in log.tables.values()} == {"live"}
     assert list(store.list("apply/scratch/")) == []
+
+
+def test_whatever_the_applier_writes_is_encrypted_as_the_options_of_the_store_say(s3: GuardedS3) -> None:
+    """By Spark, which has its own client, and by the process itself."""
+    store = open_store(s3.spool_uri, prefix="test/", options=s3.options["anybody"])
+    manifest = Manifest(store)
+    manifest.table(SCHEMA)
+    manifest.snapshot([row(1), row(2)], SCHEMA)
+    manifest.transaction([Change("u", row(2, 9))], SCHEMA)
+    key = "arn:aws:kms:us-east-1:123456789012:key/of-the-lake"
+    encrypted = {"aws_server_side_encryption": "aws:kms", "aws_sse_kms_key_id": key}
+    options = ApplyOptions(
+        "test",
+        s3.spool_uri,
+        s3.lake_uri,
+        spool_options=s3.options["applier"],
+        lake_options={**s3.options["applier"], **encrypted},
+        once=True,
+        poll_seconds=0.1,
+        **SMALL_JVM,
+    )
+    run = run_applier(options)
+    assert run.code == 0, run.output
+    assert _rows(s3, "items") == [row(1), row(2, 9)]
+    keys_of = {name: found.get("SSEKMSKeyId", "") for name, found in s3.objects("lake/").items()}
+    assert any(name.endswith(".parquet") for name in keys_of)
+    assert {name: found for name, found in keys_of.items() if found != key} == {}
