@@ -19,6 +19,18 @@ _ENCRYPTION = {
 }
 """Encryption by the server: what S3A calls it, and which option has its key."""
 
+_S3A, _SDK = "org.apache.hadoop.fs.s3a", "software.amazon.awssdk.auth.credentials"
+_IDENTITIES = (
+    f"{_S3A}.TemporaryAWSCredentialsProvider",
+    f"{_S3A}.SimpleAWSCredentialsProvider",
+    f"{_SDK}.EnvironmentVariableCredentialsProvider",
+    f"{_SDK}.WebIdentityTokenFileCredentialsProvider",
+    f"{_S3A}.auth.IAMInstanceCredentialsProvider",
+)
+"""Where S3A looks for an identity: Hadoop's own list, and the token of a pod, which it leaves out and the store's own
+client takes before the identity of the machine.
+"""
+
 
 def spark_uri(uri: str) -> str:
     """`uri` as Spark spells it, without a slash at the end. Raises UsageError for schemes Spark
@@ -53,7 +65,11 @@ def hadoop_settings(uri: str, options: Mapping[str, str]) -> dict[str, str]:
         return {}
     given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
     prefix = f"spark.hadoop.fs.s3a.bucket.{parts.netloc}."
-    settings = {f"{prefix}connection.establish.timeout": "5s"}
+    settings = {
+        f"{prefix}connection.establish.timeout": "5s",
+        # For all buckets, so that the operator's own comes over it.
+        "spark.hadoop.fs.s3a.aws.credentials.provider": ",".join(_IDENTITIES),
+    }
     if "endpoint" in given:
         if not given["endpoint"].startswith("https") and given.get("allow_http", "false").lower() != "true":
             raise UsageError(

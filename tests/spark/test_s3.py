@@ -2,8 +2,11 @@
 another engine.
 """
 
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +21,10 @@ from sluice_spark.options import ApplyOptions
 from tests.spark.changes import FLOAT8, INT4, Change, Manifest, column, table_schema
 from tests.spark.model import SCHEMA, named, row
 from tests.spark.processes import SMALL_JVM, run_applier
+from tests.support import commands
 from tests.support.extent import FULL
-from tests.support.policies import GuardedS3, guarded_s3
+from tests.support.policies import BUCKET, GuardedS3, guarded_s3
+from tools.local.s3 import REGION, running_s3
 
 
 def _rows(s3: GuardedS3, table: str) -> list[dict[str, object]]:
@@ -107,3 +112,34 @@ def test_whatever_the_applier_writes_is_encrypted_as_the_options_of_the_store_sa
     keys_of = {name: found.get("SSEKMSKeyId", "") for name, found in s3.objects("lake/").items()}
     assert any(name.endswith(".parquet") for name in keys_of)
     assert {name: found for name, found in keys_of.items() if found != key} == {}
+
+
+WRITES = """
+import sys
+from sluice_spark import session
+from sluice_spark.options import ApplyOptions
+session.start(ApplyOptions.from_json(sys.argv[1])).range(3).write.parquet("s3a://example/lake/rows")
+"""
+
+
+def test_spark_uses_the_identity_that_kubernetes_gives_a_pod_as_a_token(tmp_path: Path) -> None:
+    """As EKS does it: a file with a token, a role, and where both are exchanged. There is no key anywhere."""
+    token = tmp_path / "token"
+    token.write_text("signed-by-the-cluster")
+    with running_s3(buckets=(BUCKET,)) as server:
+        identity = {
+            "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
+            "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/sluice-applier",
+            "AWS_ROLE_SESSION_NAME": "applier",
+            "AWS_ENDPOINT_URL_STS": server.endpoint,
+            "AWS_REGION": REGION,
+            # The identity of the machine would do as well, where there is one.
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        without_key = {name: value for name, value in server.options().items() if "access_key" not in name}
+        options = ApplyOptions("test", tmp_path.as_uri(), f"s3://{BUCKET}/lake", lake_options=without_key, **SMALL_JVM)
+        given = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        done = commands.ended(sys.executable, "-c", WRITES, options.to_json(), env={**given, **identity})
+        assert done.returncode == 0, done.stderr
+        rows = open_store(f"s3://{BUCKET}/lake", options=server.options())
+        assert [key for key in rows.list("rows/") if key.endswith(".parquet")]
