@@ -30,6 +30,10 @@ _IDENTITIES = (
 """Where S3A looks for an identity: Hadoop's own list, and the token of a pod, which it leaves out and the store's own
 client takes before the identity of the machine.
 """
+_BUFFERS = "${env.SPARK_LOCAL_DIRS:-${env.LOCAL_DIRS:-${hadoop.tmp.dir}}}/s3a"
+"""Where parts of files wait for their upload, up to 320 MiB for each task: with whatever else Spark has on disk, and
+not below /tmp. Each JVM resolves it for itself.
+"""
 
 
 def spark_uri(uri: str) -> str:
@@ -69,6 +73,7 @@ def hadoop_settings(uri: str, options: Mapping[str, str]) -> dict[str, str]:
         f"{prefix}connection.establish.timeout": "5s",
         # For all buckets, so that the operator's own comes over it.
         "spark.hadoop.fs.s3a.aws.credentials.provider": ",".join(_IDENTITIES),
+        "spark.hadoop.fs.s3a.buffer.dir": _BUFFERS,
     }
     if "endpoint" in given:
         if not given["endpoint"].startswith("https") and given.get("allow_http", "false").lower() != "true":

@@ -5,7 +5,7 @@ another engine.
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +118,30 @@ WRITES = """
 import sys
 from sluice_spark import session
 from sluice_spark.options import ApplyOptions
-session.start(ApplyOptions.from_json(sys.argv[1])).range(3).write.parquet("s3a://example/lake/rows")
+spark = session.start(ApplyOptions.from_json(sys.argv[1]))
+spark.range(3).write.parquet("s3a://example/lake/rows")
+print(spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.buffer.dir"))
 """
 
 
-def test_spark_uses_the_identity_that_kubernetes_gives_a_pod_as_a_token(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Written:
+    """What a session wrote that has the identity of a pod, and where it kept the parts until then."""
+
+    done: commands.Done
+    files: list[str]
+    buffers: str
+    scratch: Path
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     """As EKS does it: a file with a token, a role, and where both are exchanged. There is no key anywhere."""
-    token = tmp_path / "token"
+    folder = tmp_path_factory.mktemp("pod")
+    token, scratch = folder / "token", folder / "scratch"
     token.write_text("signed-by-the-cluster")
     with running_s3(buckets=(BUCKET,)) as server:
-        identity = {
+        pod = {
             "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
             "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/sluice-applier",
             "AWS_ROLE_SESSION_NAME": "applier",
@@ -135,11 +149,20 @@ def test_spark_uses_the_identity_that_kubernetes_gives_a_pod_as_a_token(tmp_path
             "AWS_REGION": REGION,
             # The identity of the machine would do as well, where there is one.
             "AWS_EC2_METADATA_DISABLED": "true",
+            "SPARK_LOCAL_DIRS": str(scratch),
         }
         without_key = {name: value for name, value in server.options().items() if "access_key" not in name}
-        options = ApplyOptions("test", tmp_path.as_uri(), f"s3://{BUCKET}/lake", lake_options=without_key, **SMALL_JVM)
+        options = ApplyOptions("test", folder.as_uri(), f"s3://{BUCKET}/lake", lake_options=without_key, **SMALL_JVM)
         given = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        done = commands.ended(sys.executable, "-c", WRITES, options.to_json(), env={**given, **identity})
-        assert done.returncode == 0, done.stderr
-        rows = open_store(f"s3://{BUCKET}/lake", options=server.options())
-        assert [key for key in rows.list("rows/") if key.endswith(".parquet")]
+        done = commands.ended(sys.executable, "-c", WRITES, options.to_json(), env={**given, **pod})
+        lake = open_store(f"s3://{BUCKET}/lake", options=server.options())
+        yield Written(done, list(lake.list("rows/")), done.stdout.rpartition("\n")[0].rpartition("\n")[2], scratch)
+
+
+def test_spark_uses_the_identity_that_kubernetes_gives_a_pod_as_a_token(written: Written) -> None:
+    assert written.done.returncode == 0, written.done.stderr
+    assert [key for key in written.files if key.endswith(".parquet")]
+
+
+def test_parts_of_files_wait_for_their_upload_where_spark_has_its_scratch_space(written: Written) -> None:
+    assert written.buffers == f"{written.scratch}/s3a"
