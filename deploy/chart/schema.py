@@ -25,8 +25,26 @@ _JVM_SIZE: Schema = {"type": "string", "pattern": "^[0-9]+[kmgt]b?$"}
 _QUANTITY: Schema = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"}
 _DIGEST: Schema = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 _COUNT: Schema = {"type": "integer", "minimum": 1}
+_NAME: Schema = {"type": "string", "pattern": "^([a-z]([-a-z0-9]*[a-z0-9])?)?$"}
+"""As the name of a Service may begin, and every other name."""
+
+_LITERAL = r"([^$\s&]|\$[^{])"
+"""The first character of a value that is written out, and no `${VARIABLE}`."""
+_PASSWORD_WORDS = "(password|sslpassword|oauth_client_secret|scram_client_key|scram_server_key)"  # noqa: S105 - names, no secret
+_DSN_WITH_PASSWORD = rf"://[^/@?:]*:{_LITERAL}[^@]*@|{_PASSWORD_WORDS}\s*=\s*{_LITERAL}"
+_SECRET_OPTION = (
+    r"(?i)(secret|password|passphrase|(^|_)token$"  # noqa: S105 - as above
+    r"|(access|account|storage|sas|master|private|customer|encryption)_key)"
+)
+_SECRET_SPARK_KEY = r"(?i)(secret|password|passphrase|\.token(\.|$)|access[._]key|account[._]key|\.key$)"  # noqa: S105 - as above
+_REFERENCE = r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\}"
+_VARIABLE: Schema = {"type": "string", "pattern": f"^{_REFERENCE}$"}
 
 _BY_NAME: dict[str, Schema] = {
+    "nameOverride": _NAME,
+    "fullnameOverride": _NAME,
+    # Nothing replaces a variable there: it becomes a ConfigMap as it is.
+    "applier.sparkConf": {**_STRINGS, "propertyNames": {"not": {"pattern": _SECRET_SPARK_KEY}}},
     "extraManifests": {"type": "array", "items": {"type": ["object", "string"]}},
     "applier.mode": {"enum": ["pod", "kubernetes", "sparkApplication", "external"]},
     "source.existingSecret.as": {"enum": ["file", "env"]},
@@ -66,7 +84,6 @@ _BY_LAST: dict[str, Schema] = {
         ),
         _STRINGS,
     ),
-    "sparkConf": _STRINGS,
     "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "sizeLimit": _QUANTITY,
     "spillSizeLimit": _QUANTITY,
@@ -87,17 +104,6 @@ OF_A_PIPELINE = ("paused", "config", "source", "objectStore", "ingest", "applier
 
 _PIPELINE_NAME = "^[a-z0-9]([a-z0-9_]{0,30}[a-z0-9])?$"
 """As the service takes it, and as a name in Kubernetes can hold it: _ becomes -."""
-
-_LITERAL = r"([^$\s&]|\$[^{])"
-"""The first character of a value that is written out, and no `${VARIABLE}`."""
-_PASSWORD_WORDS = "(password|sslpassword|oauth_client_secret|scram_client_key|scram_server_key)"  # noqa: S105 - names, no secret
-_DSN_WITH_PASSWORD = rf"://[^/@?:]*:{_LITERAL}[^@]*@|{_PASSWORD_WORDS}\s*=\s*{_LITERAL}"
-_SECRET_OPTION = (
-    r"(?i)(secret|password|passphrase|_token$|access_key|account_key|storage_key|sas_key|private_key"  # noqa: S105 - as above
-    r"|service_account_key)"
-)
-_SECRET_SPARK_KEY = r"(?i)(secret|password|passphrase|\.token$|access[._]key|account[._]key|\.key$)"  # noqa: S105 - as above
-_VARIABLE: Schema = {"type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\}$"}
 
 
 def document(values: Sequence[Value]) -> Schema:
@@ -152,6 +158,14 @@ def _config() -> tuple[Schema, Schema]:
         (("ApplySettings", "conf"), _SECRET_SPARK_KEY),
     ):
         _amend(definitions, path, {"patternProperties": {pattern: _VARIABLE}})
+    _amend(definitions, ("CatalogSettings", "token"), {"pattern": f"^({_REFERENCE})?$"})
+    # Any header may hold a key: the name of one tells nothing.
+    for headers in ("traces_headers", "lineage_headers"):
+        _amend(
+            definitions,
+            ("TelemetrySettings", headers),
+            {"additionalProperties": {"type": "string", "pattern": _REFERENCE}},
+        )
     return settings, definitions
 
 

@@ -4,6 +4,12 @@
 # (Spark: Running on Kubernetes.)
 set -euo pipefail
 
+# Hadoop asks the system for the name of the user, and ends where there is none.
+if ! getent passwd "$(id -u)" > /dev/null; then
+  echo "Spark cannot start as user $(id -u), which has no name in this container: run it as 185, as the image does" >&2
+  exit 2
+fi
+
 case "${1:-apply}" in
   driver)
     # The Spark operator submits in cluster mode, and this pod is where the driver runs.

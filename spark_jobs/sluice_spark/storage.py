@@ -11,6 +11,29 @@ from urllib.request import url2pathname
 from sluice.errors import UsageError
 
 _SCHEMES = {"s3": "s3a", "s3a": "s3a", "gs": "gs", "abfss": "abfss", "abfs": "abfs"}
+_ENCRYPTION = {
+    "aes256": ("AES256", ""),
+    "aws:kms": ("SSE-KMS", "sse_kms_key_id"),
+    "aws:kms:dsse": ("DSSE-KMS", "sse_kms_key_id"),
+    "sse-c": ("SSE-C", "sse_customer_key_base64"),
+}
+"""Encryption by the server: what S3A calls it, and which option has its key."""
+
+_S3A, _SDK = "org.apache.hadoop.fs.s3a", "software.amazon.awssdk.auth.credentials"
+_IDENTITIES = (
+    f"{_S3A}.TemporaryAWSCredentialsProvider",
+    f"{_S3A}.SimpleAWSCredentialsProvider",
+    f"{_SDK}.EnvironmentVariableCredentialsProvider",
+    f"{_SDK}.WebIdentityTokenFileCredentialsProvider",
+    f"{_S3A}.auth.IAMInstanceCredentialsProvider",
+)
+"""Where S3A looks for an identity: Hadoop's own list, and the token of a pod, which it leaves out and the store's own
+client takes before the identity of the machine.
+"""
+_BUFFERS = "${env.SPARK_LOCAL_DIRS:-${env.LOCAL_DIRS:-${hadoop.tmp.dir}}}/s3a"
+"""Where parts of files wait for their upload, up to 320 MiB for each task: with whatever else Spark has on disk, and
+not below /tmp. Each JVM resolves it for itself.
+"""
 
 
 def spark_uri(uri: str) -> str:
@@ -46,7 +69,12 @@ def hadoop_settings(uri: str, options: Mapping[str, str]) -> dict[str, str]:
         return {}
     given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
     prefix = f"spark.hadoop.fs.s3a.bucket.{parts.netloc}."
-    settings = {f"{prefix}connection.establish.timeout": "5s"}
+    settings = {
+        f"{prefix}connection.establish.timeout": "5s",
+        # For all buckets, so that the operator's own comes over it.
+        "spark.hadoop.fs.s3a.aws.credentials.provider": ",".join(_IDENTITIES),
+        "spark.hadoop.fs.s3a.buffer.dir": _BUFFERS,
+    }
     if "endpoint" in given:
         if not given["endpoint"].startswith("https") and given.get("allow_http", "false").lower() != "true":
             raise UsageError(
@@ -57,6 +85,15 @@ def hadoop_settings(uri: str, options: Mapping[str, str]) -> dict[str, str]:
         settings[f"{prefix}connection.ssl.enabled"] = str(given["endpoint"].startswith("https")).lower()
     if given.get("virtual_hosted_style_request", "false").lower() != "true":
         settings[f"{prefix}path.style.access"] = "true"
+    if "server_side_encryption" in given:
+        algorithm, key = _ENCRYPTION.get(given["server_side_encryption"].lower(), ("", ""))
+        if not algorithm:
+            raise UsageError(
+                f"the encryption that is asked for {uri} is unknown to Spark", hint=f"one of {', '.join(_ENCRYPTION)}"
+            )
+        settings[f"{prefix}encryption.algorithm"] = algorithm
+        if given.get(key):
+            settings[f"{prefix}encryption.key"] = given[key]
     region = given.get("region") or given.get("default_region")
     if region:
         settings[f"{prefix}endpoint.region"] = region

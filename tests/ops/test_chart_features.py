@@ -205,6 +205,12 @@ def test_the_spark_operator_gets_the_image_s_program_and_jars() -> None:
     }
 
 
+def test_the_driver_of_the_spark_operator_has_the_hooks_of_the_applier() -> None:
+    hooks = {"preStop": {"exec": {"command": ["true"]}}}
+    rendered = helm.render(helm.changed("spark-application", "applier/lifecycle", hooks))
+    assert pod(rendered, "applier").container("spark-kubernetes-driver")["lifecycle"] == hooks
+
+
 def test_an_external_applier_leaves_nothing_behind() -> None:
     names = {manifest["metadata"]["name"] for manifest in helm.render(helm.feature("external"))}
     assert not {name for name in names if "applier" in name or "executor" in name}

@@ -199,6 +199,16 @@ def test_notes_name_every_pipeline_and_what_to_run_for_it() -> None:
     assert "One applier serves all pipelines: shop-sluice-applier-0" in said
 
 
+@pytest.mark.parametrize("name", ["2026", "on", "no", "true", "null", "1e3"])
+def test_a_name_that_yaml_takes_for_something_else_is_a_label_all_the_same(name: str) -> None:
+    values = helm.feature(EACH)
+    values["pipelines"] = {name: values["pipelines"]["crm"]}
+    sets = manifests.of_kind(helm.render(values | {"nameOverride": name if name.isalpha() else ""}), "StatefulSet")
+    labels = [found for item in sets for found in (item["metadata"]["labels"], item["spec"]["selector"]["matchLabels"])]
+    assert {found[manifests.PIPELINE] for found in labels} == {name}
+    assert all(isinstance(value, str) for found in labels for value in found.values())
+
+
 @pytest.mark.parametrize(
     ("feature", "path", "value", "said"),
     [
@@ -223,6 +233,15 @@ def test_what_several_pipelines_cannot_have_is_refused_by_name(feature: str, pat
     with pytest.raises(Refused) as refused:
         helm.texts(helm.changed(feature, path, value))
     assert said in str(refused.value)
+
+
+def test_a_shared_applier_has_time_for_the_longest_stop_of_its_pipelines() -> None:
+    values = helm.changed(SHARED, "ingest/terminationGracePeriodSeconds", 150)
+    values["pipelines"]["crm"]["config"]["stop_timeout"] = "2m"
+    with pytest.raises(Refused, match=r"applier\.terminationGracePeriodSeconds is 30, and config\.stop_timeout is 2m"):
+        helm.texts(values)
+    values["applier"]["terminationGracePeriodSeconds"] = 150
+    assert _spec(helm.render(values), "shop-sluice-applier")["template"]["spec"]["terminationGracePeriodSeconds"] == 150
 
 
 def test_every_key_that_a_pipeline_may_override_is_a_key_of_the_release() -> None:

@@ -90,6 +90,19 @@ def test_nothing_is_published_before_all_tests_and_nothing_with_a_stored_passwor
     assert {"dist", "notes", "chart"} == set(re.findall(r"\bmake (?:--silent )?([a-z]+)", text)) <= TARGETS
 
 
+def test_the_release_does_not_wait_for_a_place_that_it_holds_itself() -> None:
+    """In a workflow that is called, `github.workflow` is the name of the caller: with one group for both, the hosting
+    service cancels the run as a deadlock.
+    """
+    groups = {}
+    for name in ("ci", "release"):
+        text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
+        groups[name] = re.sub(
+            r"\$\{\{\s*github\.workflow\s*\}\}", "release", yaml.safe_load(text)["concurrency"]["group"]
+        )
+    assert groups["ci"] != groups["release"]
+
+
 def test_images_get_a_bill_of_materials_a_provenance_and_a_signature_of_their_digest() -> None:
     (build,) = [step["run"] for step in jobs("release")["image"]["steps"] if "buildx build" in step.get("run", "")]
     for wanted in ("--sbom=true", "--provenance=mode=max", 'cosign sign --yes "$image@$digest"'):

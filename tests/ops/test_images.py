@@ -238,6 +238,20 @@ def test_a_missing_variable_of_spark_s_is_named_and_starts_nothing(
     assert not (tmp_path / "asked").exists()
 
 
+@pytest.mark.parametrize("role", ["apply", "driver", "executor"])
+def test_a_user_without_a_name_is_told_so_instead_of_an_error_of_java(
+    role: str, image_environment: dict[str, str], tmp_path: Path
+) -> None:
+    names = tmp_path / "bin" / "getent"
+    names.parent.mkdir()
+    names.write_text("#!/bin/sh\nexit 2\n")
+    names.chmod(0o755)
+    path = f"{names.parent}:{image_environment['PATH']}"
+    done = _entrypoint(role, environment={**image_environment, "PATH": path})
+    commands.assert_ended(done, UsageError.exit_code, "run it as 185")
+    assert not (tmp_path / "asked").exists()
+
+
 def test_a_driver_of_the_spark_operator_is_submitted_in_client_mode(
     image_environment: dict[str, str], tmp_path: Path
 ) -> None:

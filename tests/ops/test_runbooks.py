@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from deploy.monitoring.files import RUNBOOKS
+from sluice_spark import session
+from sluice_spark.options import ApplyOptions
 from tests.ops import helm, manifests
 from tests.support import commands, markdown
 from tests.support.extent import slow
@@ -132,3 +134,10 @@ def test_the_recipe_for_a_pod_that_does_not_stay_up_runs_a_command_in_a_copy_of_
     )
     # The configuration is named by the environment and a mount, so `sluice status` needs no option.
     assert manifests.environment(ingest)["SLUICE_CONFIG"] == "/etc/sluice/sluice.yaml"
+
+
+def test_no_page_sends_people_to_a_port_that_nothing_opens(tmp_path: Path) -> None:
+    """The port of Spark's own pages, which the applier switches off."""
+    options = ApplyOptions("shop", tmp_path.as_uri(), tmp_path.as_uri())
+    assert session.settings(options)["spark.ui.enabled"] == "false"
+    assert [page.name for page in PAGES if "4040" in page.read_text(encoding="utf-8")] == []

@@ -2,8 +2,11 @@
 another engine.
 """
 
+import os
+import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +21,10 @@ from sluice_spark.options import ApplyOptions
 from tests.spark.changes import FLOAT8, INT4, Change, Manifest, column, table_schema
 from tests.spark.model import SCHEMA, named, row
 from tests.spark.processes import SMALL_JVM, run_applier
+from tests.support import commands
 from tests.support.extent import FULL
-from tests.support.policies import GuardedS3, guarded_s3
+from tests.support.policies import BUCKET, GuardedS3, guarded_s3
+from tools.local.s3 import REGION, running_s3
 
 
 def _rows(s3: GuardedS3, table: str) -> list[dict[str, object]]:
@@ -80,3 +85,84 @@ def test_merge_append_overwrite_and_large_windows_on_s3_with_the_appliers_policy
     assert log is not None
     assert {table.state for table in log.tables.values()} == {"live"}
     assert list(store.list("apply/scratch/")) == []
+
+
+def test_whatever_the_applier_writes_is_encrypted_as_the_options_of_the_store_say(s3: GuardedS3) -> None:
+    """By Spark, which has its own client, and by the process itself."""
+    store = open_store(s3.spool_uri, prefix="test/", options=s3.options["anybody"])
+    manifest = Manifest(store)
+    manifest.table(SCHEMA)
+    manifest.snapshot([row(1), row(2)], SCHEMA)
+    manifest.transaction([Change("u", row(2, 9))], SCHEMA)
+    key = "arn:aws:kms:us-east-1:123456789012:key/of-the-lake"
+    encrypted = {"aws_server_side_encryption": "aws:kms", "aws_sse_kms_key_id": key}
+    options = ApplyOptions(
+        "test",
+        s3.spool_uri,
+        s3.lake_uri,
+        spool_options=s3.options["applier"],
+        lake_options={**s3.options["applier"], **encrypted},
+        once=True,
+        poll_seconds=0.1,
+        **SMALL_JVM,
+    )
+    run = run_applier(options)
+    assert run.code == 0, run.output
+    assert _rows(s3, "items") == [row(1), row(2, 9)]
+    keys_of = {name: found.get("SSEKMSKeyId", "") for name, found in s3.objects("lake/").items()}
+    assert any(name.endswith(".parquet") for name in keys_of)
+    assert {name: found for name, found in keys_of.items() if found != key} == {}
+
+
+WRITES = """
+import sys
+from sluice_spark import session
+from sluice_spark.options import ApplyOptions
+spark = session.start(ApplyOptions.from_json(sys.argv[1]))
+spark.range(3).write.parquet("s3a://example/lake/rows")
+print(spark.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.buffer.dir"))
+"""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a session wrote that has the identity of a pod, and where it kept the parts until then."""
+
+    done: commands.Done
+    files: list[str]
+    buffers: str
+    scratch: Path
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    """As EKS does it: a file with a token, a role, and where both are exchanged. There is no key anywhere."""
+    folder = tmp_path_factory.mktemp("pod")
+    token, scratch = folder / "token", folder / "scratch"
+    token.write_text("signed-by-the-cluster")
+    with running_s3(buckets=(BUCKET,)) as server:
+        pod = {
+            "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
+            "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/sluice-applier",
+            "AWS_ROLE_SESSION_NAME": "applier",
+            "AWS_ENDPOINT_URL_STS": server.endpoint,
+            "AWS_REGION": REGION,
+            # The identity of the machine would do as well, where there is one.
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "SPARK_LOCAL_DIRS": str(scratch),
+        }
+        without_key = {name: value for name, value in server.options().items() if "access_key" not in name}
+        options = ApplyOptions("test", folder.as_uri(), f"s3://{BUCKET}/lake", lake_options=without_key, **SMALL_JVM)
+        given = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        done = commands.ended(sys.executable, "-c", WRITES, options.to_json(), env={**given, **pod})
+        lake = open_store(f"s3://{BUCKET}/lake", options=server.options())
+        yield Written(done, list(lake.list("rows/")), done.stdout.rpartition("\n")[0].rpartition("\n")[2], scratch)
+
+
+def test_spark_uses_the_identity_that_kubernetes_gives_a_pod_as_a_token(written: Written) -> None:
+    assert written.done.returncode == 0, written.done.stderr
+    assert [key for key in written.files if key.endswith(".parquet")]
+
+
+def test_parts_of_files_wait_for_their_upload_where_spark_has_its_scratch_space(written: Written) -> None:
+    assert written.buffers == f"{written.scratch}/s3a"

@@ -68,6 +68,19 @@ class GuardedS3:
         """The key in `options` is refused from now on."""
         self._iam().delete_access_key(UserName=user, AccessKeyId=options["access_key_id"])
 
+    def objects(self, prefix: str) -> dict[str, dict[str, Any]]:
+        """What the server says of each object below `prefix`, by its key."""
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.server.endpoint,
+            region_name=REGION,
+            aws_access_key_id=self.options["anybody"]["access_key_id"],
+            aws_secret_access_key=self.options["anybody"]["secret_access_key"],
+        )
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        found = [one["Key"] for page in pages for one in page.get("Contents", [])]
+        return {key: client.head_object(Bucket=BUCKET, Key=key) for key in found}
+
     def _iam(self) -> Any:
         return _iam(self.server, self.options["anybody"])
 

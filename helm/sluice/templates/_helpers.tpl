@@ -29,10 +29,10 @@
 
 {{/* Labels that choose the pods of the release, or of one of its pipelines; they never change between versions. */}}
 {{- define "sluice.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "sluice.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "sluice.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- with .pipeline }}
-sluice/pipeline: {{ . }}
+sluice/pipeline: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
@@ -130,4 +130,33 @@ configuration. */}}
 {{- $_ := set $resources $kind $of -}}
 {{- end -}}
 {{- toYaml $resources -}}
+{{- end -}}
+
+{{/* Seconds of a duration as the configuration has it, such as 20s; what cannot be read here (a variable) is 0. */}}
+{{- define "sluice.seconds" -}}
+{{- $units := dict "" 1 "ms" 0.001 "s" 1 "m" 60 "h" 3600 "d" 86400 -}}
+{{- $text := toString . | trim -}}
+{{- if regexMatch "^[0-9]+([.][0-9]+)? *(ms|s|m|h|d)?$" $text -}}
+{{- mulf (regexFind "^[0-9.]+" $text | float64) (get $units (regexFind "[a-z]*$" $text)) -}}
+{{- else -}}
+0
+{{- end -}}
+{{- end -}}
+
+{{/* The grace period of a component, which has to be longer than the stop that it is for. Takes (dict "root" $ "component" "ingest" "values" .Values.ingest). */}}
+{{- define "sluice.gracePeriod" -}}
+{{- $given := .values.terminationGracePeriodSeconds -}}
+{{- $asked := list .root.Values.config -}}
+{{- range $name := ternary (fromJsonArray (include "sluice.served" .root)) list .root.shared -}}
+{{- $one := dict "root" $.root "pipeline" $name -}}
+{{- include "sluice.ownValues" $one -}}
+{{- $asked = append $asked $one.Values.config -}}
+{{- end -}}
+{{- range $config := ternary list $asked (ne .root.Values.existingConfigMap.name "") -}}
+{{- $stop := default "20s" $config.stop_timeout -}}
+{{- if le (float64 $given) (include "sluice.seconds" $stop | float64) -}}
+{{- fail (printf "%s.terminationGracePeriodSeconds is %v, and config.stop_timeout is %v: a stop would be killed before it is over. Make the grace period ten seconds longer than the stop" $.component $given $stop) -}}
+{{- end -}}
+{{- end -}}
+{{- $given -}}
 {{- end -}}

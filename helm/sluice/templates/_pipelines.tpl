@@ -68,6 +68,9 @@ shared
 
 {{/* Refuses what cannot be rendered, by name. */}}
 {{- define "sluice.checkPipelines" -}}
+{{- if and .Values.existingConfigMap.name .Values.config (not .Values.pipelines) }}
+{{- fail "config and existingConfigMap: the pods would read existingConfigMap alone, so `config` would do nothing: give one of them" }}
+{{- end }}
 {{- if .Values.pipelines }}
 {{- if .Values.existingConfigMap.name }}
 {{- fail "existingConfigMap has the configuration of one pipeline: give each of `pipelines` its own `config`" }}

@@ -235,7 +235,7 @@ the configuration says of the source's password stays unused. */}}
 - name: tmp
   emptyDir:
     sizeLimit: {{ .Values.applier.tmp.sizeLimit }}
-{{- if not (and .Values.applier.spill.persistentVolumeClaim.enabled (ne .Values.applier.mode "sparkApplication")) }}
+{{- if not .Values.applier.spill.persistentVolumeClaim.enabled }}
 - name: spill
   emptyDir:
     sizeLimit: {{ .Values.applier.spill.sizeLimit }}

@@ -58,7 +58,7 @@ spec:
   serviceAccountName: {{ include "sluice.serviceAccountName" (dict "root" . "account" .Values.applier.serviceAccount "component" "applier") }}
   automountServiceAccountToken: true
   enableServiceLinks: false
-  terminationGracePeriodSeconds: {{ .Values.applier.terminationGracePeriodSeconds }}
+  terminationGracePeriodSeconds: {{ include "sluice.gracePeriod" (dict "root" . "component" "applier" "values" .Values.applier) }}
   securityContext:
     {{- toYaml .Values.podSecurityContext | nindent 4 }}
   {{- with include "sluice.scheduling" .Values.applier | trim }}{{ . | nindent 2 }}{{ end }}
@@ -78,6 +78,10 @@ spec:
         - name: metrics
           containerPort: {{ .Values.metrics.applierPort }}
       {{- include "sluice.probes" (dict "root" . "probes" .Values.applier.probes) | trim | nindent 6 }}
+      {{- with .Values.applier.lifecycle }}
+      lifecycle:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
       securityContext:
         {{- toYaml .Values.securityContext | nindent 8 }}
       volumeMounts:
