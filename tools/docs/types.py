@@ -78,6 +78,9 @@ Notes
   found after the rename.
 * `character(n)` keeps its padding, `json` keeps its text, and `jsonb` has the order and spacing that
   PostgreSQL gives it.
+* Some encodings (EUC_JP, EUC_TW) have several codes for one character of UTF-8. The
+  lake has the character. In a database with such an encoding, a table whose rows are identified by text
+  is quarantined: rows whose keys differ in such a code alone would be one row in the lake.
 * A NULL element of an array is NULL; an array without elements is an empty list, not NULL.
 """
 

@@ -89,6 +89,14 @@ TABLES: tuple[Kind, ...] = (
         "identify rows by another column, or change the type to `oid`",
     ),
     kind(
+        "table.identity_spelled_twice",
+        "c",
+        Step.TABLES,
+        "rows are identified by text in a database whose encoding (EUC_JP, EUC_TW) has several codes "
+        "for some characters that are one in UTF-8: two rows of the source could be one in the lake",
+        "identify rows by an index without text, or use a database with encoding UTF8",
+    ),
+    kind(
         "table.filter_hides_values",
         "w",
         Step.TABLES,
