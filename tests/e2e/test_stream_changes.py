@@ -301,10 +301,14 @@ def test_all_tables_come_in_one_form_with_their_rows_as_json(shop: Mirror) -> No
 def test_what_spark_reads_from_the_rows_as_json_is_what_it_reads_typed(shop: Mirror) -> None:
     """NULL would be read for what Spark's JSON does not know, and nothing would say so."""
     values = (
-        "(1, 'NaN', '-Infinity', '{Infinity,NaN,-0,NULL}', 1.10, '2024-02-29 23:59:59.999999', "
-        "'0001-01-01 00:00:00.000001+00', '0001-01-01', '\\xff00', 9007199254740993, true, '{\"a\",NULL}')",
-        "(2, 3.4028235e38, 5e-324, '{}', -99999.01, '9999-12-31 23:59:59.999999', '1883-11-18 12:03:58-04:56:02', "
-        "'9999-12-31', '', -9223372036854775808, false, '{\"ü \\\\ \\\"\"}')",
+        (
+            "(1, 'NaN', '-Infinity', '{Infinity,NaN,-0,NULL}', 1.10, '2024-02-29 23:59:59.999999', "
+            "'0001-01-01 00:00:00.000001+00', '0001-01-01', '\\xff00', 9007199254740993, true, '{\"a\",NULL}')"
+        ),
+        (
+            "(2, 3.4028235e38, 5e-324, '{}', -99999.01, '9999-12-31 23:59:59.999999', '1883-11-18 12:03:58-04:56:02', "
+            "'9999-12-31', '', -9223372036854775808, false, '{\"ü \\\\ \\\"\"}')"
+        ),
     )
     shop.execute(
         "CREATE TABLE edges (id int PRIMARY KEY, r real, d double precision, ds double precision[], n numeric(7, 2), "
