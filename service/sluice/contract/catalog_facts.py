@@ -11,13 +11,14 @@ class ColumnFacts:
     """One live column.
 
     `base_type_oid` and `base_typmod` see through domains of any depth. `holds_names`: a value's text has, or may
-    have, the name of another object. `spelled_twice`: values that differ to the server may have one text in UTF-8,
-    because its encoding has several codes for some characters. `output_function` is the quoted name of the function
-    whose text the stream sends. `generated` is `s`, `v` or empty. `missing` is the text that rows older than the
-    column read as (attmissingval); None when they read NULL. `xmin` changes whenever the column's definition does.
-    `selectable`: the role that looks may read it. `in_primary_key`: of one that is not deferrable; within a
-    transaction, rows may share a value of any other. `not_null`: no row has a NULL; of a table that is identified by
-    an index, not even one from before a constraint that is NOT VALID.
+    have, the name of another object. `spelled_twice`: values that differ to the server may have one text, because
+    their type rounds them when it prints them or the database's encoding has several codes for some characters of
+    UTF-8. `output_function` is the quoted name of the function whose text the stream sends. `generated` is `s`, `v`
+    or empty. `missing` is the text that rows older than the column read as (attmissingval); None when they read NULL.
+    `xmin` changes whenever the column's definition does. `selectable`: the role that looks may read it.
+    `in_primary_key`: of one that is not deferrable; within a transaction, rows may share a value of any other.
+    `not_null`: no row has a NULL; of a table that is identified by an index, not even one from before a constraint
+    that is NOT VALID.
     """
 
     name: str

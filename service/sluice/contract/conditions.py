@@ -180,11 +180,11 @@ def _stable_identity(facts: TableFacts, rules: RulesInForce) -> Iterator[Finding
             "critical",
             "table.identity_spelled_twice",
             facts.qualified_name,
-            f"changed rows are found by {column.name} of type {column.type_name}, and the database's encoding has "
-            "several codes for some characters that are one in UTF-8: rows whose keys differ in such a code alone "
-            "would be one",
+            f"changed rows are found by {column.name} of type {column.type_name}, and values of it that differ may "
+            "have one text (seg is printed with six digits, and EUC_JP and EUC_TW have several codes for some "
+            "characters that are one in UTF-8): their rows would be one",
             fix_sql=f"ALTER TABLE {_quoted(facts)} REPLICA IDENTITY USING INDEX ...;",
-            fix_setting="name an index without text, or move the data to a database with encoding UTF8",
+            fix_setting="name an index without such columns, or move the data to a database with encoding UTF8",
             by_hand=True,
         )
 
