@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import from_json
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -295,6 +296,34 @@ def test_all_tables_come_in_one_form_with_their_rows_as_json(shop: Mirror) -> No
     assert {(row["_commit_version"], row["_change_type"]) for row in typed} <= {
         (row["_commit_version"], row["_change_type"]) for row in rows
     }
+
+
+def test_what_spark_reads_from_the_rows_as_json_is_what_it_reads_typed(shop: Mirror) -> None:
+    """NULL would be read for what Spark's JSON does not know, and nothing would say so."""
+    values = (
+        (
+            "(1, 'NaN', '-Infinity', '{Infinity,NaN,-0,NULL}', 1.10, '2024-02-29 23:59:59.999999', "
+            "'0001-01-01 00:00:00.000001+00', '0001-01-01', '\\xff00', 9007199254740993, true, '{\"a\",NULL}')"
+        ),
+        (
+            "(2, 3.4028235e38, 5e-324, '{}', -99999.01, '9999-12-31 23:59:59.999999', '1883-11-18 12:03:58-04:56:02', "
+            "'9999-12-31', '', -9223372036854775808, false, '{\"ü \\\\ \\\"\"}')"
+        ),
+    )
+    shop.execute(
+        "CREATE TABLE edges (id int PRIMARY KEY, r real, d double precision, ds double precision[], n numeric(7, 2), "
+        "t timestamp, z timestamptz, day date, b bytea, i bigint, yes boolean, words text[])",
+        *(f"INSERT INTO edges VALUES {row}" for row in values),
+        "ALTER PUBLICATION {p} ADD TABLE edges",
+    )
+    shop.pipeline.run()
+    typed = _load(shop, "public.edges")
+    own = typed.select([name for name in typed.columns if not name.startswith("_")])
+    every = _load(shop, "*").where("table = 'edges' AND row IS NOT NULL AND _change_type <> 'state'")
+    read = every.select(from_json("row", own.schema).alias("row")).select("row.*")
+    wanted, found = ({row["id"]: repr(row) for row in frame.toArrow().to_pylist()} for frame in (own, read))
+    assert found == wanted
+    assert len(wanted) == len(values)
 
 
 @pytest.mark.parametrize(

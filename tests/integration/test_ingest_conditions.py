@@ -172,6 +172,37 @@ def test_a_condition_that_ceases_to_hold_takes_a_live_table_out_until_it_is_fixe
     assert pipeline.snapshot_rows("public.t") == pipeline.source_rows("t")
 
 
+_TWINS = {
+    "EUC_JP": ("text", "convert_from('\\xadf0', 'EUC_JP')", "convert_from('\\xa2e2', 'EUC_JP')"),
+    "EUC_TW": ("text", "convert_from('\\x8ea1a1f0', 'EUC_TW')", "convert_from('\\xa1f0', 'EUC_TW')"),
+    "UTF8": ("seg", "'1.2345678'", "'1.2345674'"),
+}
+
+
+@pytest.mark.parametrize("encoding", cases(_TWINS, quick=["EUC_JP", "UTF8"]))
+def test_a_key_of_which_two_values_have_one_text_sets_its_table_aside(
+    postgres: PostgresServer, tmp_path: Path, encoding: str
+) -> None:
+    """Two rows of the source would be one in the lake, where a later row would take the place of the first one."""
+    kind, one, other = _TWINS[encoding]
+    with encoded_in(postgres, tmp_path, encoding) as pipeline:
+        pipeline.execute(
+            "CREATE EXTENSION seg",
+            f"CREATE TABLE t (id {kind} PRIMARY KEY, n int NOT NULL UNIQUE)",
+            f"CREATE TABLE whole (v {kind})",
+            "ALTER TABLE whole REPLICA IDENTITY FULL",
+            f"INSERT INTO t VALUES ({one}, 1), ({other}, 2)",
+            f"INSERT INTO whole VALUES ({one}), ({other})",
+        )
+        pipeline.publish("t", "whole")
+        pipeline.run(**EVERYTHING)
+        assert is_set_aside(pipeline.table("public.t"), "values of it that differ may have one text")
+        assert pipeline.table("public.whole").state == "live"
+        pipeline.run("ALTER TABLE t REPLICA IDENTITY USING INDEX t_n_key", **EVERYTHING)
+        assert pipeline.table("public.t").state == "live", pipeline.table("public.t").reason
+        assert len(pipeline.snapshot_rows("public.t")) == 2
+
+
 def test_a_publication_without_deletes_on_purpose_is_carried_and_named(pipeline: IngestPipeline) -> None:
     pipeline.execute(*PLAIN, *KEYED)
     pipeline.publish("t", "other")

@@ -109,6 +109,7 @@ class Table:
             base_typmod=column.typmod,
             type_name=name,
             holds_names=False,
+            spelled_twice=False,
             output_function=output,
             in_primary_key=column.attnum == KEY,
             in_identity=self.identifies(column),

@@ -78,6 +78,13 @@ Notes
   found after the rename.
 * `character(n)` keeps its padding, `json` keeps its text, and `jsonb` has the order and spacing that
   PostgreSQL gives it.
+* `money` is a whole number of the currency's smallest unit, and `lc_monetary=C` prints it with a dollar
+  sign and two decimals. If the source uses a locale with another number of decimals, the lake shows
+  another amount: ¥1,234 of `ja_JP` is `$12.34`. Use `numeric` instead.
+* Some encodings (EUC_JP, EUC_TW) have several codes for one character of UTF-8. The
+  lake has the character. In a database with such an encoding, a table whose rows are identified by text
+  is quarantined: rows whose keys differ in such a code alone would be one row in the lake. So is a
+  table whose rows are identified by a column of the extension type `seg`, which is printed with six digits.
 * A NULL element of an array is NULL; an array without elements is an empty list, not NULL.
 """
 

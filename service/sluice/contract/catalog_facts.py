@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, replace
 class ColumnFacts:
     """One live column.
 
-    `base_type_oid` and `base_typmod` see through domains of any depth. `holds_names`: a value's text has, or may have,
-    the name of another object. `output_function` is the quoted name of the function whose text the stream sends.
-    `generated` is `s`, `v` or empty. `missing` is the text that rows older than the column read as (attmissingval);
-    None when they read NULL. `xmin` changes whenever the column's definition does. `selectable`: the role that looks
-    may read it. `in_primary_key`: of one that is not deferrable; within a transaction, rows may share a value of any
-    other. `not_null`: no row has a NULL; of a table that is identified by an index, not even one from before a
-    constraint that is NOT VALID.
+    `base_type_oid` and `base_typmod` see through domains of any depth. `holds_names`: a value's text has, or may
+    have, the name of another object. `spelled_twice`: values that differ to the server may have one text, because
+    their type rounds them when it prints them or the database's encoding has several codes for some characters of
+    UTF-8. `output_function` is the quoted name of the function whose text the stream sends. `generated` is `s`, `v`
+    or empty. `missing` is the text that rows older than the column read as (attmissingval); None when they read NULL.
+    `xmin` changes whenever the column's definition does. `selectable`: the role that looks may read it.
+    `in_primary_key`: of one that is not deferrable; within a transaction, rows may share a value of any other.
+    `not_null`: no row has a NULL; of a table that is identified by an index, not even one from before a constraint
+    that is NOT VALID.
     """
 
     name: str
@@ -27,6 +29,7 @@ class ColumnFacts:
     base_typmod: int
     type_name: str
     holds_names: bool
+    spelled_twice: bool
     output_function: str
     in_primary_key: bool
     in_identity: bool

@@ -171,6 +171,22 @@ def _stable_identity(facts: TableFacts, rules: RulesInForce) -> Iterator[Finding
             fix_setting="" if facts.has_primary_key else "or add a primary key",
             by_hand=True,
         )
+    # Whole rows that print alike are counted, whichever of them goes.
+    keyed = facts.replica_identity != "f" or facts.has_primary_key
+    twins = [column for column in found_by if keyed and column.spelled_twice and not rules.excludes(column.attnum)]
+    if twins:
+        column = twins[0]
+        yield Finding(
+            "critical",
+            "table.identity_spelled_twice",
+            facts.qualified_name,
+            f"changed rows are found by {column.name} of type {column.type_name}, and values of it that differ may "
+            "have one text (seg is printed with six digits, and EUC_JP and EUC_TW have several codes for some "
+            "characters that are one in UTF-8): their rows would be one",
+            fix_sql=f"ALTER TABLE {_quoted(facts)} REPLICA IDENTITY USING INDEX ...;",
+            fix_setting="name an index without such columns, or move the data to a database with encoding UTF8",
+            by_hand=True,
+        )
 
 
 def _partitions(facts: TableFacts) -> Iterator[Finding]:

@@ -89,6 +89,15 @@ TABLES: tuple[Kind, ...] = (
         "identify rows by another column, or change the type to `oid`",
     ),
     kind(
+        "table.identity_spelled_twice",
+        "c",
+        Step.TABLES,
+        "rows are identified by values of which several have one text: text in a database whose encoding (EUC_JP, "
+        "EUC_TW) has several codes for some characters that are one in UTF-8, or the type `seg`, which is printed with "
+        "six digits. Two rows of the source could be one in the lake",
+        "identify rows by an index without such columns, or use a database with encoding UTF8",
+    ),
+    kind(
         "table.filter_hides_values",
         "w",
         Step.TABLES,

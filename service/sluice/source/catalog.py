@@ -308,6 +308,9 @@ SELECT
                     %(parts_of_type)s
                 ) x (oid))
             SELECT 1 FROM used WHERE used.oid::int8 = ANY (%(types_of_names)s)),
+        'spelled_twice', f.proname = 'seg_out' OR pg_catalog.getdatabaseencoding() IN ('EUC_JP', 'EUC_TW') AND (
+            a.attcollation <> 0 OR COALESCE(d.type_oid, a.atttypid) IN (3802, 3807)
+            OR (COALESCE(d.type_oid, a.atttypid) >= 16384 AND f.proname <> 'enum_out')),
         'output_function', pg_catalog.quote_ident(fn.nspname) || '.' || pg_catalog.quote_ident(f.proname),
         'in_primary_key', COALESCE(pk.indimmediate AND a.attnum = ANY (pk.indkey[:pk.indnkeyatts - 1]), false),
         'in_identity', CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false

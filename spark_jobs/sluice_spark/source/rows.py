@@ -271,13 +271,16 @@ def _text(values: Mapping[str, Any], *, unsent: Any, marks: Mapping[str, str]) -
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has not is text: numbers that it cannot hold exactly, times in ISO 8601, bytes in base64."""
+    """What JSON has not is text: numbers that it cannot hold exactly, times in ISO 8601, bytes in base64. Spark's own
+    `from_json` reads each of them, and takes for NULL what it does not know: NaN and the infinities have the names that
+    it knows, which are PostgreSQL's.
+    """
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list):
         return [_plain(one) for one in value]
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return value if math.isfinite(value) else "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, datetime):
