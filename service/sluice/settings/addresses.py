@@ -17,6 +17,8 @@ def _checked_uri(uri: str, schemes: tuple[str, ...]) -> str:
         raise ValueError("an address begins with one of " + ", ".join(f"{name}://" for name in schemes))
     if re.match(r"[^/@]*:[^/@]*@", rest):
         raise ValueError("an address must not hold credentials; give them under `options` or in the environment")
+    if uri != uri.strip():
+        raise ValueError("an address must not begin or end with a space")
     if scheme == "file" and not rest.startswith("/"):
         raise ValueError("a local address is absolute: file:///var/lib/sluice")
     if not rest.strip("/"):

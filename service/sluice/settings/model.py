@@ -146,6 +146,7 @@ class SourceSettings(Section):
     snapshot_max_replica_lag: Duration | None = Field(
         None,
         ge=0.1,
+        le=7 * 86400,
         description="the reading of initial rows waits while a standby that streams from the source is behind by "
         "more than this; by default no limit. It needs pg_read_all_stats",
     )
@@ -158,6 +159,7 @@ class SourceSettings(Section):
     snapshot_hold: Duration = Field(
         600.0,
         ge=0,
+        le=7 * 86400,
         description="how long a snapshot stays open, and holds back VACUUM, while it waits because of a limit of "
         "source.snapshot_max_*. Then the rest is "
         "read from another snapshot, and tables whose chunks cannot be combined begin again. If "
