@@ -33,8 +33,8 @@ Appended = Callable[[int], Entry | None]
 @dataclass(frozen=True, slots=True)
 class Pending:
     """`oldest_us` is the commit time of the oldest pending change, or when its entry was written if that was earlier;
-    of a snapshot the time when it was written. `live` has, by key, every lake table that has its snapshot, with the commit time
-    of the oldest change that it lacks (None: nothing).
+    of a snapshot the time when it was written. `live` has, by key, every lake table that has its snapshot, with the
+    time of the oldest change that it lacks (None: nothing).
     """
 
     files: int = 0
