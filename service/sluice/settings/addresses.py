@@ -34,6 +34,18 @@ def lake_uri(uri: str) -> str:
     return _checked_uri(uri, LAKE_SCHEMES)
 
 
+def connection_string(dsn: str) -> str:
+    """For libpq a password ends at the first `@`, and there is none if a `/` comes before that. It would take the rest
+    for the name of the host, which errors may show. (PostgreSQL: Connection URIs.)
+    """
+    scheme, separator, rest = dsn.partition("://")
+    if separator and scheme in ("postgresql", "postgres"):
+        place = re.sub(r"\A[^@/]*@", "", rest)
+        if "@" in place.partition("?")[0]:
+            raise ValueError("in the user name and the password of a URI, @ is written as %40, and / as %2F")
+    return dsn
+
+
 def listen_address(value: str) -> str:
     host, separator, port = value.rpartition(":")
     if not separator or not host or not port.isdigit() or int(port) > 65535:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 from sluice.contract import lake_kinds, lake_names
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.addresses import (
+    connection_string,
     lake_uri,
     listen_address,
     optional_listen_address,
@@ -169,6 +170,12 @@ class SourceSettings(Section):
     origin: Origin = Field(
         "any", description="`none` leaves out changes that replication brought to the source, which prevents loops"
     )
+
+    @field_validator("dsn")
+    @classmethod
+    def _ends_a_password_where_it_ends(cls, dsn: SecretStr) -> SecretStr:
+        connection_string(dsn.get_secret_value())
+        return dsn
 
     @field_validator("password_command")
     @classmethod

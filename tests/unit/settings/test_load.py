@@ -295,6 +295,29 @@ def test_a_value_that_yaml_takes_for_an_alias_is_not_repeated(read: Read) -> Non
     assert CANARY not in said
 
 
+@pytest.mark.parametrize("password", [f"p@{CANARY}", f"{CANARY}/w", f"{CANARY}/w@x", f"a@b/{CANARY}"])
+def test_a_password_of_which_a_part_would_be_taken_for_the_host_is_refused(password: str, read: Read) -> None:
+    said = refusal(read, MINIMAL.replace("sluice@127", f"sluice:{password}@127"))
+    assert "sluice.yaml:3: source.dsn: in the user name and the password of a URI, @ is written as %40" in said
+    assert CANARY not in said
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://u:p%40s%2Fs@h1,h2:5432/d",
+        "postgresql:///d?host=/run&user=a@b",
+        "postgres://u:a?b#c@h/d?application_name=x@y",
+        "host=h user=a@b password=p@/q",
+    ],
+)
+def test_a_connection_string_that_is_read_as_it_is_meant_is_taken(dsn: str, read: Read) -> None:
+    assert (
+        read(MINIMAL.replace("postgresql://sluice@127.0.0.1:5432/shop", dsn)).settings.source.dsn.get_secret_value()
+        == dsn
+    )
+
+
 @pytest.mark.parametrize("section", ["spool", "lake"])
 @pytest.mark.parametrize("uri", ["file:///tmp/x ", " file:///tmp/x", "s3://bucket/x\t"])
 def test_an_address_with_a_space_at_its_end_is_refused(section: str, uri: str, read: Read) -> None:
