@@ -6,6 +6,7 @@ from sluice.contract.applied import AppliedLog
 from sluice.health.endpoint import Health
 from sluice.health.export.lake import LakeExport
 from sluice.health.export.observer import Observer
+from sluice.health.export.process import ProcessExport
 from sluice.ingest.status import IngestStatus
 from sluice.telemetry.metrics import Metrics
 from sluice.telemetry.recent_errors import RecentErrors
@@ -55,3 +56,12 @@ def test_a_table_is_not_called_complete_through_what_was_stored_while_a_look_was
         if line.startswith("sluice_apply_table_watermark_timestamp_seconds{")
     ]
     assert watermark == [NOW.timestamp() - 9]
+
+
+def test_a_limit_that_is_lowered_while_ingest_runs_is_the_one_that_alerts_read() -> None:
+    metrics, status = Metrics("shop"), IngestStatus(staged_limit_bytes=100)
+    export = ProcessExport(metrics, status, RecentErrors())
+    export.count(None)
+    status.staged_limit_bytes = 10
+    export.count(None)
+    assert 'sluice_reorder_buffer_limit_bytes{pipeline="shop",place="store"} 10.0' in metrics.render().decode()
