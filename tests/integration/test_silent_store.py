@@ -57,6 +57,16 @@ def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(
 
 
 @slow
+def test_check_waits_once_for_a_store_that_hangs(database: Database, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
+        _silent(pipe, silent)
+        began = time.monotonic()
+        assert_ended(pipe("check"), 3, "critical finding")
+        assert time.monotonic() - began < 200  # a request of the library takes 75 s
+
+
+@slow
 def test_a_request_ends_at_its_deadline_while_the_store_hangs(database: Database, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
