@@ -48,7 +48,7 @@ def connection_string(dsn: str) -> str:
 
 def listen_address(value: str) -> str:
     host, separator, port = value.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
+    if not separator or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError("an address to listen on is HOST:PORT, such as 127.0.0.1:9187; port 0 takes any free one")
     return value
 

@@ -153,6 +153,7 @@ JSON Schema for editors.
 
 * **Order.** The environment overrides the file, and the file overrides the default. Two underscores
   separate the levels of a key: `SLUICE_SOURCE__DSN` is `source.dsn`.
+* **Lists** in a variable have commas between their items: `SLUICE_SOURCE__TABLES=public.*,!public.logs`.
 * **Mounted secrets.** Add `_FILE` to any variable to name a file that contains the value:
   `SLUICE_SOURCE__DSN_FILE=/run/secrets/dsn`.
 * **`${VAR}`** in the file is replaced with the value of this variable. `${VAR:-default}` gives a

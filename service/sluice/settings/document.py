@@ -18,6 +18,7 @@ from sluice.errors import UsageError
 Path = tuple[str, ...]
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
 _TEXT_TAG = "tag:yaml.org,2002:str"
+_TRUTH_TAG = "tag:yaml.org,2002:bool"
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _OF_ANOTHER_BASE = re.compile(r"[-+]?0[0-9_xXbB]|.*:")
 _DEEPEST = 20
@@ -107,7 +108,8 @@ class _Reader:
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self._value(item, path, lists=lists + 1) for item in node.value]
-        if node.tag == _TEXT_TAG:
+        # YAML 1.1 takes `off` for false, which is a value of settings that are no truths.
+        if node.tag == _TEXT_TAG or (node.tag == _TRUTH_TAG and node.value.lower() not in ("true", "false")):
             return self._interpolated(str(node.value), node, path)
         if node.tag in _NUMBER_TAGS and _OF_ANOTHER_BASE.match(node.value):
             raise UsageError(

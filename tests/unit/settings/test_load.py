@@ -276,6 +276,46 @@ def test_plain_decimal_numbers_are_taken_as_they_are_written(number: str, read: 
     assert "decimal" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "taken"),
+    [
+        ("source.streaming", "off", "off"),
+        ("source.streaming", "on", "on"),
+        ("telemetry.apply_listen", "off", "off"),
+        ("source.two_phase", "yes", True),
+        ("source.two_phase", "off", False),
+        ("lake.lower", "true", True),
+    ],
+)
+def test_a_word_that_yaml_takes_for_a_truth_is_what_is_written(key: str, value: str, taken: object, read: Read) -> None:
+    section, _, name = key.partition(".")
+    text = MINIMAL if section in MINIMAL else MINIMAL + f"{section}: {{}}\n"
+    settings = read(text.replace(f"{section}: {{", f"{section}: {{{name}: {value}, ")).settings
+    assert getattr(getattr(settings, section), name) == taken
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "taken"),
+    [
+        ("SLUICE_SOURCE__TABLES", "public.*, !public.logs", ("public.*", "!public.logs")),
+        ("SLUICE_SOURCE__ACCEPT_MISSING", "truncate,delete", ("truncate", "delete")),
+        ("SLUICE_SOURCE__MESSAGE_PREFIXES", "a*", ("a*",)),
+        ("SLUICE_LAKE__REPLACES", "old, older", ("old", "older")),
+    ],
+)
+def test_a_list_is_given_in_its_variable_with_commas(
+    variable: str, value: str, taken: tuple[str, ...], read: Read
+) -> None:
+    _, section, name = variable.lower().replace("__", "_", 1).split("_", 2)
+    settings = read(MINIMAL, SLUICE_SOURCE__MESSAGES="true", **{variable: value}).settings
+    assert getattr(getattr(settings, section), name) == taken
+
+
+def test_every_list_that_has_a_variable_can_be_given_by_it() -> None:
+    lists = {key.name for key in keys() if key.list_of_strings and key.from_environment}
+    assert lists == {"source.tables", "source.accept_missing", "source.message_prefixes", "lake.replaces"}
+
+
 @pytest.mark.parametrize("value", ["7.0", "7.5", ".inf"])
 def test_a_retention_without_a_unit_is_refused_in_every_spelling_of_a_number(value: str, read: Read) -> None:
     said = refusal(read, MINIMAL.replace("spool: {", "spool: {retention: " + value + ", "))
