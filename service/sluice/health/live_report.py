@@ -108,7 +108,7 @@ class LiveReport:
         report = self._report
         if report is None:
             return judge(Facts(now=time.time(), unread=self._away(), process=self._seen()))
-        return judge(replace(self._present(report, None).facts(), process=self._seen()))
+        return self._present(report, self._process_state.facts()).verdict
 
     def positions(self) -> Positions:
         """Where the pipeline stands now, also while nothing that is stored can be read. Costs
