@@ -2,7 +2,7 @@
 
 import sys
 
-from sluice import signals
+from sluice import signals, streams
 
 _DRAINING = ("run", "up", "fleet")
 """Commands that a signal asks to finish what they hold."""
@@ -14,6 +14,7 @@ def main() -> None:
     """Runs the command line. A signal that comes while it is still being loaded is kept for what it
     starts.
     """
+    streams.prepare()
     if _command(sys.argv[1:]) in _DRAINING:
         signals.arm()
     from sluice import cli

@@ -24,6 +24,7 @@ from sluice.telemetry.recent_errors import RecentErrors
 from tests.support.commands import assert_ended
 from tests.support.extent import slow
 from tests.support.manifests import open_log
+from tests.support.offered import publish
 from tests.support.sources import Database
 from tests.support.surfaces import Pipe
 
@@ -56,6 +57,16 @@ def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(
 
 
 @slow
+def test_check_waits_once_for_a_store_that_hangs(database: Database, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
+        _silent(pipe, silent)
+        began = time.monotonic()
+        assert_ended(pipe("check"), 3, "critical finding")
+        assert time.monotonic() - began < 250  # a request of the library takes 75 s
+
+
+@slow
 def test_a_request_ends_at_its_deadline_while_the_store_hangs(database: Database, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
@@ -65,14 +76,17 @@ def test_a_request_ends_at_its_deadline_while_the_store_hangs(database: Database
         assert time.monotonic() - began < LOOK_SECONDS + 25  # a request of the library takes 75 s
 
 
-def test_a_wait_is_not_held_up_by_a_spool_that_hangs(database: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("position", [("--now",), ("--lsn", "0/A")])
+def test_a_wait_is_not_held_up_by_a_spool_that_hangs(
+    database: Database, tmp_path: Path, position: tuple[str, ...]
+) -> None:
     """Of the spool it asks which server the position may be of."""
+    publish(tmp_path / "lake", 1, 0xA)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
-        (tmp_path / "lake").mkdir()
         _silent(pipe, silent)
         began = time.monotonic()
-        assert_ended(pipe("wait", "--now", "--timeout", "1s"), 75, "does not answer")
+        assert_ended(pipe("wait", *position, "--timeout", "1s"), 75, "does not answer")
         assert time.monotonic() - began < 30
 
 

@@ -111,7 +111,6 @@ def test_verdict_and_alerts_on_the_same_quantity_agree_unless_configured_otherwi
         "walHeadroomCriticalPercent": 100 * verdict.SCARCE_HEADROOM,
         "lagWarningSeconds": verdict.FLUSH_LAG_SECONDS,
         "lagCriticalSeconds": verdict.FLUSH_LAG_CRITICAL_SECONDS,
-        "slotForecastSeconds": verdict.HEADROOM_SECONDS,
         "applySilenceSeconds": verdict.FAILING_CRITICAL_SECONDS,
         "freshnessTargetSeconds": verdict.LAKE_LAG_SECONDS,
         "preparedTransactionSeconds": verdict.PREPARED_SECONDS,

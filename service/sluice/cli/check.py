@@ -46,6 +46,11 @@ class _Report:
     calls: list[tuple[str, str, str]] = field(default_factory=list)
     verdict: Verdict | None = None
 
+    @property
+    def store_answers(self) -> bool:
+        """Libraries try for minutes to reach one that does not: it is asked once."""
+        return all(finding.code != "store.reach" for finding in self.found)
+
 
 @click.command()
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
@@ -144,7 +149,8 @@ def _examine_source(settings: Settings, report: _Report) -> list[tuple[str, str]
 
     known: Collection[TableState] = ()
     with suppress(StoreError, ManifestCorrupt, FormatTooNew):  # said by those who look at store and pipeline
-        known = load_state(wiring.open_spool(settings)).tables.values()
+        if report.store_answers:
+            known = load_state(wiring.open_spool(settings)).tables.values()
     seen = run_preflight(
         wiring.source_options(settings),
         settings.source.tables,
@@ -185,6 +191,8 @@ def _examine_retention(settings: Settings, report: _Report) -> None:
     """What a retention would delete, before it is in force."""
     from sluice.manifest import pruning
 
+    if not report.store_answers:
+        return
     try:
         plan = pruning.plan(wiring.open_spool(settings), keep_seconds=settings.spool.retention, leftovers=False)
     except (StoreError, ManifestCorrupt, FormatTooNew):

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import shell_complete
 
-from sluice import printable, signals
+from sluice import printable, signals, streams
 from sluice.cli import deadline
 from sluice.cli.output import ANSWERED
-from sluice.errors import Disposition, ServiceError, SlotLost
+from sluice.errors import Disposition, ServiceError, SlotLost, UsageError
 from sluice.health.verdict import State
 from sluice.telemetry.crash import leave_no_values_behind
 from sluice.telemetry.logs import describe, frames
@@ -73,8 +73,6 @@ def end_with(command: click.Command, arguments: Sequence[str]) -> NoReturn:
     signals.bound_interrupts(INTERRUPT_SECONDS)
     code = execute(command, arguments)
     if deadline.abandoned.is_set():
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 
@@ -83,13 +81,17 @@ def execute(command: click.Command, arguments: Sequence[str]) -> int:
     """Runs the command line and returns its exit code, having said on stderr what went wrong."""
     try:
         result = _executed(command, arguments)
-        sys.stdout.flush()
-        return result
+        if (unwritten := streams.unwritten()) is None:
+            return result
     except BrokenPipeError:
         # The reader has seen enough; writing what is left at exit would fail again.
         for stream in (sys.stdout, sys.stderr):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return PIPE_CLOSED
+    except OSError as error:  # only what stdout has refused comes as far as this
+        unwritten = streams.unwritten() or error
+    click.echo(f"error: stdout cannot be written: {unwritten.strerror}", err=True)
+    return UsageError.exit_code
 
 
 def _executed(command: click.Command, arguments: Sequence[str]) -> int:
@@ -132,7 +134,9 @@ def _executed(command: click.Command, arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         raise
-    except Exception as error:  # noqa: BLE001 - the last place that can keep its message off the terminal
+    except Exception as error:  # the last place that can keep its message off the terminal
+        if isinstance(error, OSError) and streams.unwritten() is not None:
+            raise
         return _unexpected(error, as_json=as_json)
     return result if isinstance(result, int) else OK
 
@@ -162,12 +166,12 @@ def _unexpected(error: Exception, *, as_json: bool) -> int:
 
 
 def _fail(message: str, *, kind: str, hint: str, code: int, as_json: bool) -> int:
-    if as_json:
-        failure: dict[str, Any] = {"class": kind, "message": message, "hint": hint, "exit_code": code}
-        click.echo(json.dumps({"schema_version": 1, "error": failure}))
     click.echo(f"error: {printable.lines(message)}", err=True)
     if hint:
         click.echo(f"hint: {printable.lines(hint)}", err=True)
+    if as_json:
+        failure: dict[str, Any] = {"class": kind, "message": message, "hint": hint, "exit_code": code}
+        click.echo(json.dumps({"schema_version": 1, "error": failure}))
     return code
 
 

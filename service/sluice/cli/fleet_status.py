@@ -4,8 +4,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rich.table import Table
-
 from sluice.cli import deadline, exits, output, wiring
 from sluice.cli.fleet import configurations
 from sluice.cli.invocation import Invocation
@@ -14,6 +12,7 @@ from sluice.health.verdict import State, worst
 
 AT_ONCE = 8
 _REFUSED: State = "unknown"
+_COLUMNS = ("Pipeline", "State", "Tables", "Complete through", "What to know")
 
 
 def show(invocation: Invocation, folder: str, *, json_wanted: bool) -> int:
@@ -29,15 +28,14 @@ def show(invocation: Invocation, folder: str, *, json_wanted: bool) -> int:
     if json_wanted:
         output.as_json({"schema_version": 1, "state": state, "pipelines": rows})
     else:
-        table = Table(box=None, pad_edge=False)
-        for heading in ("Pipeline", "State", "Tables", "Complete through", "What to know"):
-            table.add_column(heading, justify="right" if heading == "Tables" else "left")
-        for row in rows:
-            tables = "" if row["tables"] is None else str(row["tables"])
-            name = row["pipeline"] or os.path.relpath(row["config"])
-            table.add_row(name, row["state"], tables, row["complete_through_lsn"] or "", row["headline"])
-        invocation.console().print(table)
+        invocation.console().print(output.table("", _COLUMNS, [_cells(row) for row in rows], right=("Tables",)))
     return exits.HEALTH[state]
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    tables = "" if row["tables"] is None else str(row["tables"])
+    name = row["pipeline"] or os.path.relpath(row["config"])
+    return name, row["state"], tables, row["complete_through_lsn"] or "", " ".join(row["headline"].split())
 
 
 def _row(invocation: Invocation) -> dict[str, Any]:

@@ -5,6 +5,7 @@ stdout beside it. A row of a table is one line.
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,15 @@ ANSWERED = "sluice.answered"
 
 def as_json(value: dict[str, Any]) -> None:
     """Writes one document; as YAML where that was asked for. Both forms hold the same values: YAML is
-    made from the JSON, because its library refuses what is only derived from text or a number.
+    made from the JSON, because its library refuses what is only derived from text or a number. Where stdout is not
+    in Unicode, names are in ASCII.
     """
     meta = click.get_current_context().meta
-    document = json.dumps(value, indent=2, ensure_ascii=False)
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    document = json.dumps(value, indent=2, ensure_ascii=not unicode, allow_nan=False)
     meta[ANSWERED] = True
     if meta.get(FORM) == "yaml":
-        document = yaml.safe_dump(json.loads(document), explicit_start=True, sort_keys=False, allow_unicode=True)
+        document = yaml.safe_dump(json.loads(document), explicit_start=True, sort_keys=False, allow_unicode=unicode)
     click.echo(document.removesuffix("\n"))
 
 

@@ -60,15 +60,19 @@ def wait(
     wiring.require("sluice_lake", *(deadline.PACKAGES if now else ()))
     target = lsn.parse(position) if position is not None else None
     settings = invocation.settings().settings
-    spool = wiring.open_spool(settings)
+    spool, patience = wiring.open_spool(settings), min(timeout_seconds, deadline.LOOK_SECONDS)
     if target is None:
-        target = deadline.within(min(timeout_seconds, deadline.LOOK_SECONDS), lambda: _end_of_wal(settings, spool))
+        target = deadline.within(patience, lambda: _end_of_wal(settings, spool))
         # Where nobody writes, ingest records where it is only now and then.
         deadline.hasten(spool, target)
     lake, waited = lake_reading.awaited(settings, timeout_seconds)
     with lake_reading.ours():
         reached = lake.wait_for(
-            target, timeout_seconds, tables=tables, manifest=lambda: _manifest(spool), waited=waited
+            target,
+            timeout_seconds,
+            tables=tables,
+            manifest=lambda: deadline.within(patience, lambda: _manifest(spool)),
+            waited=waited,
         )
     if json_wanted:
         output.as_json(

@@ -32,9 +32,9 @@ Appended = Callable[[int], Entry | None]
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """`oldest_us` is the commit time of the oldest pending change, of a snapshot the time when it was
-    written. `live` has, by key, every lake table that has its snapshot, with the commit time
-    of the oldest change that it lacks (None: nothing).
+    """`oldest_us` is the commit time of the oldest pending change, or when its entry was written if that was earlier;
+    of a snapshot the time when it was written. `live` has, by key, every lake table that has its snapshot, with the
+    time of the oldest change that it lacks (None: nothing).
     """
 
     files: int = 0
@@ -112,9 +112,8 @@ class Backlog:
         self._read_seq = entry.seq
 
     def _take(self, entry: Entry) -> None:
-        body = entry.body
+        body, written_us = entry.body, int(datetime.fromisoformat(entry.written_at).timestamp() * 1_000_000)
         if isinstance(body, Snapshot):
-            written_us = int(datetime.fromisoformat(entry.written_at).timestamp() * 1_000_000)
             before = self._snapshots.get((body.table_id, body.generation), _Item(0, 0, 0, written_us))
             nbytes = sum(segment.bytes for segment in body.segments)
             self._snapshots[body.table_id, body.generation] = _Item(
@@ -122,8 +121,8 @@ class Backlog:
             )
         elif isinstance(body, Changes):
             times = body.commits.commit_time_us
-            self._read_us = times[-1] if times else self._read_us
-            for table_id, item in _items(entry.seq, body):
+            self._read_us = min(times[-1], written_us) if times else self._read_us
+            for table_id, item in _items(entry.seq, body, written_us=written_us):
                 self._changes.setdefault(table_id, deque()).append(item)
 
     def _forget(self, state: PipelineState, through: dict[str, int], live: set[str]) -> None:
@@ -179,10 +178,11 @@ def _through(state: PipelineState, applied: AppliedLog | None) -> tuple[dict[str
     return through, live
 
 
-def _items(seq: int, changes: Changes) -> Iterator[tuple[str, _Item]]:
+def _items(seq: int, changes: Changes, *, written_us: int) -> Iterator[tuple[str, _Item]]:
+    # The clock of the source may be ahead of ours. A change is not younger than the entry that holds it.
     by_table: dict[str, list[Segment]] = {}
     for segment in changes.segments:
         by_table.setdefault(segment.table_id, []).append(segment)
     for table_id, segments in by_table.items():
-        first_us = min(map(changes.first_commit_time_us, segments))
+        first_us = min(written_us, *map(changes.first_commit_time_us, segments))
         yield table_id, _Item(seq, len(segments), sum(segment.bytes for segment in segments), first_us)

@@ -10,12 +10,13 @@ import errno
 import hashlib
 import http.client
 import json
+import math
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -40,6 +41,11 @@ socket, far below a probe's patience.
 """
 NO_TLS = TlsFiles()
 _SOCKET_SECONDS = 10.0
+"""For the whole of a request, and for the whole of its answer, however slowly the client goes on."""
+MOST_CONNECTIONS = 512
+"""At once: an ingest and an applier that cannot open files any more would stop, and 1024 is the usual limit of a
+process. /wait takes half of them at most.
+"""
 _PROBES = ("/livez", "/readyz", "/startupz")
 _WHO = "Sluice-Process"
 """The header that says which process answers, to the like of it alone."""
@@ -291,6 +297,9 @@ class _Server(ThreadingHTTPServer):
         self.metrics = metrics
         self.health = health
         self.status = status
+        self._lock = threading.Lock()
+        self._connections: dict[socket.socket, float] = {}
+        """Until when each is to have asked, by the monotonic clock."""
         super().__init__(address, _Request)  # type: ignore[arg-type]  # of the family AF_UNIX an address is a path
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -303,12 +312,50 @@ class _Server(ThreadingHTTPServer):
             connection.close()
             raise
 
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - the base class's names
+        """Where there are too many already, those go that have not asked yet, the oldest first; a new one is turned
+        away only if all others are being answered.
+        """
+        with self._lock:
+            if len(self._connections) >= MOST_CONNECTIONS:
+                oldest = min(self._connections, key=self._connections.__getitem__)
+                if self._connections[oldest] == math.inf:
+                    return False
+                self._connections[oldest] = math.inf
+                _end(oldest)
+            self._connections[request] = time.monotonic() + _SOCKET_SECONDS
+        return True
+
+    def service_actions(self) -> None:
+        """A client that sends its request byte by byte holds a connection for as long as any other."""
+        with self._lock:
+            now = time.monotonic()
+            for request in [request for request, end in self._connections.items() if end < now]:
+                self._connections[request] = math.inf
+                _end(request)
+
+    def has_asked(self, request: Any) -> None:
+        """The request is read; its answer has a time of its own."""
+        with self._lock:
+            self._connections[request] = math.inf
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._connections.pop(request, None)
+        super().shutdown_request(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no event."""
 
     def server_bind(self) -> None:
         """Without HTTPServer's look-up of the host's name, which can take seconds."""
         TCPServer.server_bind(self)
+
+
+def _end(connection: socket.socket) -> None:
+    """Whoever waits for it, in whatever thread, finds it closed. (A method of TLS would belong to one thread.)"""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -335,6 +382,7 @@ class _Request(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
+        self.server.has_asked(self.request)
         health = self.server.health
         path, _, query = self.path.partition("?")
         if path not in _PROBES and not self._certified:

@@ -50,6 +50,8 @@ class LiveReport:
         self._unread: Away | None = None
         self._looking_since: float | None = None
         self._reported_at = float("-inf")
+        self.ingested_at: float | None = None
+        """Everything committed before this time, by our clock, was in the manifest before the last look."""
         self._asked: tuple[SourceAnswer, SlotLost | None] | None = None
         if self._source is not None:
             self._source.keep_open()
@@ -70,7 +72,10 @@ class LiveReport:
         try:
             if self._report is None or time.monotonic() - self._reported_at > _FRESH_SECONDS:
                 self._looking_since = time.time()
+                # Before the look: what is stored during it may be missing from it.
+                ingested_at = self._ingested_at()
                 self._report = self._looked(asked_within_seconds)
+                self.ingested_at = ingested_at
                 self._stored = self._report.positions
                 self._reported_at = time.monotonic()
                 self._unread = None
@@ -103,7 +108,7 @@ class LiveReport:
         report = self._report
         if report is None:
             return judge(Facts(now=time.time(), unread=self._away(), process=self._seen()))
-        return judge(replace(self._present(report, None).facts(), process=self._seen()))
+        return self._present(report, self._process_state.facts()).verdict
 
     def positions(self) -> Positions:
         """Where the pipeline stands now, also while nothing that is stored can be read. Costs
@@ -149,6 +154,11 @@ class LiveReport:
         if written is not None:
             check_holds(report.manifest, written)
         return report
+
+    def _ingested_at(self) -> float | None:
+        complete_lsn, source = self._status.complete_lsn, self._source
+        proven = source.history.complete_at(complete_lsn) if source is not None else None
+        return max(proven or 0.0, self._status.commits.complete_at) or None
 
     def _state(self) -> PipelineState | None:
         if self._status.manifest is not None:

@@ -57,7 +57,8 @@ KINDS: tuple[Kind, ...] = (
         "slot",
         "cw",
         "SluiceSlotEndangered",
-        "The slot has used most of `max_slot_wal_keep_size`, or will have used it within hours.",
+        "Less than 40 % of `max_slot_wal_keep_size` is left; critical below 20 %. The message says for how long that "
+        "lasts at the present rate. The alerts also forecast.",
         "Make ingest run again, or raise `max_slot_wal_keep_size`.",
     ),
     _kind(

@@ -10,6 +10,7 @@ from typing import Any
 
 from sluice import lsn
 from sluice.errors import UsageError
+from sluice.printable import one_line
 
 MOST_WAITING = 256
 LONGEST_SECONDS, USUAL_SECONDS = 60.0, 10.0
@@ -42,6 +43,8 @@ class Readable:
         """The HTTP status, and what is said: 200 when the position can be read, 503 when not by then, 400 for a
         question of another form.
         """
+        if strangers := sorted(query.keys() - {"lsn", "timeout"}):
+            return 400, {"error": f"only lsn and timeout can be given, not {', '.join(map(one_line, strangers))}"}
         try:
             wanted = lsn.parse(_only(query, "lsn"))
             seconds = float(_only(query, "timeout", str(USUAL_SECONDS)))

@@ -260,6 +260,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The answer of `status --json` and of /status."""
         opened, headroom, verdict = self.manifest.opened, self.headroom, self.verdict
+        heard = self.applier.record_at
         return {
             "schema_version": SCHEMA_VERSION,
             "pipeline": self.pipeline,
@@ -292,7 +293,7 @@ class Report:
                 "boundary_lsn": shown(self.boundary_lsn),
                 "behind_bytes": self.behind_bytes(self.complete_lsn),
                 "pending_entries": self.pending_entries,
-                "last_record_at": self.applied.written_at if self.applied else None,
+                "last_record_at": None if heard is None else datetime.fromtimestamp(heard, UTC).isoformat(),
                 "left_out": self.complete.left_out if self.complete else {},
                 "left": self.applied.left if self.applied else {},
             },

@@ -25,7 +25,6 @@ CARRYING: tuple[State, ...] = ("healthy", "degraded")
 
 LOW_HEADROOM, SCARCE_HEADROOM = 0.4, 0.2
 """Shares of max_slot_wal_keep_size left; the defaults of the alerts on headroom."""
-HEADROOM_SECONDS = 4 * 3600.0
 FLUSH_LAG_SECONDS, FLUSH_LAG_CRITICAL_SECONDS = 60.0, 300.0
 """The defaults of the alerts on lag."""
 OUTSIDE_SHARE = 7
@@ -108,7 +107,9 @@ def _state(facts: Facts, problems: list[Problem]) -> State:
     if facts.source is not None and facts.source.lost:
         return "lost"
     if not facts.manifest.opened:
-        return "unknown" if facts.source is not None and facts.source.gone else "new"
+        # Only the server can tell a pipeline that has not begun from one whose spool is gone.
+        unasked = facts.process is None and facts.source_away is not None
+        return "unknown" if unasked or (facts.source is not None and facts.source.gone) else "new"
     streaming = _streaming(facts)
     if streaming is None:
         return "unknown"
@@ -205,13 +206,10 @@ def _headroom(source: SourceSeen, name: str) -> Iterator[Problem]:
     share, seconds = source.share_left, source.seconds_left
     if share is None or share >= LOW_HEADROOM:
         return
-    soon = seconds is not None and seconds < HEADROOM_SECONDS
     message = f"{share:.0%} of max_slot_wal_keep_size is left" + (
         f", enough for {seconds / 60:.0f} min at the present rate" if seconds is not None else ""
     )
-    yield _problem(
-        "slot.headroom", "critical" if share < SCARCE_HEADROOM or (soon and seconds == 0) else "warning", name, message
-    )
+    yield _problem("slot.headroom", "critical" if share < SCARCE_HEADROOM else "warning", name, message)
 
 
 def _slot_name(facts: Facts) -> str:

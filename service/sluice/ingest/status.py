@@ -67,6 +67,9 @@ class CommitCounts:
     rows: int = 0
     retries: int = 0
     last_commit_time_us: int = 0
+    """By the clock of the source."""
+    complete_at: float = 0.0
+    """The same in unix seconds, but never later than that was stored, by our clock: the other may be ahead."""
     unchanged_values: int = 0
     tables: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     """(schema, table) to rows by kind of change, bodies of rolled-back subtransactions included."""

@@ -17,6 +17,8 @@ def _checked_uri(uri: str, schemes: tuple[str, ...]) -> str:
         raise ValueError("an address begins with one of " + ", ".join(f"{name}://" for name in schemes))
     if re.match(r"[^/@]*:[^/@]*@", rest):
         raise ValueError("an address must not hold credentials; give them under `options` or in the environment")
+    if uri != uri.strip():
+        raise ValueError("an address must not begin or end with a space")
     if scheme == "file" and not rest.startswith("/"):
         raise ValueError("a local address is absolute: file:///var/lib/sluice")
     if not rest.strip("/"):
@@ -32,9 +34,21 @@ def lake_uri(uri: str) -> str:
     return _checked_uri(uri, LAKE_SCHEMES)
 
 
+def connection_string(dsn: str) -> str:
+    """For libpq a password ends at the first `@`, and there is none if a `/` comes before that. It would take the rest
+    for the name of the host, which errors may show. (PostgreSQL: Connection URIs.)
+    """
+    scheme, separator, rest = dsn.partition("://")
+    if separator and scheme in ("postgresql", "postgres"):
+        place = re.sub(r"\A[^@/]*@", "", rest)
+        if "@" in place.partition("?")[0]:
+            raise ValueError("in the user name and the password of a URI, @ is written as %40, and / as %2F")
+    return dsn
+
+
 def listen_address(value: str) -> str:
     host, separator, port = value.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
+    if not separator or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError("an address to listen on is HOST:PORT, such as 127.0.0.1:9187; port 0 takes any free one")
     return value
 

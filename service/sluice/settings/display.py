@@ -6,6 +6,7 @@ Invariant: no secret is shown, in any form.
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +21,8 @@ from sluice.settings.tree import Key, Path, keys
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One effective value. `value` is plain JSON with numbers for sizes and durations, `text` what
-    people write.
+    """One effective value. `value` is plain JSON with numbers for sizes and durations that have an end,
+    `text` what people write.
     """
 
     name: str
@@ -95,6 +96,8 @@ def page() -> str:
 
 
 def _shown(loaded: Loaded, path: Path, value: Any, text: Any) -> Shown:
+    if value == math.inf:
+        value = text  # JSON has no number for it
     return Shown(".".join(path), value, text if isinstance(text, str) else json.dumps(text), loaded.origin(path))
 
 
@@ -150,6 +153,7 @@ JSON Schema for editors.
 
 * **Order.** The environment overrides the file, and the file overrides the default. Two underscores
   separate the levels of a key: `SLUICE_SOURCE__DSN` is `source.dsn`.
+* **Lists** in a variable have commas between their items: `SLUICE_SOURCE__TABLES=public.*,!public.logs`.
 * **Mounted secrets.** Add `_FILE` to any variable to name a file that contains the value:
   `SLUICE_SOURCE__DSN_FILE=/run/secrets/dsn`.
 * **`${VAR}`** in the file is replaced with the value of this variable. `${VAR:-default}` gives a

@@ -1,6 +1,7 @@
 """The configuration file as a tree of plain values that remembers where each value came from.
 
-Invariants: a key written twice is refused (YAML would silently keep the last); `${VAR}` in a value
+Invariants: a key written twice is refused (YAML would silently keep the last), and so is a number that is
+not what it looks like (YAML takes 0100 for 64 and 1:30 for 90); `${VAR}` in a value
 becomes the environment's value, and an unset variable is an error, never an empty string. Knows no
 setting by name.
 """
@@ -17,6 +18,11 @@ from sluice.errors import UsageError
 Path = tuple[str, ...]
 _REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
 _TEXT_TAG = "tag:yaml.org,2002:str"
+_TRUTH_TAG = "tag:yaml.org,2002:bool"
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_OF_ANOTHER_BASE = re.compile(r"[-+]?0[0-9_xXbB]|.*:")
+_DEEPEST = 20
+"""No setting is nearly as deep. An alias of what it is in has no end."""
 
 
 @dataclass(slots=True)
@@ -58,7 +64,12 @@ def parse(text: str, *, name: str, environ: Mapping[str, str]) -> Document:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}:{mark.line + 1}" if mark else name
-        raise UsageError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'unreadable'}") from None
+        # What it says of an alias names that: the value of whoever did not know that `*` begins one.
+        aliased = isinstance(error, yaml.composer.ComposerError) and "alias" in (error.problem or "")
+        problem = "undefined alias" if aliased else getattr(error, "problem", None) or "unreadable"
+        raise UsageError(f"{where}: not valid YAML: {problem}") from None
+    except RecursionError:
+        raise UsageError(f"{name}: not valid YAML: nested too deeply") from None
     document = Document()
     if root is None:
         return document
@@ -90,13 +101,22 @@ class _Reader:
             values[key] = self._value(value_node, (*path, key))
         return values
 
-    def _value(self, node: yaml.Node, path: Path) -> Any:
+    def _value(self, node: yaml.Node, path: Path, *, lists: int = 0) -> Any:
+        if len(path) + lists > _DEEPEST:
+            raise UsageError(f"{self._name}:{node.start_mark.line + 1}: nested too deeply")
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self._value(item, path) for item in node.value]
-        if node.tag == _TEXT_TAG:
+            return [self._value(item, path, lists=lists + 1) for item in node.value]
+        # YAML 1.1 takes `off` for false, which is a value of settings that are no truths.
+        if node.tag == _TEXT_TAG or (node.tag == _TRUTH_TAG and node.value.lower() not in ("true", "false")):
             return self._interpolated(str(node.value), node, path)
+        if node.tag in _NUMBER_TAGS and _OF_ANOTHER_BASE.match(node.value):
+            raise UsageError(
+                f"{self._name}:{node.start_mark.line + 1}: {'.'.join(path)} is no plain decimal number, and YAML "
+                "would take it for another one",
+                hint="write it without leading zeros and colons; in quotes if it is a text",
+            )
         try:
             return self._loader.construct_object(node)
         except (yaml.YAMLError, ValueError):

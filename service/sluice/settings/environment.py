@@ -74,7 +74,7 @@ def _value(name: str, key: Key, environ: Mapping[str, str]) -> str | list[str]:
             text = FilePath(text).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{name} names a file that cannot be read ({type(error).__name__})") from None
-    if key.path == ("source", "tables"):
+    if key.list_of_strings:
         return [part.strip() for part in text.split(",") if part.strip()]
     return text
 

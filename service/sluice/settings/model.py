@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 from sluice.contract import lake_kinds, lake_names
 from sluice.contract.table_policy import Contract, OnChange, OnRename, OnWiden
 from sluice.settings.addresses import (
+    connection_string,
     lake_uri,
     listen_address,
     optional_listen_address,
@@ -146,6 +147,7 @@ class SourceSettings(Section):
     snapshot_max_replica_lag: Duration | None = Field(
         None,
         ge=0.1,
+        le=7 * 86400,
         description="the reading of initial rows waits while a standby that streams from the source is behind by "
         "more than this; by default no limit. It needs pg_read_all_stats",
     )
@@ -158,6 +160,7 @@ class SourceSettings(Section):
     snapshot_hold: Duration = Field(
         600.0,
         ge=0,
+        le=7 * 86400,
         description="how long a snapshot stays open, and holds back VACUUM, while it waits because of a limit of "
         "source.snapshot_max_*. Then the rest is "
         "read from another snapshot, and tables whose chunks cannot be combined begin again. If "
@@ -167,6 +170,12 @@ class SourceSettings(Section):
     origin: Origin = Field(
         "any", description="`none` leaves out changes that replication brought to the source, which prevents loops"
     )
+
+    @field_validator("dsn")
+    @classmethod
+    def _ends_a_password_where_it_ends(cls, dsn: SecretStr) -> SecretStr:
+        connection_string(dsn.get_secret_value())
+        return dsn
 
     @field_validator("password_command")
     @classmethod

@@ -61,12 +61,14 @@ class SpoolSettings(Section):
     retention: Retention = Field(
         604800.0,
         ge=0,
+        validate_default=False,
         description="how long segments and entries stay after every table has them in the lake: until_applied, a "
         "duration, or forever; the applier deletes them afterwards",
     )
     consumer_hold: Duration = Field(
         86400.0,
         ge=0,
+        le=10 * 365 * 86400,
         description="how long pruning waits for a consumer (the option `consumer` of Spark's data source) that reports "
         "nothing. After that, what it has not read may be deleted, and the consumer cannot continue",
     )

@@ -24,13 +24,14 @@ Path = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class Key:
     """One setting. `map_of_strings` keys take any further name below them (object store options,
-    Spark configuration).
+    Spark configuration). `list_of_strings` ones take several, with commas between them in the environment.
     """
 
     path: Path
     field: FieldInfo
     secret: bool
     map_of_strings: bool
+    list_of_strings: bool
 
     @property
     def name(self) -> str:
@@ -62,6 +63,7 @@ def keys(section: type[Section] = Settings, above: Path = ()) -> Iterator[Key]:
                 field,
                 secret=_holds_secret(annotation),
                 map_of_strings=is_map and _as_section(get_args(annotation)[1]) is None,
+                list_of_strings=any(get_origin(one) is tuple for one in (annotation, *get_args(annotation))),
             )
 
 

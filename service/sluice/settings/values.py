@@ -79,8 +79,6 @@ def parse_retention(value: Any) -> Any:
     """Seconds: 0 for `until_applied`, infinity for `forever`. A number needs its unit: who writes 7 may
     mean days. Raises ValueError with what is allowed.
     """
-    if isinstance(value, float):  # as this program writes it
-        return value
     if value in (UNTIL_APPLIED, FOREVER):
         return 0.0 if value == UNTIL_APPLIED else math.inf
     if not isinstance(value, str) or re.fullmatch(_AMOUNT, value.strip()):

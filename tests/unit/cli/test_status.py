@@ -237,3 +237,15 @@ def test_the_present_epoch_began_with_its_own_entry(pipeline: RecordedPipeline) 
     second = read_entry(pipeline.store, pipeline.log.state.seq - 1)
     assert second is not None
     assert opened_at() == datetime.fromisoformat(second.written_at)
+
+
+def test_the_rows_of_a_fleet_show_names_and_errors_as_they_are(sluice: Sluice, configured: Path) -> None:
+    text = (configured / "sluice.yaml").read_text()
+    folder = configured / "fleet"
+    folder.mkdir()
+    (folder / "well.yaml").write_text(text)
+    (folder / "wrong.yaml").write_text(text.replace("pipeline: shop", 'pipeline: "[/b]"'))
+    ended = sluice("status", "--fleet", str(folder))
+    assert ended.returncode == 12, ended.stderr
+    assert "pipeline: must match ^[a-z0-9_]{1,50}$ (given: '[/b]')" in ended.stdout
+    assert "unknown: server.unreachable" in ended.stdout

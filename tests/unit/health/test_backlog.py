@@ -115,6 +115,16 @@ def test_what_is_not_read_yet_is_never_taken_for_nothing(spool: Spool, monkeypat
     assert spool.look() == pending(6, 100, {"busy": 100, "late": 900})
 
 
+def test_the_lag_grows_from_when_a_change_was_stored_if_the_clock_of_the_source_is_ahead(spool: Spool) -> None:
+    spool.table("a")
+    spool.taken("a", through_seq=spool.log.state.seq)
+    before = datetime.now(UTC).timestamp()
+    spool.change("a", at=int(before) + 3600)
+    lag = spool.look().lag_seconds("a", now=before + 600)
+    assert lag is not None
+    assert 590 < lag <= 600
+
+
 def test_each_entry_is_read_once(spool: Spool) -> None:
     spool.table("a")
     spool.taken("a", through_seq=spool.log.state.seq)

@@ -2,13 +2,17 @@
 
 import base64
 import json
+import socket
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluice.errors import StoreUnavailable, WriterFenced
+from sluice.health import endpoint
 from sluice.health.endpoint import NO_TLS, CannotListen, Health, HealthServer
 from sluice.health.tls import TlsFiles
 from sluice.telemetry.metrics import Metrics
@@ -98,6 +102,28 @@ def test_head_answers_as_get_does_without_the_content(served: Served, path: str)
 def test_the_port_changes_nothing(served: Served, method: str) -> None:
     assert served.get("/status", method)[0] == 501
     assert served.get("/drop")[0] == 404
+
+
+def test_a_client_that_asks_byte_by_byte_is_not_waited_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_SOCKET_SECONDS", 0.5)
+    end = time.monotonic() + 30
+    with connected(served) as slow, pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):  # noqa: PT012 - one client
+        while time.monotonic() < end:
+            slow.sendall(b"G")
+            time.sleep(0.05)
+
+
+def test_idle_connections_neither_pile_up_nor_keep_probes_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "MOST_CONNECTIONS", 4)
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connected(served)) for _ in range(12)]
+        assert served.get("/livez") == (200, "ok\n")
+        assert [one.recv(1) for one in idle[:8]] == [b""] * 8
+
+
+def connected(served: Served) -> socket.socket:
+    host, _, port = served.server.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=5)
 
 
 def test_a_token_is_asked_for_by_all_but_the_probes_and_can_be_rotated(tmp_path: Path) -> None:

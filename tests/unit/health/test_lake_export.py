@@ -1,9 +1,16 @@
 """What the applier reports of tables becomes metrics, and nothing that is not known."""
 
+from datetime import datetime
+
 from sluice.contract.applied import AppliedLog
+from sluice.health.endpoint import Health
 from sluice.health.export.lake import LakeExport
+from sluice.health.export.observer import Observer
+from sluice.health.export.process import ProcessExport
+from sluice.ingest.status import IngestStatus
 from sluice.telemetry.metrics import Metrics
-from tests.support.recorded import NOW, RecordedPipeline, row
+from sluice.telemetry.recent_errors import RecentErrors
+from tests.support.recorded import NOW, RecordedPipeline, row, rows
 
 
 def test_ways_and_files_of_tables_are_exported_where_they_are_known() -> None:
@@ -28,3 +35,33 @@ def test_ways_and_files_of_tables_are_exported_where_they_are_known() -> None:
     assert [line for line in text.splitlines() if line.startswith("sluice_apply_table_files{")] == [
         'sluice_apply_table_files{pipeline="shop",schema="public",table="b"} 0.0'
     ]
+
+
+def test_a_table_is_not_called_complete_through_what_was_stored_while_a_look_was_under_way() -> None:
+    pipeline, metrics, status = RecordedPipeline(), Metrics("shop"), IngestStatus()
+    pipeline.table("a")
+    pipeline.said(AppliedLog(1, "a", NOW.isoformat(), rows(pipeline.log.state), NOW.isoformat()))
+    status.commits.complete_at = NOW.timestamp() - 9
+
+    def clock() -> datetime:
+        """The manifest is read; another transaction is stored, which the lake lacks."""
+        status.commits.complete_at = NOW.timestamp()
+        return NOW
+
+    reporter = pipeline.reporter(clock=clock)
+    Observer(status=status, errors=RecentErrors(), reporter=reporter, metrics=metrics, health=Health(metrics)).observe()
+    watermark = [
+        float(line.rpartition(" ")[2])
+        for line in metrics.render().decode().splitlines()
+        if line.startswith("sluice_apply_table_watermark_timestamp_seconds{")
+    ]
+    assert watermark == [NOW.timestamp() - 9]
+
+
+def test_a_limit_that_is_lowered_while_ingest_runs_is_the_one_that_alerts_read() -> None:
+    metrics, status = Metrics("shop"), IngestStatus(staged_limit_bytes=100)
+    export = ProcessExport(metrics, status, RecentErrors())
+    export.count(None)
+    status.staged_limit_bytes = 10
+    export.count(None)
+    assert 'sluice_reorder_buffer_limit_bytes{pipeline="shop",place="store"} 10.0' in metrics.render().decode()

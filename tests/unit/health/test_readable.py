@@ -50,7 +50,7 @@ def test_a_log_that_begins_again_takes_back_what_was_readable(waiting: tuple[Rea
 NO_TIMES = [f"lsn=0/A&timeout={seconds}" for seconds in ("x", "61", "nan", "inf", "-1")]
 
 
-@pytest.mark.parametrize("query", ["", "lsn=ten", "lsn=0/A&lsn=0/B", *NO_TIMES])
+@pytest.mark.parametrize("query", ["", "lsn=ten", "lsn=0/A&lsn=0/B", "lsn=0/0&table=public.orders", *NO_TIMES])
 def test_a_question_of_another_form_is_refused(waiting: tuple[Readable, str], query: str) -> None:
     code, said = _ask(f"{waiting[1]}?{query}")
     assert (code, list(said)) == (400, ["error"])

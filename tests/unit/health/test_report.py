@@ -120,6 +120,7 @@ def test_an_applier_whose_clock_is_fast_is_dead_when_its_record_no_longer_change
     assert applier() == {"applier.clock"}
     now[0] += timedelta(seconds=200)
     assert applier() == {"applier.clock", "applier.dead"}
+    assert reporter.take().to_json()["apply"]["last_record_at"] == NOW.isoformat(), "the page says when it was seen"
     written, succeeded = ((ahead + timedelta(seconds=passed)).isoformat() for passed in (200, -150))
     pipeline.said(AppliedLog(2, "a", written, tables, succeeded))
     assert applier() == {"applier.clock", "applier.failing"}, (

@@ -132,7 +132,7 @@ def expected(names: tuple[str, ...]) -> tuple[str, set[str]]:
     if source == "slot lost":
         return "lost", codes
     if new:
-        return "new", codes
+        return ("unknown" if (source, ingest) == ("server unreachable", "ingest not asked") else "new"), codes
     if streams is None:
         return "unknown", codes
     return ("stopped" if not streams else "degraded" if codes else "healthy"), codes

@@ -248,7 +248,10 @@ def test_durations(text: str | float, seconds: float) -> None:
 REFUSED: dict[Callable[[Any], object], tuple[str, list[object]]] = {
     parse_size: ("such as 128MiB", ["128M", "", "-1MiB", "1.3B", "MiB", True, None, [1]]),
     parse_duration: ("such as 2s", ["2 weeks", "s", "-1s", "1m30s", True, None]),
-    parse_retention: ("a retention is|hundred years", [7, "0.5", "always", "-1d", "1w", None, "9" * 14 + "d", "nan"]),
+    parse_retention: (
+        "a retention is|hundred years",
+        [7, 7.5, float("inf"), "0.5", "always", "-1d", "1w", None, "9" * 14 + "d", "nan"],
+    ),
 }
 
 
@@ -258,6 +261,123 @@ def test_what_is_none_or_could_mean_two_things_is_refused_with_an_example(
 ) -> None:
     with pytest.raises(ValueError, match=REFUSED[parse][0]):
         parse(value)
+
+
+@pytest.mark.parametrize("number", ["0100000000", "0x10", "0b1", "1:30", "190:20:30", "1:30.5", "+012"])
+def test_a_number_that_yaml_takes_for_another_one_is_refused(number: str, read: Read) -> None:
+    text = MINIMAL.replace("spool: {", "spool: {max_bytes: " + number + ", ")
+    assert "sluice.yaml:4: spool.max_bytes is no plain decimal number" in refusal(read, text)
+
+
+@pytest.mark.parametrize("number", ["0", "0.25", "-1", "1_000", "+3"])
+def test_plain_decimal_numbers_are_taken_as_they_are_written(number: str, read: Read) -> None:
+    with pytest.raises(UsageError, match="max_rows") as caught:
+        read(MINIMAL.replace("spool: {", f"spool: {{max_delay: {number}, max_rows: -7, "))
+    assert "decimal" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "taken"),
+    [
+        ("source.streaming", "off", "off"),
+        ("source.streaming", "on", "on"),
+        ("telemetry.apply_listen", "off", "off"),
+        ("source.two_phase", "yes", True),
+        ("source.two_phase", "off", False),
+        ("lake.lower", "true", True),
+    ],
+)
+def test_a_word_that_yaml_takes_for_a_truth_is_what_is_written(key: str, value: str, taken: object, read: Read) -> None:
+    section, _, name = key.partition(".")
+    text = MINIMAL if section in MINIMAL else MINIMAL + f"{section}: {{}}\n"
+    settings = read(text.replace(f"{section}: {{", f"{section}: {{{name}: {value}, ")).settings
+    assert getattr(getattr(settings, section), name) == taken
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "taken"),
+    [
+        ("SLUICE_SOURCE__TABLES", "public.*, !public.logs", ("public.*", "!public.logs")),
+        ("SLUICE_SOURCE__ACCEPT_MISSING", "truncate,delete", ("truncate", "delete")),
+        ("SLUICE_SOURCE__MESSAGE_PREFIXES", "a*", ("a*",)),
+        ("SLUICE_LAKE__REPLACES", "old, older", ("old", "older")),
+    ],
+)
+def test_a_list_is_given_in_its_variable_with_commas(
+    variable: str, value: str, taken: tuple[str, ...], read: Read
+) -> None:
+    _, section, name = variable.lower().replace("__", "_", 1).split("_", 2)
+    settings = read(MINIMAL, SLUICE_SOURCE__MESSAGES="true", **{variable: value}).settings
+    assert getattr(getattr(settings, section), name) == taken
+
+
+def test_every_list_that_has_a_variable_can_be_given_by_it() -> None:
+    lists = {key.name for key in keys() if key.list_of_strings and key.from_environment}
+    assert lists == {"source.tables", "source.accept_missing", "source.message_prefixes", "lake.replaces"}
+
+
+@pytest.mark.parametrize("value", ["7.0", "7.5", ".inf"])
+def test_a_retention_without_a_unit_is_refused_in_every_spelling_of_a_number(value: str, read: Read) -> None:
+    said = refusal(read, MINIMAL.replace("spool: {", "spool: {retention: " + value + ", "))
+    assert "a retention is until_applied, forever or a duration such as 7d" in said
+
+
+@pytest.mark.parametrize(
+    "text", ["telemetry: &a {x: *a}\n", "telemetry: &a [*a]\n", "x: " + "[" * 2000 + "]" * 2000 + "\n"]
+)
+def test_a_file_without_an_end_is_refused_by_its_name(text: str, read: Read) -> None:
+    assert "nested too deeply" in refusal(read, MINIMAL + text)
+
+
+def test_a_value_that_yaml_takes_for_an_alias_is_not_repeated(read: Read) -> None:
+    said = refusal(read, MINIMAL.replace(SOURCE, "{dsn: *" + CANARY + "}"))
+    assert "sluice.yaml:3: not valid YAML: undefined alias" in said
+    assert CANARY not in said
+
+
+@pytest.mark.parametrize("password", [f"p@{CANARY}", f"{CANARY}/w", f"{CANARY}/w@x", f"a@b/{CANARY}"])
+def test_a_password_of_which_a_part_would_be_taken_for_the_host_is_refused(password: str, read: Read) -> None:
+    said = refusal(read, MINIMAL.replace("sluice@127", f"sluice:{password}@127"))
+    assert "sluice.yaml:3: source.dsn: in the user name and the password of a URI, @ is written as %40" in said
+    assert CANARY not in said
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://u:p%40s%2Fs@h1,h2:5432/d",
+        "postgresql:///d?host=/run&user=a@b",
+        "postgres://u:a?b#c@h/d?application_name=x@y",
+        "host=h user=a@b password=p@/q",
+    ],
+)
+def test_a_connection_string_that_is_read_as_it_is_meant_is_taken(dsn: str, read: Read) -> None:
+    assert (
+        read(MINIMAL.replace("postgresql://sluice@127.0.0.1:5432/shop", dsn)).settings.source.dsn.get_secret_value()
+        == dsn
+    )
+
+
+@pytest.mark.parametrize("section", ["spool", "lake"])
+@pytest.mark.parametrize("uri", ["file:///tmp/x ", " file:///tmp/x", "s3://bucket/x\t"])
+def test_an_address_with_a_space_at_its_end_is_refused(section: str, uri: str, read: Read) -> None:
+    text = MINIMAL.replace(f"file:///tmp/{section}", uri.replace("\t", "\\t"))
+    assert f"{section}.uri: an address" in refusal(read, text)
+
+
+@pytest.mark.parametrize("key", ["source.snapshot_hold", "source.snapshot_max_replica_lag", "spool.consumer_hold"])
+@pytest.mark.parametrize("value", [".inf", "99999999999d"])
+def test_no_duration_is_without_an_end(key: str, value: str, read: Read) -> None:
+    section, _, name = key.partition(".")
+    text = MINIMAL.replace(f"{section}: {{", f"{section}: {{{name}: {value}, ")
+    assert f"{key}: input should be less than or equal to" in refusal(read, text)
+
+
+def test_an_endless_retention_is_a_text_in_json(read: Read) -> None:
+    shown = effective(read(MINIMAL.replace("spool: {", "spool: {retention: forever, ")))
+    values = {line.name: line.value for line in shown}
+    assert values["spool.retention"] == "forever"
+    json.dumps(values, allow_nan=False)
 
 
 def test_every_setting_has_its_own_variable_and_the_json_schema_forbids_unknown_keys() -> None:

@@ -97,7 +97,7 @@ class Observer:
             self._process_state.applied(report.tables)
             now = time.time()
             self._history.note(report.tables, flush_seconds=self._live.positions().flush_seconds(now=now), now=now)
-            self._lake.export(report, ingested_at=self._ingested_at())
+            self._lake.export(report, ingested_at=self._live.ingested_at)
             # Last: whoever sees it sees all that was read with it.
             self._metrics.set(catalogue.REPORT_TIMESTAMP, report.taken_at.timestamp())
         except ServiceError as error:
@@ -150,10 +150,3 @@ class Observer:
     def close(self) -> None:
         """Lets the side connection go, once nobody looks any more."""
         self._live.close()
-
-    def _ingested_at(self) -> float | None:
-        """Everything committed before this time, by our clock, is in the manifest."""
-        complete_lsn, source = self._status.complete_lsn, self._source
-        proven = source.history.complete_at(complete_lsn) if source is not None else None
-        flushed = self._status.commits.last_commit_time_us / 1e6
-        return max(proven or 0.0, flushed) or None

@@ -42,8 +42,6 @@ class ProcessExport:
         for kind, outcome in product(*catalogue.SCHEMA_CHANGES.labels.values()):
             metrics.add(catalogue.SCHEMA_CHANGES, 0, kind=kind, outcome=outcome)
         errors.announce(metrics, catalogue.INGEST_COMPONENTS)
-        metrics.set(catalogue.REORDER_LIMIT, status.memory_limit_bytes, place="memory")
-        metrics.set(catalogue.REORDER_LIMIT, status.staged_limit_bytes, place="store")
 
     def count(self, applier: ChildSeen | None) -> None:
         """Brings everything up to date. `applier` is the child that this process supervises."""
@@ -92,6 +90,9 @@ class ProcessExport:
         metrics.set(catalogue.REORDER_BYTES, counts.open_bytes, place="memory")
         metrics.set(catalogue.REORDER_BYTES, counts.staged_bytes, place="store")
         metrics.set(catalogue.REORDER_TRANSACTIONS, counts.open_transactions)
+        # Limits may change while the process runs.
+        metrics.set(catalogue.REORDER_LIMIT, self._status.memory_limit_bytes, place="memory")
+        metrics.set(catalogue.REORDER_LIMIT, self._status.staged_limit_bytes, place="store")
         metrics.advance_to(catalogue.SPOOL_LEFTOVERS, self._status.leftovers)
         # Without a connection the decoder has nothing to do.
         self._beat("decoder", counts.decoder_beat if self._status.connected else time.time())

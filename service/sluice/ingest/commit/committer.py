@@ -221,6 +221,7 @@ class Committer:
         self._count(changes.segments if changes else ())
         if unit.commits.commit_time_us:
             self.counts.last_commit_time_us = unit.commits.commit_time_us[-1]
+            self.counts.complete_at = min(unit.commits.commit_time_us[-1] / 1e6, time.time())
         self.counts.commit_seconds.add(time.monotonic() - began)
         if changes is not None and self.counts.on_published is not None:
             self._show(changes, unit, receipt, received_at, self.counts.on_published)

@@ -1,6 +1,7 @@
 """Behind a failure of its connection nothing goes to the store: neither what comes now nor what waited."""
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -97,3 +98,12 @@ def test_a_unit_that_waited_behind_one_that_failed_is_not_even_begun(one: OneCon
     assert (type(first.exception(60)), type(second.exception(60))) == (StoreRefused, SessionBroken)
     assert (faults.passages("commit.before"), one.log.state) == (1, before)
     assert [type(error) for error in one.broken] == [StoreRefused]
+
+
+@pytest.mark.parametrize(("ahead", "earliest"), [(3600, -1), (-3600, -3601)])
+def test_what_is_complete_is_never_later_than_now_though_the_clock_of_the_source_is_ahead(
+    one: OneConnection, ahead: int, earliest: int
+) -> None:
+    now = time.time()
+    one.line.submit(Unit([], [], Commits([20], [int((now + ahead) * 1e6)], [7]), [], [], (), 10, 20)).result(60)
+    assert now + earliest < one.committer.counts.complete_at < time.time()
