@@ -386,7 +386,7 @@ class Applier:
         try:
             result = future.result()
         except UnsupportedChange as error:
-            progress.differs(error)
+            progress.turns_stale(error)
             self._telemetry.stale(error)
             _log.error("table is stale", table=name, through_seq=window.last_seq, error=str(error))
         except (WriterFenced, SparkGone):
@@ -450,7 +450,7 @@ class Applier:
         return all(
             row.complete_through_lsn >= until
             for key, row in report.items()
-            if ledger.works(key) and not ledger.tables[key].quarantined and not ledger.halted(key)
+            if ledger.may_apply(key) and not ledger.tables[key].quarantined and not ledger.halted(key)
         )
 
     def _report(self, *, force: bool = False) -> None:
@@ -494,7 +494,8 @@ class Applier:
         """Whether a window is running that the manifest has called off since it began."""
         ledger, works = self._ledger, (running.work for running in self._running.values())
         return any(
-            ledger.tables.get(work.table_id) is not work.progress or not ledger.works(work.table_id) for work in works
+            ledger.tables.get(work.table_id) is not work.progress or not ledger.may_apply(work.table_id)
+            for work in works
         )
 
     def _drain(self) -> None:

@@ -81,7 +81,7 @@ class Ahead:
     def _run(self, changes: WindowChanges, planner: Planner, limit: int) -> Ready | None:
         try:
             faults.point("apply.ahead.before")
-            taken = changes.within(limit, wanted=lambda: not self._dropped.is_set())
+            taken = changes.read_within(limit, wanted=lambda: not self._dropped.is_set())
             ready = Ready(taken, self._planned(changes, taken, planner)) if taken else None
             faults.point("apply.ahead.after")
         except Exception as error:  # noqa: BLE001 - see above

@@ -151,7 +151,7 @@ class SnapshotApply:
         if self._lake.place.version >= 0 or self._options.way_of(self._name) not in (AUTO, DIRECT):
             return False
         rows = SnapshotRows(self._store, window.segments, schema, self._snapshot.snapshot_lsn)
-        fitting = rows.within(self._options.max_memory_bytes)
+        fitting = rows.read_within(self._options.max_memory_bytes)
         if fitting is None:
             return False
         if len(fitting):

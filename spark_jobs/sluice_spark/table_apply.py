@@ -87,7 +87,7 @@ class TableApply:
         with translated_errors():
             faults.point("apply.window.before")
             with self._seconds.phase("look"):
-                done = None if window.is_part else self._landed(window)
+                done = None if window.is_part else self._already_in_lake(window)
             if done is None:
                 do = self._part if window.is_part else self._snapshot if window.is_snapshot else self._changes
                 done = do(window)
@@ -107,7 +107,7 @@ class TableApply:
             _log.warning("small data files were not joined", error=str(error), hint=error.hint)
         return replace(done, place=self._lake.place, files=self._lake.known_file_count)
 
-    def _landed(self, window: Window) -> Applied | None:
+    def _already_in_lake(self, window: Window) -> Applied | None:
         """What the lake has of `window`: an earlier attempt may have committed before it failed.
         None when there is work to do.
 
@@ -188,7 +188,7 @@ class TableApply:
             count = self._distributed(changes, schema, window) if at_once is None else None
             if count is None:
                 if self._options.distributes(self._name):
-                    at_once = changes.within(self._options.max_memory_bytes)
+                    at_once = changes.read_within(self._options.max_memory_bytes)
                 planned = ready.planned if ready is not None else None
                 # A segment may have no change that is to be applied, which only its rows say.
                 count = Count() if at_once == [] else self._here(changes, at_once, versions, window, planned)
@@ -225,7 +225,7 @@ class TableApply:
         return WindowChanges(self._store, segments, self._state.schemas, after_lsn, until_lsn=until_lsn)
 
     def _read_at_once(self, changes: WindowChanges) -> Taken | None:
-        return None if self._options.distributes(self._name) else changes.within(self._options.max_memory_bytes)
+        return None if self._options.distributes(self._name) else changes.read_within(self._options.max_memory_bytes)
 
     @property
     def _name(self) -> str:

@@ -117,7 +117,7 @@ class Applier:
         try:
             done = self._apply(work)
         except UnsupportedChange as error:
-            work.progress.differs(error)
+            work.progress.turns_stale(error)
             return
         if fails:
             self.ledger.failed(work, "an error behind the commit", now=self._clock.monotonic(), at=0.0, passing=True)

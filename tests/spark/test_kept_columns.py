@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.contract.schema import TableSchema
-from sluice_spark.lake.commits import Write
+from sluice_spark.lake.changes_to_commit import Write
 from sluice_spark.lake.table import LakeTable
 from sluice_spark.session import private
 from tests.spark.changes import INT4, Change, column, table_schema

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from sluice.contract.entries import Changes, Commits
 from sluice.errors import WriterFenced
-from sluice_spark.lake.commits import APP_ID, VERSION
+from sluice_spark.lake.changes_to_commit import APP_ID, VERSION
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.table import USER_METADATA, LakeTable
 from tests.spark import lake, predicates

@@ -52,7 +52,7 @@ def widened(gaps: Gaps, *, seq: int, schema_version: int, from_lsn: int, to_lsn:
     return (*gaps, Gap(seq, schema_version, from_lsn, to_lsn))
 
 
-def closed(gaps: Gaps, repair: Repair) -> Gaps:
+def with_last_closed(gaps: Gaps, repair: Repair) -> Gaps:
     """With the last one closed. Raises ValueError for a repair that does not close it."""
     last = gaps[-1] if gaps else None
     if last is None or last.closed or last.seq != repair.gap_seq:

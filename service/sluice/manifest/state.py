@@ -31,7 +31,7 @@ from sluice.contract.table_state import State
 from sluice.errors import ManifestCorrupt
 from sluice.lsn import show
 from sluice.manifest.examined import held_lsn, unexamined_since
-from sluice.manifest.gaps import closed
+from sluice.manifest.gaps import with_last_closed
 from sluice.manifest.lost_changes import broken, lacking_origins, on_its_server, since_the_fork, with_gap
 from sluice.manifest.snapshot_state import begun
 from sluice.manifest.table_steps import stated
@@ -208,7 +208,7 @@ def _repaired(entry: Entry, table: TableState | None, repair: Repair) -> TableSt
     if not repair.gap_seq:
         return table
     try:
-        gaps = closed(table.gaps, repair)
+        gaps = with_last_closed(table.gaps, repair)
     except ValueError as error:
         raise corrupt(entry.seq, f"is a wrong repair of table {repair.table_id}: {error}") from None
     return replace(table, state=State.LIVE, why=None, lsn=repair.as_of_lsn, since=entry.written_at, gaps=gaps)

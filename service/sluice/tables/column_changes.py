@@ -63,7 +63,7 @@ def step(
     found = _step(state, relation, facts, matched, policy)
     if policy.contract != "stop" or not found.changes_columns:
         return found
-    what = found.lost.reason if found.lost is not None else _added(state.latest, found.schema)
+    what = found.lost.reason if found.lost is not None else _names_of_added(state.latest, found.schema)
     return replace(found, lost=_broken(what))
 
 
@@ -139,7 +139,7 @@ def _wanted_again(before: TableSchema, after: TableSchema) -> str:
     return f"its contract no longer leaves out {names}: older rows lack the values" if names else ""
 
 
-def _added(before: TableSchema | None, after: TableSchema) -> str:
+def _names_of_added(before: TableSchema | None, after: TableSchema) -> str:
     known = {column.name for column in before.sent} if before is not None else set()
     names = ", ".join(column.name for column in after.sent if column.name not in known)
     return f"added {names}" if names else "they are other ones"

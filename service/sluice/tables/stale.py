@@ -1,5 +1,5 @@
 """Tables that no longer equal their source: what is recorded, and when one is read again without
-anybody asking.
+anybody asking. What the applier finds out by itself is `stale` of its `TableProgress`.
 
 Invariant: a table goes stale in the manifest first, with its cause; its next generation begins only
 where the policy and the pauses of `Resyncs` allow it, and the entry says until when it waits. Pure.

@@ -69,7 +69,7 @@ def where_found(count: int, found: Numbers) -> Numbers:
     return places
 
 
-def filled(rows: pa.Table, old: pa.Table, places: Numbers, schema: TableSchema) -> pa.Table:
+def with_kept_values(rows: pa.Table, old: pa.Table, places: Numbers, schema: TableSchema) -> pa.Table:
     """`rows` with the values that they keep from `old`, where `places` says (-1: nowhere). Raises UnsupportedChange."""
     kept = [column for column in schema.columns if f"{KEEP}{column.attnum}" in rows.column_names]
     if not kept:

@@ -17,10 +17,10 @@ from sluice_spark.fold.settle import (
     BASE,
     at,
     chosen,
-    filled,
     payload,
     replaced,
     where_found,
+    with_kept_values,
     with_keys,
 )
 from sluice_spark.fold.settlement import Sweep
@@ -55,7 +55,7 @@ class SoftDeletes:
             places[stays],
             deleted[stays],
         )
-        rows = filled(rows, old, places, self.schema)
+        rows = with_kept_values(rows, old, places, self.schema)
         before = old[envelope.DELETED_AT].is_valid().to_numpy()
         dead = deleted & np.append(before, values=False)[own]
         for name in _OWN:

@@ -1,5 +1,5 @@
 """A window that is too large for memory, on local disk: one pass cuts it into parts, and each run
-of parts that fits is read back and folded.
+of parts that fits is read back and folded. (`TableApply` decides which window that is.)
 
 Owns that the parts together have the effect of the window, each change in at most one part (a
 TRUNCATE in all), and that no more than the limit is read back at once. From a part that is too

@@ -20,10 +20,10 @@ from sluice_spark.fold.settle import (
     BASE,
     at,
     chosen,
-    filled,
     payload,
     replaced,
     where_found,
+    with_kept_values,
     with_keys,
 )
 from sluice_spark.fold.settlement import Sweep
@@ -55,7 +55,7 @@ class Versions:
         places = np.where(base >= 0, places[np.maximum(base, 0)], NOWHERE)
         stays = ~match | (places >= 0)
         rows, places, match = rows.filter(pa.array(stays)), places[stays], match[stays]
-        rows = filled(rows, old, places, self.schema)
+        rows = with_kept_values(rows, old, places, self.schema)
         for name in _SINCE:
             rows = replaced(rows, name, chosen(rows[name], old[name], np.where(match, places, NOWHERE)))
         return self._united(rows)

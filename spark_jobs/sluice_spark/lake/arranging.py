@@ -16,7 +16,7 @@ from pyspark.sql import Row
 from sluice.contract.lake_layout import MAPPING, VECTORS, WITHOUT, LakeLayout, refused_column
 from sluice.errors import ApplyError, StoreError, UnsupportedChange
 from sluice.manifest.values import TableState
-from sluice_spark.lake.commits import DescribedColumns
+from sluice_spark.lake.changes_to_commit import DescribedColumns
 from sluice_spark.lake.describing import COMMENT, Words
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.plan import Columns

@@ -23,8 +23,17 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice import faults
 from sluice.contract.lake_layout import MAPPING, refused_unmapped
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange, WriterFenced
+from sluice_spark.lake.changes_to_commit import (
+    Change,
+    ColumnChange,
+    Marker,
+    NewColumns,
+    Reshape,
+    StatedColumns,
+    Statement,
+    Write,
+)
 from sluice_spark.lake.commit_way import MERGE, CommitWay, NotDirect
-from sluice_spark.lake.commits import Change, ColumnChange, Marker, NewColumns, Reshape, StatedColumns, Statement, Write
 from sluice_spark.lake.describing import Words, first_words
 from sluice_spark.lake.direct.commit import DirectTable, DirectWindow, FilledColumns, FirstRows
 from sluice_spark.lake.direct.edit import Edit, Maker
@@ -289,7 +298,7 @@ class LakeTable:
         """
         marker = app_id or self.app_id, version
         for last in (False,) * FRESH_LOOKS + (True,):
-            self._require_turn(*marker)
+            self._refuse_second_commit(*marker)
             with translated_errors():
                 base = DeltaTransaction(self.session, self.path, newest=self.place.version)
             if base.version != self.place.version:
@@ -451,7 +460,7 @@ class LakeTable:
         """
         self._tracked = {}
         try:
-            made = self._landed(change)
+            made = self._run_and_read_back(change)
         except CommitConflict:
             if isinstance(change, Edit):
                 change.refused = True
@@ -463,10 +472,10 @@ class LakeTable:
         if isinstance(change, ColumnChange) and self._direct is not None:
             self._direct.columns_landed(made)
 
-    def _landed(self, change: Change) -> int:
+    def _run_and_read_back(self, change: Change) -> int:
         """Runs `change`, which is then in the table. Returns the Delta version that it made, -1 if it is not known."""
         app_id, version = change.marker
-        self._require_turn(app_id, version)
+        self._refuse_second_commit(app_id, version)
         self._before_commit()
         faults.point("apply.commit.before")
         failure: ServiceError | None = None
@@ -487,7 +496,7 @@ class LakeTable:
             self._based_on = version
         return -1 if made is None else made
 
-    def _require_turn(self, app_id: str, version: int) -> None:
+    def _refuse_second_commit(self, app_id: str, version: int) -> None:
         """Raises WriterFenced when `version` of `app_id` is there already, and CommitConflict when the
         table is not the one that the window follows: an attempt that seemed to have failed, or an applier
         that was replaced, has committed a part of it meanwhile.

@@ -191,7 +191,7 @@ class Checkpoints:
         ledger = self._ledger
         for table_id, version in self._reports.versions.items():
             progress = ledger.tables.get(table_id)
-            if progress is None or version < 0 or not progress.pending.has_snapshot or not ledger.works(table_id):
+            if progress is None or version < 0 or not progress.pending.has_snapshot or not ledger.may_apply(table_id):
                 continue
             known = self._logs.get(table_id)
             if known is None or known.progress is not progress:

@@ -176,7 +176,7 @@ class Maintenance:
             _log.info("maintenance was put off", table=running.name, turn=running.turn, kind=type(error).__name__)
         except UnsupportedChange as error:
             # What the look at a window would have found.
-            running.progress.differs(error)
+            running.progress.turns_stale(error)
             self._planner.failed(running.key, seconds=seconds, now=now)
             self._telemetry.maintenance_ended(running.turn, "failed", seconds=seconds)
             self._telemetry.stale(error)

@@ -92,9 +92,9 @@ class Ledger:
         self._active, self._moved, self._looks = set(tables), set(tables), dict.fromkeys(tables)
         needed = []
         for table_id, item in tables.items():
-            if not item.pending.has_snapshot and self._waits(table_id):
+            if not item.pending.has_snapshot and self._may_apply_when_resumed(table_id):
                 needed.append(item.pending.generation_seq)
-            elif self.works(table_id):
+            elif self.may_apply(table_id):
                 needed.append(item.pending.applied_seq)
             else:
                 item.pending.stop()
@@ -171,7 +171,7 @@ class Ledger:
         """Stops lake tables that would stand where another one stands; those of `first`, by key, were there before."""
         clashes = clashing(self.state.tables, first)
         for key, holder in clashes.items():
-            self.tables[key].stops_for(self.state.tables[key], holder)
+            self.tables[key].turns_stale_at_taken_path(self.state.tables[key], holder)
         return [self.state.tables[key] for key in clashes]
 
     def behind(self) -> dict[str, int]:
@@ -181,7 +181,7 @@ class Ledger:
         ends = {
             table_id: self.tables[table_id].pending.skipped
             for table_id in self._active
-            if not self.tables[table_id].pending.changes and self.works(table_id) and not self.halted(table_id)
+            if not self.tables[table_id].pending.changes and self.may_apply(table_id) and not self.halted(table_id)
         }
         return {table_id: end[0] for table_id, end in ends.items() if end is not None and end[0] <= self.read_seq}
 
@@ -214,7 +214,7 @@ class Ledger:
         waiting = []
         for table_id in tuple(self._active):
             progress = self.tables[table_id]
-            if not self.works(table_id):
+            if not self.may_apply(table_id):
                 progress.pending.keep(0)
                 self._active.discard(table_id)
             elif self._rests(progress):
@@ -235,14 +235,14 @@ class Ledger:
         return sum(
             len(self.tables[table_id].pending.changes)
             for table_id in self._active
-            if self.tables[table_id].can_continue and self.works(table_id)
+            if self.tables[table_id].can_continue and self.may_apply(table_id)
         )
 
-    def works(self, table_id: str) -> bool:
+    def may_apply(self, table_id: str) -> bool:
         """Whether windows of the table may be applied."""
         return self.state.tables[table_id].is_applied and self.tables[table_id].stale is None
 
-    def _waits(self, table_id: str) -> bool:
+    def _may_apply_when_resumed(self, table_id: str) -> bool:
         """Whether windows of the table may be applied, now or when its pause ends."""
         return self.state.tables[table_id].state.is_followed and self.tables[table_id].stale is None
 
@@ -302,7 +302,7 @@ class Ledger:
     def _due_at(self, table_id: str) -> float | None:
         """When the table may have its next window, None while it has no work."""
         progress = self.tables[table_id]
-        if not self.works(table_id):
+        if not self.may_apply(table_id):
             return None
         if self._all_at_once and not progress.failures:
             return progress.pending.since
@@ -341,7 +341,7 @@ class Ledger:
             progress.pending.has_snapshot
             and not progress.failures
             and not progress.pending.changes
-            and self.works(table_id)
+            and self.may_apply(table_id)
             and self.state.tables[table_id].path not in self.busy
         )
 
@@ -400,7 +400,7 @@ class Ledger:
         found: dict[str, float] = {}
         for table_id in self._active:
             progress = self.tables[table_id]
-            if not progress.can_continue or not self.works(table_id) or self.halted(table_id):
+            if not progress.can_continue or not self.may_apply(table_id) or self.halted(table_id):
                 continue
             due = BEFORE if progress.pending.skipped is not None else self._due_at(table_id)
             if due is not None and due <= now:
@@ -417,7 +417,7 @@ class Ledger:
             progress.pending.has_snapshot
             and not progress.failures
             and progress.place.version >= 0
-            and self.works(table_id)
+            and self.may_apply(table_id)
             and self.state.tables[table_id].path not in self.busy
         )
 
@@ -451,7 +451,7 @@ class Ledger:
 
     def idle(self) -> bool:
         """Whether nothing is left to do, quarantined tables apart."""
-        at_work = (self.tables[table_id] for table_id in self._active if self.works(table_id))
+        at_work = (self.tables[table_id] for table_id in self._active if self.may_apply(table_id))
         if self.busy != self.in_maintenance:
             return False
         return all(item.quarantined or self._next_window(item, 0) is None for item in at_work)
@@ -474,7 +474,7 @@ class Ledger:
             shown, why = State.STALE, progress.stale
         elif state.paused is not None and state.state.is_followed:
             shown = State.PAUSED
-        elif self.works(table_id):
+        elif self.may_apply(table_id):
             shown = State.LIVE if state.state == State.SNAPSHOT else state.state
             shown = shown if pending.has_snapshot else State.SNAPSHOT
             if shown == State.LIVE and state.gaps and state.gaps[-1].seq > pending.applied_seq:

@@ -185,7 +185,7 @@ def require_none_quarantined(ledger: Ledger) -> None:
     """Raises ApplyError for tables that did not get to the end. One that ingest has set aside does not count: no change
     of it waits in the spool.
     """
-    behind = [row for key, row in ledger.report().items() if ledger.tables[key].quarantined and ledger.works(key)]
+    behind = [row for key, row in ledger.report().items() if ledger.tables[key].quarantined and ledger.may_apply(key)]
     if behind:
         names = ", ".join(row.title for row in behind)
         raise ApplyError(f"{len(behind)} of {len(ledger.tables)} tables are quarantined: {names}; {behind[0].reason}")

@@ -87,14 +87,14 @@ class TableProgress:
     def quarantined(self) -> bool:
         return self.failures >= ATTEMPTS
 
-    def differs(self, error: Exception) -> None:
+    def turns_stale(self, error: Exception) -> None:
         """The lake table cannot be brought to what the source has."""
         self.stale = lake_differs(error)
 
     def lacks_changes(self) -> None:
         """Changes since its snapshot are lost, and it is to keep each of them: what closes the gap is rows."""
         lost = "changes of it are lost, so that it cannot have every change since the last snapshot"
-        self.differs(UnsupportedChange(lost))
+        self.turns_stale(UnsupportedChange(lost))
 
     def shown_maintenance(self, *, maintained: bool) -> Maintenance:
         """What fails and is not tried again is no problem any more. Checkpoints are written for every table, and each
@@ -115,7 +115,7 @@ class TableProgress:
         failing = {**others, LAYOUT: unarranged} if unarranged else others
         self.maintenance = replace(self.maintenance, failing=failing)
 
-    def stops_for(self, state: TableState, holder: TableState) -> None:
+    def turns_stale_at_taken_path(self, state: TableState, holder: TableState) -> None:
         """The lake table would stand where that of `holder` stands: it is not written."""
         self.stale = Reason(ReasonCode.PATH_TAKEN, {"path": state.path, "other": holder.title})
 

@@ -65,7 +65,7 @@ class VisibleEntries:
     def look(self) -> None:
         """Says which entries have become visible. Once per round of the loop."""
         for key, waiting in list(self._by_table.items()):
-            follows = key in self._ledger.tables and self._ledger.works(key)
+            follows = key in self._ledger.tables and self._ledger.may_apply(key)
             applied = self._applied(key)
             while waiting and (not follows or waiting[0] <= applied):
                 self._passed(waiting.popleft(), left_out=int(not follows))

@@ -112,7 +112,7 @@ class WindowChanges:
         projection.require_whole(rows)
         return projection.of(rows), projection.schema
 
-    def within(self, limit: int, *, wanted: Callable[[], bool] = lambda: True) -> Taken | None:
+    def read_within(self, limit: int, *, wanted: Callable[[], bool] = lambda: True) -> Taken | None:
         """All of them, or None when they weigh more than `limit` or are no longer `wanted`."""
         if sum(segment.bytes for segment in self.segments) > limit:
             return None
@@ -372,7 +372,7 @@ class SnapshotRows:
     version: TableSchema
     lsn: int
 
-    def within(self, limit: int) -> pa.Table | None:
+    def read_within(self, limit: int) -> pa.Table | None:
         """All of them, or None when they take more than `limit` bytes. Raises ManifestCorrupt, StoreError."""
         if sum(segment.bytes for segment in self.segments) > limit:
             return None

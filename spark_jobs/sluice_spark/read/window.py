@@ -170,7 +170,7 @@ class PendingChanges:
         elif self.skipped is None:
             empty = Waiting(entry.seq, min(through_lsn, entry.examined_lsn), (), 0, since)
             if isinstance(body, Opened):
-                self._pass(gap, empty)
+                self._take_in_gap(gap, empty)
             else:
                 self._note(entry, table_id, empty, origins, schemas)
 
@@ -184,7 +184,7 @@ class PendingChanges:
             self.chunks.append(Chunk(seq, body.snapshot_lsn, body.segments, since))
         self.snapshot_final, self.snapshot_since = body.final, since
 
-    def _pass(self, gap: Gap | None, empty: Waiting) -> None:
+    def _take_in_gap(self, gap: Gap | None, empty: Waiting) -> None:
         """At the beginning of a gap: what closed it comes before everything behind it, and until there is
         such a thing nothing does.
         """

@@ -166,7 +166,7 @@ class ReplicationStream:
 
     def acknowledge(self, flushed_lsn: int) -> None:
         """Everything that ended at or before `flushed_lsn` is durable. Refuses to go back, also to before
-        the start, and past what was received.
+        the start, and past what was received. `Watermark` decides what may be acknowledged.
         """
         least = max(self.flushed_lsn, self._start_lsn)
         if flushed_lsn < least:

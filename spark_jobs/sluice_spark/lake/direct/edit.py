@@ -112,7 +112,7 @@ class Edit:
         }
 
     def run(self, _: SparkSession) -> int:
-        """See `sluice_spark.lake.commits.Change`."""
+        """See `sluice_spark.lake.changes_to_commit.Change`."""
         return self.base.commit(
             self.actions, marker=self.marker, operation=self.operation, metrics=self.metrics, reads=self.reads
         )

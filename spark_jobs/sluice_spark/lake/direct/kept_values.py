@@ -1,6 +1,7 @@
 """Values that the source did not send: they come from the row that is replaced.
 
-Owns: such a value never becomes NULL or anything else than the lake's own, its marked text included.
+Owns: such a value never becomes NULL or anything else than the lake's own, its marked text included. Executors do the
+same in `distributed.kept_values_stage`, MERGE in `lake.merge`, and settlements in `fold.settle`.
 """
 
 from collections.abc import Callable, Sequence

@@ -187,7 +187,7 @@ def test_a_forgotten_table_is_in_no_report_and_a_window_of_it_that_ends_late_har
     for one in (ledger, _opened(manifest)):
         assert {item.table_id for item in _ready(one, manifest)} == {"16386"}
         assert one.report().keys() == one.report(one.moved() | {"16385"}).keys() == {"16386"}
-        assert not one.works("16385")
+        assert not one.may_apply("16385")
         assert "16385" not in one.maintainable()
 
 
