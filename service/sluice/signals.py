@@ -29,6 +29,7 @@ class Signals:
         self._first: signal.Signals | None = None
         self._take: Callable[[signal.Signals], None] | None = None
         self._reload: Callable[[], None] | None = None
+        self._reload_asked = False
         self._on_terminal = os.isatty(_STDERR)
         self._caught_up = threading.Event()
         reading, self._writing = os.pipe()
@@ -50,10 +51,13 @@ class Signals:
             take(first)
 
     def hand_reload_to(self, reload: Callable[[], None]) -> None:
-        """`reload` is called in the thread of the signals and must not block. Before that SIGHUP does
-        nothing: what starts reads what there is.
+        """`reload` is called in the thread of the signals and must not block; here and now if SIGHUP came before. Then
+        what was there may have been read already, and is no longer all that there is.
         """
-        self._reload = reload
+        with self._lock:
+            self._reload, asked = reload, self._reload_asked
+        if asked:
+            reload()
 
     def stand_down(self) -> bool:
         """For a process that makes place for another one: from now on a signal that asks to stop ends it at
@@ -74,8 +78,10 @@ class Signals:
                 if byte == _CAUGHT_UP:
                     self._caught_up.set()
                 elif byte == signal.SIGHUP and not (self._on_terminal and not os.isatty(_STDERR)):
-                    if self._reload is not None:
-                        self._reload()
+                    with self._lock:
+                        self._reload_asked, reload = True, self._reload
+                    if reload is not None:
+                        reload()
                 elif byte in _NUMBERS:
                     self._heard(signal.Signals(byte))
 
