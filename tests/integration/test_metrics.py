@@ -102,10 +102,14 @@ class Watched:
             await asyncio.sleep(0.02)
 
     async def durable(self, *statements: str) -> None:
-        """Runs statements, of which one changes rows, and waits until that is in the manifest."""
-        committed = self.committed()
-        await asyncio.to_thread(self.database.execute, *statements)
-        await self.until(lambda: self.committed() > committed)
+        """Runs statements, of which the last one changes rows, and waits until that is in the manifest: one before it
+        may be a commit as well.
+        """
+        await asyncio.to_thread(self.database.execute, *statements[:-1])
+        clock = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
+        (before_us,) = await asyncio.to_thread(self.database.one, clock)
+        await asyncio.to_thread(self.database.execute, statements[-1])
+        await self.until(lambda: self.committed() >= before_us)
 
     def unflushed(self) -> int | None:
         """Commit time of the oldest transaction that is not durable, as of now."""
