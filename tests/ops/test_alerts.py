@@ -109,6 +109,7 @@ def test_verdict_and_alerts_on_the_same_quantity_agree_unless_configured_otherwi
     of_the_verdict = {
         "walHeadroomWarningPercent": 100 * verdict.LOW_HEADROOM,
         "walHeadroomCriticalPercent": 100 * verdict.SCARCE_HEADROOM,
+        "walRetainedBytes": verdict.UNLIMITED_BYTES,
         "lagWarningSeconds": verdict.FLUSH_LAG_SECONDS,
         "lagCriticalSeconds": verdict.FLUSH_LAG_CRITICAL_SECONDS,
         "applySilenceSeconds": verdict.FAILING_CRITICAL_SECONDS,

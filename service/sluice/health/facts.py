@@ -52,14 +52,15 @@ class ManifestSeen:
 class SourceSeen:
     """One answer of the server. `slot_active` is None without a slot. `foreign` says who uses the
     slot when that is certainly not our pipeline. `lost` is why the manifest cannot go on from
-    the slot, with `lost_hint`. `gone` is how the slot shows that there was a manifest, where
-    there is none.
+    the slot, with `lost_hint`. `unlimited_bytes` is the WAL that it keeps where the server sets
+    no limit. `gone` is how the slot shows that there was a manifest, where there is none.
     """
 
     asked_at: float
     slot_active: bool | None = None
     wal_status: str = ""
     share_left: float | None = None
+    unlimited_bytes: int | None = None
     seconds_left: float | None = None
     lost: str = ""
     lost_hint: str = ""

@@ -58,8 +58,9 @@ KINDS: tuple[Kind, ...] = (
         "cw",
         "SluiceSlotEndangered",
         "Less than 40 % of `max_slot_wal_keep_size` is left; critical below 20 %. The message says for how long that "
-        "lasts at the present rate. The alerts also forecast.",
-        "Make ingest run again, or raise `max_slot_wal_keep_size`.",
+        "lasts at the present rate. The alerts also forecast. Or the server sets no limit, and keeps more than 50 GiB "
+        "for the slot: when its disk is full, the database stops.",
+        "Make ingest run again, or raise `max_slot_wal_keep_size`; where it sets no limit, set one.",
     ),
     _kind(
         "slot.inactive",

@@ -148,6 +148,7 @@ class Report:
             slot_active=None if slot is None else slot.active_pid is not None,
             wal_status=slot.wal_status if slot is not None else "",
             share_left=headroom.share if headroom is not None else None,
+            unlimited_bytes=headroom.retained_bytes if headroom is not None and headroom.safe_bytes is None else None,
             seconds_left=headroom.seconds_left if headroom is not None else None,
             lost=str(lost) if lost is not None else "",
             lost_hint=lost.hint if lost is not None else "",

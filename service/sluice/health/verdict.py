@@ -25,6 +25,8 @@ CARRYING: tuple[State, ...] = ("healthy", "degraded")
 
 LOW_HEADROOM, SCARCE_HEADROOM = 0.4, 0.2
 """Shares of max_slot_wal_keep_size left; the defaults of the alerts on headroom."""
+UNLIMITED_BYTES = 50 * 1024**3
+"""WAL kept where there is no max_slot_wal_keep_size; the default of the alert."""
 FLUSH_LAG_SECONDS, FLUSH_LAG_CRITICAL_SECONDS = 60.0, 300.0
 """The defaults of the alerts on lag."""
 OUTSIDE_SHARE = 7
@@ -203,6 +205,9 @@ def _slot(facts: Facts) -> Iterator[Problem]:
 
 
 def _headroom(source: SourceSeen, name: str) -> Iterator[Problem]:
+    if source.unlimited_bytes is not None and source.unlimited_bytes > UNLIMITED_BYTES:
+        kept = f"the server keeps {source.unlimited_bytes / 1024**3:.0f} GiB of WAL for the slot"
+        yield _problem("slot.headroom", "warning", name, f"{kept}, and only the size of its disk limits that")
     share, seconds = source.share_left, source.seconds_left
     if share is None or share >= LOW_HEADROOM:
         return

@@ -32,7 +32,7 @@ from sluice.health.facts import (
 from sluice.health.problems import BY_CODE, Problem
 from sluice.health.process_facts import ProcessFacts
 from sluice.health.report import Report
-from sluice.health.verdict import CARRYING, STATES, Verdict, judge
+from sluice.health.verdict import CARRYING, STATES, UNLIMITED_BYTES, Verdict, judge
 from sluice.manifest.values import PipelineState
 from sluice.settings.spool import SpoolSettings
 from sluice.telemetry import catalogue
@@ -315,6 +315,12 @@ def test_a_slot_is_not_called_inactive_by_a_look_from_before_the_stream_began() 
 def test_headroom_is_judged_by_what_is_left(share: float, seconds: float | None, severity: str | None) -> None:
     found = codes(replace(WELL, source=replace(WELL_SOURCE, share_left=share, seconds_left=seconds)))
     assert (found["slot.headroom"].severity if found else None) == severity
+
+
+def test_a_slot_that_can_fill_the_disk_of_its_server_is_no_healthy_pipeline() -> None:
+    for kept, expected in ((UNLIMITED_BYTES, set()), (UNLIMITED_BYTES + 1, {"slot.headroom"})):
+        source = replace(WELL_SOURCE, share_left=None, unlimited_bytes=kept)
+        assert set(codes(replace(WELL, source=source))) == expected
 
 
 OPENED_LONG_AGO = replace(WELL_MANIFEST, opened_at=AT - 181)
