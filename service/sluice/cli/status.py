@@ -31,7 +31,7 @@ Look: TypeAlias = "Report | ServiceError"
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=click.FloatRange(0.1, 86_400),
     default=2.0,
     show_default=True,
     metavar="SECONDS",
