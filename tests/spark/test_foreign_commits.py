@@ -95,6 +95,17 @@ def test_a_commit_that_only_maintains_files_does_not_stop_the_table(pipeline: Pi
     assert pipeline.rows() == [row(1, 7), row(2, 5)]
 
 
+@slow
+def test_a_table_that_loses_the_feature_of_deletion_vectors_goes_on(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA, row(1), row(2))
+    pipeline.change(Change("u", row(2, 5)))
+    pipeline.apply()
+    pipeline.sql("ALTER TABLE {t} DROP FEATURE deletionVectors")
+    pipeline.change(Change("u", row(1, 7)), Change("i", row(3)))
+    pipeline.applied()
+    assert pipeline.rows() == [row(1, 7), row(2, 5), row(3)]
+
+
 @contextmanager
 def _with_its_snapshot(pipeline: Pipeline) -> Iterator[Running]:
     """A running applier that has brought the first row to the lake."""
