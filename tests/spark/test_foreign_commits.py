@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sluice.contract import keys
-from tests.spark.changes import Change
+from tests.spark.changes import INT4, INT8, Change, column, table_schema
 from tests.spark.conftest import Pipeline, Running, running
 from tests.spark.model import SCHEMA, named, row
 from tests.spark.replays import by_delta_rs
@@ -93,6 +93,17 @@ def test_a_commit_that_only_maintains_files_does_not_stop_the_table(pipeline: Pi
     reported = pipeline.applied()
     assert (reported.reason, reported.delta_version) == ("", version + 1)
     assert pipeline.rows() == [row(1, 7), row(2, 5)]
+
+
+@slow
+def test_a_table_that_loses_the_feature_of_deletion_vectors_goes_on(pipeline: Pipeline) -> None:
+    pipeline.begin(SCHEMA, row(1), row(2))
+    pipeline.change(Change("u", row(2, 5)))
+    pipeline.apply()
+    pipeline.sql("ALTER TABLE {t} DROP FEATURE deletionVectors")
+    pipeline.change(Change("u", row(1, 7)), Change("i", row(3)))
+    pipeline.applied()
+    assert pipeline.rows() == [row(1, 7), row(2, 5), row(3)]
 
 
 @contextmanager
@@ -228,3 +239,22 @@ def test_a_log_that_was_cleaned_up_since_the_last_report_is_doubt(pipeline: Pipe
         (pipeline.log() / f"{number:020d}.json").unlink()
     pipeline.move()
     assert "was cleaned up" in pipeline.applied(state="stale").reason
+
+
+def test_a_table_that_forgets_markers_by_their_age_is_stale_by_the_name_of_the_property(pipeline: Pipeline) -> None:
+    """Its columns would be changed a second time: two that swapped their names would swap their values."""
+    old = table_schema(column("id", 1, INT8, key=True), column("a", 2, INT4), column("b", 3, INT4))
+    new = table_schema(column("id", 1, INT8, key=True), column("b", 2, INT4), column("a", 3, INT4), version=2)
+    pipeline.begin(old, {"id": 1, "a": 10, "b": 20})
+    pipeline.evolve(new)
+    pipeline.change(Change("i", {"id": 2, "b": 11, "a": 21}))
+    pipeline.applied()
+    pipeline.set(setTransactionRetentionDuration="interval 1 day")
+    pipeline.change(Change("i", {"id": 3, "b": 12, "a": 22}))
+    assert "delta.setTransactionRetentionDuration" in pipeline.applied(state="stale").reason
+    pipeline.begin_again(new, {"id": 1, "b": 10, "a": 20})
+    assert "delta.setTransactionRetentionDuration" in pipeline.applied(state="stale").reason
+    pipeline.sql("ALTER TABLE {t} UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')")
+    pipeline.begin_again(new, {"id": 1, "b": 10, "a": 20}, generation=3)
+    pipeline.applied()
+    assert pipeline.rows() == [{"id": 1, "b": 10, "a": 20}]

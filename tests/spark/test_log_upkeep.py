@@ -171,6 +171,24 @@ def test_a_damaged_hint_is_taken_for_none_and_written_anew(upkeep: LogUpkeep, ta
     assert lake.version(table) == NEWEST
 
 
+@pytest.mark.parametrize("named", [NEWEST, NEWEST + 1000])
+def test_a_checkpoint_that_is_named_and_gone_is_written_anew_for_readers_that_need_it(
+    upkeep: LogUpkeep, table: Path, named: int
+) -> None:
+    DeltaTable(table).create_checkpoint()
+    assert upkeep.look(NEWEST).checkpoint == NEWEST
+    for file in (table / "_delta_log").glob("0*.checkpoint*"):
+        file.unlink()
+    (table / "_delta_log" / LAST).write_text(json.dumps({"version": named, "size": 3}))
+    with pytest.raises(Exception, match="_last_checkpoint"):
+        lake.rows_in(table)
+    state = upkeep.look(NEWEST)
+    assert NEWEST - state.checkpoint >= state.interval
+    upkeep.name(upkeep.write(NEWEST))
+    assert len(lake.rows_in(table)) == 5
+    assert upkeep.look(NEWEST).checkpoint == NEWEST
+
+
 def test_a_checkpoint_does_not_come_into_a_folder_whose_table_was_removed_meanwhile(
     upkeep: LogUpkeep, table: Path
 ) -> None:

@@ -32,7 +32,16 @@ ABSENT = "absent"
 COMMIT = re.compile(r"(\d{20})\.json")
 """The name of a commit's file in the log, with its version."""
 _TRACKED = ("baseRowId", "defaultRowCommitVersion")
-_REARRANGING = frozenset({"OPTIMIZE", "REORG", "ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL", "COMPUTE STATS"})
+_REARRANGING = frozenset(
+    {
+        "OPTIMIZE",
+        "REORG",
+        "ROW TRACKING BACKFILL",
+        "ROW TRACKING UNBACKFILL",
+        "COMPUTE STATS",
+        "Deletion Vector Tombstones",
+    }
+)
 """Operations that by definition keep the rows of the files they rewrite. Any writer may set
 dataChange to false, so that alone proves nothing.
 """

@@ -16,6 +16,8 @@ from sluice.errors import UnsupportedChange
 from sluice_spark.lake.foreign_commits import COMMIT, Commit, commit_name, damaged, read_commit, shape
 
 _AT_ONCE = 1 << 20
+FORGETS = "delta.setTransactionRetentionDuration"
+"""The property of a table that lets go of markers by their age."""
 CHECKPOINT = ".checkpoint."
 """In the name of each of its files."""
 
@@ -62,6 +64,10 @@ class LakeLog:
         while names.hasNext():
             found.append(str(names.next()))
         return found
+
+    def forgets_markers(self) -> bool:
+        """Whether a marker that the newest version does not record may have been left all the same."""
+        return bool(self._snapshot.metadata().configuration().contains(FORGETS))
 
     def file_count(self) -> int:
         """Files in the newest version."""

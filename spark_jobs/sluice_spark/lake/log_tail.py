@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from sluice.errors import ObjectMissing, ServiceError, UnsupportedChange
 from sluice.store.base import ObjectStore
 from sluice_spark.lake.foreign_commits import COMMIT, Commit, commit_name, read_commit
-from sluice_spark.lake.log import CHECKPOINT, LakeLog, cleaned_up
+from sluice_spark.lake.log import CHECKPOINT, FORGETS, LakeLog, cleaned_up
 
 _CHECKSUM = re.compile(r"(\d{20})\.crc")
 _NOT_IN_THE_LOG = frozenset({"catalogManaged", "coordinatedCommits-preview"})
@@ -36,6 +36,7 @@ class _State:
     markers: dict[str, int]
     columns: list[str]
     schema: str
+    forgets: bool = False
 
 
 class LogTail(LakeLog):
@@ -91,6 +92,9 @@ class LogTail(LakeLog):
 
     def app_ids(self) -> list[str]:
         return super().app_ids() if self._state is None else list(self._state.markers)
+
+    def forgets_markers(self) -> bool:
+        return super().forgets_markers() if self._state is None else self._state.forgets
 
     def column_names(self) -> list[str]:
         return super().column_names() if self._state is None else list(self._state.columns)
@@ -172,4 +176,5 @@ def _stated(version: int, checksum: dict[str, Any]) -> _State | None:
         {str(item["appId"]): int(item["version"]) for item in checksum["setTransactions"]},
         [str(field["name"]) for field in json.loads(schema)["fields"]],
         schema,
+        FORGETS in (checksum["metadata"].get("configuration") or {}),
     )

@@ -47,8 +47,8 @@ _OWN_OBJECTS = {"fs.sluice.beside": "true"}
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The newest version of which a table's log has a checkpoint (0: none), and after how many versions the
-    next one is due.
+    """The newest version of which a table's log has a checkpoint (0: none; so old that the next one is due where the
+    log names one that is gone), and after how many versions the next one is due.
     """
 
     checkpoint: int
@@ -79,7 +79,9 @@ class LogUpkeep:
         self._require_owner = require_owner
 
     def look(self, version: int) -> LogState:
-        """What the log says at `version`. Asks for two small objects and for nothing of Spark. Raises StoreError."""
+        """What the log says at `version`. Asks for three small objects at most, lists where a checkpoint has another
+        form than ours, and asks for nothing of Spark. Raises StoreError.
+        """
         checkpoint, interval = 0, checkpoint_interval(self._path, {})
         # A hint that is missing or damaged is written anew, and a checksum is an extra.
         with suppress(ObjectMissing, ValueError, KeyError, TypeError):
@@ -87,7 +89,16 @@ class LogUpkeep:
         with suppress(ObjectMissing, ValueError, KeyError, TypeError):
             properties = json.loads(self._store.get(f"{self._log}{version:020d}.crc"))["metadata"]["configuration"]
             interval = checkpoint_interval(self._path, properties)
+        if checkpoint and not self._has_checkpoint(checkpoint):
+            # Some readers refuse a table whose log names a checkpoint that is gone; one too many does no harm.
+            checkpoint = version - interval
         return LogState(checkpoint, interval)
+
+    def _has_checkpoint(self, version: int) -> bool:
+        name = f"{self._log}{version:020d}{CHECKPOINT}"
+        if self._store.size(f"{name}parquet") is not None:
+            return True
+        return next(iter(self._store.list(self._log, after=name)), "").startswith(name)
 
     def write(self, version: int) -> Written:
         """Writes the checkpoint of `version`, which has been reported. Readers find the one before until it has its

@@ -62,7 +62,7 @@ from sluice_spark.lake.foreign_commits import (
     tag,
 )
 from sluice_spark.lake.layout import NEITHER, Field, is_floating, made_with, statistics_properties
-from sluice_spark.lake.log import LakeLog
+from sluice_spark.lake.log import FORGETS, LakeLog
 from sluice_spark.lake.merge import merge_text, rows_merge_text, table_at
 from sluice_spark.lake.plan import Columns, CommitPlan, MergePlan, RowsMergePlan
 from sluice_spark.lake.rows_to_commit import HeldRows, Pieces, struct
@@ -211,6 +211,7 @@ class LakeTable:
         """
         with translated_errors():
             version = self._log.update()
+            self._require_markers_kept(version)
             marker = self._log.marker(self.app_id) if version >= 0 else None
             if version >= 0 and (marker is not None or reported is not None):
                 # Power loss may have emptied the last commit, which Delta takes for one that did nothing.
@@ -548,6 +549,7 @@ class LakeTable:
         before = self.place
         if version < before.version:
             raise UnsupportedChange(gone(before, version))
+        self._require_markers_kept(version)
         commits = [self._log.commit(number) for number in range(before.version + 1, version + 1)]
         marker, last = before.marker, None
         for commit in commits:
@@ -574,6 +576,16 @@ class LakeTable:
             self._sync(commits)
         self.place = ExaminedVersion(version, marker, seen=True)
         return self.place
+
+    def _require_markers_kept(self, version: int) -> None:
+        """Raises UnsupportedChange where Delta forgets markers by their age: a change of columns whose marker is gone
+        would be made a second time.
+        """
+        if version >= 0 and self._log.forgets_markers():
+            raise UnsupportedChange(
+                f"somebody else set {FORGETS} of the lake table, by which it forgets how far it has come",
+                hint=f"ALTER TABLE ... UNSET TBLPROPERTIES ('{FORGETS}'), then resync the table",
+            )
 
     def _refuse_other_shape(self, commits: Sequence[Commit]) -> None:
         """Raises UnsupportedChange where the newest change of columns among `commits` led to others than the manifest

@@ -47,11 +47,31 @@ def test_a_log_that_does_not_say_is_taken_for_one_without_a_checkpoint(
     store = MemoryStore(f"look-{last!r}-{interval}", prefix="")
     if last is not None:
         store.create(f"{LOG}_last_checkpoint", last)
+        store.create(f"{LOG}{40:020d}.checkpoint.parquet", b"")
     if interval is not None:
         stated = {"metadata": {"configuration": {"delta.checkpointInterval": interval}}}
         store.create(f"{LOG}{60:020d}.crc", json.dumps(stated).encode())
     upkeep = LogUpkeep(NO_SPARK, "/lake/items", store=store, folder="public/items/", require_owner=lambda: None)
     assert upkeep.look(60) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "checkpoint"),
+    [
+        (f"{40:020d}.checkpoint.{1:010d}.{2:010d}.parquet", 40),
+        (f"{40:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json", 40),
+        (f"{41:020d}.checkpoint.parquet", 60 - BY_PATH),
+        (f"{40:020d}.json", 60 - BY_PATH),
+    ],
+)
+def test_a_checkpoint_that_is_named_is_believed_in_each_of_its_forms_and_due_where_it_is_gone(
+    name: str, checkpoint: int
+) -> None:
+    store = MemoryStore(f"form-{name}", prefix="")
+    store.create(f"{LOG}_last_checkpoint", b'{"version":40}')
+    store.create(f"{LOG}{name}", b"")
+    upkeep = LogUpkeep(NO_SPARK, "/lake/items", store=store, folder="public/items/", require_owner=lambda: None)
+    assert upkeep.look(60) == LogState(checkpoint, BY_PATH)
 
 
 def test_the_distance_of_checkpoints_follows_from_the_path() -> None:
@@ -85,7 +105,9 @@ class OneTable:
         self.ledger = ledger_of(spool, ExaminedVersion(60, seq))
         lake = Lake(options, spool, before_commit=lambda: None)
         self.store = lake.files = Hanging(lake.files)
-        self.store.create(f"{self.ledger.state.tables[ID].path}/_delta_log/_last_checkpoint", b'{"version":40}')
+        log = f"{self.ledger.state.tables[ID].path}/_delta_log/"
+        self.store.create(f"{log}_last_checkpoint", b'{"version":40}')
+        self.store.create(f"{log}{40:020d}.checkpoint.parquet", b"")
         self.telemetry, self.reports = ApplyTelemetry(options), Reports.of(options, spool, lake, instance="tests")
         self.kept = Checkpoints(
             options, self.ledger, lake=lake, reports=self.reports, session=NO_SPARK, telemetry=self.telemetry
