@@ -63,7 +63,7 @@ def test_check_waits_once_for_a_store_that_hangs(database: Database, tmp_path: P
         _silent(pipe, silent)
         began = time.monotonic()
         assert_ended(pipe("check"), 3, "critical finding")
-        assert time.monotonic() - began < 250  # a request of the library takes 75 s
+        assert time.monotonic() - began < 145  # a request of the library takes 75 s, and there are several
 
 
 @slow

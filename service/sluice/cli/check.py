@@ -17,10 +17,18 @@ from typing import Any
 
 import click
 
-from sluice.cli import findings_view, output, policies, wiring
+from sluice.cli import deadline, findings_view, output, policies, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.status import look, verdict_of
-from sluice.errors import FormatTooNew, ManifestCorrupt, PreflightFailed, SlotLost, StoreError, UsageError
+from sluice.errors import (
+    FormatTooNew,
+    ManifestCorrupt,
+    PreflightFailed,
+    SlotLost,
+    StoreError,
+    StoreUnavailable,
+    UsageError,
+)
 from sluice.findings import SEVERITIES, Finding, Severity
 from sluice.health.verdict import Verdict
 from sluice.manifest.values import TableState
@@ -28,7 +36,7 @@ from sluice.printable import counted
 from sluice.settings import Settings
 from sluice.settings.values import show_retention
 
-_LAKE_SECONDS = 300
+_STORE_SECONDS, _LAKE_SECONDS = 30.0, 300
 _LOOKED_AT = ("server.unreachable", "slot.unreserved", "slot.headroom", "spool.away")
 """Problems that the looks at source and store have findings of their own for."""
 _CURED_BY_RUNNING = ("ingest", "applier", "lake")
@@ -48,7 +56,7 @@ class _Report:
 
     @property
     def store_answers(self) -> bool:
-        """Libraries try for minutes to reach one that does not: it is asked once."""
+        """One that does not is asked once."""
         return all(finding.code != "store.reach" for finding in self.found)
 
 
@@ -131,7 +139,12 @@ def _examine_store(settings: Settings, report: _Report) -> None:
     from sluice.store.conformance import examine
 
     options = {name: value.get_secret_value() for name, value in settings.spool.options.items()}
-    seen = examine(wiring.open_spool(settings), options=options)
+    spool = wiring.open_spool(settings)
+    try:
+        seen = deadline.within(_STORE_SECONDS, lambda: examine(spool, options=options))
+    except StoreUnavailable as error:
+        report.found.append(Finding("critical", "store.reach", spool.describe(), str(error), fix_setting=error.hint))
+        return
     report.found += seen.findings
     report.not_examined += seen.not_examined
     report.calls += [(call.name, call.outcome, call.seen) for call in seen.calls]
