@@ -7,7 +7,7 @@ on it is one that has no snapshot yet. A kill in between leaves what the same co
 from. Its data files are removed by VACUUM.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -163,7 +163,7 @@ def _begin_again(
         report(log, ledger.manifest)
     for name, plan in plans.items():
         lake.require_owner()
-        removed = [key for one in chosen[name] for key in lake.files.list(f"{one.path}/_delta_log/")]
+        removed = [key for one in chosen[name] for key in removal_order(lake.files.list(f"{one.path}/_delta_log/"))]
         for key in removed:
             lake.files.delete(key)
         _log.warning(
@@ -176,6 +176,22 @@ def _begin_again(
         )
     faults.point("apply.rebuild.removed")
     return log
+
+
+def removal_order(keys: Iterable[str]) -> list[str]:
+    """The objects of one Delta log, so that a kill between any two of them leaves no table, or a whole one as of an
+    earlier version: a log without its beginning has the newest marker, and nobody can read it.
+    """
+    names = {key: key.rpartition("/_delta_log/")[2] for key in keys}
+    commits = [key for key, name in names.items() if name[:20].isdecimal()]
+    whole = max((names[key][:20] for key in commits if ".checkpoint" in names[key]), default="")
+
+    def turn(key: str) -> int:
+        if key in commits:
+            return 1 if names[key][:20] < whole else 2
+        return 0 if names[key] == "_last_checkpoint" else 3
+
+    return sorted(sorted(names, reverse=True), key=turn)
 
 
 def _replaceable(lake: Lake, session: SparkSession, ledger: Ledger, name: str) -> list[TableState]:
