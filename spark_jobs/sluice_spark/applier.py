@@ -143,6 +143,7 @@ class Applier:
                 lake=self._lake,
                 session=private(self._session),
                 telemetry=self._telemetry,
+                report=self._reports.again,
             )
             self._reports.begin(seq=self._ledger.state.seq)
             self._observers.begin(self._ledger)

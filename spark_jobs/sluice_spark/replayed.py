@@ -11,8 +11,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sluice.contract.applied import AppliedTable
+from sluice.contract.reasons import ReasonCode
 from sluice.contract.table_state import State
-from sluice.errors import ApplyError, Interrupted, ManifestCorrupt, UsageError
+from sluice.errors import ApplyError, Interrupted, ManifestCorrupt, UsageError, WriterFenced
 from sluice.lsn import show
 from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import objects_pruned_through
@@ -26,12 +27,16 @@ _ANEW = "remove what it made, and begin again"
 
 @contextmanager
 def watched(options: ApplyOptions, store: ObjectStore) -> Iterator[None]:
-    """Says of a replay that fails inside the block whether the spool lost what it needs. Nothing for an applier."""
+    """Says of a replay that fails inside the block whether the spool lost what it needs, or another process makes the
+    same one. Nothing for an applier.
+    """
     if options.ending is None:
         yield
         return
     try:
         yield
+    except WriterFenced as error:
+        raise WriterFenced("another process makes this replay", hint="wait until it has ended") from error
     except (ApplyError, ManifestCorrupt) as error:
         if (pruned := objects_pruned_through(store)) >= options.first_seq:
             raise UsageError(
@@ -58,7 +63,7 @@ def made(options: ApplyOptions, store: ObjectStore, session: SparkSession) -> di
     rows = sorted(known, key=lambda row: row.title)
     for row in rows:
         if row.state is State.STALE:
-            raise UsageError(f"{row.title} cannot be made: it is stale; {row.reason}", hint=_ANEW)
+            raise _never(row)
         if row.state is not State.LIVE or row.complete_through_lsn < options.last_lsn:
             raise ApplyError(f"{row.title} was not made: it is {row.state}; {row.reason}", hint=_AGAIN)
     return {
@@ -69,6 +74,17 @@ def made(options: ApplyOptions, store: ObjectStore, session: SparkSession) -> di
         "entry": options.last_seq,
         "tables": [_made(options, row, session) for row in rows],
     }
+
+
+def _never(row: AppliedTable) -> UsageError:
+    """What is pruned is no reason to read the table of the pipeline again, as the row's own reason advises."""
+    if row.why is not None and row.why.code is ReasonCode.PRUNED:
+        return UsageError(
+            f"{row.title} cannot be made: the spool was pruned through entry {row.why.parameters['floor']}, and the "
+            f"replay goes on from entry {row.why.parameters['entry']}",
+            hint=f"{_ANEW} with a longer spool.retention",
+        )
+    return UsageError(f"{row.title} cannot be made: it is stale; {row.reason}", hint=_ANEW)
 
 
 def _made(options: ApplyOptions, row: AppliedTable, session: SparkSession) -> dict[str, Any]:

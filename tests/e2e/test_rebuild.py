@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice import faults
 from tests.e2e.readers import bank
 from tests.support.compare import compare_tables
 from tests.support.extent import slow
@@ -81,4 +82,21 @@ def test_what_a_rebuild_still_needs_stays_in_the_spool_however_old_it_is(databas
     shutil.rmtree(tmp_path / "lake" / "public" / "checking")
     short = {"SLUICE_SPOOL__RETENTION": "1s"}
     must(pipeline, "rebuild", "public.checking", "--yes", environment=short, timeout=600)
+    assert _differences(pipeline, database) == []
+
+
+@slow
+def test_what_a_rebuild_that_was_killed_still_needs_is_not_pruned(database: Database, tmp_path: Path) -> None:
+    """Its lake table is gone, so no report may say any more that the table has everything."""
+    pipeline = bank(database, tmp_path)
+    _ingest(pipeline, database=database)
+    _apply(pipeline)
+    killed = pipeline.run(
+        "rebuild", "public.checking", "--yes", environment={"SLUICE_FAULTS": "apply.rebuild.removed=crash"}, timeout=600
+    )
+    assert killed.returncode == faults.CRASHED, killed.stderr
+    states = {table["table"]: table["state"] for table in pipeline.tables()}
+    assert states == {"checking": "snapshot", "savings": "live"}
+    must(pipeline, "spool", "gc", "--retention", "until_applied", "--yes")
+    must(pipeline, "rebuild", "public.checking", "--yes", timeout=600)
     assert _differences(pipeline, database) == []

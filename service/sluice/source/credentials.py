@@ -39,9 +39,9 @@ _POLL_SECONDS = 0.05
 class Credentials:
     """For all connections of one process to one source. Thread-safe.
 
-    `reread` returns the connection string as it is now, or raises UsageError: then the last one
-    that could be read goes on being used. `command` is run without a shell for each connection; what
-    it writes to stdout is the password.
+    `reread` returns the connection string as it is now, or raises UsageError. Then, and where libpq does not
+    understand what it returns, the last one that could be read goes on being used. `command` is run without a
+    shell for each connection; what it writes to stdout is the password.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Credentials:
         self._command = tuple(command)
         self._clock = clock
         self._lock = threading.Lock()
-        self._last: str | None = None
+        self._last: dict[str, Any] | None = None
         self._refused_since: dict[bool, float | None] = {}
 
     def parameters(self, dsn: str, *, check: Callable[[], None]) -> dict[str, Any]:
         """The parameters of `dsn` with the credentials of this moment. `check` raises when nobody
         waits for them any more. Raises SourceError and UsageError.
         """
-        given = parsed(self._current(dsn))
+        given = self._current(dsn)
         require_same_place(parsed(dsn), given)
         if not self._command:
             return given
@@ -97,18 +97,18 @@ class Credentials:
             reason="connect_failed",
         )
 
-    def _current(self, dsn: str) -> str:
+    def _current(self, dsn: str) -> dict[str, Any]:
         if self._reread is None:
-            return dsn
+            return parsed(dsn)
         try:
-            found = self._reread()
+            found = parsed(self._reread())
         except UsageError as error:
             structlog.get_logger("source").warning("the credentials cannot be read again", error=error)
             with self._lock:
-                return self._last or dsn
+                return dict(self._last or parsed(dsn))
         with self._lock:
             self._last = found
-        return found
+        return dict(found)
 
 
 def parsed(dsn: str) -> dict[str, Any]:

@@ -108,6 +108,10 @@ class Reports:
             self._require_owner()
         self.versions = {table_id: table.delta_version for table_id, table in tables.items()}
 
+    def again(self, log: AppliedLog, manifest: PipelineState) -> None:
+        """Writes what `log` says of tables and of the spool as the next log, of `manifest`."""
+        self.log(log.tables, upkeep=log.upkeep, left=log.left, manifest=manifest)
+
     def _is_written(self, log: AppliedLog) -> bool:
         """Writes `log` unless its number is taken, which is the last one from then on."""
         try:

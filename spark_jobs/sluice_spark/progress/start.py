@@ -1,17 +1,19 @@
 """What the applier starts with: every table as it stands, and those that an operator wants made again from the spool
 as tables that have no snapshot yet.
 
-Owns the order for the latter: first the spool is found to have everything, then the log of the lake table goes, which
-is all that makes it a table. From then on it is one that has no snapshot yet. A kill in between leaves a table that
-is stale by name, and the same command makes it again. Its data files are removed by VACUUM.
+Owns the order for the latter: first the spool is found to have everything, then no report speaks of the lake table
+any more, because pruning goes by it, then the log of the lake table goes, which is all that makes it a table. From then
+on it is one that has no snapshot yet. A kill in between leaves what the same command, or the next applier, goes on
+from. Its data files are removed by VACUUM.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
 from pyspark.sql import SparkSession
 
+from sluice import faults
 from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.reasons import lake_differs, sentence
 from sluice.contract.table_state import State
@@ -40,9 +42,11 @@ def open_ledger(
     lake: Lake,
     session: SparkSession,
     telemetry: ApplyTelemetry,
+    report: Callable[[AppliedLog, PipelineState], None],
 ) -> tuple[Ledger, AppliedLog | None]:
-    """Every table as it stands now, `log` being what was last reported, and what of that holds. Raises SparkGone,
-    ManifestCorrupt, FormatTooNew, StoreError; UsageError when a table cannot be made again as the options ask.
+    """Every table as it stands now, `log` being what was last reported, and what of that holds. `report` makes known
+    what alone still holds of the manifest, before a lake table is removed. Raises SparkGone, ManifestCorrupt,
+    FormatTooNew, StoreError; UsageError when a table cannot be made again as the options ask.
     """
     # In this order: what is pruned after the state was read is not needed by it.
     manifest = load_ending(store, options.ending) if options.ending is not None else load_state(store)
@@ -52,7 +56,7 @@ def open_ledger(
         _log.warning("the spool does not have what the last report speaks of: each lake table is read by its own log")
         log = _without_progress(log, floor_seq=floor_seq)
     if options.rebuild:
-        log = _begin_again(store, lake, session, ledger, log, wanted=options.rebuild)
+        log = _begin_again(store, lake, session, ledger, log, wanted=options.rebuild, report=report)
     if options.rebuild or options.ending is not None:
         # The spool was found to have everything.
         horizon_seq = floor_seq
@@ -141,6 +145,7 @@ def _begin_again(
     log: AppliedLog | None,
     *,
     wanted: tuple[str, ...],
+    report: Callable[[AppliedLog, PipelineState], None],
 ) -> AppliedLog | None:
     """Removes the lake tables of the tables `wanted` (schema.table) and returns the report without them. One that keeps
     rows which the spool does not have stays as it is. Raises UsageError when one of the tables cannot be made from the
@@ -152,9 +157,13 @@ def _begin_again(
         raise UsageError(f"{unknown[0]} is not a table that is applied now", hint="`sluice tables` lists the tables")
     plans = {name: rebuilding.plan(store, ledger.manifest, named[name]) for name in wanted}
     chosen = {name: _replaceable(lake, session, ledger, name) for name in wanted}
+    if log is not None:
+        keys = {one.key for found in chosen.values() for one in found}
+        log = replace(log, tables={key: row for key, row in log.tables.items() if key not in keys})
+        report(log, ledger.manifest)
     for name, plan in plans.items():
         lake.require_owner()
-        removed = [key for one in chosen[name] for key in lake.files.list(f"{one.path}/_delta_log/")]
+        removed = [key for one in chosen[name] for key in removal_order(lake.files.list(f"{one.path}/_delta_log/"))]
         for key in removed:
             lake.files.delete(key)
         _log.warning(
@@ -165,10 +174,24 @@ def _begin_again(
             bytes=plan.bytes,
             removed=len(removed),
         )
-    if log is None:
-        return None
-    keys = {one.key for found in chosen.values() for one in found}
-    return replace(log, tables={key: row for key, row in log.tables.items() if key not in keys})
+    faults.point("apply.rebuild.removed")
+    return log
+
+
+def removal_order(keys: Iterable[str]) -> list[str]:
+    """The objects of one Delta log, so that a kill between any two of them leaves no table, or a whole one as of an
+    earlier version: a log without its beginning has the newest marker, and nobody can read it.
+    """
+    names = {key: key.rpartition("/_delta_log/")[2] for key in keys}
+    commits = [key for key, name in names.items() if name[:20].isdecimal()]
+    whole = max((names[key][:20] for key in commits if ".checkpoint" in names[key]), default="")
+
+    def turn(key: str) -> int:
+        if key in commits:
+            return 1 if names[key][:20] < whole else 2
+        return 0 if names[key] == "_last_checkpoint" else 3
+
+    return sorted(sorted(names, reverse=True), key=turn)
 
 
 def _replaceable(lake: Lake, session: SparkSession, ledger: Ledger, name: str) -> list[TableState]:

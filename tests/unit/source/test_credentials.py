@@ -60,6 +60,14 @@ def test_what_cannot_be_read_again_leaves_what_was_read_last() -> None:
         assert kept.parameters(f"{DSN} password=old", check=lambda: None)["password"] == "new"
 
 
+def test_what_is_no_connection_string_leaves_what_was_read_last() -> None:
+    """A quote too many in a new password ends no process that streams."""
+    answers = [f"{DSN} password='{canary.SECRET}", f"{DSN} password=new"]
+    kept = Credentials(reread=answers.pop)
+    for _ in range(2):
+        assert kept.parameters(f"{DSN} password=old", check=lambda: None)["password"] == "new"
+
+
 @pytest.mark.parametrize("written", ["token", "token\\n", "token\\r\\n"])
 def test_the_line_that_a_command_prints_is_the_password(written: str) -> None:
     assert answer(*program(f"print('{written}', end='')"))["password"] == "token"
