@@ -231,6 +231,8 @@ def _examine_lake(settings: Settings, tables: Sequence[tuple[str, str]], report:
         return
     environment = wiring.applier_environment(wiring.apply_options(settings, log_format="console"), dict(os.environ))
     layout = policies.layout(settings)
+    # It asks the spool as well.
+    seconds = _LAKE_SECONDS if report.store_answers else _STORE_SECONDS
     try:
         done = subprocess.run(  # noqa: S603 - our own command
             wiring.lake_check_command(),
@@ -239,14 +241,14 @@ def _examine_lake(settings: Settings, tables: Sequence[tuple[str, str]], report:
             capture_output=True,
             text=True,
             check=False,
-            timeout=_LAKE_SECONDS,
+            timeout=seconds,
         )
         seen = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         report.not_examined.append(
             (
                 "Java, Spark and the lake",
-                f"checking them took more than {_LAKE_SECONDS} s: is the lake's store reachable?",
+                f"checking them took more than {seconds:.0f} s: are the stores of lake and spool reachable?",
             )
         )
         return
