@@ -84,11 +84,11 @@ def _pod(owner: str, template: dict[str, Any], *, of_spark: bool = False) -> Pod
 
 
 def environment(container: dict[str, Any]) -> dict[str, str]:
-    """Variables with a value written out; those from a Secret have the text `secret NAME/KEY`."""
+    """Variables with a value written out; those from a Secret have the text `secret NAME KEY`, as a password may be."""
     found = {}
     for variable in container.get("env", []):
         source = variable.get("valueFrom", {}).get("secretKeyRef")
-        found[variable["name"]] = f"secret {source['name']}/{source['key']}" if source else variable["value"]
+        found[variable["name"]] = f"secret {source['name']} {source['key']}" if source else variable["value"]
     return found
 
 

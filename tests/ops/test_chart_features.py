@@ -83,7 +83,7 @@ def test_the_connection_string_comes_from_a_mounted_secret() -> None:
 def test_credentials_and_certificates_come_from_secrets_that_exist() -> None:
     rendered = helm.render(helm.feature("secrets"))
     ingest = environment(pod(rendered, "ingest").container("ingest"))
-    assert ingest["SLUICE_SOURCE__DSN"] == "secret shop-source/connection-string"
+    assert ingest["SLUICE_SOURCE__DSN"] == "secret shop-source connection-string"
     # Files, which follow the Secret: an environment cannot change.
     for component in ("ingest", "applier"):
         assert _mounted(rendered, component, "SLUICE_SPOOL__OPTIONS__AWS_SECRET_ACCESS_KEY_FILE") == (
