@@ -90,6 +90,17 @@ BROKEN: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], int]]
         ("ALTER TABLE t DROP r", "ALTER TABLE t ADD PRIMARY KEY (id)"),
         14,
     ),
+    "table.identity_spelled_twice": (
+        KEYED,
+        (
+            "CREATE EXTENSION seg",
+            "ALTER TABLE t ADD r seg",
+            "UPDATE t SET r = v::text::seg",
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (r)",
+        ),
+        ("ALTER TABLE t DROP r", "ALTER TABLE t ADD PRIMARY KEY (id)"),
+        14,
+    ),
     "column.reserved": (KEYED, ('ALTER TABLE t ADD "_Sluice_op" text',), ('ALTER TABLE t DROP "_Sluice_op"',), 14),
     "column.case": (KEYED, ('ALTER TABLE t ADD "V" int',), ('ALTER TABLE t DROP "V"',), 14),
 }
@@ -103,6 +114,7 @@ SAYS = {
     "generated columns of the key": "does not send g",
     "table.identity_nullable": "NOT NULL is not validated",
     "table.identity_by_name": "the name of another object",
+    "table.identity_spelled_twice": "may have one text",
     "column.reserved": "'_Sluice_op'",
     "column.case": "only by case",
 }
