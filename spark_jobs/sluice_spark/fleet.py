@@ -25,6 +25,7 @@ import click
 import structlog
 from pyspark.sql import SparkSession
 
+from sluice import streams
 from sluice.backoff import Backoff
 from sluice.errors import ApplyError, ServiceError, UsageError, WriterFenced
 from sluice.health.endpoint import Answer, Health, HealthServer
@@ -418,4 +419,5 @@ def _configure_logging(options: Mapping[str, ApplyOptions]) -> None:
 
 
 if __name__ == "__main__":
+    streams.prepare()
     main()
