@@ -7,6 +7,8 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,26 +31,28 @@ from tests.support.sources import Database
 from tests.support.surfaces import Pipe
 
 
-def _silent(pipe: Pipe, silent: socket.socket) -> None:
-    """`pipe` finds its spool at `silent`, which accepts connections and says nothing."""
-    options = {
-        "aws_endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}",
-        "allow_http": "true",
-        "aws_access_key_id": "x",
-        "aws_secret_access_key": "y",
-        "aws_region": "us-east-1",
-    }
-    pipe.environment |= {f"SLUICE_SPOOL__OPTIONS__{name.upper()}": value for name, value in options.items()}
+@contextmanager
+def _silent(database: Database, folder: Path) -> Iterator[Pipe]:
+    """Its spool is where somebody accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pipe = Pipe(database, folder, spool="s3://bucket/spool")
+        options = {
+            "aws_endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "allow_http": "true",
+            "aws_access_key_id": "x",
+            "aws_secret_access_key": "y",
+            "aws_region": "us-east-1",
+        }
+        pipe.environment |= {f"SLUICE_SPOOL__OPTIONS__{name.upper()}": value for name, value in options.items()}
+        yield pipe
 
 
 @slow
 def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(
     database: Database, tmp_path: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
+    with _silent(database, tmp_path) as pipe:
         began = time.monotonic()
-        _silent(pipe, silent)
         status = pipe("status", "--json")
         assert_ended(status, 12)
         assert "does not answer" in json.loads(status.stdout)["problems"][0]["message"]
@@ -58,9 +62,7 @@ def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(
 
 @slow
 def test_check_waits_once_for_a_store_that_hangs(database: Database, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
-        _silent(pipe, silent)
+    with _silent(database, tmp_path) as pipe:
         began = time.monotonic()
         assert_ended(pipe("check"), 3, "critical finding")
         assert time.monotonic() - began < 145  # a request of the library takes 75 s, and there are several
@@ -68,9 +70,7 @@ def test_check_waits_once_for_a_store_that_hangs(database: Database, tmp_path: P
 
 @slow
 def test_a_request_ends_at_its_deadline_while_the_store_hangs(database: Database, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
-        _silent(pipe, silent)
+    with _silent(database, tmp_path) as pipe:
         began = time.monotonic()
         assert_ended(pipe("tables", "pause", "public.t"), 75, "does not answer")
         assert time.monotonic() - began < LOOK_SECONDS + 25  # a request of the library takes 75 s
@@ -82,9 +82,7 @@ def test_a_wait_is_not_held_up_by_a_spool_that_hangs(
 ) -> None:
     """Of the spool it asks which server the position may be of."""
     publish(tmp_path / "lake", 1, 0xA)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        pipe = Pipe(database, tmp_path, spool="s3://bucket/spool")
-        _silent(pipe, silent)
+    with _silent(database, tmp_path) as pipe:
         began = time.monotonic()
         assert_ended(pipe("wait", *position, "--timeout", "1s"), 75, "does not answer")
         assert time.monotonic() - began < 30
