@@ -14,9 +14,9 @@ import psycopg
 from sluice.store.opening import open_store
 from tests.bench.contest import console, show_table
 from tests.bench.freshness import cpu_seconds, entries_of, following, live, percentile, two_cores
-from tests.bench.tail import Tail
 from tests.support.fleets import RunningFleet
 from tests.support.sources import Database
+from tools.local.lake_log import Tail
 from tools.local.postgres import PostgresServer, temporary_server
 
 DATABASES = int(os.environ.get("P21_DATABASES", "10"))

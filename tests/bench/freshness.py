@@ -33,8 +33,8 @@ from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from tests.bench.applying import CREATE, FILL, SUMS
 from tests.bench.contest import console, show_table
-from tests.bench.tail import Commit, Tail
 from tests.support.fleets import below
+from tools.local.lake_log import Commit, Tail
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline, SluiceProcess
 

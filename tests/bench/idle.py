@@ -16,7 +16,7 @@ from sluice.contract import keys
 from sluice.store.opening import open_store
 from tests.bench.contest import show_table
 from tests.bench.freshness import entries_of, following, live, percentile, two_cores, until
-from tests.bench.tail import Tail
+from tools.local.lake_log import Tail
 from tools.local.ports import free_port
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.s3 import running_s3

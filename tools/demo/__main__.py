@@ -20,8 +20,11 @@ from typing import Any
 import click
 import psycopg
 
+from sluice.contract import keys
+from sluice.manifest.newest_record import newest_log
+from sluice.store.opening import open_store
 from tools.demo import shop
-from tools.demo.freshness import Freshness
+from tools.demo.freshness import FRESHNESS, Freshness
 from tools.demo.screen import Screen
 from tools.local.binaries import LocalServerError
 from tools.local.compare import Comparison, compare_table
@@ -75,11 +78,15 @@ class Demonstration:
                     ]
                 },
             },
-            "apply": {"conf": {"spark.driver.extraJavaOptions": _JAVA_OPTIONS}},
+            "apply": {"freshness": FRESHNESS, "conf": {"spark.driver.extraJavaOptions": _JAVA_OPTIONS}},
             "telemetry": {"log_format": "console"},
         }
         self.pipeline = Pipeline(directory, name="shop", dsn=server.dsn("sluice", "shop"), settings=settings)
-        self.freshness = Freshness(self.pipeline.own_spool)
+        self._spool = open_store(self.pipeline.spool_uri, prefix=f"{self.pipeline.name}/", options={})
+        lake = self.pipeline.directory / "lake"
+        self.freshness = Freshness(
+            self._spool, [lake / keys.lake_path("public", name) for name in (*shop.TABLES, _HISTORY)]
+        )
         self._sluice: SluiceProcess | None = None
         self._stop = threading.Event()
         self._clerks = [
@@ -141,11 +148,16 @@ class Demonstration:
         self._watch.execute("UPDATE products SET stock = stock WHERE sku = (SELECT min(sku) FROM products)")
         self._screen.say("the load has ended; waiting for the lake")
         deadline = time.monotonic() + _COMPLETE_DEADLINE_SECONDS
-        while self.freshness.complete_through() <= wanted:
+        while (complete := self._complete_through()) <= wanted:
             self._look("catching up")
             if time.monotonic() > deadline:
                 raise self._failure(f"the lake was not complete within {_COMPLETE_DEADLINE_SECONDS:.0f} s")
-        return self.freshness.complete_through()
+        return complete
+
+    def _complete_through(self) -> int:
+        """The LSN through which the applier reports every table to be complete, 0 while it does not."""
+        log = newest_log(self._spool).read()
+        return min((table.complete_through_lsn for table in log.tables.values()), default=0) if log else 0
 
     def _look(self, doing: str) -> list[dict[str, object]]:
         """One look at everything; raises what went wrong in a thread or in Sluice."""

@@ -1,70 +1,75 @@
-"""How old the lake is: for sampled commits, the time from the commit at the source to the applier's
-statement that every table is complete through it.
+"""How old the lake is: for sampled transactions, the time from the commit at the source to the newest of the
+Delta commits that contain it, over all lake tables that its manifest entry has rows of.
 
-Both ends are facts that others can check: the clerk's commit, and the time written in
-`apply/log/<n>.json`. No polling error enters.
+All of it are facts that others can check: the clerk's commit, the entry with its transaction id, and
+the time of the file in `_delta_log`. No polling error enters.
 """
 
 import threading
-from datetime import datetime
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sluice.contract import keys
-from sluice.contract.applied import AppliedLog
+from sluice.contract.entries import Changes
+from sluice.manifest.reader import read_entries
+from sluice.store.base import ObjectStore
+from tools.local.lake_log import Tail
 
+FRESHNESS = "500ms"
+"""`apply.freshness` of the demonstration. With the default, 2 s, a window costs less CPU for each change, and a change
+waits for it up to 2 s.
+"""
 _EVERY = 5
 """One commit in this many is sampled."""
 
 
 class Freshness:
-    """Collects commits from any thread; reads the applier's statements below `spool`, one
-    pipeline's own prefix.
+    """Collects commits from any thread; reads the manifest in `spool`, one pipeline's own prefix, and the logs of
+    the lake tables at `paths`.
     """
 
-    def __init__(self, spool: Path) -> None:
-        self._folder = spool / keys.APPLY_LOG
+    def __init__(self, spool: ObjectStore, paths: Iterable[Path]) -> None:
+        self._spool = spool
+        self._tails = [Tail(path) for path in paths]
         self._lock = threading.Lock()
         self._seen = 0
-        self._commits: list[tuple[int, float]] = []
-        self._statements: list[tuple[int, float]] = []
-        self._newest = ""
+        self._commits: dict[int, float] = {}
+        self._read_seq = 0
+        self._entries: dict[int, tuple[int, frozenset[str]]] = {}
+        """The number of each transaction's entry, and the oids of the tables that the entry has rows of."""
 
-    def committed(self, *, position: int, at: float) -> None:
-        """A commit whose end lies just behind WAL position `position`."""
+    def committed(self, *, xid: int, at: float) -> None:
+        """Transaction `xid` has committed `at` (unix seconds)."""
         with self._lock:
             self._seen += 1
             if self._seen % _EVERY == 0:
-                self._commits.append((position, at))
-
-    def complete_through(self) -> int:
-        """The LSN through which every table is complete by the newest statement, 0 before the first
-        and while any is not live.
-        """
-        with self._lock:
-            for path in sorted(self._folder.glob("*.json")):
-                if path.name > self._newest:
-                    statement = AppliedLog.decode(path.read_bytes())
-                    through = min(
-                        (
-                            table.complete_through_lsn if table.state == "live" else 0
-                            for table in statement.tables.values()
-                        ),
-                        default=0,
-                    )
-                    self._statements.append((through, datetime.fromisoformat(statement.written_at).timestamp()))
-                    self._newest = path.name
-            return self._statements[-1][0] if self._statements else 0
+                self._commits[xid] = at
 
     def seconds(self, *, since: float) -> list[float]:
         """Sorted ages of the sampled commits made after `since` that the lake holds by now."""
-        self.complete_through()
-        ages = []
         with self._lock:
-            for position, at in self._commits:
-                stated = next((written for lsn, written in self._statements if lsn > position), None)
-                if at >= since and stated is not None:
-                    ages.append(max(0.0, stated - at))
-        return sorted(ages)
+            for tail in self._tails:
+                tail.follow()
+            for entry, _ in read_entries(self._spool, after_seq=self._read_seq):
+                self._read_seq = entry.seq
+                if isinstance(entry.body, Changes):
+                    oids = frozenset(segment.table_id.split("/")[0] for segment in entry.body.segments)
+                    self._entries |= dict.fromkeys(entry.body.commits.xid, (entry.seq, oids))
+            return sorted(self._ages(since))
+
+    def _ages(self, since: float) -> Iterator[float]:
+        visible = {found: self._visible_at(*found) for found in set(self._entries.values())}
+        for xid, at in self._commits.items():
+            seen = visible[self._entries[xid]] if xid in self._entries else None
+            if at >= since and seen is not None:
+                yield max(0.0, seen - at)
+
+    def _visible_at(self, seq: int, oids: frozenset[str]) -> float | None:
+        """When the last lake table of these tables had entry `seq`, None while one has not."""
+        tails = [tail for tail in self._tails if not tail.oid or tail.oid in oids]
+        try:
+            return max((tail.first_through(seq).at for tail in tails), default=None)
+        except ValueError:
+            return None
 
 
 def percentile(ages: list[float], share: float) -> float | None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.lsn import show
-from tools.demo.freshness import percentile
+from tools.demo.freshness import FRESHNESS, percentile
 from tools.local.compare import Comparison
 
 _PLAIN_SECONDS = 5.0
@@ -100,7 +100,8 @@ class Screen:
         p50, p99 = percentile(ages, 0.5), percentile(ages, 0.99)
         if p50 is not None and p99 is not None:
             self.console.print(
-                f"Freshness from commit to Delta: p50 {p50:.1f} s, p99 {p99:.1f} s ({len(ages)} sampled commits)"
+                f"From commit to Delta, with apply.freshness {FRESHNESS}: p50 {p50:.1f} s, p99 {p99:.1f} s "
+                f"({len(ages)} sampled commits)"
             )
 
 

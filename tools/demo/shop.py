@@ -66,8 +66,8 @@ Step = Callable[["Clerk"], None]
 class Audience(Protocol):
     """Is called for every commit."""
 
-    def committed(self, *, position: int, at: float) -> None:
-        """A commit whose end lies just behind WAL position `position`."""
+    def committed(self, *, xid: int, at: float) -> None:
+        """Transaction `xid`, as the log has it, has committed `at` (unix seconds)."""
 
 
 def open_shop(connection: psycopg.Connection) -> None:
@@ -102,14 +102,14 @@ class Clerk:
         step = self.random.choices(list(STEPS), list(STEPS.values()))[0]
         try:
             step(self)
-            position = self.value("SELECT pg_current_wal_insert_lsn() - '0/0'")
+            xid = self.value("SELECT pg_current_xact_id_if_assigned()::xid::text")
             self.connection.commit()
         except psycopg.errors.DeadlockDetected:
             self.connection.rollback()
             return
         self.transactions += 1
-        if self._audience is not None:
-            self._audience.committed(position=int(str(position)), at=time.time())
+        if self._audience is not None and xid is not None:
+            self._audience.committed(xid=int(str(xid)), at=time.time())
 
     def value(self, query: str, *parameters: object) -> object:
         row = self.connection.execute(query.encode(), parameters).fetchone()

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _JOINED = "/files"
+_OID = 2
+"""Where the name of a marker has it: sluice, pipeline, oid."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Tail:
         self._log = path / "_delta_log"
         self._version = 0
         self.commits: list[Commit] = []
+        self.oid = ""
+        """Of the table at the source, in digits; empty before the first commit with a marker."""
 
     def follow(self) -> None:
         """Takes the commits that were made since."""
@@ -34,8 +38,9 @@ class Tail:
             actions = [json.loads(line) for line in path.read_text().splitlines()]
             transactions = [action["txn"] for action in actions if "txn" in action]
             # A commit that joins small files changes no row, and has a marker of its own.
-            if markers := [one["version"] for one in transactions if not one["appId"].endswith(_JOINED)]:
-                self.commits.append(Commit(self._version, markers[0], path.stat().st_mtime))
+            if markers := [one for one in transactions if not one["appId"].endswith(_JOINED)]:
+                self.oid = markers[0]["appId"].split("/")[_OID]
+                self.commits.append(Commit(self._version, markers[0]["version"], path.stat().st_mtime))
             self._version += 1
 
     def first_through(self, marker: int) -> Commit:
