@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(1800)
 RANDOM_INGEST_KILLS = 9 if FULL else 3
 EACH = 1 if FULL else 4
 """Of so many points one: test_failing_stages fails all of them."""
-SETTING_UP = ("setup.published", "setup.slot", "catalog.asked")
+SETTING_UP = ("setup.published", "setup.slot")
 SNAPSHOT = (
     "snapshot.lock.before",
     "snapshot.locked",
@@ -40,6 +40,8 @@ next.
 """
 OPENING = "manifest.opened"
 """A process passes it once, when it opens the log."""
+ASKED = "catalog.asked"
+"""Passed when rows announce columns that nobody has seen."""
 LEAVING, CLEANING = "segment.put.after", "leftover.delete.before"
 """A kill at the first leaves an object that nothing names, and only then does the next start pass
 the second.
@@ -79,17 +81,19 @@ def test_ingest_killed_at_fault_points_and_at_random_publishes_each_transaction_
     survivor.observe()
     points = _passed("service/sluice")
     assert {point for point in points if point.startswith("snapshot.")} == set(SNAPSHOT)
-    others = [point for point in points if point not in (*SETTING_UP, *SNAPSHOT, LEAVING, CLEANING)]
+    others = [point for point in points if point not in (*SETTING_UP, *SNAPSHOT, ASKED, LEAVING, CLEANING)]
     choice.shuffle(others)
     at_random = [nemesis.ingest_moment(choice) for _ in range(RANDOM_INGEST_KILLS)]
-    kills: list[str | nemesis.Moment] = [LEAVING, *others[::EACH], *at_random]
+    kills: list[str | nemesis.Moment] = [LEAVING, ASKED, *others[::EACH], *at_random]
     choice.shuffle(kills)
-    with Writer(survivor.workload, survivor.database.dsn, pause_s=0.02, large_pause_s=1.0):
+    with Writer(survivor.workload, survivor.database.dsn, pause_s=0.02, large_pause_s=1.0) as writer:
         for kill in [*SNAPSHOT, *kills]:
             if isinstance(kill, nemesis.Moment):
                 kill.strike(survivor, survivor.ingest)
             else:
-                passage = 1 if kill in (*SNAPSHOT, OPENING) else choice.randint(1, 5)
+                passage = 1 if kill in (*SNAPSHOT, OPENING, ASKED) else choice.randint(1, 5)
+                if kill == ASKED:
+                    writer.ask(lambda workload: workload.add_column("late"))
                 nemesis.crash(survivor.ingest(faults=f"{kill}=crash@{passage}"), at=kill)
             if kill == LEAVING:
                 nemesis.crash(survivor.ingest(faults=f"{CLEANING}=crash"), at=CLEANING)
