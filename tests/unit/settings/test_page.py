@@ -1,5 +1,7 @@
 """The page about the configuration."""
 
+from pydantic import BaseModel
+
 from sluice.settings.columns import FORMS
 from sluice.settings.display import page
 from sluice.settings.tables import TableSettings
@@ -7,7 +9,7 @@ from sluice.settings.targets import TargetSettings
 
 
 def test_every_setting_of_a_table_and_of_a_target_is_on_the_page() -> None:
-    sections = [TableSettings, TargetSettings, *FORMS.values()]
+    sections: list[type[BaseModel]] = [TableSettings, TargetSettings, *FORMS.values()]
     text = page()
     of_tables = text[text.index("## Settings of a table") :]
     assert [name for one in sections for name in one.model_fields if f"\n| `{name}` |" not in of_tables] == []
