@@ -287,6 +287,20 @@ def test_a_history_goes_on_at_another_server_only_where_positions_are_later(pipe
         assert _versions(pipeline) == before
 
 
+def test_deleted_rows_stay_marked_when_a_new_pipeline_takes_over_the_lake_table(pipeline: Pipeline) -> None:
+    _begun(pipeline, SOFT)
+    before = _marked(pipeline)
+    assert (2, 2, 110, 110) in before
+    for key in list(pipeline.store.list("")):
+        pipeline.store.delete(key)
+    pipeline.manifest = Manifest(pipeline.store, origin="none")
+    pipeline.begin(SCHEMA, _row(1, 11))
+    pipeline.applied(target=SOFT)
+    after = _marked(pipeline)
+    assert (2, 2, 110, 110) in after, after
+    assert [one[0] for one in after if one[2] is None] == [1], after
+
+
 @slow
 def test_a_resync_that_finds_no_row_keeps_all_that_were_there(pipeline: Pipeline) -> None:
     _begun(pipeline, HISTORY)

@@ -23,9 +23,10 @@ def resync(invocation: Invocation, names: tuple[str, ...]) -> None:
     half a minute if it runs on another machine and the spool is on an object store. If no ingest
     runs, the next one that starts carries it out. Ingest reads the table from a new snapshot while
     it continues to receive changes. The applier then replaces the lake table and applies the later
-    changes. Until then the lake keeps the old rows. A table that the publication does not have is
-    refused at once. If ingest cannot carry out the request later, `sluice status` shows a problem.
-    `sluice resync` and `sluice tables resync` are the same command.
+    changes. Until then the lake keeps the old rows. A changelog is replaced, and loses the changes
+    that it has. A table that the publication does not have is refused at once. If ingest cannot
+    carry out the request later, `sluice status` shows a problem. `sluice resync` and `sluice tables
+    resync` are the same command.
 
     \b
     Examples:

@@ -93,8 +93,9 @@ def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -
     key that the lake mirrors gets a gap: its lake table stays as it was, and its later changes wait
     in the spool. `sluice verify --repair` then compares it with the source, reads again the rows
     that differ and makes it live. All other tables become stale, and ingest reads them again from
-    new snapshots as soon as it runs. The command refuses if the slot is not lost, or if the server
-    is a different one. If the command is interrupted, run it again: it continues.
+    new snapshots as soon as it runs; a changelog then loses the changes that it has. The command
+    refuses if the slot is not lost, or if the server is a different one. If the command is
+    interrupted, run it again: it continues.
 
     Use --upgraded after pg_upgrade. The command checks that the server has a newer major version,
     another system identifier, and the same database and tables. The tables get a gap in the same

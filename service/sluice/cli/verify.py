@@ -68,7 +68,7 @@ SHORTEST_SECONDS = 60.0
     default="1d",
     show_default=True,
     metavar="DURATION",
-    help="How often each table is compared with --continuous.",
+    help="How often each table is compared with --continuous; at least 60s.",
 )
 @click.option(
     "--continuous-ended",

@@ -261,6 +261,14 @@ TABLES: tuple[Kind, ...] = (
         "use columns among the first 32 of the lake table",
     ),
     kind(
+        "target.changelog",
+        "i",
+        Step.ELSEWHERE,
+        "a new snapshot replaces a changelog, which loses the changes that it has, and Sluice takes one by itself "
+        "after a change that cannot be followed",
+        "set `on_change: stop` for the table if you need these changes, and copy the lake table before a resync",
+    ),
+    kind(
         "column.generated",
         "w",
         Step.PUBLICATION,

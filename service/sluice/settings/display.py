@@ -7,6 +7,7 @@ Invariant: no secret is shown, in any form.
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,11 @@ from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
 from sluice.printable import MASK
+from sluice.settings.columns import FORMS
 from sluice.settings.load import Loaded
 from sluice.settings.model import Settings
+from sluice.settings.tables import TableSettings
+from sluice.settings.targets import TargetSettings
 from sluice.settings.tree import Key, Path, keys
 
 
@@ -89,10 +93,24 @@ def variables() -> list[tuple[str, str]]:
 def page() -> str:
     """docs/configuration.md."""
     rows = [
-        f"| `{key.name}` | {_default(key)} | {_escaped(key.field.description or '')} | {_variable(key)} |"
+        f"| `{key.name}` | {_default(key)} | {_limits(_owner(key.path), key.path[-1])} | "
+        f"{_escaped(key.field.description or '')} | {_variable(key)} |"
         for key in keys()
     ]
-    return "\n".join([_PAGE_HEAD, *rows, ""])
+    rules = [row for form in FORMS.values() for row in _rows(form)]
+    return "\n".join(
+        [
+            _PAGE_HEAD,
+            *rows,
+            _OF_TABLES,
+            *_rows(TableSettings),
+            _OF_TARGETS,
+            *_rows(TargetSettings),
+            _OF_RULES,
+            *rules,
+            "",
+        ]
+    )
 
 
 def _shown(loaded: Loaded, path: Path, value: Any, text: Any) -> Shown:
@@ -110,14 +128,37 @@ def _at(tree: Any, path: Path) -> Any:
 def _default(key: Key) -> str:
     if key.path in (("source", "slot"), ("source", "publication")):
         return "`sluice_<pipeline>`"
-    if key.field.is_required():
+    return _default_of(_owner(key.path), key.path[-1])
+
+
+def _default_of(section: type[BaseModel], name: str) -> str:
+    field = section.model_fields[name]
+    if field.is_required():
         return "required"
-    default = key.field.get_default(call_default_factory=True)
-    if default in (None, {}, PydanticUndefined):
-        return ""
-    owner = _owner(key.path)
-    shown = owner.model_construct(None, **{key.path[-1]: default}).model_dump(mode="json", include={key.path[-1]})
-    return f"`{_plain(shown[key.path[-1]])}`"
+    default = field.get_default(call_default_factory=True)
+    return "" if default in (None, "", {}, SecretStr(""), PydanticUndefined) else _written(section, name, default)
+
+
+def _limits(section: type[BaseModel], name: str) -> str:
+    """The least and the greatest value of a setting, empty where it has none worth saying."""
+    found = section.model_fields[name].metadata
+    least, most = (next((getattr(one, end) for one in found if hasattr(one, end)), None) for end in ("ge", "le"))
+    shown = "`0`" if least == 0 else _written(section, name, least)
+    if most is not None:
+        return f"{shown} to {_written(section, name, most)}"
+    return f"at least {shown}" if least else ""
+
+
+def _written(section: type[BaseModel], name: str, value: Any) -> str:
+    """`value` as people write it for this setting."""
+    shown = section.model_construct(None, **{name: value}).model_dump(mode="json", include={name})
+    return f"`{_plain(shown[name])}`"
+
+
+def _rows(section: type[BaseModel]) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        words = _escaped(field.description or "")
+        yield f"| `{name}` | {_default_of(section, name)} | {_limits(section, name)} | {words} |"
 
 
 def _owner(path: Path) -> type[BaseModel]:
@@ -158,7 +199,8 @@ JSON Schema for editors.
   `SLUICE_SOURCE__DSN_FILE=/run/secrets/dsn`.
 * **`${VAR}`** in the file is replaced with the value of this variable. `${VAR:-default}` gives a
   default; `$${` stands for the two characters `${`. A variable that is not set is an error.
-* **Sizes and durations** are written `128MiB`, `2s`. A plain number is bytes or seconds.
+* **Sizes and durations** are written `128MiB`, `2s`. A plain number is bytes or seconds; only
+  `spool.retention` needs a unit.
 * **Unknown names are refused**, both keys in the file and variables that begin with `SLUICE_`.
   Errors name the line, what is allowed and the nearest valid name.
 * **Secrets** (the connection string, object store options, Spark configuration) are never shown.
@@ -171,10 +213,11 @@ once after SIGHUP. They apply changes of these settings without a restart: `sour
 below `tables`, `limits`, `apply.freshness`, `apply.maintenance_share`, `spool.retention`,
 `lake.vacuum_after`, `telemetry.log_level`, the credentials in `source.dsn`, and keys of S3
 ([rotation.md](how-to/rotation.md)). They refuse the whole file if anything else changed in it, if
-it is not valid, or if it changes the `targets` of a table that is already carried. All settings
-then stay as they were. The problem `configuration.refused` says why, until you restart the process
-or restore the old values. `process.configuration` in `/status` says since when the present settings
-are in force. Variables still override the file, and cannot change while a process runs.
+it is not valid, or if it changes what the lake tables of a carried table are: its `targets` (but
+not their `freshness`), `properties`, `cluster_by` or `partition_by`. All settings then stay as they
+were. The problem `configuration.refused` says why, until you restart the process or restore the old
+values. `process.configuration` in `/status` says since when the present settings are in force.
+Variables still override the file, and cannot change while a process runs.
 
 A process reads a changed file after it has stayed the same for two seconds, so that it does not
 read half of it. Closing the terminal of `up` also sends SIGHUP; this one stops `up`.
@@ -192,5 +235,29 @@ tables: {"public.orders": {targets: [{kind: changelog}]}}
 
 <!-- Generated from service/sluice/settings/model.py by `make docs`; `make check` compares. -->
 
-| key | default | meaning | environment |
+| key | default | limits | meaning | environment |
+|---|---|---|---|---|"""
+
+_OF_TABLES = """
+## Settings of a table
+
+They are below `tables`, under the name of the table at the source: `tables: {"public.orders":
+{on_change: stop}}`. No variable sets them. A setting without a default is as for the whole pipeline.
+
+| key | default | limits | meaning |
+|---|---|---|---|"""
+_OF_TARGETS = """
+### Targets
+
+Each item of `targets` is one lake table ([targets](how-to/targets.md)).
+
+| key | default | limits | meaning |
+|---|---|---|---|"""
+_OF_RULES = """
+### Column rules
+
+A rule in `columns` is `exclude`, `include`, or one of the forms with these keys ([column
+rules](how-to/column-rules.md)): `hash` with `key_file`, `mask`, or `truncate`.
+
+| key | default | limits | meaning |
 |---|---|---|---|"""

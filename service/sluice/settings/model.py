@@ -355,10 +355,8 @@ class TelemetrySettings(Section):
     )
     token_path: str = Field(
         "",
-        description="file with a token that requests for /metrics, /status, /history and the status page must carry, "
-        "as "
-        "bearer token or as password. The file is read for each request. The probes need no token, "
-        "and then answer without details",
+        description="file with a token that requests must carry, as bearer token or as password. The file is read for "
+        "each request. The probes (/livez, /readyz, /startupz) need no token, and then answer without details",
     )
     runbook_url: Annotated[str, AfterValidator(optional_web_address)] = Field(
         "",
@@ -390,9 +388,8 @@ class TelemetrySettings(Section):
     tls_key_path: str = Field("", description="file with the key of that certificate, as PEM without a password")
     tls_client_ca_path: str = Field(
         "",
-        description="file with authorities, as PEM. Requests for /metrics, /status, /history and the status page must "
-        "present a client certificate from one of them. The probes need none, and then answer "
-        "without details",
+        description="file with authorities, as PEM. Requests must present a client certificate from one of them. The "
+        "probes (/livez, /readyz, /startupz) need none, and then answer without details",
     )
 
     traces: Annotated[str, AfterValidator(optional_web_address)] = Field(

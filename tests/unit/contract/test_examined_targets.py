@@ -10,7 +10,7 @@ from sluice.contract.column_rules import EXCLUDED, ColumnRules
 from sluice.contract.lake_layout import LakeLayout
 from sluice.contract.lake_targets import LakeTarget
 from sluice.findings import Finding
-from sluice.operate.check.targets import examine_targets
+from sluice.operate.check.targets import examine_targets, losable
 from sluice.tables.policies import TablePolicy
 from tests.support.source_facts import ID, column, table
 
@@ -90,3 +90,11 @@ def test_a_target_that_knows_its_rows_by_a_key_is_refused_where_there_is_none(ta
     keyless = table(replace(ID, in_primary_key=False, in_identity=False), name="t")
     (finding,) = examine_targets(keyless, TablePolicy(targets=(target,)), None, metadata=True)
     assert (finding.code, finding.severity) == ("target.key", "critical")
+
+
+def test_a_changelog_that_a_snapshot_may_replace_by_itself_is_said_before() -> None:
+    targets = (LakeTarget(), LakeTarget("history", "h"), LakeTarget("changelog", "c"))
+    (finding,) = losable(FACTS, TablePolicy(targets=targets))
+    assert (finding.severity, finding.code, finding.object) == ("info", "target.changelog", "public.t/c")
+    assert "on_change: stop" in finding.fix_setting
+    assert list(losable(FACTS, TablePolicy(on_change="stop", targets=targets))) == []

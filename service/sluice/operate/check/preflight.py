@@ -23,7 +23,7 @@ from sluice.manifest.values import TableState
 from sluice.operate.check.server import Look, examine_connections, examine_load_limits, examine_server
 from sluice.operate.check.slot import examine_slot
 from sluice.operate.check.tables import examine_tables
-from sluice.operate.check.targets import examine_targets, without_table
+from sluice.operate.check.targets import examine_targets, losable, without_table
 from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.binary import examine_binary
 from sluice.source.catalog import Catalog
@@ -153,6 +153,7 @@ class _Examination:
         for facts in self._carried:
             policy = self._policies.of(facts.schema, facts.name)
             yield from examine_targets(facts, policy, self._known.get(facts.oid), metadata=metadata)
+            yield from losable(facts, policy)
 
     def _rules_of(self, facts: TableFacts) -> RulesInForce:
         """As ingest decides them, which knows what columns were called before."""

@@ -73,6 +73,20 @@ def examine_targets(
                 yield _finding(CLUSTERING, facts, target, name, said, types, warns=was_there)
 
 
+def losable(facts: TableFacts, policy: TablePolicy) -> Iterator[Finding]:
+    """A changelog that loses its changes without anybody asking: a new snapshot replaces it."""
+    if policy.on_change == "resync":
+        for target in policy.targets:
+            if target.keeps_changes:
+                where = keys.target_title(facts.schema, facts.name, target.name)
+                seen = (
+                    "after a change that cannot be followed Sluice takes a new snapshot by itself, and the changelog "
+                    "loses the changes that it has"
+                )
+                fix = f"tables.{facts.qualified_name}: on_change: stop, if you need these changes"
+                yield Finding("info", "target.changelog", where, seen, fix_setting=fix)
+
+
 def without_table(policies: Policies, carried: Sequence[str]) -> Iterator[Finding]:
     """Settings of tables that are none of `carried`, where no column rule is among them: those are looked for at
     another place. The table may come later.
