@@ -23,7 +23,7 @@ from sluice.ingest.encode.builder import Builder, BuilderLimits
 from sluice.ingest.status import CommitCounts
 from sluice.ingest.tables import catalog_watch, ddl_signals
 from sluice.ingest.tables.catalog_watch import CatalogWatch
-from sluice.ingest.tables.ddl_signals import SignalReader
+from sluice.ingest.tables.ddl_signals import DdlSignals, SignalReader
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
@@ -36,7 +36,7 @@ from tests.simulation.server import Server
 from tests.simulation.steps import Breaker, Clock, Moment, Permits, Steps, Stop, Store
 from tests.simulation.walsender import Walsender
 
-_DECIDES = ("resolve", "written_in", "decide")
+_DECIDES = ("resolve", "written_in", "may_publish", "decide")
 
 
 class World(Protocol):
@@ -214,8 +214,9 @@ class Session:
             if number == 0 or len(part):
                 self._world.between()
                 assembly = self._assembler.feed(part)
+                self._signals.heard(self._signal_reader.take(assembly))
                 self.builder.add(assembly)
-                self._signals.decoded(assembly.through_lsn, self._signal_reader.take(assembly))
+                self._signals.decoded(assembly.through_lsn)
         self.builder.relieve()
         if self.builder.full:
             self._publish()
@@ -247,12 +248,14 @@ class Process:
         ordered: Any = self.log
         ordered._thread.shutdown()
         ordered._thread, ordered._changed = self.commits, Moment(self._pass_on)
+        signals = DdlSignals.of(self.log)
         self.tables = FollowedTables(
             self.log,
             self.catalog.lookup,
             (),
             wal_end=self.catalog.wal_end,
             await_seen=lambda _xid: None,  # a commit of this server is seen when it is sent
+            columns_said=signals.columns_said,
             clock=lambda: world.clock.now,
         )
         self.committer = Committer(
@@ -265,7 +268,7 @@ class Process:
         self.numbers = itertools.count(1)
         self.session: Session | None = None
         source: Any = SimpleNamespace(publication=PUBLICATION, prove=lambda _connection: None)
-        self.watch = CatalogWatch(source, self.tables, world.store, log=self.log)
+        self.watch = CatalogWatch(source, self.tables, world.store, log=self.log, signals=signals)
         inner: Any = self.watch
         inner._session = SimpleNamespace(ask=lambda look: look(None), close=lambda: None)
         inner._published = self.catalog
