@@ -12,6 +12,7 @@ import pytest
 from sluice import lsn
 from sluice.errors import SourceRefused, StoreRefused
 from sluice.ingest.encode.builder import BuilderLimits
+from sluice.source import ddl_signal
 from tests.integration.test_ingest_shapes import RefusesFiles, arrived
 from tests.support.extent import STREAMS_SOON, cases, slow
 from tests.support.ingesting import IMMEDIATELY, IngestPipeline
@@ -133,7 +134,9 @@ def test_every_kind_is_followed_row_by_row(story: Story) -> None:
     story.assert_followed()
 
 
-def test_every_kind_is_followed_when_the_catalog_is_far_ahead(story: Story) -> None:
+@pytest.mark.parametrize("signals", cases([False, True], quick=[False]), ids=["alone", "signalled"])
+def test_every_kind_is_followed_when_the_catalog_is_far_ahead(story: Story, *, signals: bool) -> None:
+    story.database.execute(*(ddl_signal.statements() if signals else ()))
     story.begin()
     for name, kind in story.kinds.items():
         story.do(name, *ROWS_BEFORE, *kind.ddl, *kind.rows(200))

@@ -10,7 +10,14 @@ from sluice import lsn
 from sluice.contract.entries import Changes
 from sluice.ingest.options import FlushPolicy
 from sluice.source import ddl_signal
-from tests.integration.test_catalog_unseen_changes import LIMITS, MOOD, PARTED, PLAIN
+from tests.integration.test_catalog_unseen_changes import (
+    LIMITS,
+    MOOD,
+    MOVED,
+    PARTED,
+    PLAIN,
+    columns_made_anew_behind_rows_of_a_later_number,
+)
 from tests.integration.test_wider_types import FOLLOW, REWRITTEN_TWICE
 from tests.support.catalog_stories import RESYNC, read_again
 from tests.support.extent import cases, slow
@@ -63,7 +70,7 @@ FOUND = {name: story for name, story in LIMITS.items() if name not in STAY} | {
 def story(pipeline: IngestPipeline, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if name == "entry_came_and_went_uncounted":
         since(pipeline.database, 15, "publications of a schema")
-    return FOUND[name]
+    return (FOUND | MOVED)[name]
 
 
 def with_signal(pipeline: IngestPipeline, *statements: str) -> None:
@@ -81,7 +88,9 @@ def until_alone(pipeline: IngestPipeline, running: Running) -> None:
     running.wait_until(is_alone)
 
 
-@pytest.mark.parametrize("name", cases(FOUND, quick=["label_added_and_renamed", "entry_came_and_went_uncounted"]))
+@pytest.mark.parametrize(
+    "name", cases(FOUND | MOVED, quick=["label_added_and_renamed", "entry_came_and_went_uncounted", *MOVED])
+)
 def test_what_two_looks_do_not_show_is_named_when_it_was_signalled(pipeline: IngestPipeline, name: str) -> None:
     before, after = story(pipeline, name)
     with_signal(pipeline, *before)
@@ -89,6 +98,17 @@ def test_what_two_looks_do_not_show_is_named_when_it_was_signalled(pipeline: Ing
     pipeline.run(*after, times=2, tables=())
     assert pipeline.silent_differences() == []
     assert "stale" in pipeline.states()
+
+
+def test_rows_before_a_command_of_an_older_transaction_are_not_taken_for_rows_behind_it(
+    pipeline: IngestPipeline,
+) -> None:
+    with_signal(pipeline, "CREATE TABLE beat (n int)", *PLAIN)
+    pipeline.run(tables=())
+    columns_made_anew_behind_rows_of_a_later_number(pipeline)
+    pipeline.run(times=2, tables=())
+    assert pipeline.silent_differences() == []
+    assert pipeline.table("public.t").state == "stale"
 
 
 @slow

@@ -41,12 +41,21 @@ class Clients:
 
     @property
     def can_go_on(self) -> bool:
-        return any(not one.gid for one in self._server.open.values())
+        return any(not one.gid for one in self._active)
+
+    @property
+    def _active(self) -> list[Transaction]:
+        """Those whose sessions do not wait for the end of a COMMIT."""
+        return [one for one in self._server.open.values() if one.hidden is None]
+
+    @property
+    def can_end(self) -> bool:
+        return bool(self._active)
 
     def go_on(self, random: Random) -> str:
         """More of an open transaction."""
         server = self._server
-        one = random.choice([one for one in server.open.values() if not one.gid])
+        one = random.choice([one for one in self._active if not one.gid])
         choice = random.random()
         if choice < 0.2:
             server.savepoint(one)
@@ -63,11 +72,12 @@ class Clients:
 
     def end(self, random: Random) -> str:
         """COMMIT, ROLLBACK or PREPARE TRANSACTION."""
-        one = random.choice(list(self._server.open.values()))
+        one = random.choice(self._active)
         return self._end(one, random)
 
     def end_all(self, random: Random) -> None:
         """Nothing is open any more."""
+        self._server.standby_returns()
         while self._server.open:
             self._end(next(iter(self._server.open.values())), random)
 
@@ -76,7 +86,7 @@ class Clients:
         if choice < 0.25:
             server.roll_back(one)
             return f"{one.xid}: ROLLBACK"
-        if choice < 0.5 and not one.gid and not one.catalog and random.random() < 0.8:
+        if choice < 0.5 and not one.gid and random.random() < 0.8:
             self._gids += 1
             server.prepare(one, f"g{self._gids % 3}" if self._gid_free(f"g{self._gids % 3}") else f"h{self._gids}")
             return f"{one.xid}: PREPARE {one.gid}"
@@ -154,9 +164,11 @@ class Clients:
             return server.rename_column(one, table, random)
         if choice < 0.68 and len(table.columns) > 1:
             return server.retype(one, table, random)
+        others = [each for each in server.alterable(one) if each.oid != table.oid]
+        other = random.choice(others) if others and random.random() < 0.3 else None
         if choice < 0.78:
-            server.truncate(one, [table])
-            return "TRUNCATE"
+            server.truncate(one, [table] if other is None else [table, other])
+            return f"TRUNCATE {'' if other is None else f'with {other.name}'}"
         if choice < 0.86:
             identity = random.choice(_IDENTITIES)
             server.identity(one, table, identity)
@@ -165,8 +177,13 @@ class Clients:
             names = server.names_free(one)
             if not names:
                 return ""
-            server.rename(one, table, random.choice(names))
-            return f"RENAME TO {names[0]}"
+            name = random.choice(names)
+            moved = server.rename(one, table, name)
+            if other is None:
+                return f"RENAME TO {name}"
+            server.rename(one, other, table.name)
+            server.rename(one, moved, other.name)
+            return f"exchanges its name with {other.name}"
         server.drop(one, table)
         if random.random() < 0.6:
             after = server.create(one, table.name, random)

@@ -23,20 +23,21 @@ from sluice.ingest.encode.builder import Builder, BuilderLimits
 from sluice.ingest.status import CommitCounts
 from sluice.ingest.tables import catalog_watch, ddl_signals
 from sluice.ingest.tables.catalog_watch import CatalogWatch
-from sluice.ingest.tables.ddl_signals import SignalReader
+from sluice.ingest.tables.ddl_signals import DdlSignals, SignalReader
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.reader import load_state
 from sluice.manifest.writer import ManifestLog
 from sluice.protocol import frames
 from sluice.source.ddl_signal import Seen
+from sluice.tables.events import Configured
 from sluice.tables.messages import prefix_filter
 from tests.simulation.catalog import PUBLICATION
 from tests.simulation.server import Server
 from tests.simulation.steps import Breaker, Clock, Moment, Permits, Steps, Stop, Store
 from tests.simulation.walsender import Walsender
 
-_DECIDES = ("resolve", "written_in", "decide")
+_DECIDES = ("resolve", "written_in", "may_publish", "decide")
 
 
 class World(Protocol):
@@ -49,6 +50,7 @@ class World(Protocol):
     two_phase: bool
     signals: bool
     limits: BuilderLimits
+    configured: Configured
     catalog_away: int
     acknowledged_lsn: int
 
@@ -66,7 +68,7 @@ class SourceCatalog:
         self._world = world
 
     def table(self, oid: int) -> TableFacts | None:
-        found = self._world.server.tables.get(oid)
+        found = self._world.server.seen_tables.get(oid)
         return found.facts if found is not None else None
 
     def lookup(self, oid: int) -> TableFacts | None:
@@ -79,12 +81,21 @@ class SourceCatalog:
         return self._world.server.now
 
     def visible(self) -> Visible:
-        """Each commit is seen as soon as it is sent."""
-        return Visible(2**31)
+        """Each commit is seen as soon as it is sent, unless it waits for a standby."""
+        return Visible(2**31, frozenset(one.xid for one in self._world.server.unseen))
+
+    def unseen_among(self, _connection: object, xids: list[int]) -> set[int]:
+        return {xid for xid in xids if not self.visible().sees(xid)}
+
+    def await_seen(self, xid: int) -> None:
+        """Waits a while."""
+        self.ask()
+        if not self.visible().sees(xid):
+            raise SourceUnavailable("other sessions do not see the transaction")
 
     def look(self, _connection: object) -> Mapping[int, TableFacts]:
         self.ask()
-        published = [table for table in self._world.server.tables.values() if table.membership]
+        published = [table for table in self._world.server.seen_tables.values() if table.membership]
         return {table.oid: table.facts for table in sorted(published, key=lambda table: table.name)}
 
     def signal(self, _connection: object, *, with_open: bool = False) -> Seen:
@@ -95,7 +106,7 @@ class SourceCatalog:
         return Seen("1", "", frozenset(map(str, self._world.server.open)) if with_open else None)
 
     def existing(self, oids: list[int]) -> set[int]:
-        return self._world.server.tables.keys() & set(oids)
+        return self._world.server.seen_tables.keys() & set(oids)
 
     def ask(self) -> None:
         """A question that may fail, and takes a while."""
@@ -116,7 +127,7 @@ def simulated(world: World) -> Iterator[None]:
         return SourceCatalog(world).signal(connection, with_open=with_open)
 
     answers = SimpleNamespace(
-        probe=signal, unseen_among=lambda _connection, _xids: set(), entries_of=lambda *_: (1, set())
+        probe=signal, unseen_among=SourceCatalog(world).unseen_among, entries_of=lambda *_: (1, set())
     )
     with (
         patch.object(catalog_watch, "Catalog", catalog),
@@ -214,8 +225,9 @@ class Session:
             if number == 0 or len(part):
                 self._world.between()
                 assembly = self._assembler.feed(part)
+                self._signals.heard(self._signal_reader.take(assembly))
                 self.builder.add(assembly)
-                self._signals.decoded(assembly.through_lsn, self._signal_reader.take(assembly))
+                self._signals.decoded(assembly.through_lsn)
         self.builder.relieve()
         if self.builder.full:
             self._publish()
@@ -247,12 +259,15 @@ class Process:
         ordered: Any = self.log
         ordered._thread.shutdown()
         ordered._thread, ordered._changed = self.commits, Moment(self._pass_on)
+        signals = DdlSignals.of(self.log)
         self.tables = FollowedTables(
             self.log,
             self.catalog.lookup,
-            (),
+            world.configured.patterns,
+            policies=world.configured.policies,
             wal_end=self.catalog.wal_end,
-            await_seen=lambda _xid: None,  # a commit of this server is seen when it is sent
+            await_seen=self.catalog.await_seen,
+            columns_said=signals.columns_said,
             clock=lambda: world.clock.now,
         )
         self.committer = Committer(
@@ -265,7 +280,7 @@ class Process:
         self.numbers = itertools.count(1)
         self.session: Session | None = None
         source: Any = SimpleNamespace(publication=PUBLICATION, prove=lambda _connection: None)
-        self.watch = CatalogWatch(source, self.tables, world.store, log=self.log)
+        self.watch = CatalogWatch(source, self.tables, world.store, log=self.log, signals=signals)
         inner: Any = self.watch
         inner._session = SimpleNamespace(ask=lambda look: look(None), close=lambda: None)
         inner._published = self.catalog

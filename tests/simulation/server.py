@@ -74,6 +74,8 @@ class Transaction:
     savepoints: list[_Savepoint] = field(default_factory=list)
     gid: str = ""
     prepare_end_lsn: int = 0
+    hidden: dict[int, Table | None] | None = None
+    """Once its commit record is written and nobody sees it yet: the tables that it changed, as they are seen."""
 
     @property
     def subxid(self) -> int:
@@ -90,6 +92,8 @@ class Server:
         self.rows: dict[int, Rows] = {}
         self.history: dict[int, list[tuple[int, Table | None, Rows]]] = {}
         self.open: dict[int, Transaction] = {}
+        self.standby_is_away = False
+        """Whether commits wait for a standby, with their locks; half of the sessions do not."""
         self.signals = False
         """Whether each command that alters a table says so in the log."""
         self._xid = 700
@@ -126,6 +130,8 @@ class Server:
         while one.savepoints:
             self.release_savepoint(one)
         record = self._write(one, "commit_prepared" if one.gid else "commit", size=COMMIT_BYTES, gid=one.gid)
+        waits = self.standby_is_away and one.xid % 2 == 0
+        one.hidden = {oid: self.tables.get(oid) for oid in one.catalog} if waits else None
         for oid in {*one.rows, *one.catalog}:
             table = one.catalog.get(oid, self.tables.get(oid))
             if table is None:
@@ -136,8 +142,28 @@ class Server:
             self.tables[oid] = table
             self.rows[oid] = self._rows_of(one, oid)
             self.history.setdefault(oid, []).append((record.end_lsn, table, self.rows[oid]))
-        del self.open[one.xid]
+        if not waits:
+            del self.open[one.xid]
         return record.end_lsn
+
+    @property
+    def unseen(self) -> list[Transaction]:
+        """Those that have committed, and nobody sees it yet; in the order of their commit records."""
+        return [one for one in self.open.values() if one.hidden is not None]
+
+    @property
+    def seen_tables(self) -> dict[int, Table]:
+        """As a look at the catalog sees them."""
+        seen: dict[int, Table | None] = dict(self.tables)
+        for one in self.unseen:  # what one has changed no other one can change meanwhile
+            seen.update(one.hidden or {})
+        return {oid: table for oid, table in seen.items() if table is not None}
+
+    def standby_returns(self) -> None:
+        """Who waits for it has committed for everybody."""
+        self.standby_is_away = False
+        for one in self.unseen:
+            del self.open[one.xid]
 
     def roll_back(self, one: Transaction) -> None:
         self._write(one, "rollback_prepared" if one.gid else "abort", size=COMMIT_BYTES, gid=one.gid)
@@ -252,8 +278,8 @@ class Server:
         self._oid += 1
         self._alter(one, replace(table, membership=f"entry {self._oid}" if published else "", facts_seen={}))
 
-    def rename(self, one: Transaction, table: Table, name: str) -> None:
-        self._reshape(one, replace(table, name=name, facts_seen={}))
+    def rename(self, one: Transaction, table: Table, name: str) -> Table:
+        return self._reshape(one, replace(table, name=name, facts_seen={}))
 
     def identity(self, one: Transaction, table: Table, identity: str) -> None:
         self._reshape(one, replace(table, identity=identity, facts_seen={}))

@@ -170,7 +170,11 @@ class Walsender:
             xid = change.subxid if block_xid else None
             if change.kind == "message":
                 assert change.table is not None
-                left = [["table", change.table.oid, "p", change.table.identity]]
+                oid, own = change.table.oid, [one for one in change.table.columns if one.xmin >= change.xid]
+                left = [
+                    ["table", oid, "p", change.table.identity],
+                    *(["column", oid, one.attnum, one.type_oid, one.typmod] for one in own),
+                ]
                 self._frames.append(
                     wire.message(DDL_SIGNAL, json.dumps({"left": left}).encode(), lsn=change.lsn, transactional=True,
                                  xid=block_xid or None)

@@ -17,6 +17,8 @@ from sluice.contract.control import Request
 from sluice.errors import ServiceError, may_pass
 from sluice.ingest.encode.builder import BuilderLimits
 from sluice.store import memory
+from sluice.tables.events import Configured
+from sluice.tables.policies import Policies, TablePolicy
 from tests.simulation.applier import Applier, Finding, Lake
 from tests.simulation.clients import Clients
 from tests.simulation.ingest import Process, Session, simulated
@@ -34,6 +36,7 @@ _APPLY = ("applier reads", "window begins", "window ends")
 _NOTHING: Any = None
 """In the place of random numbers, for who draws none."""
 _numbers = count(1)
+_DEFAULT = Configured((), Policies())
 
 
 @dataclass(slots=True)
@@ -83,6 +86,7 @@ class World:
         self.window_bytes = random.choice((1, 300, 1 << 20))
         self.begins_live = random.random() < 0.6
         """Whether all tables are in the lake before the first event."""
+        self.configured = _DEFAULT
         self.catalog_away = 0
         self.server.signals = self.signals
         self.clients = Clients(self.server, two_phase=self.two_phase)
@@ -221,7 +225,7 @@ class World:
             "rows": _Kind(16, "people", always, clients.rows),
             "open": _Kind(6, "people", lambda: len(self.server.open) < 3, clients.open),
             "go on": _Kind(10, "people", lambda: clients.can_go_on, clients.go_on),
-            "end": _Kind(8, "people", lambda: bool(self.server.open), clients.end),
+            "end": _Kind(8, "people", lambda: clients.can_end, clients.end),
             "shape": _Kind(7, "people", always, clients.shape),
             "publication": _Kind(2, "people", always, clients.publication),
             "send": _Kind(20, "walsender", self._can_send, self._send),
@@ -245,8 +249,13 @@ class World:
             "crash soon": _Kind(1, "machine", lambda: self.process is not None, self._crash_soon, inner=False),
             "store away": _Kind(1, "machine", always, self._store_away, inner=False),
             "catalog away": _Kind(1, "machine", always, self._catalog_away, inner=False),
+            "standby leaves": _Kind(4, "machine", lambda: self.signals and not self.server.standby_is_away,
+                                    self._standby_leaves, draws=False),
+            "standby returns": _Kind(8, "machine", lambda: self.server.standby_is_away, self._standby_returns,
+                                     draws=False),
             "time": _Kind(1, "machine", always, self._time),
             "request": _Kind(3, "operator", lambda: bool(self.server.tables), self._request),
+            "settings": _Kind(2, "operator", always, self._settings),
             "applier starts": _Kind(30, "applier", lambda: self.applier is None and self._has_manifest(),
                                     self._applier_starts, draws=False),
             "applier reads": _Kind(14, "applier", self._can_read, self._applier_reads, draws=False),
@@ -391,6 +400,14 @@ class World:
         self.catalog_away = random.randrange(1, 3)
         return f"for {self.catalog_away} questions"
 
+    def _standby_leaves(self, _random: Random) -> None:
+        self.server.standby_is_away = True
+
+    def _standby_returns(self, _random: Random) -> str:
+        waited = ", ".join(str(one.xid) for one in self.server.unseen)
+        self.server.standby_returns()
+        return f"committed for everybody: {waited}" if waited else ""
+
     def _time(self, random: Random) -> str:
         seconds = random.choice((1, 60, 3600, 86400))
         self.clock.pass_seconds(seconds)
@@ -402,6 +419,17 @@ class World:
         name = random.choice(names)
         self.ask(action, name, random.getrandbits(40))
         return f"{action} {name}"
+
+    def _settings(self, random: Random) -> str:
+        patterns = random.choice(((), ("!public.a",), ("public.a", "public.b")))
+        policy = TablePolicy(on_change=random.choice(("resync", "stop")), on_rename=random.choice(("keep", "move")))
+        self._configure(Configured(patterns, Policies(policy)))
+        return f"source.tables {list(patterns)}, on_change {policy.on_change}, on_rename {policy.on_rename}"
+
+    def _configure(self, configured: Configured) -> None:
+        self.configured = configured
+        if self.process is not None:
+            self.process.tables.decide(configured)
 
     def ask(self, action: str, name: str, number: int) -> None:
         """What the command line does."""
@@ -447,6 +475,7 @@ class World:
         self._event = None
         self._generates = False
         self.store.away = self.store.crash_in = self.catalog_away = 0
+        self._configure(_DEFAULT)
         self.clients.end_all(Random(self.seed))
         for attempt in range(40):
             self._turn(attempt)

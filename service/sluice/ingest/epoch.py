@@ -21,6 +21,7 @@ from sluice.ingest.start import Start, timeline_guard
 from sluice.ingest.status import IngestStatus
 from sluice.ingest.stop import IngestStop
 from sluice.ingest.tables.catalog_watch import CatalogWatch
+from sluice.ingest.tables.ddl_signals import DdlSignals
 from sluice.ingest.tables.followed_tables import FollowedTables
 from sluice.ingest.tables.lookup import CatalogLookup
 from sluice.manifest.ordered_log import OrderedLog
@@ -104,13 +105,14 @@ def open_epoch(
         log.append(entry)
     if not options.two_phase and opened.prepared:
         _release_prepared(log)
-    lookup = CatalogLookup(finishing)
+    lookup, signals = CatalogLookup(finishing), DdlSignals.of(log)
     tables = FollowedTables(
         log,
         lookup,
         options.tables,
         wal_end=lookup.wal_end,
         await_seen=lookup.await_seen,
+        columns_said=signals.columns_said,
         counts=status.tables,
         policies=options.policies,
     )
@@ -142,6 +144,7 @@ def open_epoch(
         tables,
         store,
         log=log,
+        signals=signals,
         is_quiet=lambda: status.oldest_unflushed_us is None,
         advance=committer.advance,
     )

@@ -330,9 +330,10 @@ class Session:
 
     def _feed(self, table: frames.FrameTable) -> None:
         assembly = self._assembler.feed(table)
+        self._signals.heard(self._signal_reader.take(assembly))
         faults.point("build.before")
         self._builder.add(assembly)
-        self._signals.decoded(assembly.through_lsn, self._signal_reader.take(assembly))
+        self._signals.decoded(assembly.through_lsn)
         self.unflushed.decoded(
             self._builder.through_lsn,
             assembly.commits.commit_time_us,

@@ -71,7 +71,7 @@ class OrderedLog:
 
     @property
     def state(self) -> PipelineState:
-        """With everything that is decided. Numbers and times of what is not stored yet are provisional."""
+        """With everything that is decided. While anything is not stored yet, numbers and times are provisional."""
         return self._log.state if self.is_stored else self._state
 
     @property
@@ -223,7 +223,10 @@ class OrderedLog:
             raise
         with self._changed:
             self._waiting.popleft()
-            self._store_moved()
+            self._stored = self._log.state
+            if not self._waiting:  # what waits was decided on this, and deciding it again takes as long as it is
+                self._decide_again()
+            self._changed.notify_all()
         return receipt
 
     def _store_moved(self) -> None:

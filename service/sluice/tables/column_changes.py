@@ -5,6 +5,7 @@ no value came with it that was not sent. A step that cannot be followed exactly 
 cause; nothing here decides what becomes of the table then.
 """
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from sluice.contract.catalog_facts import TableFacts
@@ -175,13 +176,21 @@ def version_of(register: TableRegister, rows: RowsCame, state: TableState) -> Ta
     facts = register.facts(relation.oid)
     find = match if known is None else match_again
     try:
-        matched = find(relation, latest, facts, xid=rows.xid)
+        matched = find(relation, latest, facts, xid=rows.xid, said=_said_since(state, rows))
     except UnsupportedChange as error:
         unseen = _broken(str(error)) if policy.contract == "stop" else Unseen(Cause.SCHEMA, str(error))
         raise CannotFollow(unseen, facts) from None
     if matched is None:
         return known
     return reshape(register, relation, state, facts, position_lsn=rows.position_lsn, matched=matched)
+
+
+def _said_since(state: TableState, rows: RowsCame) -> AbstractSet[int] | None:
+    """Columns that commands wrote between the newest shape and the transaction of `rows`."""
+    if rows.columns_said is None:
+        return None
+    since_lsn = max(state.lsn, state.schema_lsn)
+    return {attnum for attnum, lsn in rows.columns_said if lsn > since_lsn}
 
 
 def reshape(

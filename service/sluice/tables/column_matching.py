@@ -8,10 +8,15 @@ Invariant: an assignment is taken when no other is possible whatever the columns
 and whatever types they had that leave no trace, or when it is the only one in which every column has the
 name that it had before or has today. Without either, nothing is guessed. (PostgreSQL: pg_attribute; Logical
 Replication Message Formats, Relation.)
+
+Transactions do not commit in the order of their numbers, and a column may have had a third name. Where the server
+says which columns commands have written by then (`said`), neither is relied upon without its word. What it says
+alone proves nothing, because anybody may say it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from sluice.contract.catalog_facts import ColumnFacts, TableFacts
@@ -25,8 +30,8 @@ _HALF = 1 << 31
 class _Life(Enum):
     """What is known of an attnum. `KEPT`: there before and today. `GONE`: there before. `BORN`: new, and
     last altered by a transaction with an earlier number than the rows' own. `OWN`: new, and last
-    altered by theirs. `FRESH`: new, and last altered by a later one. `HIDDEN`: it existed before and
-    was not published. `PASSING`: new, and dropped again.
+    altered by theirs. `FRESH`: new, and last altered by a later one, or nobody says that it is earlier. `HIDDEN`: it
+    existed before and was not published. `PASSING`: new, and dropped again.
     """
 
     KEPT = auto()
@@ -57,6 +62,7 @@ class _Candidate:
     names: frozenset[str]
     types: frozenset[tuple[int, int]]
     had_any_type: bool = False
+    had_any_name: bool = False
 
     def may_be(self, column: RelationColumn) -> bool:
         if self.life == _Life.PASSING or self.had_any_type or (column.type_oid, column.typmod) in self.types:
@@ -70,7 +76,8 @@ class _Candidate:
         return self.life not in (_Life.HIDDEN, *_NEW) or (column.type_oid, column.typmod) in self.types
 
     def is_called(self, column: RelationColumn) -> bool:
-        return self.may_be(column) and (self.life == _Life.PASSING or column.name in self.names)
+        named = self.life == _Life.PASSING or self.had_any_name or column.name in self.names
+        return named and self.may_be(column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +90,19 @@ class Matched:
     passing: frozenset[int] = frozenset()
 
 
-def match(relation: RelationVersion, previous: TableSchema, facts: TableFacts | None, *, xid: int) -> Matched:
-    """The columns of `relation`, which rows of transaction `xid` have. Raises UnsupportedChange when
+def match(
+    relation: RelationVersion,
+    previous: TableSchema,
+    facts: TableFacts | None,
+    *,
+    xid: int,
+    said: AbstractSet[int] | None = None,
+) -> Matched:
+    """The columns of `relation`, which rows of transaction `xid` have. `said` are the attnums that commands of
+    earlier transactions wrote since `previous`, None where nobody says it. Raises UnsupportedChange when
     it can be read in several ways, or in none.
     """
-    candidates = _candidates(previous, facts, xid)
+    candidates = _candidates(previous, facts, xid, said)
     count, found = _assignments(candidates, relation.columns, _Candidate.may_be)
     if count > 1:
         count, found = _assignments(candidates, relation.columns, _Candidate.is_called)
@@ -101,12 +116,17 @@ def match(relation: RelationVersion, previous: TableSchema, facts: TableFacts | 
 
 
 def match_again(
-    relation: RelationVersion, previous: TableSchema, facts: TableFacts | None, *, xid: int
+    relation: RelationVersion,
+    previous: TableSchema,
+    facts: TableFacts | None,
+    *,
+    xid: int,
+    said: AbstractSet[int] | None = None,
 ) -> Matched | None:
     """The same for a relation that looks like the version before and was announced again. None when
     it has the columns of that version. Raises UnsupportedChange when it may have others.
     """
-    candidates = _candidates(previous, facts, xid)
+    candidates = _candidates(previous, facts, xid, said)
     count, found = _assignments(candidates, relation.columns, _Candidate.is_called)
     if count == 0 or (count == 1 and found == tuple(column.attnum for column in previous.sent)):
         return None
@@ -128,7 +148,11 @@ def _precedes(xid: int, other: int) -> bool:
     return 0 < (other - xid) % (2 * _HALF) < _HALF
 
 
-def _candidates(previous: TableSchema, facts: TableFacts | None, xid: int) -> dict[int, _Candidate]:
+def _candidates(
+    previous: TableSchema, facts: TableFacts | None, xid: int, said: AbstractSet[int] | None
+) -> dict[int, _Candidate]:
+    # Of a partition commands say what they do to the table above it.
+    said = None if facts is None or facts.is_partition else said
     now = {column.attnum: column for column in facts.sent_columns} if facts else {}
     alive = {column.attnum for column in facts.columns} if facts else set()
     newest = facts.attributes if facts else 0
@@ -136,23 +160,29 @@ def _candidates(previous: TableSchema, facts: TableFacts | None, xid: int) -> di
     # look at the catalog keeps quiet.
     rewritten = facts is None or facts.relkind == "p"
     rewritten = rewritten or any(now[attnum].missing is not None for attnum in now if attnum > previous.attributes)
+    renamed = said or ()
     found = {
-        column.attnum: _known(column, now.get(column.attnum), xid, rewritten=rewritten) for column in previous.sent
+        column.attnum: replace(
+            _known(column, now.get(column.attnum), xid, rewritten=rewritten), had_any_name=column.attnum in renamed
+        )
+        for column in previous.sent
     }
     for attnum, column in now.items():
         if attnum not in found:
-            life = _Life.HIDDEN if attnum <= previous.attributes else _life_of_new(column.xmin, xid)
-            found[attnum] = _Candidate(attnum, life, frozenset([column.name]), frozenset([_type(column)]))
+            life = _Life.HIDDEN if attnum <= previous.attributes else _life_of_new(column, xid, said)
+            names, types = frozenset([column.name]), frozenset([_type(column)])
+            found[attnum] = _Candidate(attnum, life, names, types, had_any_name=attnum in renamed)
     for attnum in range(previous.attributes + 1, newest + 1):
         if attnum not in alive:
             found[attnum] = _Candidate(attnum, _Life.PASSING, frozenset(), frozenset())
     return dict(sorted(found.items()))
 
 
-def _life_of_new(xmin: int, xid: int) -> _Life:
-    if xmin == xid:
+def _life_of_new(column: ColumnFacts, xid: int, said: AbstractSet[int] | None) -> _Life:
+    if column.xmin == xid:
         return _Life.OWN
-    return _Life.BORN if _precedes(xmin, xid) else _Life.FRESH
+    is_there = _precedes(column.xmin, xid) and (said is None or column.attnum in said)
+    return _Life.BORN if is_there else _Life.FRESH
 
 
 def _known(before: ColumnSchema, now: ColumnFacts | None, xid: int, *, rewritten: bool) -> _Candidate:

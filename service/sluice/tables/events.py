@@ -87,25 +87,29 @@ class RowsCame(RowsSaid[TableSchema | None]):
     `position_lsn` is where the first commit record of these rows begins, `xid` the transaction of the first of them,
     not its savepoint. The position must be that for every way in which a transaction can come: one recorded for one
     of its rows is compared with those of its others, and with those of the same rows when they come again.
-    `reaches_lsn` is a position within the last of these commit records.
+    `reaches_lsn` is a position within the last of these commit records. `columns_said` are columns of the table that
+    commands of earlier transactions wrote, by attnum, with the end of the last transaction that is known to have
+    written each; None where the server does not say it.
     """
 
     relation: RelationVersion
     position_lsn: int
     reaches_lsn: int
     xid: int
+    columns_said: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRowsCommitted(RowsSaid[bool]):
     """Rows were written in `schema` while their transaction was open, and it has committed now. The answer is whether
-    they may be published so.
+    they may be published so. `columns_said`: see RowsCame.
     """
 
     relation: RelationVersion
     schema: TableSchema
     position_lsn: int
     xid: int
+    columns_said: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,36 @@ from sluice.tables.policies import Policies
 
 
 class TakenPaths:
-    """Where lake tables of the carried tables among `states` stand. Made once for many questions: each state says it
-    of all of its targets.
+    """Where lake tables of the carried tables among `states` stand, each with all of its targets. Made once for many
+    questions.
     """
 
     def __init__(self, states: Mapping[str, TableState], policies: Policies) -> None:
+        self._policies = policies
         self._holders: dict[str, set[str]] = {messagetable.PATH: {""}}
-        for one in states.values():
-            if one.state != State.DETACHED:
-                for path in target_paths(one, policies.of(one.schema_name, one.table_name).targets):
+        self._seen: dict[str, tuple[TableState, set[str]]] = {}
+        self.follow(states)
+
+    def follow(self, states: Mapping[str, TableState]) -> None:
+        """The tables are in `states` now. It costs by those that changed: while thousands join one by one, each
+        asks.
+        """
+        for key in self._seen.keys() - states.keys():
+            self._leave(key)
+        for key, one in states.items():
+            known = self._seen.get(key)
+            if known is None or known[0] is not one:
+                self._leave(key)
+                targets = self._policies.of(one.schema_name, one.table_name).targets
+                paths = target_paths(one, targets) if one.state != State.DETACHED else set()
+                self._seen[key] = one, paths
+                for path in paths:
                     self._holders.setdefault(path, set()).add(one.table_id)
+
+    def _leave(self, key: str) -> None:
+        _, paths = self._seen.pop(key, (None, ()))
+        for path in paths:
+            self._holders[path].discard(key)
 
     def by_others(self, oid: int, paths: Iterable[str]) -> bool:
         """Whether a lake table of another one than `oid` stands at one of `paths`."""

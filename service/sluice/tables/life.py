@@ -138,7 +138,7 @@ class TableLives:
         at, oid = rows.position_lsn, rows.relation.oid
         now = self.history.version_again(rows.relation, position_lsn=at, reaches_lsn=at + 1, xid=rows.xid)
         if now == NOT_YET:
-            now = self._resolve(events.RowsCame(rows.relation, at, at + 1, rows.xid))
+            now = self._resolve(events.RowsCame(rows.relation, at, at + 1, rows.xid, rows.columns_said))
         if now is None or now.version == rows.schema.version:
             return now is not None
         what = (

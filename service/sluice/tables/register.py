@@ -81,8 +81,11 @@ class TableRegister:
     def taken(self) -> TakenPaths:
         """Where lake tables stand, with all that is decided."""
         tables, configured = self._state.tables, self.configured
-        if self._taken is None or self._taken[0] is not tables or self._taken[1] is not configured:
+        if self._taken is None or self._taken[1] is not configured:
             self._taken = tables, configured, TakenPaths(tables, configured.policies)
+        elif self._taken[0] is not tables:
+            self._taken[2].follow(tables)
+            self._taken = tables, configured, self._taken[2]
         return self._taken[2]
 
     def state(self, oid: int) -> TableState | None:

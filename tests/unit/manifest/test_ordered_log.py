@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -177,3 +178,26 @@ def test_no_rows_are_published_behind_a_decision_that_could_not_be_stored(spool:
         with pytest.raises(ManifestCorrupt):
             one.result()
     assert load_state(spool.store).through_lsn == 10
+
+
+def test_decisions_that_wait_are_not_made_again_for_each_one_that_is_stored() -> None:
+    """Thousands of tables join at once, and each decision asks the clock."""
+    asked: list[int] = []
+
+    def clock() -> datetime:
+        asked.append(1)
+        return datetime(2030, 1, 1, tzinfo=UTC)
+
+    spool, count = Away(), 100
+    log = ManifestLog.open(spool, opened(), PipelineState(), through_lsn=10, clock=clock)
+    ordered = OrderedLog(log)
+    spool.back.clear()
+    for number in range(count):
+        ordered.append(table(str(100 + number), version=1))
+    asked.clear()
+    spool.back.set()
+    ordered.wait_stored()
+    ordered.close()
+    assert ordered.state == log.state
+    assert len(log.state.tables) == count
+    assert len(asked) <= 2 * count

@@ -134,6 +134,34 @@ def test_a_relation_that_looks_the_same_is_asked_for_columns_that_came_again() -
             match_again(wire("a", "b"), previous, catalog(A, b(3, xmin=made_by), ever=3), xid=ROWS)
 
 
+def test_a_new_column_is_there_by_the_number_of_its_transaction_only_if_a_command_said_so() -> None:
+    """Transactions do not commit in the order of their numbers."""
+    previous, again = before(A, b(2)), catalog(A, b(3, xmin=EARLIER), ever=3)
+    other = catalog(A, column("c", 3, xmin=EARLIER), ever=3)
+    assert match_again(wire("a", "b"), previous, again, xid=ROWS, said={3}) == Matched((1, 3))
+    assert match(wire("a", "c"), previous, other, xid=ROWS, said={3}) == Matched((1, 3))
+    with pytest.raises(UnsupportedChange, match="several ways"):
+        match_again(wire("a", "b"), previous, again, xid=ROWS, said=set())
+    with pytest.raises(UnsupportedChange, match="several ways"):
+        match(wire("a", "c"), previous, other, xid=ROWS, said=set())
+
+
+def test_a_column_that_a_command_wrote_may_have_had_a_name_that_nobody_knows() -> None:
+    ahead = catalog(A, column("z", 3, xmin=LATER), ever=3)
+    assert match_again(wire("a", "b"), TWO, ahead, xid=ROWS, said=set()) is None
+    with pytest.raises(UnsupportedChange, match="several ways"):
+        match_again(wire("a", "b"), TWO, ahead, xid=ROWS, said={3})
+    gone = catalog(A, ever=3)
+    assert match(wire("a", "c"), THREE, gone, xid=ROWS, said=set()) == Matched((1, 3))
+    with pytest.raises(UnsupportedChange, match="several ways"):
+        match(wire("a", "c"), THREE, gone, xid=ROWS, said={2})
+
+
+def test_what_commands_say_of_the_table_above_says_nothing_of_a_partition() -> None:
+    again = replace(catalog(A, b(3, xmin=EARLIER), ever=3), is_partition=True)
+    assert match_again(wire("a", "b"), TWO, again, xid=ROWS, said=set()) == Matched((1, 3))
+
+
 def test_transaction_numbers_wrap_around() -> None:
     facts = catalog(A, column("c", 3, xmin=2**32 - 5), ever=3)
     assert match(wire("a", "c"), before(A, b(2)), facts, xid=7).attnums == (1, 3)

@@ -423,15 +423,15 @@ class Builder:
                 for sent in read_sent_file(self._fetch(part.file.result().key)):
                     self._publish_sent(part.announced[0], sent, commit, position_lsn=position_lsn)
             elif body.decided or all(
-                self._tables.decide(events.OpenRowsCommitted(relation, part.shape, position_lsn, commit.xid))
+                self._tables.may_publish(relation, part.shape, position_lsn=position_lsn, xid=commit.xid)
                 for relation in part.announced
             ):
                 self._published.append((part.file, part.shape.version, commit))
         for relation, rows in body.take():
             if isinstance(rows, SentRows):
                 self._publish_sent(relation, rows, commit, position_lsn=position_lsn)
-            elif body.decided or self._tables.decide(
-                events.OpenRowsCommitted(relation, rows.schema, position_lsn, commit.xid)
+            elif body.decided or self._tables.may_publish(
+                relation, rows.schema, position_lsn=position_lsn, xid=commit.xid
             ):
                 self._write(rows.with_commit(lsn=commit.end_lsn, commit_time_us=commit.commit_time_us))
 

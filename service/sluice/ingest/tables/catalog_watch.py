@@ -70,6 +70,7 @@ class CatalogWatch:
         store: ObjectStore,
         *,
         log: OrderedLog,
+        signals: DdlSignals | None = None,
         is_quiet: Callable[[], bool] = lambda: True,
         advance: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -87,7 +88,7 @@ class CatalogWatch:
         self._log = log
         self._is_quiet = is_quiet
         self._mark = _Mark(0, 0.0)
-        self.signals = DdlSignals(examined=log.examined, examined_lsn=lambda: log.examined_lsn)
+        self.signals = signals or DdlSignals.of(log)
 
     def run_once(self) -> None:
         """One look. Raises SourceUnavailable when the connection is lost; the next call opens

@@ -27,6 +27,7 @@ from sluice.ingest.assemble.assembly import (
     PreparedRolledBack,
     Published,
 )
+from sluice.manifest.ordered_log import OrderedLog
 from sluice.manifest.values import TableState
 from sluice.source.ddl_signal import Seen
 from sluice.tables.catalog_diff import Unseen
@@ -41,6 +42,8 @@ _ANYTHING: Left = frozenset({("anything",)})
 _FLOODED = Unseen(Cause.REWRITE, "more DDL ran in one transaction than could be followed")
 _LONGEST = 64 << 20
 """Bytes of a message: those of the event triggers are far shorter."""
+MOST_COLUMNS = 1600
+"""Of one table, also counting those that were dropped: the server's limit."""
 HOLD_SECONDS = 10.0
 """For how long rows wait for looks that signals cause, one after the other. One takes a second where it succeeds."""
 
@@ -127,6 +130,8 @@ class DdlSignals:
         """See SignalReader."""
         self._lock = threading.Lock()
         self._waiting: dict[int, Signal] = {}
+        self._columns: dict[int, dict[int, tuple[int, int]]] = {}
+        """By oid and attnum, the LSNs of the first and of the last signal of a command that wrote the column."""
         self._unjudged: set[int] = set()
         """The LSNs of signals that no look has judged; there have been some since `_unjudged_since`."""
         self._unjudged_since = 0.0
@@ -140,6 +145,11 @@ class DdlSignals:
         self._said: str | None = None
         self._logger = structlog.get_logger("tables")
 
+    @classmethod
+    def of(cls, log: OrderedLog) -> "DdlSignals":
+        """Those of the process that writes `log`."""
+        return cls(examined=log.examined, examined_lsn=lambda: log.examined_lsn)
+
     def begin(self, start_lsn: int, *, sent: bool) -> None:
         """A connection begins at `start_lsn`; with `sent` the server sends messages."""
         with self._lock:
@@ -150,13 +160,33 @@ class DdlSignals:
                 # The server sends again what an earlier connection read without them.
                 self._sent_since = self._decoded_lsn = start_lsn
 
-    def decoded(self, through_lsn: int, signals: Iterable[Signal]) -> None:
-        """Every transaction that ended at or before `through_lsn` was read, and said `signals`."""
+    def heard(self, signals: Iterable[Signal]) -> None:
+        """Transactions whose rows come next said `signals`."""
         with self._lock:
             for signal in signals:
                 self._unjudged_since = self._unjudged_since if self._unjudged else time.monotonic()
                 self._unjudged.add(signal.end_lsn)
                 self._waiting.setdefault(signal.end_lsn, signal)
+                for one in signal.left:
+                    match one:
+                        case ("column", int(oid), int(attnum), *_) if 0 < attnum <= MOST_COLUMNS:
+                            known, lsn = self._columns.setdefault(oid, {}), signal.end_lsn
+                            first, last = known.get(attnum, (lsn, lsn))
+                            known[attnum] = min(first, lsn), max(last, lsn)
+
+    def columns_said(self, oid: int, before_lsn: int) -> tuple[tuple[int, int], ...] | None:
+        """Columns of the table that commands wrote whose transactions ended at or before `before_lsn`, by attnum, with
+        the end of the last transaction that wrote each. None where the server does not say it.
+        """
+        with self._lock:
+            if self._lacks or not self._version or self._sent_since is None:
+                return None
+            known = self._columns.get(oid, {}).items()
+            return tuple((attnum, last) for attnum, (first, last) in known if first <= before_lsn)
+
+    def decoded(self, through_lsn: int) -> None:
+        """Every transaction that ended at or before `through_lsn` was read, with all that it said."""
+        with self._lock:
             self._decoded_lsn = max(self._decoded_lsn, through_lsn)
             if not self._why_not():
                 self._examined(min([self._decoded_lsn, *(lsn - 1 for lsn in self._waiting)]))
@@ -231,8 +261,10 @@ class DdlSignals:
 
     def looked(self, carried: Iterable[TableFacts]) -> None:
         """Which tables are carried, by the newest look."""
+        carried = tuple(carried)
         parted = next((one.qualified_name for one in carried if one.relkind == "p" or one.is_partition), "")
         with self._lock:
+            self._columns = {one.oid: self._columns[one.oid] for one in carried if one.oid in self._columns}
             self._unsaid = (
                 f"{parted} has or is a partition: no event trigger runs for a TRUNCATE there, or early "
                 "enough for DETACH CONCURRENTLY"

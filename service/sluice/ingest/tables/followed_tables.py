@@ -43,6 +43,7 @@ def utc_now() -> datetime:
 class FollowedTables:
     """`lookup` asks the catalog, which knows today's shape only and may be ahead of the stream; `wal_end` asks for the
     server's position now. `await_seen` returns when `lookup` sees what a transaction did, which has committed.
+    `columns_said`: see DdlSignals.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class FollowedTables:
         *,
         wal_end: Callable[[], int],
         await_seen: Callable[[int], None],
+        columns_said: Callable[[int, int], tuple[tuple[int, int], ...] | None] = lambda _oid, _lsn: None,
         counts: TableCounts | None = None,
         policies: Policies | None = None,
         clock: Callable[[], datetime] = utc_now,
@@ -61,6 +63,7 @@ class FollowedTables:
         self._lookup = lookup
         self._wal_end = wal_end
         self._await_seen = await_seen
+        self._columns_said = columns_said
         self._counts = counts or TableCounts()
         self._clock = clock
         self._lock = threading.RLock()
@@ -115,7 +118,13 @@ class FollowedTables:
             )
         if known != NOT_YET:
             return known
-        return self.decide(events.RowsCame(relation, position_lsn, reaches_lsn, xid))
+        said = self._columns_said(relation.oid, position_lsn)
+        return self.decide(events.RowsCame(relation, position_lsn, reaches_lsn, xid, said))
+
+    def may_publish(self, relation: RelationVersion, schema: TableSchema, *, position_lsn: int, xid: int) -> bool:
+        """OpenRowsCommitted."""
+        said = self._columns_said(relation.oid, position_lsn)
+        return bool(self.decide(events.OpenRowsCommitted(relation, schema, position_lsn, xid, said)))
 
     def written_in(self, relation: RelationVersion) -> TableSchema | NotYet | None:
         """See TableLives. Records nothing and asks nobody."""

@@ -1,6 +1,7 @@
 """What DDL signals mean, and through where the catalog counts as examined while they come."""
 
 import dataclasses
+from collections.abc import Iterable
 
 import pytest
 
@@ -10,6 +11,7 @@ from sluice.ingest.tables.ddl_signals import MOST_LEFT, DdlSignals, Signal, Sign
 from sluice.protocol import frames
 from sluice.protocol.messages import DDL_SIGNAL, LogicalMessage
 from sluice.source.ddl_signal import Seen
+from tests.support import source_facts
 
 SEEN = Seen("1", "", frozenset({"9/1"}))
 
@@ -23,6 +25,10 @@ class Examined:
 
     def set(self, lsn: int) -> None:
         self.lsn = max(self.lsn, lsn)
+
+    def decoded(self, through_lsn: int, signals: Iterable[Signal] = ()) -> None:
+        self.signals.heard(signals)
+        self.signals.decoded(through_lsn)
 
     def look(self, *, through_lsn: int) -> None:
         due = self.signals.due(lambda _: set())
@@ -43,7 +49,7 @@ def begun(*, sent: bool) -> Examined:
 def alone() -> Examined:
     """At 100, and a signal is relied upon."""
     it = begun(sent=True)
-    it.signals.decoded(100, ())
+    it.decoded(100)
     it.look(through_lsn=100)
     assert it.signals.why_not == ""
     return it
@@ -52,7 +58,7 @@ def alone() -> Examined:
 def test_a_look_that_began_before_a_signal_does_not_answer_it() -> None:
     it = alone()
     due = it.signals.due(lambda _: set())
-    it.signals.decoded(300, [Signal(250, xid=7)])
+    it.decoded(300, [Signal(250, xid=7)])
     it.set(it.signals.bounded(due, 300))
     it.signals.judged(due, examined_lsn=it.lsn)
     assert (it.lsn, it.signals.waiting) == (249, True)
@@ -61,14 +67,14 @@ def test_a_look_that_began_before_a_signal_does_not_answer_it() -> None:
 def test_what_a_connection_without_signals_has_decoded_is_not_examined_by_the_next_one() -> None:
     """Its rows come again, now with the signals among them."""
     it = begun(sent=False)
-    it.signals.decoded(1000, ())
+    it.decoded(1000)
     it.look(through_lsn=500)
     due = it.signals.due(lambda _: set())
     it.signals.begin(500, sent=True)
-    it.signals.decoded(520, ())
+    it.decoded(520)
     assert it.signals.bounded(due, 500) == 520
     assert (it.lsn, it.signals.why_not) == (520, "")
-    it.signals.decoded(900, [Signal(700, xid=7)])
+    it.decoded(900, [Signal(700, xid=7)])
     assert it.lsn == 699
 
 
@@ -78,7 +84,7 @@ def test_what_a_connection_without_signals_has_decoded_is_not_examined_by_the_ne
 def test_a_signal_that_changed_is_not_relied_upon(seen: Seen) -> None:
     it = alone()
     it.signals.probed(seen, 150)
-    it.signals.decoded(200, [Signal(180, xid=7)])
+    it.decoded(200, [Signal(180, xid=7)])
     it.look(through_lsn=190)
     assert (it.lsn, it.signals.why_not != "") == (190, True)
 
@@ -86,13 +92,13 @@ def test_a_signal_that_changed_is_not_relied_upon(seen: Seen) -> None:
 def test_another_connection_without_messages_says_nothing() -> None:
     it = alone()
     it.signals.begin(100, sent=False)
-    it.signals.decoded(200, ())
+    it.decoded(200)
     assert it.lsn == 100
     it.signals.begin(150, sent=True)
     it.look(through_lsn=150)
     it.look(through_lsn=150)
     assert (it.lsn, it.signals.why_not) == (150, "")
-    it.signals.decoded(200, [Signal(180, xid=7)])
+    it.decoded(200, [Signal(180, xid=7)])
     assert it.lsn == 179
 
 
@@ -118,3 +124,16 @@ def test_more_than_can_be_kept_of_one_transaction_puts_every_table_in_doubt() ->
     many = [f'{{"left": [["label", {number}, "x"]]}}' for number in range(MOST_LEFT + 1)]
     (one,) = SignalReader().take(batch(said('{"left": [' + ",".join(one[10:-2] for one in many) + "]}")))
     assert one.left == frozenset({("anything",)})
+
+
+def test_columns_are_known_to_be_written_by_commands_of_transactions_that_ended_before() -> None:
+    it = alone()
+    left = frozenset({("column", 7, 3, 25, -1), ("column", 8, 2, 25, -1), ("table", 7, "p", "d"), ("column", "x", 1)})
+    it.signals.heard([Signal(150, 5, left), Signal(180, 6, frozenset({("column", 7, 4, 25, -1)}))])
+    assert it.signals.columns_said(7, 149) == ()
+    assert it.signals.columns_said(7, 150) == ((3, 150),)
+    assert it.signals.columns_said(7, 200) == ((3, 150), (4, 180))
+    it.signals.looked([source_facts.numbered(7)])
+    assert (it.signals.columns_said(7, 200), it.signals.columns_said(8, 200)) == (((3, 150), (4, 180)), ())
+    it.signals.probed(Seen("", "it is not installed"), 190)
+    assert it.signals.columns_said(7, 200) is None
