@@ -19,6 +19,11 @@ from sluice_spark.options import ApplyOptions
 
 READ_SECONDS = 120.0
 """A Python that starts on a busy machine, and no more."""
+_CHANGING = (
+    "tables", "freshness_seconds", "maintenance_share", "vacuum_seconds", "retention_seconds", "log_level",
+    "config_hash",
+)  # fmt: skip
+"""Options made of settings that may change (`sluice.settings.reload`), but for the keys of stores."""
 
 
 class Configuration:
@@ -77,14 +82,7 @@ class Configuration:
             )
         if _stores(read) != _stores(self._options):
             self._rotated()
-        self._options = replace(
-            self._options,
-            tables=read.tables,
-            freshness_seconds=read.freshness_seconds,
-            retention_seconds=read.retention_seconds,
-            log_level=read.log_level,
-            config_hash=read.config_hash,
-        )
+        self._options = replace(self._options, **{name: getattr(read, name) for name in _CHANGING})
         with self._lock:
             self._fresh = self._options
 

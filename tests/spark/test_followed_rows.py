@@ -118,6 +118,23 @@ def test_rows_keep_their_ids_and_readers_see_every_change(pipeline: Pipeline, wa
     check_feed(session, pipeline, rows, first, last)
 
 
+def test_a_window_of_a_table_that_tracks_its_rows_runs_no_job(pipeline: Pipeline) -> None:
+    rows = FollowedRows(pipeline, 1)
+    windows = Windows(pipeline, way=DIRECT)
+    windows.apply()
+    _turn(pipeline, "true")
+    followed = Followed(pipeline)
+    rows.window()
+    windows.apply()
+    tracker = pipeline.spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    for only in ("", "new", "gone"):
+        rows.window(only=only)
+        assert windows.apply().way.name == DIRECT
+        followed.check(rows.rows)
+    assert set(tracker.getJobIdsForGroup()) == before
+
+
 @slow
 @pytest.mark.timeout(600)
 def test_files_that_are_joined_keep_ids_and_versions_of_rows_and_say_nothing_of_changes(

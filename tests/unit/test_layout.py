@@ -61,6 +61,13 @@ def test_no_text_shows_code_in_place_of_what_it_gives() -> None:
     ] == []
 
 
+def test_classes_of_delta_are_called_in_two_places() -> None:
+    """An upgrade of Delta has no other place to look at. What a session is started with are settings."""
+    files = (ROOT / "spark_jobs" / "sluice_spark").rglob("*.py")
+    callers = {path.name for path in files if "apache.spark.sql.delta" in path.read_text(encoding="utf-8")}
+    assert callers == {"transaction.py", "delta_calls.py", "session.py"}
+
+
 @cache
 def _nodes() -> dict[Path, list[ast.AST]]:
     """What each file is made of."""

@@ -1,6 +1,6 @@
 """The kinds of lake tables that the configuration can ask for. (docs/how-to/kinds.md: how to add one.)"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.contract import envelope
 
@@ -81,3 +81,12 @@ DEFAULT = next(iter(KINDS))
 
 WHOLE_ROWS, SOFT_DELETES = "mirror of whole rows", "mirror with soft deletes"
 """What a mirror of a table without a key is called, and one that keeps deleted rows."""
+
+SOFT = replace(
+    KINDS[DEFAULT],
+    name=SOFT_DELETES,
+    adds=(envelope.DELETED_AT, envelope.SPECIAL),
+    needs_key=True,
+    compared="undeleted row",
+)
+"""A mirror that keeps deleted rows."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from sluice.contract import envelope, lake_kinds
+from sluice.contract import lake_kinds
 from sluice.contract.lake_layout import LakeLayout
 
 Deletes = Literal["hard", "soft"]
@@ -33,27 +33,30 @@ class LakeTarget:
     layout: LakeLayout = field(default_factory=LakeLayout)
 
     @property
+    def form(self) -> lake_kinds.LakeKind:
+        """What such a lake table is: of its kind, or what a setting makes of that."""
+        return lake_kinds.SOFT if self.deletes == "soft" else lake_kinds.KINDS[self.kind]
+
+    @property
     def keeps_changes(self) -> bool:
         """Whether the lake table keeps every change, with its old row."""
-        return lake_kinds.KINDS[self.kind].keeps_changes
+        return self.form.keeps_changes
 
     @property
     def needs_key(self) -> bool:
         """Whether there can be no lake table of a source table without a key."""
-        return lake_kinds.KINDS[self.kind].needs_key or self.deletes == "soft"
+        return self.form.needs_key
 
     @property
     def compared(self) -> str:
         """What a row is called that a comparison looks at: others of its lake table stand for nothing at the source."""
-        return "undeleted row" if self.deletes == "soft" else lake_kinds.KINDS[self.kind].compared
+        return self.form.compared
 
     def added_columns(self, *, metadata: bool) -> tuple[str, ...]:
         """What its lake table may have beside the columns of the source table; `metadata` is
         `lake.metadata_columns`.
         """
-        kind = lake_kinds.KINDS[self.kind]
-        marks = (envelope.DELETED_AT,) if self.deletes == "soft" else ()
-        return (*marks, *(kind.adds_metadata if metadata else ()), *kind.adds)
+        return (*(self.form.adds_metadata if metadata else ()), *self.form.adds)
 
     def encode(self) -> dict[str, Any]:
         """As plain values, which `decode` reads."""
@@ -69,9 +72,8 @@ class LakeTarget:
 
 def held_as(target: LakeTarget) -> tuple[str, ...]:
     """What the applier's reports call a lake table of `target`."""
-    if target.deletes == "soft":
-        return (lake_kinds.SOFT_DELETES,)
-    return (target.kind, lake_kinds.WHOLE_ROWS) if target.kind == lake_kinds.DEFAULT else (target.kind,)
+    name = target.form.name
+    return (name, lake_kinds.WHOLE_ROWS) if name == lake_kinds.DEFAULT else (name,)
 
 
 def not_taken(kind: str, given: Sequence[str]) -> str:

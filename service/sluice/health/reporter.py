@@ -23,6 +23,7 @@ from sluice.health.source_watch import SourceAnswer, SourceWatch
 from sluice.health.tables import LakeTables, TableReport, current, joined
 from sluice.health.verified import Comparisons
 from sluice.manifest.reader import load_state, read_entry
+from sluice.manifest.targets import TargetsOf
 from sluice.manifest.values import PipelineState
 from sluice.source.facts import ServerFacts, SlotFacts, foreign_user
 from sluice.source.sessions import SourceOptions
@@ -87,6 +88,10 @@ class Reporter:
         """
         self._manifest, self._spares = manifest, True
         self._backlog.appended = entry
+
+    def configure(self, targets_of: TargetsOf) -> None:
+        """Tables that come from now on have these lake tables. From any thread."""
+        self._lake_tables.configure(targets_of)
 
     def take(self, *, asked_within_seconds: float = 0.0) -> Report:
         """Raises StoreError and ManifestCorrupt; a server that cannot be reached is part of the

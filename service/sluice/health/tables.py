@@ -191,6 +191,10 @@ class LakeTables:
         self._targets = Targets(configured)
         self._names = names
 
+    def configure(self, configured: TargetsOf) -> None:
+        """Tables that come from now on have those that are `configured` now. From any thread."""
+        self._targets.configured = configured
+
     def catalog(self, table: TableState, applied: AppliedTable | None) -> CatalogReport | None:
         """What `table` is called in the catalog, and how that goes."""
         if self._names is None:

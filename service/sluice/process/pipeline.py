@@ -23,6 +23,7 @@ from sluice.health.reporter import Reporter
 from sluice.health.tls import TlsFiles
 from sluice.ingest.options import IngestOptions
 from sluice.ingest.supervisor import Ingest
+from sluice.manifest.targets import TargetsOf
 from sluice.process.child_process import ChildProcess, RestartPolicy, executing, shell_status
 from sluice.reloading import FileWatch, Reloading
 from sluice.stopping import Stop
@@ -45,10 +46,6 @@ ordinary scrape.
 """
 
 
-Targets = Callable[[str], object]
-"""The lake tables of a source table, by schema.table: values that can be compared."""
-
-
 @dataclass(frozen=True, slots=True)
 class ApplierCommand:
     """How to start the applier; the environment carries its options, secrets among them. One that was killed keeps
@@ -68,7 +65,7 @@ class Reread:
 
     options: IngestOptions
     config_hash: int
-    targets_of: Targets
+    targets_of: TargetsOf
     accept: Callable[[], None]
 
 
@@ -78,7 +75,7 @@ class Rereading:
 
     watch: FileWatch
     read: Callable[[], Reread]
-    targets_of: Targets
+    targets_of: TargetsOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +173,7 @@ class Process:
             status = self.ingest.status  # each epoch has a log of its own
             reporter.spare(lambda: status.stored(), lambda seq: status.entry(seq))  # noqa: PLW0108
         self.health = Health(metrics)
-        self._metrics = metrics
+        self._metrics, self._reporter = metrics, reporter
         self._end_code = 0
         self._outcome: ServiceError | int = Interrupted(
             "the stop took longer than stop_timeout",
@@ -283,6 +280,7 @@ class Process:
             )
         assert self._loop is not None
         self._targets_of = reread.targets_of
+        self._reporter.configure(reread.targets_of)
         self._loop.call_soon_threadsafe(self._configure, reread)
 
     def _configure(self, reread: Reread) -> None:

@@ -5,7 +5,6 @@ version's checksum states. (Delta protocol: Version Checksum File.)
 """
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
@@ -13,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sluice.errors import UnsupportedChange
+from sluice_spark.lake.delta_calls import DeltaCalls
 from sluice_spark.lake.foreign_commits import COMMIT, Commit, commit_name, damaged, read_commit, shape
 
 _AT_ONCE = 1 << 20
@@ -29,6 +29,7 @@ class LakeLog:
 
     def __init__(self, session: SparkSession, path: str) -> None:
         self._session = session
+        self._calls = DeltaCalls(session)
         self._path = path
         self._snapshot: Any = None
 
@@ -36,10 +37,9 @@ class LakeLog:
         """The newest version, -1 when there is no table. Raises UnsupportedChange when its newest
         commit is empty or damaged and Delta fails on it.
         """
-        # Delta reads a checkpoint in the session of the thread, and a thread of ours may have none yet.
-        self._sessions.setActiveSession(self._session._jsparkSession)
+        self._calls.activate()
         try:
-            self._snapshot = self._table().update(*(False, self._none, self._none))
+            self._snapshot = self._calls.newest(self._calls.log(self._path))
             return int(self._snapshot.version())
         except Py4JJavaError:
             newest = max(self._listed(), default=-1)
@@ -101,7 +101,7 @@ class LakeLog:
         the log does not reach back so far.
         """
         try:
-            return shape(str(self._table().getSnapshotAt(*(version, self._none, self._none, False)).schema().json()))
+            return shape(str(self._calls.version(self._calls.log(self._path), version).schema().json()))
         except Py4JJavaError:
             raise UnsupportedChange(
                 f"the columns of the lake table's version {version} cannot be read from its log any more"
@@ -115,13 +115,13 @@ class LakeLog:
         if not any(COMMIT.fullmatch(name) or CHECKPOINT in name for name, _ in found):
             for name, is_file in found:
                 if is_file:
-                    path = self._path_of(name)
-                    self._files(path).delete(path, *(False,))
+                    path, files = self._place(name)
+                    files.delete(path, *(False,))
 
     def _lines(self, name: str) -> Iterator[bytes]:
         """Piece by piece: a commit of a large table has a line for each of its files."""
-        path = self._path_of(name)
-        stream = self._files(path).open(path)
+        path, files = self._place(name)
+        stream = files.open(path)
         try:
             rest = b""
             while piece := bytes(stream.readNBytes(_AT_ONCE)):
@@ -138,36 +138,16 @@ class LakeLog:
 
     def _entries(self) -> Iterator[tuple[str, bool]]:
         """Names in the log's folder, and whether each is a file; none where there is no folder."""
-        folder = self._path_of("")
         try:
-            found = self._files(folder).listStatus(folder)
+            folder, files = self._place("")
+            found = files.listStatus(folder)
         except Py4JJavaError:
             return
         for status in found:
             yield str(status.getPath().getName()), bool(status.isFile())
 
-    # Each of these is a call to the JVM, which a log that is read without it must not make.
-    @cached_property
-    def _jvm(self) -> Any:
-        return self._session._jvm
-
-    @cached_property
-    def _none(self) -> Any:
-        return getattr(self._jvm.scala, "None$").__getattr__("MODULE$")
-
-    @cached_property
-    def _sessions(self) -> Any:
-        return getattr(self._jvm.org.apache.spark.sql, "SparkSession$").__getattr__("MODULE$")
-
-    def _path_of(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self._path}/_delta_log/{name}")
-
-    def _files(self, path: Any) -> Any:
-        java: Any = self._session._jsparkSession
-        return path.getFileSystem(java.sessionState().newHadoopConf())
-
-    def _table(self) -> Any:
-        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._session._jsparkSession, self._path)
+    def _place(self, name: str) -> tuple[Any, Any]:
+        return self._calls.place(f"{self._path}/_delta_log/{name}")
 
 
 def cleaned_up(name: str) -> UnsupportedChange:

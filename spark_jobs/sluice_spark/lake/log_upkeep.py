@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from sluice.errors import ApplyError, ObjectMissing
 from sluice.store.base import ObjectStore
+from sluice_spark.lake.delta_calls import DeltaCalls, module
 from sluice_spark.lake.disk_sync import sync_checkpoint
 from sluice_spark.lake.failures import translated_errors
 from sluice_spark.lake.foreign_commits import commit_name
@@ -42,7 +42,7 @@ _LOG_RETENTION = "delta.logRetentionDuration"
 _MINUTE = 60.0
 """To which Delta rounds when it removes commits."""
 _OWN_OBJECTS = {"fs.sluice.beside": "true"}
-"""Delta has an object for each path and set of such options."""
+"""Options under which Delta has objects for this alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class LogUpkeep:
     def __init__(
         self, session: SparkSession, path: str, *, store: ObjectStore, folder: str, require_owner: Callable[[], None]
     ) -> None:
-        self._session = session
+        self._calls = DeltaCalls(session)
         self._path = path
         self._store = store
         self._log = f"{folder}_delta_log/"
@@ -104,15 +104,15 @@ class LogUpkeep:
         """Writes the checkpoint of `version`, which has been reported. Readers find the one before until it has its
         `name`. Raises ApplyError, UnsupportedChange when Delta cannot, and whatever `require_owner` raises.
         """
-        none = self._none
+        calls = self._calls
         with translated_errors():
             log = self._newest()
             snapshot = log.unsafeVolatileSnapshot()
             if int(snapshot.version()) != version:
-                snapshot = log.getSnapshotAt(*(version, none, none, False))
+                snapshot = calls.version(log, version)
             self._require_owner()
             try:
-                made = _module(self._delta, "Checkpoints").writeCheckpoint(self._java, log, snapshot, none)
+                made = module(calls.delta, "Checkpoints").writeCheckpoint(calls.java, log, snapshot, calls.none)
             finally:
                 snapshot.uncache()
         return Written(version, log, made)
@@ -124,7 +124,7 @@ class LogUpkeep:
             sync_checkpoint(Path(self._path), written.version)
         self._require_owner()
         with translated_errors():
-            summed = _module(self._delta, "LastCheckpointInfo").checksumEnabled(self._java)
+            summed = module(self._calls.delta, "LastCheckpointInfo").checksumEnabled(self._calls.java)
             written.log.writeLastCheckpointFile(written.log, written.made, summed)
 
     def clean(self, *, retention_seconds: float, reported: int) -> bool:
@@ -146,12 +146,12 @@ class LogUpkeep:
             now = time.time()
             retention_seconds = max(retention_seconds, now - self._goes_before(now - retention_seconds))
             self._require_owner()
-            minute = _module(self._delta, "TruncationGranularity").MINUTE()
+            minute = module(self._calls.delta, "TruncationGranularity").MINUTE()
             # An Option of Java's Long: py4j makes an Integer of a number that is small enough for it.
-            retention = self._jvm.scala.jdk.javaapi.OptionConverters.toScala(
-                self._jvm.java.util.OptionalLong.of(int(retention_seconds * 1000))
-            )
-            log.cleanUpExpiredLogs(snapshot, self._none, retention, minute)
+            jvm = self._calls.jvm
+            milliseconds = jvm.java.util.OptionalLong.of(int(retention_seconds * 1000))
+            retention = jvm.scala.jdk.javaapi.OptionConverters.toScala(milliseconds)
+            log.cleanUpExpiredLogs(snapshot, self._calls.none, retention, minute)
         return True
 
     def _goes_before(self, since: float) -> float:
@@ -168,20 +168,14 @@ class LogUpkeep:
         return since
 
     def _written_at(self, name: str) -> float:
-        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._path}/_delta_log/{name}")
-        files = path.getFileSystem(self._java.sessionState().newHadoopConf())
+        path, files = self._calls.place(f"{self._path}/_delta_log/{name}")
         return float(files.getFileStatus(path).getModificationTime()) / 1000
 
     def _newest(self) -> Any:
         """Delta's object, with the newest version."""
-        _module(self._jvm.org.apache.spark.sql, "SparkSession").setActiveSession(self._java)
-        options = self._jvm.java.util.HashMap()
-        for name, value in _OWN_OBJECTS.items():
-            options.put(name, value)
-        path = self._jvm.org.apache.hadoop.fs.Path(self._path)
-        to_scala = self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap
-        log = self._delta.DeltaLog.forTable(self._java, path, to_scala(options))
-        log.update(*(False, self._none, self._none))
+        self._calls.activate()
+        log = self._calls.log(self._path, _OWN_OBJECTS)
+        self._calls.newest(log)
         return log
 
     def _require_there(self, version: int) -> None:
@@ -194,24 +188,3 @@ class LogUpkeep:
         for key in [key for key in self._store.list(self._log) if key.startswith(ours)]:
             self._store.delete(key)
         raise ApplyError("the lake table's log is gone, or another one")
-
-    # Each of these is a call to the JVM, which a look must not make.
-    @cached_property
-    def _java(self) -> Any:
-        return self._session._jsparkSession
-
-    @cached_property
-    def _jvm(self) -> Any:
-        return self._session._jvm
-
-    @cached_property
-    def _delta(self) -> Any:
-        return self._jvm.org.apache.spark.sql.delta
-
-    @cached_property
-    def _none(self) -> Any:
-        return _module(self._jvm.scala, "None")
-
-
-def _module(package: Any, name: str) -> Any:
-    return getattr(package, f"{name}$").__getattr__("MODULE$")

@@ -1,9 +1,8 @@
 """Counts the files of a lake table: one small job over Delta's list of them, no data file is read."""
 
-from typing import Any
-
 from pyspark.sql import DataFrame, SparkSession
 
+from sluice_spark.lake.delta_calls import DeltaCalls
 from sluice_spark.maintenance.planner import SPARSE, TIERS, FileCounts
 
 _ROWS = "coalesce(cast(get_json_object(stats, '$.numRecords') as bigint), 0)"
@@ -14,10 +13,8 @@ def count_files(session: SparkSession, path: str) -> FileCounts:
     """The files of the newest version of the Delta table at `path`. JVM errors pass: the caller translates
     them.
     """
-    jvm: Any = session._jvm
-    none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
-    snapshot = log.update(*(False, none, none))
+    calls = DeltaCalls(session)
+    snapshot = calls.newest(calls.log(path))
     below = [f"count_if(size < {limit})" for limit in TIERS]
     counted = DataFrame(snapshot.allFiles().toDF(), session).selectExpr(
         "count(*)",

@@ -22,6 +22,7 @@ from sluice import faults
 from sluice.contract.applied import MaintenanceRun, time_text
 from sluice.errors import ApplyError, UnsupportedChange, WriterFenced
 from sluice_spark.lake.build import LOG, PREFIX
+from sluice_spark.lake.delta_calls import DeltaCalls
 from sluice_spark.lake.examined_version import ExaminedVersion
 from sluice_spark.lake.failures import SparkGone, translated_errors
 from sluice_spark.lake.foreign_commits import TAG, Commit
@@ -108,6 +109,7 @@ class TableTurn:
         self, lake: LakeTable, call: Call, *, before_commit: Callable[[], None], others: Iterable[str]
     ) -> None:
         self._lake = lake
+        self._calls = DeltaCalls(lake.session)
         self._call = call
         self._before_commit = before_commit
         self._others = tuple(others)
@@ -185,10 +187,6 @@ class TableTurn:
         commits = self._lake.commits_since(before)
         self._runs[task] = _run(task, commits, seconds=time.monotonic() - began)
 
-    def _delta_log(self) -> Any:
-        jvm: Any = self._lake.session._jvm
-        return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._lake.session._jsparkSession, self._lake.path)
-
     def _remember(self, *, days: int, instead_of: float, may: bool) -> None:
         """Lets the table remember for so many `days` which files it has removed. Raises ApplyError when this `may` not
         be, because somebody else asked for less, or Delta asks for a longer log.
@@ -207,10 +205,8 @@ class TableTurn:
         """For how many seconds the table remembers which files it has removed, and whether somebody else asked for
         that: VACUUM takes files that it has forgotten for such as it never had, which go by their age.
         """
-        jvm: Any = self._lake.session._jvm
-        none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
-        metadata = self._delta_log().update(*(False, none, none)).metadata()
-        seconds = float(jvm.org.apache.spark.sql.delta.DeltaLog.tombstoneRetentionMillis(metadata)) / 1000
+        metadata = self._calls.newest(self._calls.log(self._lake.path)).metadata()
+        seconds = float(self._calls.logs.tombstoneRetentionMillis(metadata)) / 1000
         asked, ours = (metadata.configuration().get(name) for name in (_REMEMBERS, _OURS))
         return seconds, bool(asked.isDefined()) and not asked.equals(ours)
 
@@ -233,7 +229,7 @@ class TableTurn:
 
     def _folders(self) -> list[str]:
         """The names of the folders in that of the table."""
-        folder, files = self._place("")
+        folder, files = self._calls.place(self._lake.path)
         return [str(status.getPath().getName()) for status in files.listStatus(folder) if status.isDirectory()]
 
     def _forget_builds(self) -> None:
@@ -243,15 +239,8 @@ class TableTurn:
         for name in self._folders():
             if name.startswith(PREFIX):
                 self._before_commit()
-                log, files = self._place(f"/{name}/{LOG}")
+                log, files = self._calls.place(f"{self._lake.path}/{name}/{LOG}")
                 files.delete(log, True)  # noqa: FBT003 - a method of Java
-
-    def _place(self, below: str) -> tuple[Any, Any]:
-        """A path below the table, and the file system that has it."""
-        jvm: Any = self._lake.session._jvm
-        java: Any = self._lake.session._jsparkSession
-        path = jvm.org.apache.hadoop.fs.Path(self._lake.path + below)
-        return path, path.getFileSystem(java.sessionState().newHadoopConf())
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from sluice.contract import keys
 from sluice.contract.applied import CATALOG, AppliedLog, Complete, Maintenance, MaintenanceRun
 from sluice.contract.catalog_names import CatalogNames
 from sluice.contract.entries import Progress
+from sluice.contract.lake_targets import LakeTarget
 from sluice.contract.lease import Holder, Process, Sign
 from sluice.contract.reasons import Reason, ReasonCode
 from sluice.errors import ManifestCorrupt
@@ -279,6 +280,18 @@ def test_an_applier_that_only_renews_its_lease_is_heard_and_one_whose_loop_stand
     assert seen_at(pipeline, later)[1] == ["applier.dead"]
     pipeline.store.put(keys.APPLY_LEASE, b"damaged")
     assert seen_at(pipeline, later)[1] == ["applier.dead"]
+
+
+def test_a_table_that_comes_after_the_settings_were_read_again_is_shown_with_its_lake_tables(
+    pipeline: RecordedPipeline,
+) -> None:
+    pipeline.table("orders")
+    reporter = pipeline.reporter()
+    reporter.take()
+    reporter.configure(lambda _: (LakeTarget("changelog"), LakeTarget("mirror", name="now")))
+    pipeline.table("events")
+    shown = sorted(one.path.removeprefix("file:///lake/") for one in reporter.take().tables)
+    assert shown == ["public/events", "public/now", "public/orders"]
 
 
 class Sparing:

@@ -49,8 +49,7 @@ def examine_targets(
     columns = _columns(facts, policy, known)
     for target in policy.targets:
         if target.needs_key and not columns.has_key:
-            what = "a mirror with soft deletes" if target.deletes == "soft" else f"a {target.kind}"
-            seen = f"{what} needs a key to identify its rows, and the table has none"
+            seen = f"a {target.form.name} needs a key to identify its rows, and the table has none"
             fix = "a primary key, a replica identity index, or another kind of lake table"
             where = keys.target_title(facts.schema, facts.name, target.name)
             yield Finding("critical", "target.key", where, seen, fix_setting=fix)

@@ -10,12 +10,13 @@ Identifiers.)
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice_spark.lake.commit_way import NotDirect
+from sluice_spark.lake.delta_calls import module
 from sluice_spark.lake.describing import Said, Words, first_words
 from sluice_spark.lake.layout import (
     Field,
@@ -33,6 +34,21 @@ _LOOK_AFTER = 50
 """Commits behind the checkpoint that Delta knows of, at each multiple of which the log is listed: it does not
 hear of a checkpoint that is written beside it, and would carry every commit since its own for ever.
 """
+_STATED_DOMAINS = """
+public class StatedDomains extends org.apache.spark.sql.delta.Snapshot {
+    public StatedDomains(org.apache.spark.sql.delta.Snapshot of) {
+        super(of.path(), of.version(), of.logSegment(), of.deltaLog(), of.checksumOpt());
+    }
+
+    public scala.collection.immutable.Seq domainMetadata() {
+        return (scala.collection.immutable.Seq)
+            ((org.apache.spark.sql.delta.VersionChecksum) checksumOpt().get()).domainMetadata().get();
+    }
+}
+"""
+"""A version of a table that takes its domains from its checksum. One of them is the highest id of a row, for which
+Delta 4.4 rebuilds the state of the table before each commit, in a job of Spark; later ones do the same as this.
+"""
 
 
 class _Names:
@@ -41,24 +57,26 @@ class _Names:
     """
 
     def __init__(self, gateway: Any) -> None:
+        self._gateway, self._jvm = gateway, gateway.jvm
         jvm = gateway.jvm
         delta, sql = jvm.org.apache.spark.sql.delta, jvm.org.apache.spark.sql
-        self.none = _module(jvm.scala, "None")
+        self.none = module(jvm.scala, "None")
         self.some = jvm.scala.Some
         self.list = jvm.java.util.ArrayList
         self.map = jvm.java.util.HashMap
         self.utils = jvm.org.apache.spark.api.python.PythonUtils
-        self.convert = _module(jvm.scala.jdk.javaapi, "CollectionConverters").asJava
+        self.convert = module(jvm.scala.jdk.javaapi, "CollectionConverters").asJava
         self.log = delta.DeltaLog
+        self.tracking = module(delta, "RowTracking")
         self.operations = delta.DeltaOperations
         self.marker = delta.actions.SetTransaction
-        self.action = _module(delta.actions, "Action").fromJson
-        self.checkpoint_hook = _module(delta.hooks, "CheckpointHook")
+        self.action = module(delta.actions, "Action").fromJson
+        self.checkpoint_hook = module(delta.hooks, "CheckpointHook")
         self.append, self.overwrite = sql.SaveMode.Append, sql.SaveMode.Overwrite
-        self.sessions = _module(sql, "SparkSession")
-        self.data_type = _module(sql.types, "DataType").fromJson
-        self.metrics = _module(sql.execution.metric, "SQLMetrics")
-        self.all_rows = _module(sql.catalyst.expressions, "Literal").TrueLiteral()
+        self.sessions = module(sql, "SparkSession")
+        self.data_type = module(sql.types, "DataType").fromJson
+        self.metrics = module(sql.execution.metric, "SQLMetrics")
+        self.all_rows = module(sql.catalyst.expressions, "Literal").TrueLiteral()
 
     def seq(self, items: Sequence[Any]) -> Any:
         made = self.list()
@@ -66,9 +84,25 @@ class _Names:
             made.add(item)
         return self.utils.toSeq(made)
 
+    def to_commit_on(self, snapshot: Any) -> Any:
+        """`snapshot`, for a commit to a table that may track its rows: see _STATED_DOMAINS."""
+        checksum = snapshot.checksumOpt()
+        if not checksum.isDefined() or not checksum.get().domainMetadata().isDefined():
+            return snapshot
+        if not self.tracking.isSupported(snapshot.protocol()):
+            return snapshot
+        given = self._gateway.new_array(self._jvm.java.lang.Object, 1)
+        given[0] = snapshot
+        return self._stated_domains.newInstance(given)
 
-def _module(package: Any, name: str) -> Any:
-    return getattr(package, f"{name}$").__getattr__("MODULE$")
+    @cached_property
+    def _stated_domains(self) -> Any:
+        """Its constructor."""
+        compiler = self._jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(self.tracking.getClass().getClassLoader())
+        compiler.cook(_STATED_DOMAINS)
+        (made,) = compiler.getClassLoader().loadClass("StatedDomains").getConstructors()
+        return made
 
 
 @cache
@@ -87,17 +121,17 @@ class DeltaTransaction:
         """
         self._session = session
         self._java: Any = session._jsparkSession
-        self._names = _names(session.sparkContext._gateway)
-        self._names.sessions.setActiveSession(self._java)
-        log = self._names.log.forTable(self._java, path)
-        kept = log.unsafeVolatileSnapshot()
-        known = newest >= 0 and int(kept.version()) == newest
-        if known and (behind := int(kept.logSegment().deltas().size())):
+        self._names = names = _names(session.sparkContext._gateway)
+        names.sessions.setActiveSession(self._java)
+        log = names.log.forTable(self._java, path)
+        self._snapshot = log.unsafeVolatileSnapshot()
+        known = newest >= 0 and int(self._snapshot.version()) == newest
+        if known and (behind := int(self._snapshot.logSegment().deltas().size())):
             known = behind % _LOOK_AFTER > 0
-        based = self._names.some(kept) if known else self._names.none
-        self._transaction = log.startTransaction(self._names.none, based)
-        self._transaction.postCommitHooks().subtractOne(self._names.checkpoint_hook)
-        self._snapshot = self._transaction.snapshot()
+        if not known:
+            self._snapshot = log.update(*(False, names.none, names.none))
+        self._transaction = log.startTransaction(names.none, names.some(names.to_commit_on(self._snapshot)))
+        self._transaction.postCommitHooks().subtractOne(names.checkpoint_hook)
         self.version = int(self._snapshot.version())
         self.table_id = str(self._snapshot.metadata().id())
 
