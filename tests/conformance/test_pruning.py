@@ -142,6 +142,23 @@ def test_what_nobody_applied_stays_at_any_hour_of_any_clock(store: ObjectStore) 
     assert still <= world.objects() < before
 
 
+@on_s3_seldom
+def test_entries_of_a_clock_that_was_ahead_stay_no_longer_than_those_behind_them(store: ObjectStore) -> None:
+    world = grown(World(store), 10)
+    for wrong in (timedelta(days=3650), timedelta(days=-3650)):
+        world.time += wrong
+        for _ in range(10):
+            world.change("7")
+    world.applied()
+
+    def pruned(hours: int, most: int | None = None) -> int:
+        keep_seconds = timedelta(hours=hours).total_seconds()
+        return pruning.plan(store, keep_seconds=keep_seconds, most_entries=most, now=lambda: world.time).through_seq
+
+    assert [pruned(hours) for hours in (12, 10, 9, 5)] == [10, 10, 21, 25], "entry 21 was written 9 hours ago"
+    assert [pruned(5, most) for most in (3, 12)] == [3, 21]
+
+
 def _named(entry: object) -> list[str]:
     return [segment.key for segment in getattr(entry.body, "segments", ())]  # type: ignore[attr-defined]
 

@@ -1,10 +1,12 @@
 """A standby as the source: it is decoded, and what it cannot do is said by name; its promotion is followed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from sluice import lsn
 from tests.drills.standbys import SNAPSHOTS, Drill, catch_up, promote, snapshots_logged, standby_of
 from tests.e2e.mirror import Mirror
 from tests.support.extent import slow
@@ -60,7 +62,52 @@ def test_rows_of_a_standby_are_compared_with_the_lake(tmp_path: Path, spark: Spa
         with snapshots_logged(primary):
             mirror.follow()
             there.execute("UPDATE a SET v = 'w' WHERE id = 1")
-            comparing = mirror.comparing(mirror.source(), wait_seconds=60)
+            comparing = mirror.comparing(mirror.source(), wait_seconds=60.0)
             with mirror.pipeline.running():
                 (verdict,) = comparing.compare([mirror.pipeline.table("public.a")])
         assert (verdict.outcome, verdict.rows) == ("equal", 300), verdict.reason
+
+
+@slow
+def test_a_standby_whose_primary_is_replaced_says_what_it_waits_for_and_is_gone_on_from(tmp_path: Path) -> None:
+    """It follows the new primary at once, and states the old timeline until its next restart point."""
+    with (
+        temporary_server(settings={"full_page_writes": "on"}) as primary,
+        standby_of(primary, "one", keeps_slots=False) as successor,
+        standby_of(successor, "two", keeps_slots=False) as read,
+    ):
+        drill = Drill(
+            Database(primary, "postgres", slot="sluice_drill", publication="sluice_drill"), tmp_path / "spool"
+        )
+        drill.database.execute("CREATE PUBLICATION sluice_drill FOR TABLE a")
+        drill.pipeline = replace(drill.pipeline, dsn=read.dsn())
+        with snapshots_logged(primary):
+            catch_up(primary, read)
+            drill.pipeline.run()
+        drill.insert(1)
+        catch_up(primary, read)
+        primary.stop()
+        promote(successor)
+        drill.move_to(successor)
+        drill.insert(100)
+        catch_up(successor, read)
+        with drill.pipeline.running() as run:
+            run.wait_until(
+                lambda: any(
+                    "its last restart point is of timeline 1" in one.message for one in run.ingest.errors.kept()
+                )
+            )
+            (said,) = (
+                one for one in run.ingest.errors.kept() if "its last restart point is of timeline 1" in one.message
+            )
+            assert "CHECKPOINT" in said.hint
+            with successor.superuser() as connection:
+                connection.execute("CHECKPOINT")
+            catch_up(successor, read)
+            with read.superuser() as connection:
+                connection.execute("CHECKPOINT")
+            run.wait_until_connected()
+            target = lsn.parse(drill.pipeline.wal_end())
+            run.wait_until(lambda: drill.pipeline.state().through_lsn >= target)
+        assert drill.opened() == (2, [1])
+        drill.assert_equal()

@@ -98,6 +98,25 @@ def test_files_are_joined_rows_purged_and_orphans_removed_and_the_rows_stay(pipe
     assert {row["id"] for row in rows_in(lake.folder, version=1)} == before
 
 
+def test_a_lake_table_of_another_pipeline_in_a_folder_of_two_letters_is_not_vacuumed(pipeline: Pipeline) -> None:
+    """Delta gives such names to folders of its own data files."""
+    lake = Lake(pipeline)
+    own = lake.folder / "x7"
+    own.mkdir()
+    orphan = _orphan(own, "part-1.parquet", age=2 * HOUR)
+    other = lake.folder / "eu"
+    pipeline.spark.range(3).write.format("delta").save(str(other))
+    files = list(other.glob("*.parquet"))
+    for file in files:
+        os.utime(file, (time.time() - 2 * HOUR,) * 2)
+    with pytest.raises(ApplyError, match="VACUUM would empty it"):
+        lake.turn(Turn.VACUUM)
+    assert all(file.exists() for file in files)
+    other.rename(lake.folder.with_name("eu"))
+    lake.turn(Turn.VACUUM)
+    assert not orphan.exists()
+
+
 def _age_removals(lake: Lake, *, seconds: float) -> None:
     """As if all files had been removed so long ago, and made long before that."""
     for file in lake.folder.rglob("*"):

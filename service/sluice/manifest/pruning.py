@@ -31,6 +31,7 @@ from sluice.contract.reasons import ReasonCode
 from sluice.errors import ManifestCorrupt, StoreRefused
 from sluice.manifest import consumers, entry_lookup, horizon
 from sluice.manifest.compaction import new_floor
+from sluice.manifest.entry_lookup import Link
 from sluice.manifest.leftovers import referenced, unnamed
 from sluice.manifest.newest_record import newest_complete, newest_log
 from sluice.manifest.reader import load_state, read_links
@@ -42,6 +43,8 @@ from sluice.store.calls import together
 CHECKPOINTS_KEPT = 10
 STATEMENTS_KEPT = 3
 THREADS = 8
+AHEAD = 5000
+"""Entries of a time to come that are read to find out whether they are old all the same."""
 DELETED_AT_ONCE = 50
 """Between two questions whether this process still may."""
 _OVER = (ReasonCode.PRUNED, ReasonCode.PATH_TAKEN)
@@ -119,11 +122,9 @@ def plan(
         Hold(one.seq, f"the consumer {one.name}", f"has read through entry {one.seq}")
         for one in consumers.heard_of(store, since=now() - timedelta(seconds=consumer_seconds))
     ]
-    last = min(
-        [hold.seq for hold in holds] + [newest.seq] + ([] if most_entries is None else [start.seq + most_entries])
-    )
+    last = min([hold.seq for hold in holds] + [newest.seq])
     walk = _Walk(start)
-    walk.go(store, last=last, keep_seconds=keep_seconds, now=now())
+    walk.go(store, last=last, most=most_entries, keep_seconds=keep_seconds, now=now())
     holds += walk.young
     through = max(walk.state.seq, former.through_seq)
     statement = Horizon(walk.state.seq, walk.state.previous_sha256, now().isoformat(timespec="seconds"))
@@ -215,21 +216,26 @@ class _Walk:
         self.named: dict[str, int] = {}
         self.young: list[Hold] = []
 
-    def go(self, store: ObjectStore, *, last: int, keep_seconds: float, now: datetime) -> None:
-        """Through entry `last`, or the last one that is old enough."""
+    def go(self, store: ObjectStore, *, last: int, most: int | None, keep_seconds: float, now: datetime) -> None:
+        """Through entry `last`, or the last one that is old enough, and `most` entries. Entries of a time to come were
+        dated by a clock that was ahead: they are older than those after them.
+        """
         limit = last - self.state.seq
         if limit <= 0:
             return
         if keep_seconds == FOR_EVER:
             self.young.append(Hold(self.state.seq, "retention", "is for ever"))
             return
-        cutoff = now - timedelta(seconds=keep_seconds)
-        previous = self.state.previous_sha256 or None
-        for link in read_links(store, after_seq=self.state.seq, previous_sha256=previous, limit=limit):
-            if not _written_before(link.entry, cutoff):
-                seq = link.entry.seq
-                self.young.append(Hold(seq - 1, "retention", f"entry {seq} is younger than asked"))
+        begin, cutoff, old_seq = self.state.seq, now - timedelta(seconds=keep_seconds), 0
+        for link in read_links(store, after_seq=begin, previous_sha256=self.state.previous_sha256 or None, limit=limit):
+            seq = link.entry.seq
+            if seq > old_seq and most is not None and seq - begin > most:
                 return
+            if seq > old_seq and not _written_before(link.entry, cutoff):
+                old_seq = _old_behind(store, link, last=last, cutoff=cutoff, now=now)
+                if not old_seq:
+                    self.young.append(Hold(seq - 1, "retention", f"entry {seq} is younger than asked"))
+                    return
             self._take(link.entry, link.sha256)
 
     def objects(self) -> dict[str, int]:
@@ -342,9 +348,20 @@ def _leftovers(store: ObjectStore, state: PipelineState) -> tuple[str, ...]:
     )
 
 
-def _written_before(entry: Entry, cutoff: datetime) -> bool:
+def _written_before(entry: Entry, moment: datetime) -> bool:
     """An entry whose time cannot be read counts as young."""
     try:
-        return datetime.fromisoformat(entry.written_at) <= cutoff
+        return datetime.fromisoformat(entry.written_at) <= moment
     except (ValueError, TypeError):
         return False
+
+
+def _old_behind(store: ObjectStore, link: Link, *, last: int, cutoff: datetime, now: datetime) -> int:
+    """An entry behind that of `link` from before `cutoff`, where all between them are of a time to come; 0 without."""
+    seq = link.entry.seq
+    if _written_before(link.entry, now):
+        return 0
+    for later in read_links(store, after_seq=seq, previous_sha256=link.sha256, limit=min(last - seq, AHEAD)):
+        if _written_before(later.entry, now):
+            return later.entry.seq if _written_before(later.entry, cutoff) else 0
+    return 0

@@ -110,8 +110,8 @@ def start_replication(
     conn = open_replication(options)
     try:
         identity = _identify(conn.pgconn)
-        if expect is not None and expect != (identity.system_identifier, identity.timeline):
-            raise SourceUnavailable("the server or the timeline that answers is not the one that was just checked")
+        if expect is not None:
+            _require_expected(identity, *expect)
         timeout_s = _wal_sender_timeout_s(conn.pgconn)
         _rows(conn.pgconn, GROW_BUFFER, doing="growing the input buffer")
         if as_stored:
@@ -124,6 +124,17 @@ def start_replication(
         raise
     options.cancellation.release(conn)
     return Started(conn, identity, timeout_s)
+
+
+def _require_expected(identity: SystemIdentity, system_identifier: str, timeline: int) -> None:
+    if identity.system_identifier != system_identifier or identity.timeline < timeline:
+        raise SourceUnavailable("the server or the timeline that answers is not the one that was just checked")
+    if identity.timeline > timeline:
+        raise SourceUnavailable(
+            f"the server replays timeline {identity.timeline}, and its last restart point is of timeline {timeline}",
+            hint="a standby whose primary was replaced is like that for some minutes (checkpoint_timeout): CHECKPOINT "
+            "on the new primary, and then on that standby, ends it at once",
+        )
 
 
 def set_two_phase(options: SourceOptions, *, wanted: bool, start_lsn: int) -> None:

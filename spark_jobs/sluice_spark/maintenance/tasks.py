@@ -221,15 +221,18 @@ class TableTurn:
                 hint="move it, or set tables.<table>.maintenance to false",
             )
         for name in self._folders():
-            if not (name.startswith(("_", ".", PREFIX)) or "=" in name or len(name) <= _LONGEST_PREFIX):
+            if name.startswith(("_", ".", PREFIX)) or "=" in name:
+                continue
+            # A folder of data files has no folders; one that has may be another pipeline's lake table.
+            if len(name) > _LONGEST_PREFIX or self._folders(f"/{name}"):
                 raise ApplyError(
                     "the folder of the lake table has a folder that Delta did not make, and VACUUM would empty it",
                     hint="move it, or set tables.<table>.maintenance to false",
                 )
 
-    def _folders(self) -> list[str]:
-        """The names of the folders in that of the table."""
-        folder, files = self._calls.place(self._lake.path)
+    def _folders(self, below: str = "") -> list[str]:
+        """The names of the folders in that of the table, or in one of those."""
+        folder, files = self._calls.place(f"{self._lake.path}{below}")
         return [str(status.getPath().getName()) for status in files.listStatus(folder) if status.isDirectory()]
 
     def _forget_builds(self) -> None:

@@ -158,7 +158,7 @@ class Upkeep:
         self._after = plan.after
         if plan.cleaned is not None:
             _log.info("the spool was pruned", through_seq=plan.through_seq, objects=len(plan.objects), bytes=plan.bytes)
-        more = after is None or plan.after.seq - after.seq == PRUNED_AT_ONCE
+        more = after is None or plan.after.seq - after.seq >= PRUNED_AT_ONCE
         self._prune_at = time.monotonic() + (0.0 if more and plan.cleaned is not None else self._prune_seconds)
         return more and plan.cleaned is not None
 
