@@ -5,6 +5,7 @@ be found.
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 from sluice.contract import consumer, keys
@@ -93,6 +94,31 @@ def test_a_commands_name_in_the_documentation_is_a_command() -> None:
         if found is None or (command and hasattr(found, "commands") and command not in found.commands):
             wrong.append(f"{page}: sluice {group} {command or ''}")
     assert wrong == []
+
+
+def _unknown_options(words: list[str]) -> list[str]:
+    """Those behind `sluice` that its command does not have."""
+    from sluice.cli import cli
+
+    command: click.Command = cli
+    while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command, words = command.commands[words[0]], words[1:]
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+    return [word for word in words if re.match(r"--?[a-z]", word) and word.split("=")[0] not in known]
+
+
+def test_an_option_in_the_documentation_is_one_of_its_command() -> None:
+    wrong = []
+    for page in PAGES:
+        text = read(page)
+        lines = [" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`", text)]
+        lines += [line for block in markdown.blocks(text) for line in block.text.splitlines()]
+        for line in lines:
+            for command in re.findall(r"(?:^|[ /(])sluice ([a-z][^#|&;>`\"')]*)", line):
+                wrong += [f"{page.name}: sluice {command}: {one}" for one in _unknown_options(command.split())]
+    assert wrong == []
+    assert _unknown_options(["tables", "add", "a", "--aply"]) == ["--aply"]
+    assert _unknown_options(["tables", "--json"]) == _unknown_options(["replay", "--to=latest", "a.b"]) == []
 
 
 def test_the_checker_itself_finds_what_is_broken() -> None:
