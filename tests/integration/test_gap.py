@@ -137,3 +137,17 @@ def test_tables_that_cannot_be_compared_are_read_again_though_the_command_died(
     sluice("slot", "recreate", "--confirm", database.slot)
     store = open_store(f"file://{tmp_path}/spool", prefix="shop/", options={})
     assert [key for key in store.list(keys.CONTROL) if keys.is_control(key)], "bag is stale for ever"
+
+
+def test_a_new_slot_is_said_to_cost_a_changelog_its_changes(
+    sluice: Sluice, environment: dict[str, str], database: Database
+) -> None:
+    """That the table cannot be compared by a key, which it has, was all that was said."""
+    with Path(environment["SLUICE_CONFIG"]).open("a") as config:
+        config.write(
+            "\ntables: {public.orders: {on_change: stop, targets: [{kind: mirror}, {kind: changelog, name: log}]}}\n"
+        )
+    assert sluice("run", "--until-caught-up").returncode == 0
+    assert sluice("slot", "drop", "--confirm", database.slot).returncode == 0
+    recreated = sluice("slot", "recreate", "--confirm", database.slot)
+    assert "public.orders: will be resynced, and its changelog then loses the changes that it has" in recreated.stdout

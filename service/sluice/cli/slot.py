@@ -17,6 +17,7 @@ from sluice.printable import one_line
 
 if TYPE_CHECKING:
     from sluice.operate.slots import SlotReport
+    from sluice.settings import Settings
 
 
 @click.group()
@@ -118,7 +119,7 @@ def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -
     done = recreate(
         wiring.ingest_options(settings, instance="sluice slot recreate"),
         store,
-        mirrored=lambda name: not any(target.keeps_changes for target in targets_of(settings, name)),
+        mirrored=lambda name: not _has_changelog(settings, name),
         resync=lambda name: table_names.request(store, RESYNC, known[name]),
         upgraded=upgraded,
     )
@@ -127,7 +128,12 @@ def recreate_slot(invocation: Invocation, confirm: str | None, upgraded: bool) -
     for name in done.gaps:
         click.echo(one_line(f"{name}: has a gap; `sluice verify --repair` closes it"))
     for name in done.stale:
-        click.echo(one_line(f"{name}: cannot be compared by a key, and will be resynced"))
+        said = (
+            "will be resynced, and its changelog then loses the changes that it has"
+            if _has_changelog(settings, name)
+            else "cannot be compared by a key, and will be resynced"
+        )
+        click.echo(one_line(f"{name}: {said}"))
 
 
 @slot.command("advance")
@@ -155,6 +161,10 @@ def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> No
     _confirmed(settings.source.slot, confirm, f"moves it to {show(target)}; it never goes back")
     reached = advance(wiring.source_options(settings), wiring.open_spool(settings), to_lsn=target)
     click.echo(f"slot {settings.source.slot} is at {show(reached)}")
+
+
+def _has_changelog(settings: "Settings", table: str) -> bool:
+    return any(target.keeps_changes for target in targets_of(settings, table))
 
 
 def _confirmed(name: str, given: str | None, consequence: str) -> None:
