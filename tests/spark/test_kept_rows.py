@@ -301,6 +301,16 @@ def test_deleted_rows_stay_marked_when_a_new_pipeline_takes_over_the_lake_table(
     assert [one[0] for one in after if one[2] is None] == [1], after
 
 
+def test_a_lake_table_with_another_name_begins_with_the_newest_snapshot_only(pipeline: Pipeline) -> None:
+    """Before the table is read again, it is built from the snapshot and the changes that the spool still has."""
+    _begun(pipeline, HISTORY)
+    pipeline.apply(tables={"public.items": {"targets": [{**HISTORY, "name": "early"}]}})
+    assert {row["id"] for row in pipeline.rows("early")} == {1, 2, 3, 4}
+    _read_again(pipeline, (1, 10), (3, 3))
+    pipeline.apply(tables={"public.items": {"targets": [{**HISTORY, "name": "late"}]}})
+    assert [(row["id"], row["v"]) for row in pipeline.rows("late")] == [(1, 10), (3, 3)]
+
+
 @slow
 def test_a_resync_that_finds_no_row_keeps_all_that_were_there(pipeline: Pipeline) -> None:
     _begun(pipeline, HISTORY)
