@@ -3,8 +3,13 @@ finds a store that works.
 """
 
 import itertools
+import ssl
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +23,7 @@ from sluice.store.base import ObjectStore
 from sluice.store.opening import open_store
 from sluice.store.refused_operations import PATIENCE_SECONDS, RefusedOperations
 from sluice.store.remote import RemoteStore
+from tests.support.authority import Authority
 from tests.support.extent import cases
 from tests.support.manifests import open_log
 from tests.support.s3proxy_faults import (
@@ -258,3 +264,49 @@ def test_a_stale_list_of_the_proxy_lacks_what_was_stored_last(proxy: S3FaultProx
         store.put(key, b"1")
     proxy.plan(stale_list(), operations={"list"})
     assert [list(store.list("data/")) for _ in range(2)] == [["data/1"], ["data/1", "data/2"]]
+
+
+class _Empty(BaseHTTPRequestHandler):
+    """A store without an object."""
+
+    def do_GET(self) -> None:
+        content = b"<Error><Code>NoSuchKey</Code></Error>"
+        self.send_response(404)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def _over_tls(authority: Authority) -> Iterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.pair("store"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Empty) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"https://localhost:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_store_whose_certificate_is_not_accepted_is_no_store_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(remote.RETRY, "max_retries", 0)
+    authority, other = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
+    key = {"aws_access_key_id": "x", "aws_secret_access_key": "y", "aws_region": "us-east-1"}
+    with _over_tls(authority) as endpoint:
+        monkeypatch.setenv("SSL_CERT_FILE", str(other.path))
+        store = open_store("s3://bucket/spool", options={**key, "aws_endpoint": endpoint})
+        with pytest.raises(StoreUnavailable, match="certificate of the store is not accepted") as caught:
+            store.get("k")
+        assert "SSL_CERT_FILE" in caught.value.hint
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+        with pytest.raises(ObjectMissing):
+            open_store("s3://bucket/spool", options={**key, "aws_endpoint": endpoint}).get("k")

@@ -10,6 +10,8 @@ import pytest
 
 from sluice import lsn
 from sluice.errors import SlotLost
+from sluice.operate.new_slot import recreate
+from sluice.operate.slots import examine
 from sluice.source.sessions import open_query
 from sluice.source.slot_facts import slot_facts
 from tests.drills.standbys import Drill
@@ -66,8 +68,13 @@ def test_a_server_that_lost_what_the_manifest_has_is_refused_though_its_log_is_l
         drill.pipeline.run()
     drill.insert(100)
     write_on(drill.primary, past=drill.pipeline.state().through_lsn)
-    with pytest.raises(SlotLost, match=r"^DIVERGED: .* was restored to an older state"):
-        drill.pipeline.run()
+    options = drill.pipeline.options()
+    for refused in (drill.pipeline.run, lambda: recreate(options, drill.pipeline.store, mirrored=lambda _: True)):
+        with pytest.raises(SlotLost, match=r"^DIVERGED: .* was restored to an older state"):
+            refused()
+    shown = examine(options.source, drill.pipeline.store, two_phase=False)
+    assert shown.problem.startswith("DIVERGED: ")
+    assert "new pipeline" in shown.remedy
 
 
 def test_it_is_refused_where_only_the_log_of_others_had_gone_on(drill: Drill) -> None:

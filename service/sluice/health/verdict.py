@@ -5,6 +5,7 @@ wrong. What could not be seen is `unknown` or a problem, never good. Everything 
 shows a Verdict and judges nothing itself. Pure.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -146,7 +147,7 @@ def _spool(facts: Facts) -> Iterator[Problem]:
     away = facts.unread
     if away is not None:
         yield _away("spool.away" if away.retryable else "spool.unreadable", "the spool", away)
-    elif facts.read_at is not None and facts.now - facts.read_at > UNREAD_SECONDS:
+    elif facts.read_at is not None and _passed(facts, facts.read_at) > UNREAD_SECONDS:
         yield _problem(
             "spool.away",
             "critical",
@@ -296,9 +297,15 @@ def _lag(facts: Facts) -> Iterator[Problem]:
 
 def _catalog(facts: Facts) -> Iterator[Problem]:
     since = facts.manifest.unexamined_since if facts.manifest is not None else None
-    if since is not None and facts.now - since > UNEXAMINED_SECONDS and _streaming(facts):
-        message = f"the catalog could not be examined for {facts.now - since:.0f} s, so no position becomes complete"
+    if since is not None and (passed := _passed(facts, since)) > UNEXAMINED_SECONDS and _streaming(facts):
+        for_long = f" for {passed:.0f} s" if math.isfinite(passed) else ""
+        message = f"the catalog could not be examined{for_long}, so no position becomes complete"
         yield _problem("catalog.unexamined", "warning", "the catalog", message, since=since)
+
+
+def _passed(facts: Facts, since: float) -> float:
+    """Seconds since then. Without an end where a clock that was ahead has said when: nobody knows that it is recent."""
+    return facts.now - since if since - facts.now <= CLOCK_SECONDS else math.inf
 
 
 def _prepared(facts: Facts) -> Iterator[Problem]:
@@ -334,7 +341,7 @@ def _applier(facts: Facts) -> Iterator[Problem]:
         return
     elif seen.record_at is None:
         opened_at = facts.manifest.opened_at if facts.manifest is not None else None
-        waited = facts.now - opened_at if opened_at is not None else NEVER_SECONDS
+        waited = _passed(facts, opened_at) if opened_at is not None else NEVER_SECONDS
         yield _problem(
             "applier.never",
             "critical" if waited > NEVER_SECONDS else "warning" if waited > CHILD_START_SECONDS else "info",

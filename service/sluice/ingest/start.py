@@ -87,7 +87,7 @@ def prove_start(
         slot = slot_facts(connection, source.slot)
         lsn = prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
         assert slot is not None
-        _prove_log(connection, source, store, state, server=server, slot=slot)
+        prove_log(connection, source, store, state, server=server, slot=slot)
         if gap is not None:
             gap.require_unchanged(connection)
             # What committed before the publication existed again cannot be decoded. The server
@@ -96,7 +96,7 @@ def prove_start(
     return Start(state, server, lsn, gap)
 
 
-def _prove_log(
+def prove_log(
     connection: Connection,
     source: SourceOptions,
     store: ObjectStore,
@@ -105,8 +105,9 @@ def _prove_log(
     server: ServerFacts,
     slot: SlotFacts,
 ) -> None:
-    """A slot that has what the manifest has, or a log that left the manifest's timeline behind it, needs no proof. A
-    standby has the log of its primary.
+    """After `prove_continuity`: raises SlotLost when the log of the server is another one than the manifest was written
+    from, SourceUnavailable. A slot that has what the manifest has, or a log that left the manifest's timeline behind
+    it, needs no proof. A standby has the log of its primary.
     """
     opened, confirmed, kept = state.opened, slot.confirmed_flush_lsn, slot.restart_lsn
     if opened is None or server.in_recovery or opened.timeline != server.timeline or server.forks is None:

@@ -18,7 +18,7 @@ from sluice.contract.table_state import State
 from sluice.errors import SlotBusy, SlotLost, UsageError
 from sluice.ingest.epoch import opened_entry
 from sluice.ingest.options import IngestOptions
-from sluice.ingest.start import Start
+from sluice.ingest.start import Start, prove_log
 from sluice.lsn import show
 from sluice.manifest.values import PipelineState, TableState
 from sluice.manifest.writer import ManifestLog
@@ -72,7 +72,7 @@ def recreate(
             require_upgrade(state, server, connection)
             reason = _UPGRADED
         else:
-            reason = _what_is_lost(state, server, slot, two_phase=options.two_phase)
+            reason = _what_is_lost(connection, options, store, state, server=server, slot=slot)
         require_publication(connection, source.publication)
         slot = _made(options, connection, slot, server)
     assert slot.confirmed_flush_lsn is not None
@@ -135,9 +135,19 @@ def require_upgrade(state: PipelineState, server: ServerFacts, connection: Conne
         )
 
 
-def _what_is_lost(state: PipelineState, server: ServerFacts, slot: SlotFacts | None, *, two_phase: bool) -> str:
+def _what_is_lost(
+    connection: Connection,
+    options: IngestOptions,
+    store: ObjectStore,
+    state: PipelineState,
+    *,
+    server: ServerFacts,
+    slot: SlotFacts | None,
+) -> str:
     try:
-        prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=two_phase)
+        prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=options.two_phase)
+        if slot is not None:
+            prove_log(connection, options.source, store, state, server=server, slot=slot)
     except SlotLost as error:
         case = str(error).partition(":")[0]
         if case not in RECOVERABLE:

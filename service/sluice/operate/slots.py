@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from sluice.errors import SlotBusy, SlotLost, UsageError
+from sluice.ingest.start import prove_log
 from sluice.lsn import show
 from sluice.manifest.reader import load_state
 from sluice.manifest.values import PipelineState
@@ -36,16 +37,18 @@ def examine(options: SourceOptions, store: ObjectStore, *, two_phase: bool) -> S
     """Raises SourceError, StoreError."""
     with closing(open_query(options)) as connection:
         slot, state, server = in_order(connection, options, store)
-    if state.opened is None and slot is None:
-        return SlotReport(
-            server, None, state, "", "the pipeline has not run yet: `sluice setup` or a start creates the slot"
-        )
-    if slot is not None and (waits := not_yet(slot, server)):
-        return SlotReport(server, slot, state, "", f"nothing: the slot {waits}")
-    try:
-        prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=two_phase)
-    except SlotLost as error:
-        return SlotReport(server, slot, state, str(error), error.hint)
+        if state.opened is None and slot is None:
+            return SlotReport(
+                server, None, state, "", "the pipeline has not run yet: `sluice setup` or a start creates the slot"
+            )
+        if slot is not None and (waits := not_yet(slot, server)):
+            return SlotReport(server, slot, state, "", f"nothing: the slot {waits}")
+        try:
+            prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=two_phase)
+            if slot is not None and slot.active_pid is None:
+                prove_log(connection, options, store, state, server=server, slot=slot)
+        except SlotLost as error:
+            return SlotReport(server, slot, state, str(error), error.hint)
     return SlotReport(server, slot, state, "", "")
 
 

@@ -54,6 +54,8 @@ _REFUSED_DELETE = re.compile(r"\(code: AccessDenied\)")
 """One of several deletes in one request, whose own status is 200."""
 _NO_ANSWER_BODY = re.compile(r"status code: 404[^:]{0,40}:\s*(?:Debug source|$)")
 """What a HEAD is answered with: nobody but the status to ask."""
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+"""Why the TLS library does not accept the one that the store shows."""
 _NO_CONTAINER = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _NO_OBJECT = frozenset({"NoSuchKey", "BlobNotFound", "ResourceNotFound", "PathNotFound"})
 _PASSING = frozenset({408, 409, 425, 429})
@@ -175,6 +177,13 @@ def translated(error: Exception, *, operation: str, what: str) -> StoreError:
         return StoreRefused(f"{what}: not a key for this store")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _REFUSED_DELETE.search(text):
         return StoreRefused(reason, hint="check credentials, their expiry, the policy and this machine's clock")
+    if not status and (certificate := _CERTIFICATE.search(text)):
+        # It is renewed without us.
+        return StoreUnavailable(
+            f"{what}: the certificate of the store is not accepted ({certificate[1]})",
+            hint="renew it at the store; for an authority of your own, let SSL_CERT_FILE name the file with its "
+            "certificate, which is read at a start",
+        )
     if _may_pass(status, code=code, text=text):
         return StoreUnavailable(
             reason, hint="the store did not answer, or asked to slow down; if this lasts, check network and endpoint"

@@ -401,6 +401,24 @@ def test_the_labels_of_the_metrics_are_the_states_and_codes_of_the_verdict() -> 
     assert tuple(BY_CODE) == catalogue.PROBLEM_CODES
 
 
+LATER = AT + 36_000
+DATED_AHEAD: dict[str, tuple[dict[str, Any], str]] = {
+    "applier never ran": (
+        {"applier": ApplierSeen(), "manifest": replace(WELL_MANIFEST, opened_at=LATER)},
+        "applier.never",
+    ),
+    "catalog not examined": ({"manifest": replace(WELL_MANIFEST, unexamined_since=LATER)}, "catalog.unexamined"),
+    "store not read": ({"read_at": LATER}, "spool.away"),
+}
+
+
+@pytest.mark.parametrize(("found", "code"), DATED_AHEAD.values(), ids=DATED_AHEAD.keys())
+def test_what_a_clock_that_was_ahead_has_dated_is_not_taken_for_recent(found: dict[str, Any], code: str) -> None:
+    verdict = judge(replace(WELL, **found))
+    assert (verdict.state, verdict.problems[0].code) == ("degraded", code)
+    assert "inf" not in verdict.problems[0].message
+
+
 @pytest.mark.parametrize(
     ("behind", "streaming", "codes"), [(61, True, ["catalog.unexamined"]), (59, True, []), (61, False, [])]
 )
