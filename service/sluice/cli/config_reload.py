@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,9 @@ def files(invocation: Invocation) -> tuple[str, ...]:
     """What settings are read from: the configuration, and secrets that are mounted as files. A link stays one: where
     it leads is another place after each update of a ConfigMap, and the place before is gone.
     """
-    return (str(Path(invocation.config).absolute()), *secret_files(os.environ))
+    with suppress(FileNotFoundError):  # without a working directory there is no such file either
+        return (str(Path(invocation.config).absolute()), *secret_files(os.environ))
+    return (invocation.config, *secret_files(os.environ))
 
 
 def seen(invocation: Invocation) -> Signature:

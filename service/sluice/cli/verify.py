@@ -9,6 +9,7 @@ import click
 
 from sluice.cli import config_reload, output, policies, table_names, wiring
 from sluice.cli.invocation import Invocation, common
+from sluice.cli.times import Seconds, duration
 from sluice.contract.verified import DIFFERENT, NOT_COMPARED
 from sluice.errors import ApplyError, UsageError, VerificationFailed
 from sluice.lsn import show
@@ -45,7 +46,7 @@ SHORTEST_SECONDS = 60.0
     "wait_seconds",
     default=60.0,
     show_default=True,
-    type=click.FloatRange(0, 86_400),
+    type=Seconds(0, 86_400),
     metavar="SECONDS",
     help="How long to wait for ingest to reach the position of the snapshot, and for the applier to commit a repair.",
 )
@@ -65,8 +66,10 @@ SHORTEST_SECONDS = 60.0
 )
 @click.option(
     "--interval",
+    "every_seconds",
     default="1d",
     show_default=True,
+    callback=duration(least=SHORTEST_SECONDS),
     metavar="DURATION",
     help="How often each table is compared with --continuous; at least 60s.",
 )
@@ -86,7 +89,7 @@ def verify(
     wait_seconds: float,
     shown: int,
     continuous: bool,  # noqa: FBT001 - a command's parameter
-    interval: str,
+    every_seconds: float,
     ended: bool,  # noqa: FBT001 - a command's parameter
 ) -> int:
     """Compare tables of the lake with the source, row by row at one position of both. The exit code
@@ -129,7 +132,6 @@ def verify(
 
     if continuous and tables:
         raise UsageError("--continuous compares every table", hint="leave the names out")
-    every_seconds = _every(interval) if continuous else 0.0
     # It may run for ever: passwords and keys are replaced meanwhile.
     store = wiring.open_spool(settings, reread=config_reload.spool_options(invocation, settings))
     log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
@@ -149,7 +151,7 @@ def verify(
             lake.ask,
             load_share=max_load / 100,
             wait_seconds=wait_seconds,
-            every_seconds=every_seconds,
+            every_seconds=every_seconds if continuous else 0.0,
             targets_of=lambda name: policies.targets_of(settings, name),
         )
         if continuous:
@@ -183,18 +185,6 @@ def _ended(invocation: Invocation, *, alone: bool) -> int:
         "this with its next result"
     )
     return 0
-
-
-def _every(interval: str) -> float:
-    from sluice.settings.values import parse_duration
-
-    try:
-        seconds = float(parse_duration(interval))
-    except ValueError as error:
-        raise UsageError(f"--interval: {error}") from error
-    if seconds < SHORTEST_SECONDS:
-        raise UsageError(f"--interval must be at least {SHORTEST_SECONDS:g}s")
-    return seconds
 
 
 def _concluded(verdicts: "Sequence[Comparison]", *, named: bool) -> int:
