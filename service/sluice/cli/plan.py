@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import exits, output, policies, table_names, wiring
+from sluice.cli import deadline, exits, output, policies, table_names, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.table_names import Name
 from sluice.cli.texts import utf8
 from sluice.cli.times import Seconds
+from sluice.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -108,7 +109,11 @@ def plan(
       sluice plan --sql 'ALTER TABLE orders ALTER COLUMN id TYPE bigint'
     """
     wiring.require("psycopg", "obstore", "numpy")
-    planned = _chosen(look(invocation.settings().settings, statement=statement, seconds=seconds), tables)
+    try:
+        planned = _chosen(look(invocation.settings().settings, statement=statement, seconds=seconds), tables)
+    except StoreUnavailable as error:
+        unknown = f"what the lake tables were made of is not known, so neither is what would happen to them: {error}"
+        raise StoreUnavailable(unknown, hint=error.hint) from None
     if json_wanted:
         output.as_json({"schema_version": 1, "tables": [one.to_json() for one in planned]})
     else:
@@ -150,7 +155,7 @@ def look(
     if statement is not None:
         require_change(statement)
     dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement is not None else ""
-    store = wiring.open_spool(settings)
+    store = deadline.PromptStore(wiring.open_spool(settings))
     manifest, log, pruned_seq = load_state(store), newest_log(store).read(), objects_pruned_through(store)
     states = {int(state.table_id): state for state in manifest.tables.values()}
     states.pop(int(messagetable.TABLE_ID), None)
