@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -34,6 +33,7 @@ from sluice.errors import ServiceError, UsageError
 from sluice.findings import Finding
 from sluice.manifest.reader import load_state
 from sluice.manifest.targets import lake_tables
+from sluice.store import probe
 from sluice.store.opening import open_store
 from sluice_spark import jars, storage
 from sluice_spark.catalog.client import CatalogAway
@@ -176,10 +176,11 @@ def _writable(options: ApplyOptions) -> Iterator[Finding]:
         )
         return
     try:
-        store = open_store(options.lake_uri, options=options.lake_options)
-        key = f"{keys.path_part('_sluice')}/probe/{uuid.uuid4().hex}"
-        store.put(key, b"")
-        store.delete(key)
+        store = open_store(options.lake_uri, prefix=f"{keys.path_part('_sluice')}/", options=options.lake_options)
+        own = f"{probe.own_folder()}written"
+        store.put(own, b"")
+        for key in (own, *probe.abandoned(store)):
+            store.delete(key)
     except ServiceError as error:
         yield Finding("critical", "lake.writable", options.lake_uri, str(error), fix_setting=error.hint)
 

@@ -11,7 +11,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sluice.contract.applied import AppliedTable
-from sluice.contract.reasons import ReasonCode
+from sluice.contract.reasons import ReasonCode, sentence
+from sluice.contract.replay import ANEW
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, Interrupted, ManifestCorrupt, UsageError, WriterFenced
 from sluice.lsn import show
@@ -22,7 +23,6 @@ from sluice_spark import storage
 from sluice_spark.options import ApplyOptions
 
 _AGAIN = "give the same command again: it goes on"
-_ANEW = "remove what it made, and begin again"
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def watched(options: ApplyOptions, store: ObjectStore) -> Iterator[None]:
         if (pruned := objects_pruned_through(store)) >= options.first_seq:
             raise UsageError(
                 f"the spool was pruned through entry {pruned} while the replay needed it: {error}",
-                hint=f"{_ANEW} with a longer spool.retention",
+                hint=f"{ANEW} with a longer spool.retention",
             ) from error
         raise
 
@@ -82,9 +82,10 @@ def _never(row: AppliedTable) -> UsageError:
         return UsageError(
             f"{row.title} cannot be made: the spool was pruned through entry {row.why.parameters['floor']}, and the "
             f"replay goes on from entry {row.why.parameters['entry']}",
-            hint=f"{_ANEW} with a longer spool.retention",
+            hint=f"{ANEW} with a longer spool.retention",
         )
-    return UsageError(f"{row.title} cannot be made: it is stale; {row.reason}", hint=_ANEW)
+    reason = sentence(row.why, row.state, f"{row.schema_name}.{row.table_name}", remedy=ANEW)
+    return UsageError(f"{row.title} cannot be made: it is stale; {reason}", hint=ANEW)
 
 
 def _made(options: ApplyOptions, row: AppliedTable, session: SparkSession) -> dict[str, Any]:

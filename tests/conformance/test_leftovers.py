@@ -18,6 +18,7 @@ from sluice.manifest.leftovers import collect
 from sluice.manifest.writer import ManifestLog
 from sluice.store.base import ObjectStore
 from sluice.store.memory import MemoryStore
+from sluice.store.probe import ABANDONED_SECONDS
 from tests.support.extent import FULL
 from tests.support.manifests import changes, open_log, put, schema, segment, table
 
@@ -62,6 +63,16 @@ def test_what_no_entry_names_goes_and_everything_else_stays(store: ObjectStore) 
     assert run(store, second) == len(left)
     assert objects(store) == {*kept, *foreign, *own, *newer}
     assert run(store, second) == 0
+
+
+def test_objects_of_a_probe_that_ended_in_the_middle_go_once_no_probe_can_be_as_old(store: ObjectStore) -> None:
+    def tried(age_seconds: float) -> str:
+        return keys.probe_folder(time.time_ns() - int(age_seconds * 1e9), uuid.uuid4().hex) + "once"
+
+    under_way, died = tried(ABANDONED_SECONDS - 60), tried(ABANDONED_SECONDS + 60)
+    fill(store, under_way, died, "probe/notes.txt")
+    assert run(store, open_log(store)) == 1
+    assert objects(store) == {under_way, "probe/notes.txt"}
 
 
 def test_rows_of_a_repair_go_when_nobody_asks_for_them_and_nobody_can_any_more(store: ObjectStore) -> None:

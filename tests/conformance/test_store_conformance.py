@@ -1,15 +1,18 @@
 """`check --object-store`: twelve calls, each of which can fail by its own name and leaves the others to be tried."""
 
+import time
 import uuid
 from typing import Any
 
 import obstore.store
 import pytest
 
+from sluice.contract import keys
 from sluice.errors import ObjectExists, StoreRefused, StoreUnavailable
 from sluice.store.base import ObjectStore
 from sluice.store.conformance import Conformance, examine
 from sluice.store.memory import MemoryStore
+from sluice.store.probe import ABANDONED_SECONDS
 from sluice.store.remote import RemoteStore
 from tests.conformance.test_store import IgnoresTheHeader, ListsLate
 
@@ -28,6 +31,17 @@ def test_a_good_store_passes_all_it_has_and_nothing_is_left_behind(store: Object
     assert set(outcomes(seen).values()) == wanted
     assert list(store.list("")) == []
     assert bool(seen.not_examined) == isinstance(store, RemoteStore)
+
+
+def test_what_an_earlier_check_left_behind_is_removed_once_it_is_certainly_over(store: ObjectStore) -> None:
+    def tried(age_seconds: float) -> str:
+        return keys.probe_folder(time.time_ns() - int(age_seconds * 1e9), uuid.uuid4().hex) + "reach"
+
+    under_way, died = tried(ABANDONED_SECONDS - 60), tried(ABANDONED_SECONDS + 60)
+    for key in (under_way, died):
+        store.put(key, b"reach")
+    assert examine(store, options={}).findings == []
+    assert list(store.list("")) == [under_way]
 
 
 class Forgetful(MemoryStore):

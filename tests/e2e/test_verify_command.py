@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sluice.contract import keys
 from tests.support.compare import assert_equal
@@ -249,6 +250,38 @@ def test_continuous_comparison_goes_round_twice_and_ends_with_an_interrupt(scene
         command.communicate(timeout=60)
         assert (command.returncode, time.monotonic() - began < INTERRUPT_SECONDS) == (130, True)
         _assert_gone(children, by=began + INTERRUPT_SECONDS)
+
+
+@slow
+def test_continuous_comparison_takes_up_a_target_that_is_added_while_it_runs(
+    database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, v text)", "INSERT INTO orders VALUES (1, 'a')")
+    pipeline = new_pipeline(
+        database, tmp_path, spool={"max_delay": "200ms"}, apply={"poll": "200ms", "conf": QUICK_JAVA}
+    )
+
+    def equal(process: SluiceProcess, table: str) -> bool:
+        lines = [json.loads(line) for line in process.log.read_text().splitlines() if '"table compared"' in line]
+        return any((line["table"], line["outcome"]) == (table, "equal") for line in lines)
+
+    words = ("verify", "--continuous", "--interval", "60s", "--log-format", "json")
+    with pipeline.start("up", environment=QUICK) as up:
+        wait_until(lambda: [one["state"] for one in pipeline.tables()] == ["live"], what="it is live", processes=(up,))
+        verify = pipeline.start(*words, environment=QUICK)
+        with verify:
+            wait_until(lambda: equal(verify, "public.orders"), what="it is compared", processes=(up, verify))
+            up.stop()
+            settings = yaml.safe_load(pipeline.config.read_text())
+            targets = [{"kind": "mirror"}, {"kind": "history", "name": "past"}]
+            pipeline.config.write_text(yaml.safe_dump({**settings, "tables": {"public.orders": {"targets": targets}}}))
+            with pipeline.start("up", environment=QUICK) as again:
+                wait_until(
+                    lambda: equal(verify, "public.orders/past"),
+                    what="the target is compared",
+                    processes=(again, verify),
+                    timeout=300,
+                )
 
 
 def _assert_gone(pids: set[int], *, by: float) -> None:

@@ -106,6 +106,13 @@ def test_a_key_of_any_type_is_found_as_it_is_written(pipeline: IngestPipeline) -
         assert _shown(_of(pipeline, f"t{number}", given), "v") == [("snapshot", number)], (kind, given)
 
 
+@pytest.mark.parametrize("text", ["--5", "5-", "9" * 5000, "\u0665\u00b2"])
+def test_a_text_that_only_looks_like_a_number_is_refused_as_a_key(pipeline: IngestPipeline, text: str) -> None:
+    pipeline.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (5)")
+    with pytest.raises(UsageError, match="the key column id is integer, and the given value is not"):
+        _of(pipeline, "t", text)
+
+
 def test_what_cannot_be_a_key_or_is_not_in_the_spool_is_said(pipeline: IngestPipeline) -> None:
     pipeline.run(
         "CREATE TABLE t (a int, b int, v numeric(6,2), PRIMARY KEY (a, b))",

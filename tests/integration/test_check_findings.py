@@ -192,6 +192,11 @@ CASES: dict[str, Case] = {
         fix=("CREATE PUBLICATION {publication} FOR TABLE t",),
     ),
     "no publication": Case(("DROP PUBLICATION {publication}",), {"publication.missing"}, patterns=("public.*",)),
+    "no publication, and a role that may only read": Case(
+        ("DROP PUBLICATION {publication}", "ALTER ROLE {role} SET default_transaction_read_only = on"),
+        {"publication.missing", "role.read_only"},
+        patterns=("public.*",),
+    ),
     "table outside the publication": Case(
         (KEYED, GRANT), {"publication.lacks_tables"}, patterns=("public.t", "public.b")
     ),

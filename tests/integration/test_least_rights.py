@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from sluice.errors import ServiceError
+from sluice.errors import ServiceError, SourceRefused
 from sluice.operate.check.preflight import run_preflight
+from sluice.quoting import quote_identifier
 from tests.support.ingesting import IngestPipeline
 from tests.support.least_rights import grant, options_as, pipeline_role
 from tests.support.sources import Database
@@ -105,6 +106,43 @@ def test_each_grant_is_needed_and_its_lack_is_named(poor: Poor, revoke: str, cod
         return
     with pytest.raises(ServiceError, match=error):
         poor.pipeline.run()
+
+
+READ_ONLY = {
+    "role": ("ROLE {role}", "for the role {role}"),
+    "database": ("DATABASE {database}", "for the database {database}"),
+    "role in the database": ("ROLE {role} IN DATABASE {database}", "for the role {role} in the database {database}"),
+}
+
+
+@pytest.mark.parametrize(("whom", "where"), READ_ONLY.values(), ids=READ_ONLY)
+def test_a_role_that_may_only_read_is_told_what_keeps_it_from_creating_and_runs_without(
+    poor: Poor, whom: str, where: str
+) -> None:
+    publication = poor.database.publication
+    given = {"role": poor.role, "database": poor.database.name}
+    quoted = {name: quote_identifier(value) for name, value in given.items()}
+    poor.database.execute("DROP PUBLICATION {p}", f"ALTER {whom.format(**quoted)} SET default_transaction_read_only=on")
+    said, undo = f"is on {where.format(**given)}", f"ALTER {whom.format(**quoted)} RESET default_transaction_read_only;"
+    findings = run_preflight(options_as(poor.database, poor.role), ("s.t",)).findings
+    (found,) = [one for one in findings if one.code == "role.read_only"]
+    assert found.severity == "critical"
+    assert said in found.seen
+    assert (found.fix_sql, found.by_hand) == (undo, True)
+    with pytest.raises(SourceRefused) as refused:
+        poor.pipeline.run(tables=("s.t",))
+    assert said in str(refused.value)
+    assert undo in refused.value.hint
+    assert f'CREATE PUBLICATION "{publication}"' in refused.value.hint
+    with poor.database.connect() as admin:
+        admin.execute("SET default_transaction_read_only = off")
+        admin.execute(f"CREATE PUBLICATION {publication} FOR TABLE s.t".encode())
+    assert "role.read_only" not in poor.codes()
+    poor.pipeline.run(tables=("s.t",))
+    assert [row["id"] for row in poor.pipeline.rows("s.t", snapshot=True)] == [1]
+    with poor.database.connect() as admin:
+        admin.execute("SET default_transaction_read_only = off")
+        admin.execute(undo.encode())
 
 
 def test_partitions_moved_keys_and_added_columns_need_no_right_more(poor: Poor) -> None:

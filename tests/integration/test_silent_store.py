@@ -61,6 +61,42 @@ def test_status_and_tables_say_within_a_bound_that_the_store_does_not_answer(
 
 
 @slow
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("setup",), "whether the pipeline has run before is not known, and nothing was created"),
+        (("plan",), "what the lake tables were made of is not known"),
+        (("spool", "ls"), "the object store accepts connections and does not answer"),
+        (("slot", "advance", "--to", "0/A", "--confirm", "{slot}"), "the object store accepts connections"),
+    ],
+    ids=["setup", "plan", "spool ls", "slot advance"],
+)
+def test_a_command_that_needs_the_manifest_says_within_a_bound_what_is_not_known(
+    database: Database, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with _silent(database, tmp_path) as pipe:
+        began = time.monotonic()
+        assert_ended(pipe(*(word.format(slot=database.slot) for word in arguments)), 75, said)
+        assert time.monotonic() - began < LOOK_SECONDS + 15  # a request of the library takes 75 s
+    assert database.published() == []
+    assert database.all("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s", database.slot) == []
+
+
+@slow
+def test_the_slot_is_shown_within_a_bound_though_the_store_does_not_answer(database: Database, tmp_path: Path) -> None:
+    database.execute(f"SELECT pg_create_logical_replication_slot('{database.slot}', 'pgoutput')")
+    with _silent(database, tmp_path) as pipe:
+        began = time.monotonic()
+        shown = pipe("slot", "show", "--json")
+        assert_ended(shown, 75, "does not answer")
+        assert time.monotonic() - began < LOOK_SECONDS + 15
+    facts = json.loads(shown.stdout)
+    assert (facts["slot"], facts["exists"], facts["manifest_through_lsn"]) == (database.slot, True, None)
+    assert facts["problem"].startswith("whether the pipeline can go on from it is not known")
+
+
+@slow
 def test_check_waits_once_for_a_store_that_hangs(database: Database, tmp_path: Path) -> None:
     with _silent(database, tmp_path) as pipe:
         began = time.monotonic()

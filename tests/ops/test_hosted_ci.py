@@ -90,6 +90,17 @@ def test_nothing_is_published_before_all_tests_and_nothing_with_a_stored_passwor
     assert {"dist", "notes", "chart"} == set(re.findall(r"\bmake (?:--silent )?([a-z]+)", text)) <= TARGETS
 
 
+def test_a_release_that_is_run_again_is_not_refused_for_what_an_earlier_attempt_published() -> None:
+    uploads = [step["with"] for step in steps("release") if "upload-artifact@" in step.get("uses", "")]
+    assert [one.get("overwrite") for one in uploads] == [True] * 2
+    (index,) = [step["with"] for step in steps("release") if "gh-action-pypi-publish@" in step.get("uses", "")]
+    assert index["skip-existing"] is True
+    (notes,) = [step["run"] for step in steps("release") if "gh release create" in step.get("run", "")]
+    there, missing = notes.partition('if gh release view "$GITHUB_REF_NAME"')[2].split("else")
+    assert all(wanted in there for wanted in ("gh release edit", "gh release upload", "--clobber dist/*"))
+    assert "gh release create" in missing
+
+
 def test_the_release_does_not_wait_for_a_place_that_it_holds_itself() -> None:
     """In a workflow that is called, `github.workflow` is the name of the caller: with one group for both, the hosting
     service cancels the run as a deadlock.

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,9 @@ def files(invocation: Invocation) -> tuple[str, ...]:
     """What settings are read from: the configuration, and secrets that are mounted as files. A link stays one: where
     it leads is another place after each update of a ConfigMap, and the place before is gone.
     """
-    return (str(Path(invocation.config).absolute()), *secret_files(os.environ))
+    with suppress(FileNotFoundError):  # without a working directory there is no such file either
+        return (str(Path(invocation.config).absolute()), *secret_files(os.environ))
+    return (invocation.config, *secret_files(os.environ))
 
 
 def seen(invocation: Invocation) -> Signature:
@@ -69,24 +72,39 @@ def spool_options(invocation: Invocation, settings: Settings) -> Callable[[], di
     return read
 
 
-def with_keys_of_now(invocation: Invocation, settings: Settings) -> Callable[[], Settings]:
-    """What gives `settings` with the options of both stores as they are then; as they were read last while they cannot
-    be read.
+def settings_of_now(
+    invocation: Invocation, settings: Settings, *, seen: Signature, take: Callable[[Settings], None]
+) -> Callable[[], Settings]:
+    """What gives `settings`, which were read after the files were `seen`, as they are then: read again when one of the
+    files has changed, with `take` called before they are in force. They stay as they were while they cannot be read or
+    `take` refuses them; where a setting has changed that may not, only the keys of both stores are new.
     """
-    last = [settings]
+    last, before = [(seen, settings)], fixed(settings)
 
     def read() -> Settings:
-        try:
-            fresh = invocation.read().settings
-        except UsageError as error:
-            structlog.get_logger("store").warning("the keys of the store cannot be read again", error=error)
-        else:
-            spool = settings.spool.model_copy(update={"options": fresh.spool.options})
-            lake = settings.lake.model_copy(update={"options": fresh.lake.options})
-            last[0] = settings.model_copy(update={"spool": spool, "lake": lake})
-        return last[0]
+        now = signature(*files(invocation))
+        known, held = last[0]
+        if now != known:
+            last[0] = (now, held)  # what is refused is said once
+            try:
+                fresh = invocation.read().settings
+                last[0] = (now, _with_keys(held, fresh))
+                refuse(differing(before, fixed(fresh)))
+                take(fresh)
+                last[0] = (now, fresh)
+            except UsageError as error:
+                structlog.get_logger("configuration").error(
+                    "the configuration was changed and is not taken", error=error, hint=error.hint
+                )
+        return last[0][1]
 
     return read
+
+
+def _with_keys(settings: Settings, fresh: Settings) -> Settings:
+    spool = settings.spool.model_copy(update={"options": fresh.spool.options})
+    lake = settings.lake.model_copy(update={"options": fresh.lake.options})
+    return settings.model_copy(update={"spool": spool, "lake": lake})
 
 
 def ingest(

@@ -2,9 +2,10 @@
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from sluice.errors import StoreUnavailable
@@ -25,7 +26,47 @@ abandoned = threading.Event()
 for them.
 """
 
+_KEYS_AT_ONCE = 1000
+
 Answer = TypeVar("Answer")
+
+
+class PromptStore:
+    """`store` for a command that somebody waits for and that reads no more than the manifest: each call ends within
+    LOOK_SECONDS. What it raises, and StoreUnavailable. A write may happen after that.
+    """
+
+    def __init__(self, store: "ObjectStore") -> None:
+        self._store = store
+
+    def get(self, key: str) -> bytes:
+        return self._asked(lambda: self._store.get(key))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self._asked(lambda: self._store.get_range(key, start, length))
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        self._asked(lambda: self._store.put(key, data))
+
+    def create(self, key: str, data: bytes | memoryview) -> None:
+        self._asked(lambda: self._store.create(key, data))
+
+    def size(self, key: str) -> int | None:
+        return self._asked(lambda: self._store.size(key))
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[str]:
+        keys = self._store.list(prefix, after=after)
+        while some := self._asked(lambda: [*islice(keys, _KEYS_AT_ONCE)]):
+            yield from some
+
+    def delete(self, key: str) -> None:
+        self._asked(lambda: self._store.delete(key))
+
+    def describe(self) -> str:
+        return self._store.describe()
+
+    def _asked(self, call: Callable[[], Answer]) -> Answer:
+        return within(LOOK_SECONDS, call, who="the object store")
 
 
 def take(reporter: "Reporter") -> "Report":
@@ -41,9 +82,9 @@ def hasten(store: "ObjectStore", lsn: int) -> None:
         within(HINT_SECONDS, partial(ask, store, lsn))
 
 
-def within(seconds: float, look: Callable[[], Answer]) -> Answer:
+def within(seconds: float, look: Callable[[], Answer], *, who: str = "the object store or the server") -> Answer:
     """What `look` returns within `seconds`, whatever hangs: libraries try for minutes, and who asks wants
-    to know now. What it raises, and StoreUnavailable.
+    to know now. What it raises, and StoreUnavailable, which says `who` does not answer.
     """
     answer: queue.SimpleQueue[tuple[Answer] | BaseException] = queue.SimpleQueue()
 
@@ -60,8 +101,7 @@ def within(seconds: float, look: Callable[[], Answer]) -> Answer:
     except queue.Empty:
         abandoned.set()
         raise StoreUnavailable(
-            f"reading the pipeline took more than {seconds:.0f} s: the object store or the server accepts "
-            "connections and does not answer",
+            f"reading the pipeline took more than {seconds:.0f} s: {who} accepts connections and does not answer",
             hint="check spool.uri, its endpoint, the server, and the network and proxies between",
         ) from None
     if isinstance(taken, BaseException):

@@ -7,16 +7,17 @@ import click
 from sluice import lsn
 from sluice.cli import deadline, output, plan, wiring
 from sluice.cli.invocation import Invocation, common
-from sluice.errors import UsageError
+from sluice.cli.times import SHORTEST_TIMEOUT, duration
 from sluice.lsn import show
 from sluice.printable import one_line
-from sluice.settings.values import parse_duration
 
 
 @click.command()
 @click.option("--to-lsn", metavar="X/Y", help="Wait for this position.  [default: where the server's WAL ends now]")
 @click.option(
     "--timeout",
+    "timeout_seconds",
+    callback=duration(least=SHORTEST_TIMEOUT),
     default="15m",
     show_default=True,
     metavar="DURATION",
@@ -24,7 +25,7 @@ from sluice.settings.values import parse_duration
 )
 @click.option("--json", "json_wanted", is_flag=True, help="As JSON.")
 @common
-def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameter
+def drain(invocation: Invocation, to_lsn: str | None, timeout_seconds: float, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameter
     """Wait until everything through a position is published, acknowledged and in the lake. Use it
     before a planned move of the source, after the applications have stopped writing.
 
@@ -39,7 +40,7 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
       sluice drain --to-lsn 16/B374D848 --timeout 5m
     """
     wiring.require(*deadline.PACKAGES)
-    target = lsn.parse(to_lsn) if to_lsn else None
+    target = lsn.parse(to_lsn) if to_lsn is not None else None
     settings = invocation.settings().settings
     from sluice.manifest.reader import load_state
     from sluice.operate.drain import CatalogSeen
@@ -57,7 +58,7 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
         lambda seconds: deadline.within(min(seconds, deadline.LOOK_SECONDS), reporter.take),
         lambda seconds: deadline.within(min(seconds, deadline.LOOK_SECONDS), read_catalog),
         target=target,
-        timeout_s=seconds_of(timeout),
+        timeout_s=timeout_seconds,
         said=lambda words: click.echo(one_line(words), err=True),
         hasten=partial(deadline.hasten, store),
     )
@@ -71,14 +72,3 @@ def drain(invocation: Invocation, to_lsn: str | None, timeout: str, json_wanted:
         )
     else:
         click.echo(f"the lake has everything through {show(done.target)}")
-
-
-def seconds_of(text: str) -> float:
-    """The duration that `--timeout` spells. Raises UsageError."""
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--timeout: {error}") from None
-    if not isinstance(seconds, float | int) or seconds <= 0:
-        raise UsageError("--timeout must be a duration such as 90s, 15m or 1h")
-    return float(seconds)

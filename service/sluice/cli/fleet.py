@@ -97,9 +97,13 @@ def configurations(folder: str) -> list[str]:
     """The files of the pipelines, by name, but for hidden ones: of editors, and those behind the links of a mounted
     ConfigMap. Raises UsageError when there is no such folder.
     """
-    root = Path(folder).absolute()
-    if not root.is_dir():
-        raise UsageError(f"{folder} is not a folder", hint="name the folder that holds the configurations")
+    try:
+        root = Path(folder).absolute()
+        found = bool(folder) and root.is_dir()
+    except OSError:  # no name of a file is as long, or there is no working directory any more
+        found = False
+    if not found:
+        raise UsageError(f"{folder!r} is not a folder", hint="name the folder that holds the configurations")
     return sorted(str(path) for pattern in ("[!.]*.yaml", "[!.]*/sluice.yaml") for path in root.glob(pattern))
 
 

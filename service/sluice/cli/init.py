@@ -8,12 +8,13 @@ import click
 
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.templates import CONFIGURATION, GRANTS, VARIABLES
+from sluice.cli.texts import given
 from sluice.errors import UsageError
 from sluice.settings.model import PIPELINE_NAME
 
 
 @click.command()
-@click.argument("directory", default=".", metavar="[DIR]")
+@click.argument("directory", default=".", metavar="[DIR]", callback=given)
 @click.option("--pipeline", default="main", show_default=True, help="Name of the pipeline: a-z, 0-9 and _.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
 @common
@@ -31,20 +32,25 @@ def init(invocation: Invocation, directory: str, pipeline: str, force: bool) -> 
             hint="choose another --pipeline",
         )
     target = Path(directory)
-    place = "file://" + quote(str(target.resolve()))
     files = {"sluice.yaml": CONFIGURATION, ".env.example": VARIABLES, "grants.sql": GRANTS}
-    existing = [name for name in files if (target / name).exists()]
-    if existing and not force:
-        raise UsageError(
-            f"{', '.join(existing)} in {directory} would be overwritten",
-            hint="name another directory, or overwrite with --force",
-        )
     try:
+        place = "file://" + quote(str(target.resolve()))
+        existing = [name for name in files if (target / name).exists()]
+        if existing and not force:
+            raise UsageError(
+                f"{', '.join(existing)} in {directory} would be overwritten",
+                hint="name another directory, or overwrite with --force",
+            )
         target.mkdir(parents=True, exist_ok=True)
         for name, template in files.items():
             (target / name).write_text(
                 template.replace("@PIPELINE@", pipeline).replace("@PLACE@", place), encoding="utf-8"
             )
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"the name of {directory} is not valid UTF-8, so no address can name a place in it",
+            hint="name another directory",
+        ) from None
     except OSError as error:
         raise UsageError(f"cannot write into {directory}: {error.strerror}") from error
     where = "this folder" if target == Path() else directory

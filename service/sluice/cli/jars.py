@@ -7,6 +7,7 @@ import click
 
 from sluice.cli import wiring
 from sluice.cli.invocation import Invocation, common
+from sluice.cli.texts import given
 
 
 @click.group(no_args_is_help=True)
@@ -16,7 +17,9 @@ def jars(invocation: Invocation) -> None:
 
 
 @jars.command()
-@click.option("--to", metavar="DIR", help="Folder for the jars.  [default: SLUICE_JARS, else the user's cache]")
+@click.option(
+    "--to", metavar="DIR", callback=given, help="Folder for the jars.  [default: SLUICE_JARS, else the user's cache]"
+)
 @click.option("--s3", is_flag=True, help="Also fetch the jars for a spool or a lake on S3.")
 @common
 def fetch(invocation: Invocation, to: str | None, s3: bool) -> None:  # noqa: ARG001, FBT001 - a command's parameters

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import exits, output, policies, table_names, wiring
+from sluice.cli import deadline, exits, output, policies, table_names, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.table_names import Name
+from sluice.cli.texts import utf8
+from sluice.cli.times import Seconds
+from sluice.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,14 +56,14 @@ class Planned:
 @click.option(
     "--sql",
     "statement",
-    default="",
     metavar="STATEMENT",
+    callback=utf8,
     help="Show what this statement would do: run it and roll it back, as the role of SLUICE_OPERATOR_DSN. "
     "[default: the role of source.dsn]",
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 60),
+    type=Seconds(0.1, 60),
     metavar="SECONDS",
     default=2.0,
     show_default=True,
@@ -71,7 +74,7 @@ def plan(
     invocation: Invocation,
     tables: tuple[str, ...],
     json_wanted: bool,  # noqa: FBT001 - a command's parameter
-    statement: str,
+    statement: str | None,
     seconds: float,
 ) -> int:
     """Show what would happen to each lake table if ingest read the catalog now.
@@ -106,16 +109,22 @@ def plan(
       sluice plan --sql 'ALTER TABLE orders ALTER COLUMN id TYPE bigint'
     """
     wiring.require("psycopg", "obstore", "numpy")
-    planned = _chosen(look(invocation.settings().settings, statement=statement, seconds=seconds), tables)
+    try:
+        planned = _chosen(look(invocation.settings().settings, statement=statement, seconds=seconds), tables)
+    except StoreUnavailable as error:
+        unknown = f"what the lake tables were made of is not known, so neither is what would happen to them: {error}"
+        raise StoreUnavailable(unknown, hint=error.hint) from None
     if json_wanted:
         output.as_json({"schema_version": 1, "tables": [one.to_json() for one in planned]})
     else:
-        shown = planned if tables or statement else [one for one in planned if one.preview.effect != "nothing"]
+        shown = (
+            planned if tables or statement is not None else [one for one in planned if one.preview.effect != "nothing"]
+        )
         console = invocation.console()
         if shown:
             console.print(_table(shown))
         more = f"tables that would not change: {len(planned) - len(shown):,}"
-        click.echo("all other tables would stay as they are" if statement else more, err=True)
+        click.echo("all other tables would stay as they are" if statement is not None else more, err=True)
     return exit_code(planned)
 
 
@@ -124,7 +133,7 @@ def exit_code(planned: list[Planned]) -> int:
 
 
 def look(
-    settings: "Settings", *, statement: str = "", seconds: float = 2.0, catalog_alone: bool = False
+    settings: "Settings", *, statement: str | None = None, seconds: float = 2.0, catalog_alone: bool = False
 ) -> list[Planned]:
     """What would become of each table, in the order of names; with a `statement` of those that it changes. With
     `catalog_alone` what the configuration would do to lake tables is left out.
@@ -134,7 +143,7 @@ def look(
     from sluice.manifest.newest_record import newest_log
     from sluice.manifest.reader import load_state, objects_pruned_through
     from sluice.operate import settings_preview
-    from sluice.operate.dry_run import rolled_back
+    from sluice.operate.dry_run import require_change, rolled_back
     from sluice.operate.target_changes import target_changes
     from sluice.source.catalog import Catalog
     from sluice.source.sessions import known, open_query
@@ -143,8 +152,10 @@ def look(
     from sluice.tables.preview import Previews
     from sluice.tables.selection import matches, naming
 
-    dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement else ""
-    store = wiring.open_spool(settings)
+    if statement is not None:
+        require_change(statement)
+    dsn = os.environ.get("SLUICE_OPERATOR_DSN", "") if statement is not None else ""
+    store = deadline.PromptStore(wiring.open_spool(settings))
     manifest, log, pruned_seq = load_state(store), newest_log(store).read(), objects_pruned_through(store)
     states = {int(state.table_id): state for state in manifest.tables.values()}
     states.pop(int(messagetable.TABLE_ID), None)
@@ -159,7 +170,7 @@ def look(
             published = {facts.oid: facts for facts in catalog.tables_named(first)}
         sizes = catalog.sizes(tuple(published))
         oids = states.keys() | published.keys()
-        if statement:
+        if statement is not None:
             now = published
             with rolled_back(connection, statement, published=list(now), seconds=seconds):
                 published = {facts.oid: facts for facts in catalog.published_tables(publication)}
@@ -179,7 +190,7 @@ def look(
                 bytes=size,
             )
         )
-    if not statement and not catalog_alone:
+    if statement is None and not catalog_alone:
         # As ingest and the applier would see them at their next start.
         taken = [facts for facts in published.values() if matches(patterns, facts.schema, facts.name)]
         found = [

@@ -11,6 +11,7 @@ import click
 
 from sluice.cli import lake_reading, output, wiring
 from sluice.cli.invocation import Invocation, common
+from sluice.cli.texts import utf8
 from sluice.errors import UsageError
 from sluice.printable import counted
 
@@ -24,7 +25,7 @@ SHOWN = 1000
 
 
 @click.command()
-@click.argument("statement", metavar="SQL")
+@click.argument("statement", metavar="SQL", callback=utf8)
 @lake_reading.moment
 @click.option(
     "-o",

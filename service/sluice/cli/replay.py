@@ -15,6 +15,7 @@ from sluice.cli.policies import targets_of
 from sluice.errors import UsageError
 from sluice.lsn import show
 from sluice.printable import counted, one_line
+from sluice.settings.addresses import lake_uri as checked_uri
 
 if TYPE_CHECKING:
     from sluice.manifest.replaying import Moment
@@ -54,6 +55,10 @@ def replay(invocation: Invocation, tables: tuple[str, ...], position: str, lake_
     """
     wiring.require("obstore", *(() if dry_run else ("pyspark", "pyarrow")))
     to = _moment(position)
+    try:
+        checked_uri(lake_uri)
+    except ValueError as error:
+        raise UsageError(f"--lake: {error}") from None
     settings = invocation.settings().settings
     from sluice.operate import replay as replays
     from sluice.store.opening import open_store

@@ -26,10 +26,10 @@ def run(invocation: Invocation, until_caught_up: bool, until_lsn: str | None) ->
       sluice run --until-caught-up && sluice apply --once      a batch, for a scheduler
       sluice run --until-lsn 16/B374D848
     """
-    if until_caught_up and until_lsn:
+    if until_caught_up and until_lsn is not None:
         raise UsageError("--until-caught-up and --until-lsn exclude each other")
     wiring.require("psycopg", "pyarrow", "obstore")
-    target = lsn.parse(until_lsn) if until_lsn else None
+    target = lsn.parse(until_lsn) if until_lsn is not None else None
     seen = config_reload.seen(invocation)
     settings = invocation.settings().settings
     return start_ingest.start(invocation, settings, seen=seen, until_lsn=target, until_caught_up=until_caught_up)

@@ -6,9 +6,9 @@ from dataclasses import asdict
 import click
 
 from sluice import printable
-from sluice.cli import output, wiring
+from sluice.cli import deadline, output, wiring
 from sluice.cli.invocation import Invocation, common
-from sluice.errors import UsageError
+from sluice.errors import StoreUnavailable, UsageError
 
 
 @click.command()
@@ -60,7 +60,12 @@ def setup(
         else:
             click.echo("".join(f"{step.statement};\n" for step in steps), nl=False)
         return
-    steps = prepare(wiring.ingest_options(settings, instance=""), wiring.open_spool(settings), dry_run=only_look)
+    store = deadline.PromptStore(wiring.open_spool(settings))
+    try:
+        steps = prepare(wiring.ingest_options(settings, instance=""), store, dry_run=only_look)
+    except StoreUnavailable as error:  # the manifest is read before anything is made
+        unknown = f"whether the pipeline has run before is not known, and nothing was created: {error}"
+        raise StoreUnavailable(unknown, hint=error.hint) from None
     if print_sql:
         # Byte for byte into a file or psql; spelled in printable characters for a person.
         shown = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluice import lsn
-from sluice.cli import output, table_names, wiring
+from sluice.cli import deadline, output, table_names, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.policies import targets_of
 from sluice.contract.control import RESYNC
@@ -39,6 +39,9 @@ def slot(invocation: Invocation) -> None:
 def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT001 - a command's parameter
     """Show the slot, the WAL that it retains, and whether the pipeline can continue from it. Changes nothing.
 
+    If the object store does not answer, the command shows what the server says of the slot. The exit
+    code is then 75, because only the manifest says whether the pipeline can continue.
+
     \b
     Examples:
       sluice slot show
@@ -48,13 +51,16 @@ def show_slot(invocation: Invocation, json_wanted: bool) -> None:  # noqa: FBT00
     settings = invocation.settings().settings
     from sluice.operate.slots import examine
 
-    report = examine(wiring.source_options(settings), wiring.open_spool(settings), two_phase=settings.source.two_phase)
+    store = deadline.PromptStore(wiring.open_spool(settings))
+    report = examine(wiring.source_options(settings), store, two_phase=settings.source.two_phase)
     facts = _facts(settings.source.slot, report)
     if json_wanted:
         output.as_json({"schema_version": 1, **facts})
-        return
-    rows = [(name.replace("_", " "), "-" if value in (None, "") else str(value)) for name, value in facts.items()]
-    invocation.console().print(output.table("", ("", ""), rows))
+    else:
+        rows = [(name.replace("_", " "), "-" if value in (None, "") else str(value)) for name, value in facts.items()]
+        invocation.console().print(output.table("", ("", ""), rows))
+    if report.unread is not None:
+        raise report.unread
 
 
 @slot.command("drop")
@@ -74,7 +80,7 @@ def drop_slot(invocation: Invocation, confirm: str | None) -> None:
     from sluice.operate.slots import drop
 
     _confirmed(settings.source.slot, confirm, "drops it for good; the pipeline cannot go on afterwards")
-    drop(wiring.source_options(settings), wiring.open_spool(settings))
+    drop(wiring.source_options(settings), deadline.PromptStore(wiring.open_spool(settings)))
     click.echo(f"slot {settings.source.slot} is dropped")
 
 
@@ -159,7 +165,8 @@ def advance_slot(invocation: Invocation, to_lsn: str, confirm: str | None) -> No
 
     target = lsn.parse(to_lsn)
     _confirmed(settings.source.slot, confirm, f"moves it to {show(target)}; it never goes back")
-    reached = advance(wiring.source_options(settings), wiring.open_spool(settings), to_lsn=target)
+    store = deadline.PromptStore(wiring.open_spool(settings))
+    reached = advance(wiring.source_options(settings), store, to_lsn=target)
     click.echo(f"slot {settings.source.slot} is at {show(reached)}")
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sluice.cli import output, wiring
+from sluice.cli import deadline, output, wiring
 from sluice.cli.invocation import Invocation, common
 from sluice.cli.spool_gc import collect
 from sluice.cli.spool_inspect import inspect
@@ -66,7 +66,7 @@ def list_entries(invocation: Invocation, last: int, json_wanted: bool) -> None: 
     wiring.require("obstore")
     from sluice.manifest.reader import load_state, read_entries
 
-    store = wiring.open_spool(invocation.settings().settings)
+    store = deadline.PromptStore(wiring.open_spool(invocation.settings().settings))
     newest = load_state(store).seq
     found = [_facts(entry) for entry, _ in read_entries(store, after_seq=max(0, newest - last))]
     if json_wanted:

@@ -3,6 +3,7 @@ asked for by number.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from sluice.printable import one_line
 
 if TYPE_CHECKING:
     from sluice.store.base import ObjectStore
+
+_NUMBER = re.compile("[0-9]{1,18}")
 
 
 @click.command("inspect")
@@ -41,7 +44,7 @@ def inspect(invocation: Invocation, what: str, values: int | None, json_wanted: 
     """
     wiring.require("obstore", "pyarrow")
     store = wiring.open_spool(invocation.settings().settings)
-    if what.isdigit():
+    if _NUMBER.fullmatch(what):
         if values is not None:
             raise UsageError(
                 "--values is for segments: an entry holds no rows", hint="inspect one of the keys that the entry names"

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sluice.cli import deadline, exits, fleet_status, output, status_view, wiring
 from sluice.cli.invocation import Invocation, common
+from sluice.cli.times import Seconds
 from sluice.errors import FormatTooNew, ManifestCorrupt, ServiceError, StoreError, UsageError
 from sluice.health.facts import Away, Facts
 from sluice.health.verdict import Verdict, judge
@@ -31,7 +32,7 @@ Look: TypeAlias = "Report | ServiceError"
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(0.1, 86_400),
+    type=Seconds(0.1, 86_400),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

@@ -9,6 +9,7 @@ import click
 
 from sluice.cli import config_reload, output, policies, table_names, wiring
 from sluice.cli.invocation import Invocation, common
+from sluice.cli.times import Seconds, duration
 from sluice.contract.verified import DIFFERENT, NOT_COMPARED
 from sluice.errors import ApplyError, UsageError, VerificationFailed
 from sluice.lsn import show
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sluice.contract.row_form import Row
     from sluice.manifest.values import TableState
     from sluice.operate.compare.comparing import Comparison
+    from sluice.settings import Settings
 
 SHORTEST_SECONDS = 60.0
 """Of --interval: a comparison takes a replication slot and a snapshot each time."""
@@ -45,7 +47,7 @@ SHORTEST_SECONDS = 60.0
     "wait_seconds",
     default=60.0,
     show_default=True,
-    type=click.FloatRange(0, 86_400),
+    type=Seconds(0, 86_400),
     metavar="SECONDS",
     help="How long to wait for ingest to reach the position of the snapshot, and for the applier to commit a repair.",
 )
@@ -65,8 +67,10 @@ SHORTEST_SECONDS = 60.0
 )
 @click.option(
     "--interval",
+    "every_seconds",
     default="1d",
     show_default=True,
+    callback=duration(least=SHORTEST_SECONDS),
     metavar="DURATION",
     help="How often each table is compared with --continuous; at least 60s.",
 )
@@ -86,7 +90,7 @@ def verify(
     wait_seconds: float,
     shown: int,
     continuous: bool,  # noqa: FBT001 - a command's parameter
-    interval: str,
+    every_seconds: float,
     ended: bool,  # noqa: FBT001 - a command's parameter
 ) -> int:
     """Compare tables of the lake with the source, row by row at one position of both. The exit code
@@ -110,7 +114,9 @@ def verify(
     spool records when each table was last found equal, and through which position. `sluice tables
     --json`, /status and the metrics show both. A difference is a critical problem. If a table was
     not found equal for three intervals, Sluice warns, even if nothing compares it any longer. If
-    you no longer want to compare continuously, run `verify` with --continuous-ended.
+    you no longer want to compare continuously, run `verify` with --continuous-ended. The command
+    follows changes of `tables` in the configuration, such as a new target; for other settings,
+    restart it.
 
     \b
     Examples:
@@ -123,17 +129,24 @@ def verify(
     if ended:
         return _ended(invocation, alone=not (tables or repair_wanted or continuous))
     wiring.require("psycopg", "obstore", "pyspark")
+    seen = config_reload.seen(invocation)
     settings = invocation.settings().settings
     from sluice.operate.compare.verify import Run
     from sluice.process.lake_reader import LakeReader, LakeReaderProcess
 
     if continuous and tables:
         raise UsageError("--continuous compares every table", hint="leave the names out")
-    every_seconds = _every(interval) if continuous else 0.0
-    # It may run for ever: passwords and keys are replaced meanwhile.
+    # It may run for ever: passwords and keys are replaced meanwhile, tables get targets and rules.
     store = wiring.open_spool(settings, reread=config_reload.spool_options(invocation, settings))
     log_format = wiring.applier_log_format(settings, asked=invocation.log_format)
-    of_now = config_reload.with_keys_of_now(invocation, settings)
+    source = wiring.source_options(settings, reread_dsn=config_reload.dsn(invocation))
+    source.hash_keys.add(policies.policies(settings).hash_keys)
+
+    def take(fresh: "Settings") -> None:
+        source.hash_keys.add(policies.policies(fresh).hash_keys)
+        lake.rest()  # it knows the targets that it was started with
+
+    of_now = config_reload.settings_of_now(invocation, settings, seen=seen, take=take)
 
     def start() -> LakeReaderProcess:
         options = wiring.apply_options(of_now(), log_format=log_format, log_level=invocation.log_level(settings))
@@ -141,16 +154,14 @@ def verify(
         return LakeReaderProcess(wiring.lake_reader_command(), environment=environment)
 
     with LakeReader(start) as lake:
-        source = wiring.source_options(settings, reread_dsn=config_reload.dsn(invocation))
-        source.hash_keys.add(policies.policies(settings).hash_keys)
         run = Run.of(
             source,
             store,
             lake.ask,
             load_share=max_load / 100,
             wait_seconds=wait_seconds,
-            every_seconds=every_seconds,
-            targets_of=lambda name: policies.targets_of(settings, name),
+            every_seconds=every_seconds if continuous else 0.0,
+            targets_of=lambda name: policies.targets_of(of_now(), name),
         )
         if continuous:
             run.for_ever(rest=lake.rest, repair_wanted=repair_wanted)
@@ -183,18 +194,6 @@ def _ended(invocation: Invocation, *, alone: bool) -> int:
         "this with its next result"
     )
     return 0
-
-
-def _every(interval: str) -> float:
-    from sluice.settings.values import parse_duration
-
-    try:
-        seconds = float(parse_duration(interval))
-    except ValueError as error:
-        raise UsageError(f"--interval: {error}") from error
-    if seconds < SHORTEST_SECONDS:
-        raise UsageError(f"--interval must be at least {SHORTEST_SECONDS:g}s")
-    return seconds
 
 
 def _concluded(verdicts: "Sequence[Comparison]", *, named: bool) -> int:

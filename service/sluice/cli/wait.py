@@ -7,8 +7,8 @@ import click
 
 from sluice import lsn
 from sluice.cli import deadline, lake_reading, output, wiring
-from sluice.cli.drain import seconds_of
 from sluice.cli.invocation import Invocation, common
+from sluice.cli.times import SHORTEST_TIMEOUT, duration
 from sluice.errors import ObjectMissing, UsageError
 from sluice.settings import Settings
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 @click.option("--now", is_flag=True, help="Wait for everything that the server has committed by now.")
 @click.option(
     "--timeout",
+    "timeout_seconds",
+    callback=duration(least=SHORTEST_TIMEOUT),
     default="60s",
     show_default=True,
     metavar="DURATION",
@@ -36,7 +38,7 @@ def wait(
     tables: tuple[str, ...],
     position: str | None,
     now: bool,  # noqa: FBT001 - a command's parameter
-    timeout: str,
+    timeout_seconds: float,
     json_wanted: bool,  # noqa: FBT001 - a command's parameter
 ) -> None:
     """Wait until the lake can be read as of a position or a later one. A reader then finds
@@ -56,7 +58,6 @@ def wait(
     """
     if (position is None) == (not now):
         raise UsageError("give either --lsn or --now")
-    timeout_seconds = seconds_of(timeout)
     wiring.require("sluice_lake", *(deadline.PACKAGES if now else ()))
     target = lsn.parse(position) if position is not None else None
     settings = invocation.settings().settings

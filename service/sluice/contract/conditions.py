@@ -184,7 +184,8 @@ def _stable_identity(facts: TableFacts, rules: RulesInForce) -> Iterator[Finding
             "have one text (seg is printed with six digits, and EUC_JP and EUC_TW have several codes for some "
             "characters that are one in UTF-8): their rows would be one",
             fix_sql=f"ALTER TABLE {_quoted(facts)} REPLICA IDENTITY USING INDEX ...;",
-            fix_setting="name an index without such columns, or move the data to a database with encoding UTF8",
+            fix_setting="name an index without such columns, such as one of a new identity column, or move the data "
+            "to a database with encoding UTF8; it does not help that all values are ASCII now: the next may not be",
             by_hand=True,
         )
 

@@ -25,6 +25,7 @@ STAGE = "stage/"
 CONTROL = "control/"
 REFUSED = "control/refused/"
 REPAIRS = "repair/"
+PROBES = "probe/"
 VERIFIED = "verify/log/"
 APPLY = "apply/"
 APPLY_LEASE = "apply/lease.json"
@@ -37,6 +38,7 @@ FLOORS = "gc/floor/"
 _SEGMENT_KEY = re.compile(r"\Adata/[^/]+/(\d{8})-(\d{10})\.parquet\Z")
 _STAGED_KEY = re.compile(r"\Astage/(\d{8})/\d+/(\d{10})\.parquet\Z")
 _REPAIR_KEY = re.compile(r"\Arepair/(\d{20})-[0-9a-f]{32}/\d{6}\.parquet\Z")
+_PROBE_KEY = re.compile(r"\Aprobe/(\d{20})-[0-9a-f]{32}/.+\Z")
 _CONTROL_KEY = re.compile(r"\Acontrol/(refused/)?[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}\.json\Z")
 _MANIFEST_KEY = re.compile(r"\Amanifest/(\d{16})\.json\Z")
 
@@ -144,6 +146,17 @@ def is_repair_rows(key: str) -> bool:
 def repair_begun(key: str) -> float | None:
     """When the repair of these rows began (unix time); None for any other key."""
     match = _REPAIR_KEY.match(key)
+    return int(match[1]) / 1e9 if match else None
+
+
+def probe_folder(begun_ns: int, unique: str) -> str:
+    """Of the objects with which a store is tried from `begun_ns` on (unix time); `unique` has 32 hexadecimal digits."""
+    return f"{PROBES}{begun_ns:020d}-{unique}/"
+
+
+def probe_begun(key: str) -> float | None:
+    """When the trial of this object began (unix time); None for any other key."""
+    match = _PROBE_KEY.match(key)
     return int(match[1]) / 1e9 if match else None
 
 

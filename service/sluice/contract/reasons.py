@@ -69,7 +69,7 @@ _TEXTS = {
     ReasonCode.LAKE_UNREADABLE: "the lake table could not be read at start: {what}",
     ReasonCode.LAKE_DIFFERS: "{what}",
     ReasonCode.OTHER_MODE: "the lake table holds a {held}, but the configured kind is {wanted}; restore the old "
-    "kind, or `sluice resync {table}` takes a new snapshot in the new one",
+    "kind; otherwise {remedy}, in the new one",
     ReasonCode.PATH_TAKEN: "its lake table would be at {path}, where that of {other} is; give the target "
     "another name and restart the applier",
     ReasonCode.PRUNED: "its lake table is at manifest entry {entry}, and the entries after it were pruned "
@@ -110,12 +110,14 @@ def lake_differs(error: Exception) -> Reason:
     return Reason(ReasonCode.LAKE_DIFFERS, {"what": str(error)})
 
 
-def sentence(why: Reason | None, state: State, table: str, *, resync_at: str = "") -> str:
-    """Why `table` is in `state`, for people; empty for no reason. `resync_at` is when it is read again by itself."""
+def sentence(why: Reason | None, state: State, table: str, *, resync_at: str = "", remedy: str = "") -> str:
+    """Why `table` is in `state`, for people; empty for no reason. `resync_at` is when it is read again by itself,
+    `remedy` what to do about a stale one if it cannot be read again at all.
+    """
     if why is None:
         return ""
     text = _TEXTS.get(why.code) or _OF_A_CAUSE.get(state, "{what}")
-    return text.format_map({**why.parameters, "table": table, "remedy": _remedy(table, resync_at)})
+    return text.format_map({**why.parameters, "table": table, "remedy": remedy or _remedy(table, resync_at)})
 
 
 def _remedy(table: str, resync_at: str) -> str:

@@ -12,6 +12,8 @@ FORMAT_VERSION = 1
 KEY = ".sluice/replay.json"
 NOTES = ".sluice/replay/"
 """Where a replay keeps what an applier keeps below `apply/` of the spool."""
+ANEW = "remove what the replay made, and begin it again"
+"""The way back for a table that a replay cannot make: a snapshot of the pipeline's own brings nothing back."""
 _WHAT = "the record of a replay"
 
 

@@ -166,6 +166,14 @@ SERVER: tuple[Kind, ...] = (
         "a pooler in between",
     ),
     kind(
+        "role.read_only",
+        "c",
+        Step.RIGHTS,
+        "the publication does not exist yet, and `default_transaction_read_only` keeps the role from creating it. A "
+        "pipeline whose publication exists needs to write nothing",
+        "create the publication as another role (`sluice setup --print-sql`), or take the setting back",
+    ),
+    kind(
         "role.connections",
         "c",
         Step.RIGHTS,

@@ -95,7 +95,8 @@ TABLES: tuple[Kind, ...] = (
         "rows are identified by values of which several have one text: text in a database whose encoding (EUC_JP, "
         "EUC_TW) has several codes for some characters that are one in UTF-8, or the type `seg`, which is printed with "
         "six digits. Two rows of the source could be one in the lake",
-        "identify rows by an index without such columns, or use a database with encoding UTF8",
+        "identify rows by an index without such columns, such as one of a new identity column, or use a database with "
+        "encoding UTF8. Values are not looked at: text that is all ASCII now does not help",
     ),
     kind(
         "table.filter_hides_values",

@@ -28,7 +28,7 @@ from urllib.parse import parse_qs
 
 from sluice.errors import ServiceError, UsageError, WriterFenced
 from sluice.health import status_page
-from sluice.health.access import CHALLENGE, Access
+from sluice.health.access import CHALLENGE, Access, is_loopback
 from sluice.health.readable import Waiting
 from sluice.health.tls import EndpointTls, TlsFiles
 from sluice.health.verdict import Verdict
@@ -51,6 +51,10 @@ _WHO = "Sluice-Process"
 """The header that says which process answers, to the like of it alone."""
 _ASKING_SECONDS = 5.0
 _TEXT = "text/plain; charset=utf-8"
+_REBOUND = (
+    b"this endpoint listens on loopback and needs no token, so it answers under an IP address, localhost and the host "
+    b"that it was given to listen on: ask by one of these, or set a token\n"
+)
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -191,6 +195,7 @@ class HealthServer:
         who = hashlib.sha256("\0".join(process).encode()).hexdigest() if process else ""
         if listen.startswith(UNIX):
             token_file, tls = "", NO_TLS
+        access = Access(token_file, certificates=bool(tls.client_ca))
         try:
             self._server = _Server(
                 _address(listen),
@@ -202,7 +207,7 @@ class HealthServer:
                 wait=wait,
                 page=page,
                 beside=beside,
-                access=Access(token_file, certificates=bool(tls.client_ca)),
+                access=access,
                 tls=EndpointTls(tls) if tls.cert else None,
                 who=who,
             )
@@ -217,7 +222,13 @@ class HealthServer:
                 hint=f"if another program has the port, choose another {setting}, such as 127.0.0.1:0 for any free "
                 "port; if this pipeline runs already, stop that process first",
             ) from None
-        self.address = listen if listen.startswith(UNIX) else _shown(*self._server.server_address[:2])
+        if listen.startswith(UNIX):
+            self.address = listen
+        else:
+            host, port = str(self._server.server_address[0]), int(self._server.server_address[1])
+            self.address = _shown(host, port)
+            if is_loopback(host) and not tls.cert:
+                access.own = listen.rpartition(":")[0].strip("[]"), port
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="health", daemon=True)
         self._thread.start()
 
@@ -385,10 +396,8 @@ class _Request(BaseHTTPRequestHandler):
         self.server.has_asked(self.request)
         health = self.server.health
         path, _, query = self.path.partition("?")
-        if path not in _PROBES and not self._certified:
-            self._answer(403, b"a client certificate is needed\n", _TEXT)
-        elif path not in _PROBES and not self.server.access.allows(self.headers["Authorization"]):
-            self._answer(401, b"a token is needed\n", _TEXT, headers={"WWW-Authenticate": CHALLENGE})
+        if path not in _PROBES and (refusal := self._refusal()) is not None:
+            self._give(refusal)
         elif path == "/" and self.server.status is not None:
             self._give(self.server.page())
         elif path == "/metrics":
@@ -412,6 +421,25 @@ class _Request(BaseHTTPRequestHandler):
         else:
             self._give(self.server.beside(path, query) or Answer(404, self._paths))
 
+    def _refusal(self) -> Answer | None:
+        """To who may not read what is asked for."""
+        if self._is_rebound:
+            return Answer(403, _REBOUND)
+        if not self._certified:
+            return Answer(403, b"a client certificate is needed\n")
+        if not self.server.access.allows(self.headers["Authorization"]):
+            return Answer(401, b"a token is needed\n", headers={"WWW-Authenticate": CHALLENGE})
+        return None
+
+    @property
+    def _is_rebound(self) -> bool:
+        return self.server.access.is_rebound(self.headers["Host"])
+
+    @property
+    def _is_terse(self) -> bool:
+        """Probes say no more than whether they pass."""
+        return self.server.access.guarded or self._is_rebound
+
     @property
     def _paths(self) -> bytes:
         if self.server.status is None:
@@ -419,11 +447,11 @@ class _Request(BaseHTTPRequestHandler):
         return b"/ /metrics /livez /readyz /startupz /status /history\n"
 
     def _probe(self, problems: list[str]) -> None:
-        said = "; ".join(problems) if not self.server.access.guarded or not problems else "not ok"
+        said = "; ".join(problems) if not self._is_terse or not problems else "not ok"
         self._answer(503 if problems else 200, (said or "ok").encode() + b"\n", _TEXT)
 
     def _ready(self, verdict: Verdict) -> None:
-        lines = verdict.lines()[: 1 if self.server.access.guarded else None]
+        lines = verdict.lines()[: 1 if self._is_terse else None]
         self._answer(200 if verdict.carrying else 503, "".join(f"{line}\n" for line in lines).encode(), _TEXT)
 
     def _status(self, ask: Callable[[], dict[str, Any]]) -> None:

@@ -1,5 +1,5 @@
 """Objects that nothing names: bodies of transactions that never ended, files of writers that died
-before their entry, rows of repairs that were never asked for. Found and deleted.
+before their entry, rows of repairs that were never asked for, probes that ended in the middle. Found and deleted.
 
 Invariant: an object is deleted only if its epoch is over (older than our own, whose `opened` entry
 is durable) and no entry since the one that opened its epoch names it. No entry can name it later: a
@@ -24,6 +24,7 @@ from sluice.errors import FormatTooNew, ManifestCorrupt, ObjectMissing, StoreRef
 from sluice.manifest import horizon
 from sluice.manifest.reader import read_backwards
 from sluice.manifest.values import PipelineState
+from sluice.store import probe
 from sluice.store.base import ObjectStore
 
 LOOK_BACK_ENTRIES = 100_000
@@ -45,7 +46,8 @@ def collect(store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Itera
     before ours cannot be read, StoreError if the store does not answer or does not let us delete.
     """
     deleted = 0
-    for key in unnamed(store, opened_seq=opened_seq, epoch=epoch, table_ids=table_ids, stop=stop):
+    dead = unnamed(store, opened_seq=opened_seq, epoch=epoch, table_ids=table_ids, stop=stop)
+    for key in chain(dead, probe.abandoned(store)):
         if stop.is_set():
             break
         faults.point("leftover.delete.before")
@@ -57,7 +59,7 @@ def collect(store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Itera
 def unnamed(
     store: ObjectStore, *, opened_seq: int, epoch: int, table_ids: Iterable[str], stop: threading.Event
 ) -> Iterator[str]:
-    """Keys of what `collect` deletes, under the same conditions."""
+    """Keys of what `collect` deletes, under the same conditions, but for those of probes."""
     named = _named(store, horizon.base(store), before_seq=opened_seq, stop=stop)
     return chain(_candidates(store, named, sorted(table_ids), before_epoch=epoch), _repair_rows(store))
 

@@ -5,6 +5,7 @@ rolled-back subtransactions do not exist, and where the spool begins is stated: 
 denied. Reads only.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,6 +23,8 @@ from sluice.manifest.values import TableState
 from sluice.printable import counted
 from sluice.store.base import ObjectStore
 from sluice.tables.messages import TABLE_ID as MESSAGES
+
+_INTEGER = re.compile("-?[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ def _may_hold(segment: Segment, schema: TableSchema, wanted: Mapping[int, str]) 
     for column in _keys(schema, wanted):
         low, high = segment.key_ranges.get(column.name, (None, None))
         text = wanted[column.attnum]
-        is_number = isinstance(low, int) and isinstance(high, int) and text.lstrip("-").isdecimal()
+        is_number = isinstance(low, int) and isinstance(high, int) and _INTEGER.fullmatch(text)
         if is_number and not low <= int(text) <= high:
             return False
     return True

@@ -9,7 +9,7 @@ over. (PostgreSQL: Replication Management Functions.)
 from contextlib import closing
 from dataclasses import dataclass
 
-from sluice.errors import SlotBusy, SlotLost, UsageError
+from sluice.errors import SlotBusy, SlotLost, StoreUnavailable, UsageError
 from sluice.ingest.start import prove_log
 from sluice.lsn import show
 from sluice.manifest.reader import load_state
@@ -24,31 +24,38 @@ from sluice.store.base import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """`problem` is why the pipeline cannot go on from this slot, empty when it can; `remedy` what to do."""
+    """`problem` is why the pipeline cannot go on from this slot, empty when it can; `remedy` what to do. `unread` is
+    why that is not known: the manifest could not be read.
+    """
 
     server: ServerFacts
     slot: SlotFacts | None
     manifest: PipelineState
     problem: str
     remedy: str
+    unread: StoreUnavailable | None = None
 
 
 def examine(options: SourceOptions, store: ObjectStore, *, two_phase: bool) -> SlotReport:
-    """Raises SourceError, StoreError."""
+    """Raises SourceError, StoreRefused, ManifestCorrupt."""
     with closing(open_query(options)) as connection:
-        slot, state, server = in_order(connection, options, store)
-        if state.opened is None and slot is None:
-            return SlotReport(
-                server, None, state, "", "the pipeline has not run yet: `sluice setup` or a start creates the slot"
-            )
-        if slot is not None and (waits := not_yet(slot, server)):
-            return SlotReport(server, slot, state, "", f"nothing: the slot {waits}")
         try:
+            slot, state, server = in_order(connection, options, store)
+            if state.opened is None and slot is None:
+                return SlotReport(
+                    server, None, state, "", "the pipeline has not run yet: `sluice setup` or a start creates the slot"
+                )
+            if slot is not None and (waits := not_yet(slot, server)):
+                return SlotReport(server, slot, state, "", f"nothing: the slot {waits}")
             prove_continuity(state.opened, state.through_lsn, server=server, slot=slot, two_phase=two_phase)
             if slot is not None and slot.active_pid is None:
                 prove_log(connection, options, store, state, server=server, slot=slot)
         except SlotLost as error:
             return SlotReport(server, slot, state, str(error), error.hint)
+        except StoreUnavailable as error:
+            problem = f"whether the pipeline can go on from it is not known: {error}"
+            server, slot = server_facts(connection, options), slot_facts(connection, options.slot)
+            return SlotReport(server, slot, PipelineState(), problem, error.hint, unread=error)
     return SlotReport(server, slot, state, "", "")
 
 

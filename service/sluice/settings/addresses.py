@@ -17,6 +17,10 @@ def _checked_uri(uri: str, schemes: tuple[str, ...]) -> str:
         raise ValueError("an address begins with one of " + ", ".join(f"{name}://" for name in schemes))
     if re.match(r"[^/@]*:[^/@]*@", rest):
         raise ValueError("an address must not hold credentials; give them under `options` or in the environment")
+    try:
+        urlsplit(uri)
+    except ValueError:
+        raise ValueError("the host of the address cannot be read") from None
     if uri != uri.strip():
         raise ValueError("an address must not begin or end with a space")
     if scheme == "file" and not rest.startswith("/"):

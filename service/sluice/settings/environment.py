@@ -74,6 +74,8 @@ def _value(name: str, key: Key, environ: Mapping[str, str]) -> str | list[str]:
             text = FilePath(text).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{name} names a file that cannot be read ({type(error).__name__})") from None
+    elif any("\udc80" <= character <= "\udcff" for character in text):
+        raise UsageError(f"{name} holds bytes that are not valid UTF-8")
     if key.list_of_strings:
         return [part.strip() for part in text.split(",") if part.strip()]
     return text

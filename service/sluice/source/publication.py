@@ -12,6 +12,7 @@ from sluice.errors import SourceRefused
 from sluice.quoting import quote_identifier, quote_qualified
 from sluice.source.catalog import Catalog
 from sluice.source.sessions import Connection, SourceOptions, translated
+from sluice.source.writable import read_only
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,12 @@ def ensure_publication(
             ([schema for schema, _ in tables], [table for _, table in tables]),
         ).fetchone()
     statement = create_publication_sql(name, tables, via_root=partitioned is not None)
+    if (refusal := read_only(conn)) is not None:
+        undone = f"if that is not intended, run: {refusal.statement}; otherwise " if refusal.statement else ""
+        raise SourceRefused(
+            f"publication {name} does not exist, and this session may not create it: {refusal.seen}",
+            hint=f"{undone}as the owner of the tables with CREATE on the database, run: {statement};",
+        )
     try:
         with translated("creating the publication"):
             conn.execute(statement.encode())

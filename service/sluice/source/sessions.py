@@ -510,6 +510,8 @@ _WAY_OUT = (
     "start ingest, then `sluice verify --repair` (docs/runbooks/SluiceIngestDown.md)"
 )
 _HINTS = {
+    "25006": "the session may only read: default_transaction_read_only is on for the role, the database or the server, "
+    "or source.dsn leads to a standby; run the statement as a role that may write, on the primary",
     "42501": "grant the role the privilege that the message names, or run the statement as a role that has it",
     "42704": "create the object that is named; on PostgreSQL 14 to 17 a publication must be older than the slot",
     "42883": "if the message is about a binary output function: set source.binary to false, or leave the column out "

@@ -8,7 +8,6 @@ library cannot ask (lifecycle rules, default encryption) is said, with the comma
 
 import contextlib
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -58,7 +57,7 @@ class _Step:
 
 def examine(store: ObjectStore, *, options: Mapping[str, str], now: Callable[[], float] = time.time) -> Conformance:
     """Tries every call. `options` are those that the store was opened with."""
-    folder = f"probe/{uuid.uuid4().hex}/"
+    folder = probe.own_folder()
     calls: list[Call] = []
     findings = list(_plain(store, options))
     reached = _reach(store, folder)
@@ -72,7 +71,8 @@ def examine(store: ObjectStore, *, options: Mapping[str, str], now: Callable[[],
             findings += [finding] if finding else []
     finally:
         with contextlib.suppress(StoreError):
-            for key in list(store.list(folder)):
+            # Those of others, too, that ended or gave up before they came as far as this.
+            for key in [*store.list(folder), *probe.abandoned(store)]:
                 store.delete(key)
     if not isinstance(store, RemoteStore):
         calls += [Call(name, "not asked", "only remote stores have it") for name in _RAW_NAMES]

@@ -4,20 +4,25 @@ Invariant: `probe` returns only if create-only, one winner among racing creates,
 overwrite and ordered listing were all seen to hold just now. Some servers parse the conditional
 header and ignore it, some check before they write and let two racers win; both lose data without an
 error. It must not touch a key of the pipeline, and needs no right to delete: without it a few tiny
-objects stay below `probe/`.
+objects stay below `probe/`. So they do when the process ends, or gives up on a slow store, in the middle of it: the
+name of their folder says when that began, and they are removed later.
 """
 
 import contextlib
 import threading
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from sluice.contract import keys
 from sluice.errors import ObjectExists, ObjectMissing, StoreError, StoreRefused, StoreUnavailable
 from sluice.store.base import ObjectStore
 
 RACERS = 4
 ROUNDS = 3
+ABANDONED_SECONDS = 3600.0
+"""No probe takes as long."""
 _HINT = "use a store that honors If-None-Match: * atomically; see the list in the documentation"
 
 
@@ -25,23 +30,34 @@ def probe(store: ObjectStore) -> None:
     """Raises StoreRefused naming what does not hold, StoreUnavailable if the store did not answer
     clearly enough to know.
     """
-    folder = f"probe/{uuid.uuid4().hex}/"
-    keys = [f"{folder}once", f"{folder}put", *(f"{folder}race-{number}" for number in range(ROUNDS))]
+    folder = own_folder()
+    names = [f"{folder}once", f"{folder}put", *(f"{folder}race-{number}" for number in range(ROUNDS))]
     try:
-        create_only(store, keys[0])
-        overwrite(store, keys[1])
-        for key in keys[2:]:
+        create_only(store, names[0])
+        overwrite(store, names[1])
+        for key in names[2:]:
             race(store, key)
-        listing(store, folder, keys)
+        listing(store, folder, names)
     finally:
-        for key in keys:
+        for key in names:
             with contextlib.suppress(StoreError):
                 store.delete(key)
 
 
-def listing(store: ObjectStore, folder: str, keys: Sequence[str]) -> None:
-    """Exactly `keys` are in `folder`, in order."""
-    if list(store.list(folder)) != sorted(keys) or list(store.list(folder, after=min(keys))) != sorted(keys)[1:]:
+def own_folder() -> str:
+    """For the objects of one probe that begins now."""
+    return keys.probe_folder(time.time_ns(), uuid.uuid4().hex)
+
+
+def abandoned(store: ObjectStore) -> Iterator[str]:
+    """Objects of probes that began so long ago that they are over. Raises StoreError."""
+    latest = time.time() - ABANDONED_SECONDS
+    return (key for key in store.list(keys.PROBES) if (begun := keys.probe_begun(key)) is not None and begun < latest)
+
+
+def listing(store: ObjectStore, folder: str, names: Sequence[str]) -> None:
+    """Exactly `names` are in `folder`, in order."""
+    if list(store.list(folder)) != sorted(names) or list(store.list(folder, after=min(names))) != sorted(names)[1:]:
         raise StoreRefused(f"{store.describe()} does not list what was just written, in order", hint=_HINT)
 
 

@@ -44,11 +44,12 @@ def find_tables(
     telemetry: ApplyTelemetry,
     floor_seq: int = 0,
     horizon_seq: int = 0,
+    remedy: str = "",
 ) -> dict[str, TableProgress]:
     """How far each lake table is, by key. Every one has been examined as `LakeTable.find` says:
     nothing is skipped on the word of a marker whose history has not been looked at. A forgotten one is
     not looked at. Raises SparkGone. Entries through `floor_seq` are gone,
-    and objects that those through `horizon_seq` name.
+    and objects that those through `horizon_seq` name. `remedy` is that of stale tables, see `sentence`.
     """
 
     def find(state: TableState) -> TableProgress:
@@ -59,7 +60,8 @@ def find_tables(
         progress = find_table(state, log, lake=table, telemetry=telemetry)
         # A lake table of which nothing was reported kept nothing from being pruned.
         is_new = log is not None and state.key not in log.tables
-        return not_pruned(progress, state, horizon_seq if is_new or not progress.pending.has_snapshot else floor_seq)
+        needed = horizon_seq if is_new or not progress.pending.has_snapshot else floor_seq
+        return not_pruned(progress, state, needed, remedy=remedy)
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="open") as pool:
         return dict(zip(states, pool.map(find, states.values()), strict=True))
@@ -92,7 +94,7 @@ def find_table(
         return progress
 
 
-def not_pruned(progress: TableProgress, state: TableState, floor_seq: int) -> TableProgress:
+def not_pruned(progress: TableProgress, state: TableState, floor_seq: int, *, remedy: str = "") -> TableProgress:
     """A table can only go on from an entry that is there. What was pruned had been applied: so its lake
     table is older than it was, or gone, and so is the report.
     """
@@ -104,7 +106,8 @@ def not_pruned(progress: TableProgress, state: TableState, floor_seq: int) -> Ta
     if needed <= floor_seq and state.state.is_followed and state.schemas and progress.stale is None:
         progress.stale = Reason(ReasonCode.PRUNED, {"entry": str(needed), "floor": str(floor_seq)})
         name = f"{state.schema_name}.{state.table_name}"
-        _log.error("table is stale", table=state.title, error=sentence(progress.stale, State.STALE, name))
+        why = sentence(progress.stale, State.STALE, name, remedy=remedy)
+        _log.error("table is stale", table=state.title, error=why)
     return progress
 
 

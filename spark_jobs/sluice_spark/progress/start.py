@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from sluice import faults
 from sluice.contract.applied import AppliedLog, AppliedTable
 from sluice.contract.reasons import lake_differs, sentence
+from sluice.contract.replay import ANEW
 from sluice.contract.table_state import State
 from sluice.errors import ApplyError, UnsupportedChange, UsageError
 from sluice.manifest import rebuilding
@@ -60,6 +61,7 @@ def open_ledger(
     if options.rebuild or options.ending is not None:
         # The spool was found to have everything.
         horizon_seq = floor_seq
+    remedy = ANEW if options.ending is not None else ""
     found = find_tables(
         ledger.state.tables,
         log,
@@ -68,12 +70,13 @@ def open_ledger(
         telemetry=telemetry,
         floor_seq=floor_seq,
         horizon_seq=horizon_seq,
+        remedy=remedy,
     )
     if options.ending is None:
         _stop_ahead(found, ledger.state.tables, store, manifest)
     ledger.begin(found, floor_seq=floor_seq)
     for state in ledger.separate(log.tables if log else ()):
-        why = sentence(ledger.tables[state.key].stale, State.STALE, state.source_name)
+        why = sentence(ledger.tables[state.key].stale, State.STALE, state.source_name, remedy=remedy)
         _log.error("table is stale", table=state.title, error=why)
     return ledger, log
 

@@ -15,6 +15,7 @@ from typing import BinaryIO
 import structlog
 from pyspark.sql import SparkSession
 
+from sluice import streams
 from sluice.contract.row_form import ANSWERS, LakeAnswer, LakeQuestion
 from sluice.errors import ApplyError, ServiceError, UnsupportedChange
 from sluice.store.opening import open_store
@@ -98,4 +99,5 @@ def _answer(side: LakeSide, question: LakeQuestion) -> LakeAnswer:
 
 
 if __name__ == "__main__":
+    streams.prepare()
     sys.exit(main())

@@ -49,6 +49,13 @@ def test_a_replay_whose_spool_was_pruned_in_the_middle_advises_no_resync_of_the_
     assert "resync" not in f"{caught.value}{caught.value.hint}"
 
 
+def test_a_replay_of_another_kind_than_it_was_begun_with_advises_no_resync_of_the_pipeline(tmp_path: Path) -> None:
+    why = Reason(ReasonCode.OTHER_MODE, {"held": "mirror", "wanted": "history"})
+    with pytest.raises(UsageError, match="the lake table holds a mirror") as caught:
+        replayed.made(OPTIONS, _store(tmp_path, State.STALE, why), NO_SPARK)
+    assert "resync" not in f"{caught.value}{caught.value.hint}"
+
+
 def test_the_second_of_two_replays_at_once_does_not_blame_the_applier_of_the_pipeline(tmp_path: Path) -> None:
     with (
         pytest.raises(WriterFenced, match="another process makes this replay"),

@@ -2,15 +2,17 @@
 
 import json
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from sluice.cli import wiring
+from sluice.cli import cli, wiring
 from sluice.contract import keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete
 from sluice.contract.entries import Table
@@ -73,6 +75,101 @@ def test_config_show_masks_secrets_and_gives_origins(configured: Path, sluice: S
     assert settings["spool.max_bytes"] == {"value": 128 << 20, "origin": "default"}
     assert settings["source.dsn"] == {"value": "********", "origin": "sluice.yaml:3"}
     assert settings["source.slot"]["value"] == "sluice_shop"
+
+
+def _times(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+    """All options of commands below `group` that take an amount of time."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _times(command, *path, name)
+        yield from (
+            (*path, name, option.opts[0])
+            for option in command.params
+            if isinstance(option, click.Option) and option.metavar in ("SECONDS", "DURATION", "AGE")
+        )
+
+
+TIMES = sorted(_times(cli))
+
+
+def test_the_options_that_take_an_amount_of_time_are_these() -> None:
+    """One that is added and is not called so would not be tried below."""
+    assert [f"{' '.join(path)} {option}" for *path, option in TIMES] == [
+        "drain --timeout",
+        "plan --seconds",
+        "spool gc --retention",
+        "status --interval",
+        "verify --interval",
+        "verify --wait",
+        "wait --timeout",
+    ]
+
+
+@pytest.mark.parametrize("path", TIMES, ids=" ".join)
+def test_an_amount_of_time_that_is_none_is_refused_before_anything_else(path: tuple[str, ...], sluice: Sluice) -> None:
+    *command, option = path
+    values = ["nan", "NaN", "inf", "-inf", "-1", "-0.5s", "1e400", "9" * 400, "soon", ""]
+    values += [] if path == ("verify", "--wait") else ["0"]
+    for value in values:
+        ended = sluice(*command, f"{option}={value}", "--json")
+        assert ended.returncode == 2, (value, ended)
+        assert [line.startswith(f"error: Invalid value for '{option}'") for line in ended.stderr.splitlines()] == [
+            True,
+            False,  # the hint
+        ], (value, ended)
+        assert json.loads(ended.stdout)["error"]["class"] == "UsageError"
+
+
+ODD: dict[str, tuple[str, ...]] = {
+    "a directory whose name is no UTF-8": ("init", "caf\udce9"),
+    "a directory whose name is too long": ("init", "d" * 300),
+    "a directory that is a file": ("init", "sluice.yaml"),
+    "a number that is none": ("spool", "inspect", "\u00b2"),
+    "a number without end": ("spool", "inspect", "9" * 5000),
+    "an address that is none": ("replay", "--to", "latest", "--lake", "s3://[x", "--dry-run"),
+    "an address that holds a password": ("replay", "--to", "latest", "--lake", "s3://user:word@b/x", "--dry-run"),
+    "no position to run to": ("run", "--until-lsn", ""),
+    "no position to wait for": ("drain", "--to-lsn", ""),
+    "a query that is no UTF-8": ("query", "SELECT 'caf\udce9'"),
+    "a statement that is no UTF-8": ("plan", "--sql", "ALTER TABLE caf\udce9 ADD c int"),
+    "no statement": ("plan", "--sql", ""),
+    "no directory": ("init", ""),
+    "no folder for jars": ("jars", "fetch", "--to", ""),
+    "no folder": ("status", "--fleet", ""),
+    "no folder of a fleet": ("fleet", ""),
+    "a folder whose name is too long": ("status", "--fleet", "d" * 300),
+    "a configuration whose name is too long": ("status", "-c", "d" * 300),
+    "a configuration that is a folder": ("status", "-c", "."),
+    "a configuration that has no name": ("status", "-c", ""),
+}
+"""What a shell passes on when a variable is empty, and what nobody would type."""
+
+
+@pytest.mark.parametrize("arguments", ODD.values(), ids=ODD)
+def test_an_odd_argument_is_an_error_of_usage_and_never_taken_for_its_absence(
+    arguments: tuple[str, ...], configured: Path, sluice: Sluice
+) -> None:
+    begun(configured)
+    ended = sluice(*arguments, cwd=configured)
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    assert ended.stderr.startswith("error: ")
+    assert "unexpected" not in ended.stderr
+
+
+def test_a_variable_that_is_no_utf8_is_an_error_of_usage(configured: Path, sluice: Sluice) -> None:
+    ended = sluice("status", cwd=configured, SLUICE_SOURCE__DSN="postgresql://caf\udce9@127.0.0.1:1/d")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "SLUICE_SOURCE__DSN holds bytes that are not valid UTF-8" in ended.stderr
+
+
+def test_without_a_working_directory_commands_say_what_is_missing(tmp_path: Path) -> None:
+    """Somebody removed it under the shell."""
+    script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    for arguments in (("init",), ("run",), ("status", "--fleet", "x")):
+        command = ("sh", "-c", script, "sh", sys.executable, "-m", "sluice", *arguments)
+        ended = commands.ended(*command, cwd=tmp_path)
+        assert (ended.returncode, ended.stderr.count("error: ")) == (2, 1), ended.stderr
+        assert "unexpected" not in ended.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,11 +1,14 @@
 """Health over real HTTP: liveness watches this process only, and the port has no other verb."""
 
 import base64
+import http.client
 import json
 import socket
+import ssl
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +159,122 @@ def test_a_token_is_asked_for_by_all_but_the_probes_and_can_be_rotated(tmp_path:
             assert get("/metrics", "Bearer ")[0] == 401
         token.unlink()
         assert get("/metrics", "Bearer second-token")[0] == 401
+
+
+FOREIGN = ("evil.example:{port}", "localhost.evil.example:{port}", "127.0.0.1.evil.example:{port}", "[bad:{port}")
+KNOWN = ("127.0.0.1:{port}", "[::1]:{port}", "10.1.2.3:{port}", "LOCALHOST:{port}", "localhost.:{port}", None)
+PROXIED = ("status.example", "status.example:8443")
+
+
+def test_a_page_whose_name_was_led_to_this_machine_reads_nothing_and_probes_go_on(served: Served) -> None:
+    port = served.server.address.rpartition(":")[2]
+    for name in FOREIGN:
+        for path in ("/", "/metrics", "/status", "/history", "/elsewhere"):
+            code, said = named(served.server.address, path, name.format(port=port))
+            assert (code, "set a token" in said) == (403, True), (name, path)
+        assert named(served.server.address, "/livez", name.format(port=port)) == (200, "ok\n")
+        assert named(served.server.address, "/readyz", name.format(port=port)) == (503, "not ok\n")
+    for known in (*KNOWN, *PROXIED):
+        asked = None if known is None else known.format(port=port)
+        assert named(served.server.address, "/status", asked)[0] == 200, known
+        assert named(served.server.address, "/readyz", asked) == (503, "starting\n")
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "localhost:0", "127.0.0.1:0"])
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_name_is_asked_for_freely_where_others_get_there_or_a_token_is_needed(
+    tmp_path: Path, listen: str, guarded: bool
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    metrics = Metrics("shop")
+    server = HealthServer(listen, metrics=metrics, health=Health(metrics), token_file=str(token) if guarded else "")
+    try:
+        port = server.address.rpartition(":")[2]
+        answer = named(f"127.0.0.1:{port}", "/metrics", f"sluice.shop.svc:{port}", authorization="Bearer s3cret")
+        assert answer[0] == (200 if guarded or listen.startswith("0") else 403)
+    finally:
+        server.close()
+
+
+def named(address: str, path: str, host: str | None, *, authorization: str = "") -> tuple[int, str]:
+    """The answer to a request with this Host; None: with none."""
+    with closing(http.client.HTTPConnection(address, timeout=30)) as connection:
+        connection.putrequest("GET", path, skip_host=True)
+        for name, value in (("Host", host), ("Authorization", authorization)):
+            if value:
+                connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_a_client_that_takes_its_answer_byte_by_byte_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secured: bool
+) -> None:
+    """Though each piece of it goes on in time. There is a place for one connection."""
+    monkeypatch.setattr(endpoint._Request, "timeout", 1.0)
+    monkeypatch.setattr(endpoint, "MOST_CONNECTIONS", 1)
+    authority = Authority(tmp_path, "servers")
+    cert, key = authority.pair("endpoint")
+    content = {"schema_version": 1, "long": "x" * (16 << 20)}
+    tls = TlsFiles(str(cert), str(key)) if secured else NO_TLS
+    ended = threading.Event()
+    with serving(status=lambda: content, tls=tls) as (address, _), ExitStack() as stack:
+        host, _, port = address.rpartition(":")
+        client = stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        if secured:
+            client = stack.enter_context(anybody().wrap_socket(client))
+        client.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+        assert client.recv(1), "it is being answered"
+
+        def take() -> None:
+            with suppress(OSError):
+                while not ended.wait(0.02) and client.recv(65_536):
+                    pass
+
+        taking = threading.Thread(target=take)
+        taking.start()
+        began = time.monotonic()
+        try:
+            while True:
+                with suppress(OSError, http.client.HTTPException):
+                    code, _ = authority.get(address, "/livez") if secured else ask(address, "/livez")
+                    assert code == 200
+                    break
+                assert time.monotonic() - began < 10
+                time.sleep(0.1)
+        finally:
+            ended.set()
+            taking.join()
+
+
+def test_a_client_that_shakes_hands_byte_by_byte_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "_SOCKET_SECONDS", 0.5)
+    cert, key = Authority(tmp_path, "servers").pair("endpoint")
+    with serving(tls=TlsFiles(str(cert), str(key))) as (address, _):
+        host, _, port = address.rpartition(":")
+        hello = ssl.MemoryBIO()
+        shaking = anybody().wrap_bio(ssl.MemoryBIO(), hello)
+        with suppress(ssl.SSLWantReadError):
+            shaking.do_handshake()
+        with socket.create_connection((host, int(port)), timeout=5) as slow:
+            end = time.monotonic() + 30
+            with pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):  # noqa: PT012 - one client
+                for byte in hello.read():
+                    assert time.monotonic() < end
+                    slow.sendall(bytes([byte]))
+                    time.sleep(0.05)
+
+
+def anybody() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def test_history_is_of_the_tables_that_are_asked_for_by_their_names() -> None:

@@ -7,6 +7,7 @@ from sluice.health.endpoint import Health
 from sluice.health.export.lake import LakeExport
 from sluice.health.export.observer import Observer
 from sluice.health.export.process import ProcessExport
+from sluice.health.facts import ChildSeen
 from sluice.ingest.status import IngestStatus
 from sluice.telemetry.metrics import Metrics
 from sluice.telemetry.recent_errors import RecentErrors
@@ -35,6 +36,35 @@ def test_ways_and_files_of_tables_are_exported_where_they_are_known() -> None:
     assert [line for line in text.splitlines() if line.startswith("sluice_apply_table_files{")] == [
         'sluice_apply_table_files{pipeline="shop",schema="public",table="b"} 0.0'
     ]
+
+
+def test_a_verdict_that_cannot_be_made_is_exported_as_unknown_and_not_as_the_last_one() -> None:
+    pipeline, metrics = RecordedPipeline(), Metrics("shop", monotonic=iter(range(0, 100, 10)).__next__)
+    pipeline.table("a")
+    children = [ChildSeen(running=False, restarts=0)]
+    observer = Observer(
+        status=IngestStatus(),
+        errors=RecentErrors(),
+        reporter=pipeline.reporter(),
+        metrics=metrics,
+        health=Health(metrics),
+        applier=lambda: children[0],
+    )
+    observer.observe()
+
+    def exported() -> tuple[list[str], list[str]]:
+        observer.export_verdict()
+        lines = metrics.render().decode().splitlines()
+        chosen = [line for line in lines if line.startswith("sluice_health{") and line.endswith(" 1.0")]
+        return chosen, [line for line in lines if line.startswith("sluice_problems{")]
+
+    (known,), problems = exported()
+    assert 'state="unknown"' not in known
+    assert problems
+    child = children.pop()
+    assert exported() == (['sluice_health{pipeline="shop",state="unknown"} 1.0'], [])
+    children.append(child)
+    assert exported() == ([known], problems)
 
 
 def test_a_table_is_not_called_complete_through_what_was_stored_while_a_look_was_under_way() -> None:

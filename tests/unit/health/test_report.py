@@ -58,6 +58,18 @@ def test_the_worse_of_the_two_sides_is_shown_with_its_reason(
     assert (table.state, table.reason) == (shown, reason)
 
 
+def test_of_many_tables_with_one_problem_each_is_in_the_document_by_name(pipeline: RecordedPipeline) -> None:
+    """Where they are one problem, that names three."""
+    names = {f"t{number}" for number in range(150)}
+    for name in names:
+        pipeline.table(name, state="quarantined", reason="the server refuses it")
+    for document in (pipeline.report().to_json(), pipeline.report().tables_json()):
+        (problem,) = [one for one in document["problems"] if one["code"] == "table.quarantined"]
+        assert (problem["count"], problem["where"].endswith(" and 147 more")) == (150, True)
+        said = {one["table"]: (one["state"], one["reason"]) for one in document["tables"]}
+        assert said == dict.fromkeys(names, ("quarantined", "the server refuses it"))
+
+
 def test_a_table_the_applier_has_not_taken_is_not_live(pipeline: RecordedPipeline) -> None:
     pipeline.table("orders")
     table = pipeline.report().tables[0]

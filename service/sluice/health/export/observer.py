@@ -16,7 +16,7 @@ from sluice.health.endpoint import Health
 from sluice.health.export.lake import LakeExport
 from sluice.health.export.process import ProcessExport
 from sluice.health.export.source import export_answer, export_lag
-from sluice.health.export.verdict import export_verdict
+from sluice.health.export.verdict import export_unknown, export_verdict
 from sluice.health.facts import ChildSeen
 from sluice.health.lag_history import History
 from sluice.health.live_report import LiveReport
@@ -145,6 +145,7 @@ class Observer:
         try:
             export_verdict(self._metrics, self.verdict())
         except Exception as error:
+            export_unknown(self._metrics)
             self._logger.error("metrics could not be brought up to date", exc_info=error)
 
     def close(self) -> None:

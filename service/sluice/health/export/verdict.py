@@ -19,3 +19,10 @@ def export_verdict(metrics: Metrics, verdict: Verdict) -> None:
     for code, kind in BY_CODE.items():
         known = kind.part != "slot" or not counts["server.unreachable"]
         metrics.show(catalogue.PROBLEMS, counts[code] if known else None, code=code)
+
+
+def export_unknown(metrics: Metrics) -> None:
+    """Exports that there is no verdict: no problem is known to be there, and none to be gone."""
+    metrics.choose(catalogue.HEALTH, "state", "unknown")
+    for code in BY_CODE:
+        metrics.show(catalogue.PROBLEMS, None, code=code)

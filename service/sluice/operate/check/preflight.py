@@ -20,7 +20,13 @@ from sluice.errors import SourceError, UsageError
 from sluice.findings import Finding, Severity
 from sluice.manifest.targets import Layout
 from sluice.manifest.values import TableState
-from sluice.operate.check.server import Look, examine_connections, examine_load_limits, examine_server
+from sluice.operate.check.server import (
+    Look,
+    examine_connections,
+    examine_load_limits,
+    examine_server,
+    examine_writable,
+)
 from sluice.operate.check.slot import examine_slot
 from sluice.operate.check.tables import examine_tables
 from sluice.operate.check.targets import examine_targets, losable, without_table
@@ -190,6 +196,7 @@ class _Examination:
         else:
             seen = "it does not exist yet: `sluice setup` or the first run creates it if the role may"
             found.append(Finding("info", "publication.missing", name, seen, fix_sql=f"{statement};"))
+            found += examine_writable(self._look)
         found += self._unmatched(existing)
         return tables
 

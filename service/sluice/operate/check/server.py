@@ -20,6 +20,7 @@ from sluice.source.sessions import Connection, SourceOptions, translated
 from sluice.source.slot_facts import server_facts, slot_facts
 from sluice.source.snapshot_export import open_transactions
 from sluice.source.start_replication import identify
+from sluice.source.writable import read_only
 
 FIXED_MINORS = {14: 19, 15: 14, 16: 10, 17: 6}
 """The first minor release of each major with the 2025 repairs of logical decoding: lost changes
@@ -414,3 +415,17 @@ def examine_load_limits(look: Look, limits: Sequence[str]) -> Iterator[Finding]:
         fix_sql=f"GRANT pg_read_all_stats TO {quote_identifier(look.role)};",
         fix_setting="it would also see other sessions' statements; or leave the limit out",
     )
+
+
+def examine_writable(look: Look) -> Iterator[Finding]:
+    """Whether the role may create what is missing at all. Nothing else of the pipeline has to write."""
+    if (refusal := read_only(look.conn)) is not None:
+        yield Finding(
+            "critical",
+            "role.read_only",
+            look.role,
+            f"{refusal.seen}: it cannot create the publication",
+            fix_sql=f"{refusal.statement};" if refusal.statement else "",
+            fix_setting="create the publication as another role; `sluice setup --print-sql` prints the SQL",
+            by_hand=True,
+        )

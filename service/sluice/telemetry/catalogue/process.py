@@ -123,14 +123,14 @@ CONFIG_HASH = Gauge(
 HEALTH = Gauge(
     "sluice_health",
     "1 for the state of the pipeline that `sluice status` shows, 0 for the others. Absent until the "
-    "stored state was read once.",
+    "stored state was read once; unknown also if the state cannot be computed.",
     _STATE,
     {"state": HEALTH_STATES},
 )
 PROBLEMS = Gauge(
     "sluice_problems",
     "The problems that `sluice status` shows, by code: for how many tables or times each stands, 0 "
-    "for a code without a problem. Absent when `sluice_health` is.",
+    "for a code without a problem. Absent when `sluice_health` is, or if the state cannot be computed.",
     _STATE,
     {"code": PROBLEM_CODES},
 )

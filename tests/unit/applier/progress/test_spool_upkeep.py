@@ -14,6 +14,7 @@ from sluice.contract import archive, keys
 from sluice.contract.applied import AppliedLog, AppliedTable, Complete, SpoolUpkeep
 from sluice.contract.entries import Changes, Commits, Progress
 from sluice.contract.reasons import Reason, ReasonCode
+from sluice.contract.replay import ANEW
 from sluice.contract.table_state import State
 from sluice.errors import StoreUnavailable, WriterFenced
 from sluice.health.reporter import Reporter
@@ -246,3 +247,8 @@ def test_a_table_whose_next_entries_were_pruned_is_stale_and_the_others_go_on(st
     ledger = Ledger(ApplyOptions("shop", "memory://x", "memory://y"), log.state)
     ledger.begin({"7": lost}, floor_seq=floor)
     assert ledger.read_seq >= floor
+    for remedy, said in (("", "`sluice resync public.t7`"), (ANEW, ANEW)):
+        with capture_logs() as lines:
+            not_pruned(restore(state, None, place=ExaminedVersion(3, floor)), state, floor, remedy=remedy)
+        (line,) = [line for line in lines if line["event"] == "table is stale"]
+        assert (said in line["error"], "resync" in line["error"]) == (True, not remedy)
