@@ -121,7 +121,7 @@ def test_an_amount_of_time_that_is_none_is_refused_before_anything_else(path: tu
 
 
 ODD: dict[str, tuple[str, ...]] = {
-    "a directory whose name is no UTF-8": ("init", "caf\udce9"),
+    "a directory whose name is no UTF-8": ("init", "b\udce9"),
     "a directory whose name is too long": ("init", "d" * 300),
     "a directory that is a file": ("init", "sluice.yaml"),
     "a number that is none": ("spool", "inspect", "\u00b2"),
@@ -130,8 +130,8 @@ ODD: dict[str, tuple[str, ...]] = {
     "an address that holds a password": ("replay", "--to", "latest", "--lake", "s3://user:word@b/x", "--dry-run"),
     "no position to run to": ("run", "--until-lsn", ""),
     "no position to wait for": ("drain", "--to-lsn", ""),
-    "a query that is no UTF-8": ("query", "SELECT 'caf\udce9'"),
-    "a statement that is no UTF-8": ("plan", "--sql", "ALTER TABLE caf\udce9 ADD c int"),
+    "a query that is no UTF-8": ("query", "SELECT 'b\udce9'"),
+    "a statement that is no UTF-8": ("plan", "--sql", "ALTER TABLE b\udce9 ADD c int"),
     "no statement": ("plan", "--sql", ""),
     "no directory": ("init", ""),
     "no folder for jars": ("jars", "fetch", "--to", ""),
@@ -157,7 +157,7 @@ def test_an_odd_argument_is_an_error_of_usage_and_never_taken_for_its_absence(
 
 
 def test_a_variable_that_is_no_utf8_is_an_error_of_usage(configured: Path, sluice: Sluice) -> None:
-    ended = sluice("status", cwd=configured, SLUICE_SOURCE__DSN="postgresql://caf\udce9@127.0.0.1:1/d")
+    ended = sluice("status", cwd=configured, SLUICE_SOURCE__DSN="postgresql://b\udce9@127.0.0.1:1/d")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "SLUICE_SOURCE__DSN holds bytes that are not valid UTF-8" in ended.stderr
 
