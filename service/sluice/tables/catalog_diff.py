@@ -72,6 +72,11 @@ def fingerprint(facts: TableFacts) -> str:
     return json.dumps(seen, separators=(",", ":"), sort_keys=True)
 
 
+def attributes_seen(seen: str) -> int:
+    """The highest attnum that the table had used, by its fingerprint; 0 if that is empty."""
+    return int(json.loads(seen).get("attributes", 0)) if seen else 0
+
+
 def leaves_seen(seen: str) -> set[int]:
     """The oids of the leaves that a partitioned table had, by its fingerprint; that may be empty."""
     return {int(oid) for oid in json.loads(seen).get("leaves", ())} if seen else set()

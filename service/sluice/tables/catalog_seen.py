@@ -15,7 +15,7 @@ from sluice.contract.schema import TableSchema
 from sluice.contract.table_state import State
 from sluice.lsn import show
 from sluice.manifest.values import TableState
-from sluice.tables.catalog_diff import Unseen, compare, fingerprint
+from sluice.tables.catalog_diff import Unseen, attributes_seen, compare, fingerprint
 from sluice.tables.column_changes import CannotFollow, reshape, step
 from sluice.tables.events import CatalogSeen
 from sluice.tables.generations import Generations
@@ -74,7 +74,7 @@ class CatalogJudge:
             if unseen is not None:
                 self._generations.lose(facts.oid, unseen, facts, lsn=through_lsn)
                 return
-            if self._awaits_return(facts, known, wal_end):
+            if self._awaits_return(facts, known, wal_end) or self._awaits_end(facts, known, wal_end):
                 return
             if differs(known, facts) and self._register.history.knows_key(facts.oid, through_lsn=through_lsn):
                 self._register.append(as_seen(as_it_is(known), facts))
@@ -95,6 +95,21 @@ class CatalogJudge:
             awaited[facts.oid] = BACK, wal_end
             return True
         return self._register.through_lsn < position
+
+    def _awaits_end(self, facts: TableFacts, known: TableState, wal_end: int) -> bool:
+        """Whether a column came and went since the look before, and the stream has yet to come to where this look found
+        it gone: at positions before that the table had it. The table is pending until then.
+        """
+        latest = known.latest
+        if known.state != State.LIVE or latest is None or not same_columns(latest, facts):
+            return False
+        if max(latest.attributes, attributes_seen(known.fingerprint)) >= facts.attributes:
+            return False
+        if self._register.through_lsn >= wal_end:
+            return False
+        self._register.history.awaited[facts.oid] = BACK, wal_end
+        self._register.become(known, State.PENDING, Reason(ReasonCode.SHAPE_AWAITED))
+        return True
 
     def _follow_catalog(self, facts: TableFacts, state: TableState, wal_end: int) -> None:
         """A shape that no row announces is followed once the stream has passed the position at

@@ -147,6 +147,24 @@ def test_a_table_whose_awaited_column_went_again_is_pending_until_the_stream_has
             lives = _lives()
 
 
+@pytest.mark.parametrize(("next_process_at", "live_at"), [(None, 60), (30, 90)])
+def test_a_table_is_pending_while_a_column_that_no_look_has_seen_is_still_to_come_and_go_in_the_stream(
+    next_process_at: int | None, live_at: int
+) -> None:
+    """The number of attributes says that there was one: at positions before the look the source had it."""
+    lives, state = _lives(), _state(SEVEN)
+    dropped = replace(SEVEN, attributes=2)
+    looks = ((SEVEN, 10, 10), (dropped, 30, 60), (dropped, 59, 90), (dropped, 60, 95), (dropped, 90, 99))
+    for facts, through, wal_end in looks:
+        state = replace(state, through_lsn=through)
+        seen = events.CatalogSeen(facts, state.tables, wal_end=wal_end)
+        state = _applied(state, lives.decide(seen, _moment(state, Answers(wal_end, {7: facts}))))
+        expected = State.LIVE if through >= live_at or facts is SEVEN else State.PENDING
+        assert state.tables["7"].state == expected, through
+        if through == next_process_at:
+            lives = _lives()
+
+
 def test_chunks_of_one_shape_are_not_gone_on_with_in_another_that_rows_bring_while_the_next_is_prepared() -> None:
     """Whoever reads had compared them with the newest shape before. Ingest ended: the manifest refused the chunk."""
     lives, state = _lives(), _state()
