@@ -24,7 +24,7 @@
 -- LOGIN: to connect at all.
 -- REPLICATION: to create the pipeline's slot and to stream from it. This attribute is powerful: with it the role receives all rows of every published
 -- table of this database without SELECT, can create slots that hold back WAL, and can drop or advance other slots. So give it only to this role. In
--- pg_hba.conf, admit the role with a line that has the database's name and one address. The keyword `replication` would let it copy the whole cluster:
+-- pg_hba.conf, admit the role with a line that has the database's name and one address. REPLICATION lets it copy the whole cluster, so admit it from nowhere else:
 --
 --   hostssl  shop  sluice  10.0.0.7/32  scram-sha-256
 --
