@@ -155,9 +155,10 @@ class Demonstration:
         return complete
 
     def _complete_through(self) -> int:
-        """The LSN through which the applier reports every table to be complete, 0 while it does not."""
+        """The LSN through which the applier reports every table to be complete, 0 while any is not live."""
         log = newest_log(self._spool).read()
-        return min((table.complete_through_lsn for table in log.tables.values()), default=0) if log else 0
+        tables = log.tables.values() if log else ()
+        return min((one.complete_through_lsn if one.state == "live" else 0 for one in tables), default=0)
 
     def _look(self, doing: str) -> list[dict[str, object]]:
         """One look at everything; raises what went wrong in a thread or in Sluice."""
