@@ -34,6 +34,7 @@ from sluice.store.opening import open_store
 from tests.bench.applying import CREATE, FILL, SUMS
 from tests.bench.contest import console, show_table
 from tests.support.fleets import below
+from tools.demo.freshness import complete_through
 from tools.local.lake_log import Commit, Tail
 from tools.local.postgres import PostgresServer, temporary_server
 from tools.local.sluice import Pipeline, SluiceProcess
@@ -251,7 +252,7 @@ def _measured(load: Load, server: PostgresServer, pipeline: Pipeline) -> Outcome
             # Something must be committed behind the position: a table is complete through
             # transactions, not through silence.
             writer.write(1.0, probing=False)
-            until(lambda: _complete_through(store) > wanted, process, CAUGHT_UP_SECONDS, "the lake has all probes")
+            until(lambda: complete_through(store) > wanted, process, CAUGHT_UP_SECONDS, "the lake has all probes")
         differing = [(path, f"t{number}") for number, path in enumerate(paths)]
         until(lambda: _are_equal(server, differing), process, CAUGHT_UP_SECONDS, "the lake adds up to the source")
     entries = entries_of(store, {probe.xid for probe in writer.probes})
@@ -341,12 +342,6 @@ def live(store: ObjectStore) -> int:
     """How many tables the applier reports as live in the lake."""
     log = newest_log(store).read()
     return sum(table.state == "live" for table in log.tables.values()) if log else 0
-
-
-def _complete_through(store: ObjectStore) -> int:
-    """The LSN through which the applier reports every table to be complete."""
-    log = newest_log(store).read()
-    return min((table.complete_through_lsn for table in log.tables.values()), default=0) if log else 0
 
 
 def _are_equal(server: PostgresServer, differing: list[tuple[Path, str]]) -> bool:

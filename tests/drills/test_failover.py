@@ -4,9 +4,7 @@ and refused by name when it does not.
 
 import itertools
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,16 +14,6 @@ from tests.support.background import beside
 from tests.support.extent import slow
 from tests.support.pgproxy import PgProxy
 from tests.support.pipeline import new_pipeline
-from tests.support.sources import Database
-from tools.local.postgres import temporary_server
-
-
-@pytest.fixture
-def drill(tmp_path: Path) -> Iterator[Drill]:
-    with temporary_server() as server:
-        made = Drill(Database(server, "postgres", slot="sluice_drill", publication="sluice_drill"), tmp_path / "spool")
-        made.pipeline.run()
-        yield made
 
 
 def test_a_running_command_goes_on_by_itself_on_a_standby_that_was_promoted_under_load(drill: Drill) -> None:

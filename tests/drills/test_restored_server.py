@@ -15,18 +15,9 @@ from sluice.operate.slots import examine
 from sluice.source.sessions import open_query
 from sluice.source.slot_facts import slot_facts
 from tests.drills.standbys import Drill
-from tests.support.sources import Database
 from tools.local.binaries import helper_account
 from tools.local.child import spawn
-from tools.local.postgres import PostgresServer, temporary_server
-
-
-@pytest.fixture
-def drill(tmp_path: Path) -> Iterator[Drill]:
-    with temporary_server() as server:
-        made = Drill(Database(server, "postgres", slot="sluice_drill", publication="sluice_drill"), tmp_path / "spool")
-        made.pipeline.run()
-        yield made
+from tools.local.postgres import PostgresServer
 
 
 @contextmanager

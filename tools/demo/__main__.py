@@ -21,10 +21,9 @@ import click
 import psycopg
 
 from sluice.contract import keys
-from sluice.manifest.newest_record import newest_log
 from sluice.store.opening import open_store
 from tools.demo import shop
-from tools.demo.freshness import FRESHNESS, Freshness
+from tools.demo.freshness import FRESHNESS, Freshness, complete_through
 from tools.demo.screen import Screen
 from tools.local.binaries import LocalServerError
 from tools.local.compare import Comparison, compare_table
@@ -148,17 +147,11 @@ class Demonstration:
         self._watch.execute("UPDATE products SET stock = stock WHERE sku = (SELECT min(sku) FROM products)")
         self._screen.say("the load has ended; waiting for the lake")
         deadline = time.monotonic() + _COMPLETE_DEADLINE_SECONDS
-        while (complete := self._complete_through()) <= wanted:
+        while (complete := complete_through(self._spool)) <= wanted:
             self._look("catching up")
             if time.monotonic() > deadline:
                 raise self._failure(f"the lake was not complete within {_COMPLETE_DEADLINE_SECONDS:.0f} s")
         return complete
-
-    def _complete_through(self) -> int:
-        """The LSN through which the applier reports every table to be complete, 0 while any is not live."""
-        log = newest_log(self._spool).read()
-        tables = log.tables.values() if log else ()
-        return min((one.complete_through_lsn if one.state == "live" else 0 for one in tables), default=0)
 
     def _look(self, doing: str) -> list[dict[str, object]]:
         """One look at everything; raises what went wrong in a thread or in Sluice."""

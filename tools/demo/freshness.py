@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sluice.contract.entries import Changes
+from sluice.manifest.newest_record import newest_log
 from sluice.manifest.reader import read_entries
 from sluice.store.base import ObjectStore
 from tools.local.lake_log import Tail
@@ -70,6 +71,13 @@ class Freshness:
             return max((tail.first_through(seq).at for tail in tails), default=None)
         except ValueError:
             return None
+
+
+def complete_through(spool: ObjectStore) -> int:
+    """The LSN through which the applier reports every table to be complete, 0 while any is not live."""
+    log = newest_log(spool).read()
+    tables = log.tables.values() if log else ()
+    return min((one.complete_through_lsn if one.state == "live" else 0 for one in tables), default=0)
 
 
 def percentile(ages: list[float], share: float) -> float | None:

@@ -1,5 +1,5 @@
 """Whether a pipeline can go on: from its slot, and from its manifest. The proof is the one that
-`run` makes before it streams. Pure.
+`run` makes before it streams, but for the log of the server, which facts do not have. Pure.
 """
 
 from sluice.errors import ManifestCorrupt, SlotLost, SourceUnavailable
