@@ -101,9 +101,9 @@ class CatalogJudge:
         it gone: at positions before that the table had it. The table is pending until then.
         """
         latest = known.latest
-        if known.state != State.LIVE or latest is None or not same_columns(latest, facts):
+        if known.state != State.LIVE or latest is None or latest.attributes >= facts.attributes:
             return False
-        if max(latest.attributes, attributes_seen(known.fingerprint)) >= facts.attributes:
+        if not same_columns(latest, facts) or attributes_seen(known.fingerprint) >= facts.attributes:
             return False
         if self._register.through_lsn >= wal_end:
             return False
